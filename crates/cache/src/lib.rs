@@ -1,0 +1,2 @@
+//! A sharded cache for metadata whose hits write no shared memory.
+#![forbid(unsafe_code)]

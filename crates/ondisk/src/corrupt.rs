@@ -1,0 +1,91 @@
+//! **Purpose.** What was found wrong on disk, and where.
+//!
+//! Each parser has an error enum of its own beside it with one variant for each check; this
+//! module joins them in [`CorruptKind`] and adds the place (inode, group, block) that the
+//! parser, which sees only bytes, cannot know.
+
+use std::fmt;
+
+use crate::types::{GroupNr, InodeNr, PhysBlock};
+
+/// Disk content that breaks the format: what, and where as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corrupt {
+    kind: Box<CorruptKind>,
+    place: Place,
+}
+
+/// Where something wrong was found; parts that do not apply are `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The inode the bytes belong to.
+    pub inode: Option<InodeNr>,
+    /// The block group the bytes belong to.
+    pub group: Option<GroupNr>,
+    /// The block that holds the bytes.
+    pub block: Option<PhysBlock>,
+}
+
+/// What was found wrong: one variant for each parser, which holds one variant for each check.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CorruptKind {}
+
+impl Corrupt {
+    /// What was found wrong.
+    #[must_use]
+    pub fn kind(&self) -> &CorruptKind {
+        &self.kind
+    }
+
+    /// Where it was found.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Adds the inode, unless a deeper layer knew it already.
+    #[must_use]
+    pub fn in_inode(mut self, inode: InodeNr) -> Self {
+        self.place.inode.get_or_insert(inode);
+        self
+    }
+
+    /// Adds the group, unless a deeper layer knew it already.
+    #[must_use]
+    pub fn in_group(mut self, group: GroupNr) -> Self {
+        self.place.group.get_or_insert(group);
+        self
+    }
+
+    /// Adds the block, unless a deeper layer knew it already.
+    #[must_use]
+    pub fn in_block(mut self, block: PhysBlock) -> Self {
+        self.place.block.get_or_insert(block);
+        self
+    }
+}
+
+impl<K: Into<CorruptKind>> From<K> for Corrupt {
+    fn from(kind: K) -> Self {
+        Self { kind: Box::new(kind.into()), place: Place::default() }
+    }
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { inode, group, block } = self.place;
+        if let Some(inode) = inode {
+            write!(f, "inode {inode}: ")?;
+        }
+        if let Some(group) = group {
+            write!(f, "group {group}: ")?;
+        }
+        if let Some(block) = block {
+            write!(f, "block {block}: ")?;
+        }
+        self.kind.fmt(f)
+    }
+}
+
+impl std::error::Error for Corrupt {}
