@@ -1,4 +1,16 @@
 //! **Purpose.** Core numbers, and values kept once per core.
+//!
+//! **Model.** A core number is below [`CoreNr::count`], which is fixed for the life of the process
+//! and covers every CPU the kernel may ever run us on (the *possible* ones: a CPU brought online
+//! later has its slot already). The current core is a hint: the thread may be moved right after it
+//! was asked for, so whatever sits in a per-core slot must bear access from any thread.
+//!
+//! In the `shuttle` build there are two cores, and a task is moved to the other one with every
+//! second question, so that code that believes in staying is found out. In the counting build the
+//! numbers are those of the virtual cores while a `count::Cores` is in charge.
+
+use std::fs;
+use std::thread;
 
 use crate::CachePadded;
 use crate::atomic::{AtomicU64, Ordering};
@@ -9,25 +21,85 @@ pub struct CoreNr(u16);
 
 impl CoreNr {
     /// The core this thread runs on now. A hint: the thread may be moved at any time.
+    ///
+    /// Costs about two nanoseconds: glibc reads the number from the thread's rseq area.
     #[must_use]
+    #[inline]
     pub fn current() -> Self {
-        let cpu = rustix::thread::sched_getcpu();
-        Self((cpu % Self::count()) as u16)
+        let count = Self::count();
+        let index = current_index();
+        // The comparison is always true on a sane system, and cheaper than a division.
+        Self::at(if index < count { index } else { index % count })
     }
 
-    /// How many cores this process may meet (the possible ones, not the ones online now).
+    /// How many cores this process may meet: the possible ones, not the ones online now.
     #[must_use]
+    #[inline]
     pub fn count() -> usize {
-        static COUNT: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-        *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+        core_count()
+    }
+
+    /// The core with this number, if there is one.
+    #[must_use]
+    pub fn new(index: usize) -> Option<Self> {
+        (index < Self::count()).then(|| Self::at(index))
+    }
+
+    /// All cores.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::count()).map(Self::at)
     }
 
     /// The number as an index.
     #[must_use]
+    #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
+
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the count is at most MAX_CORES"
+    )]
+    pub(crate) const fn at(index: usize) -> Self {
+        Self(index as u16)
+    }
 }
+
+/// More than Linux can be configured for; a guard against nonsense in /sys.
+const MAX_CORES: usize = 1 << 15;
+
+#[cfg(not(feature = "shuttle"))]
+#[inline]
+fn machine_count() -> usize {
+    static COUNT: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *COUNT.get_or_init(|| {
+        fs::read_to_string("/sys/devices/system/cpu/possible")
+            .ok()
+            .and_then(|list| count_of_possible(&list))
+            .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
+            .clamp(1, MAX_CORES)
+    })
+}
+
+/// One more than the highest number in a CPU list such as `0-3,8-11`.
+#[cfg(not(feature = "shuttle"))]
+fn count_of_possible(list: &str) -> Option<usize> {
+    let last = list.trim().rsplit([',', '-']).next()?;
+    last.parse::<usize>().ok()?.checked_add(1)
+}
+
+#[cfg(not(feature = "shuttle"))]
+#[inline]
+fn machine_index() -> usize {
+    // SAFETY: the call has no preconditions. It fails (-1) only on kernels without getcpu.
+    let cpu = unsafe { libc::sched_getcpu() };
+    usize::try_from(cpu).unwrap_or(0)
+}
+
+#[cfg(not(any(feature = "shuttle", feature = "count")))]
+use {machine_count as core_count, machine_index as current_index};
 
 /// One `T` per core, each on cache lines of its own.
 #[derive(Debug)]
@@ -38,21 +110,29 @@ pub struct PerCore<T> {
 impl<T> PerCore<T> {
     /// Makes one value for each core.
     pub fn new(mut make: impl FnMut(CoreNr) -> T) -> Self {
-        let slots =
-            (0..CoreNr::count()).map(|nr| CachePadded::new(make(CoreNr(nr as u16)))).collect();
-        Self { slots }
+        Self {
+            slots: CoreNr::all()
+                .map(|core| CachePadded::new(make(core)))
+                .collect(),
+        }
     }
 
     /// The value of the core this thread runs on. Another thread may use it at the same time.
     #[must_use]
+    #[inline]
     pub fn mine(&self) -> &T {
-        &self.slots[CoreNr::current().index()]
+        self.of(CoreNr::current())
     }
 
     /// The value of a given core.
     #[must_use]
+    #[inline]
     pub fn of(&self, core: CoreNr) -> &T {
-        &self.slots[core.index()]
+        // The counting build may ask a value made outside of its virtual machine, which then has
+        // fewer slots than the machine has cores; it sees the sharing that results.
+        self.slots
+            .get(core.index())
+            .unwrap_or_else(|| &self.slots[core.index() % self.slots.len()])
     }
 
     /// All values, in core order.
@@ -61,25 +141,35 @@ impl<T> PerCore<T> {
     }
 }
 
-/// A counter that every core bumps on a line of its own; the sum is taken when it is read.
-#[derive(Debug)]
-pub struct Counter(PerCore<AtomicU64>);
-
-impl Default for Counter {
+impl<T: Default> Default for PerCore<T> {
     fn default() -> Self {
-        Self(PerCore::new(|_| AtomicU64::new(0)))
+        Self::new(|_| T::default())
     }
 }
 
+/// A counter that every core bumps on a line of its own; the sum is taken when it is read.
+#[derive(Debug, Default)]
+pub struct Counter(PerCore<AtomicU64>);
+
 impl Counter {
     /// Adds `n` on this core.
+    #[inline]
+    #[cfg_attr(feature = "count", track_caller)]
     pub fn add(&self, n: u64) {
         self.0.mine().fetch_add(n, Ordering::Relaxed);
     }
 
     /// The sum over all cores; exact once the writers are quiet.
     #[must_use]
+    #[cfg_attr(feature = "count", track_caller)]
     pub fn sum(&self) -> u64 {
-        self.0.iter().fold(0, |sum, slot| sum.wrapping_add(slot.load(Ordering::Relaxed)))
+        let mut sum = 0_u64;
+        for slot in self.0.iter() {
+            sum = sum.wrapping_add(slot.load(Ordering::Relaxed));
+        }
+        sum
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! **Purpose.** The collector of the normal and the counting build: one process-wide [`seize`]
+//! collector, and for the counting build a note of each access.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use seize::Guard as _;
+
+use crate::CoreNr;
+
+pub(super) type Slot<T> = AtomicPtr<T>;
+
+/// How many values a thread retires before it looks at the other threads. A batch costs one
+/// `membarrier` and one write to each active thread, so it must not be small, and it must hold at
+/// least as many values as threads are active to be retired at all. It also bounds how much dead
+/// memory an idle thread sits on.
+const BATCH: usize = 64;
+
+static COLLECTOR: LazyLock<seize::Collector> =
+    LazyLock::new(|| seize::Collector::new().batch_size(BATCH.max(CoreNr::count())));
+
+pub(super) struct Guard(seize::LocalGuard<'static>);
+
+#[inline]
+pub(super) fn pin() -> Guard {
+    Guard(COLLECTOR.enter())
+}
+
+pub(super) fn flush() {
+    let guard = pin();
+    // A batch is retired only if it holds a value for each active thread. Pad it, so that a few
+    // readers elsewhere do not turn the flush into nothing.
+    for _ in 0..CoreNr::count() {
+        // SAFETY: the box was never shared.
+        unsafe { guard.retire(Box::into_raw(Box::new(0_u8))) };
+    }
+    guard.0.flush();
+}
+
+impl Guard {
+    #[inline]
+    #[cfg_attr(feature = "count", track_caller)]
+    pub(super) fn protect<T>(&self, slot: &Slot<T>) -> *mut T {
+        let value = self.0.protect(slot, Ordering::Acquire);
+        note_read(slot, value);
+        value
+    }
+
+    #[cfg_attr(feature = "count", track_caller)]
+    pub(super) fn swap<T>(&self, slot: &Slot<T>, new: *mut T) -> *mut T {
+        note_write(slot, new);
+        self.0.swap(slot, new, Ordering::AcqRel)
+    }
+
+    #[cfg_attr(feature = "count", track_caller)]
+    pub(super) fn compare_exchange<T>(
+        &self,
+        slot: &Slot<T>,
+        expected: *mut T,
+        new: *mut T,
+    ) -> Result<*mut T, *mut T> {
+        note_write(slot, new);
+        self.0
+            .compare_exchange(slot, expected, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// # Safety
+    /// `pointer` came from a box, and no guard entered from now on can reach it.
+    pub(super) unsafe fn retire<T>(&self, pointer: *mut T) {
+        // SAFETY: promised by the caller. Retiring through the guard (and not through the
+        // collector) keeps the value alive for references this thread itself holds.
+        unsafe { self.0.defer_retire(pointer, seize::reclaim::boxed) };
+    }
+
+    pub(super) fn refresh(&mut self) {
+        self.0.refresh();
+    }
+}
+
+#[inline]
+#[cfg_attr(feature = "count", track_caller)]
+pub(super) fn peek<T>(slot: &Slot<T>) -> *mut T {
+    let value = slot.load(Ordering::Acquire);
+    note_read(slot, std::ptr::null_mut::<T>());
+    value
+}
+
+#[inline]
+fn note_read<T>(_slot: &Slot<T>, _value: *mut T) {}
+
+#[inline]
+fn note_write<T>(_slot: &Slot<T>, _value: *mut T) {}
