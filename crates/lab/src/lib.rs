@@ -1,1 +1,40 @@
-//! To be described.
+//! **Purpose.** The measuring runner that every benchmark of fourscore uses: sides measured in
+//! turns on the same machine, summed up by medians, and reported with the facts needed to judge
+//! and repeat the figures.
+//!
+//! **Not here.** The workloads' subjects: a workload sees a [`Target`], not a file system.
+//!
+//! **Model.** A [`Comparison`] has sides A, B, ... and runs them as A B A B ..., so that slow
+//! drifts of the machine (heat, other tenants, caches) meet all sides alike. The ratio of two
+//! sides is taken within each round and its median reported; a claim is that ratio with its
+//! spread, never one absolute figure.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`clock`] | where times come from, so that statistics can be tested exactly |
+//! | [`stats`] | medians, extremes, spread, ratios |
+//! | [`comparison`] | sides run in turns |
+//! | [`process`] | a whole command line as a side, with its CPU time and memory |
+//! | [`machine`] | what the figures were measured on |
+//! | [`report`] | text tables, JSON, Markdown rows |
+//! | [`target`] | what a workload runs against: a directory, a file system in process, an allocator |
+//! | [`workload`] | workloads and the threads that drive them |
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod comparison;
+pub mod machine;
+pub mod process;
+pub mod report;
+pub mod stats;
+pub mod target;
+pub mod workload;
+
+pub use clock::{Clock, MonotonicClock};
+pub use comparison::{Comparison, LabError, Rounds, Side, ThreadCount, Work};
+pub use machine::MachineFacts;
+pub use process::CommandLine;
+pub use report::{ComparisonReport, Report};
+pub use stats::{Ratio, Summary};
+pub use target::{DirectoryTarget, FileNr, Operation, Target, Worker, WorkerNr};
+pub use workload::{Fallocate2, ReadFiles, Workload, drive};

@@ -1,0 +1,278 @@
+//! **Purpose.** What a workload runs against, seen through the same few operations: a mounted
+//! directory, the file system in this process, or the bare allocator.
+//!
+//! **Model.** A target gives each thread a [`Worker`]. A worker owns files numbered from 0 that
+//! no other worker touches, as in the will-it-scale and fs_mark workloads; what a file is
+//! (a path, an inode, a set of claimed extents) is the target's business. A target that has no
+//! meaning for an operation answers `Unsupported`.
+//!
+//! **Locking.** Workers share nothing but the target itself, so a workload measures the
+//! subject's contention and not the lab's.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FallocateFlags;
+
+/// The number of a thread of a workload, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WorkerNr(pub usize);
+
+/// The number of a file of one worker, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileNr(pub u32);
+
+/// One thing a workload asks of a target. Offsets and lengths are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Makes the file, empty; an existing one is emptied.
+    Create,
+    /// Opens the existing file for reading.
+    Open,
+    /// Gives the range blocks without writing to them; the size stays as it is.
+    Fallocate {
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Sets the size and frees what lies past it.
+    Truncate {
+        /// The new size.
+        len: u64,
+    },
+    /// Writes bytes of no particular content.
+    Write {
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Reads up to `len` bytes, fewer only at the end of the file.
+    Read {
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Makes the file durable.
+    Sync,
+    /// Takes the name away; the file lives on for this worker until it is closed.
+    Unlink,
+    /// Forgets the open file.
+    Close,
+}
+
+/// Something workloads run against.
+pub trait Target: Sync {
+    /// What it is, for the report.
+    fn name(&self) -> String;
+
+    /// The worker for a thread.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps the target from being used.
+    fn worker(&self, nr: WorkerNr) -> io::Result<Box<dyn Worker + '_>>;
+}
+
+/// One thread's access to a target.
+pub trait Worker {
+    /// Carries out `operation` on `file` and returns how many bytes it moved or reserved.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` where the target has no such operation, `NotFound` where the file is not
+    /// open, or the target's own failure.
+    fn apply(&mut self, file: FileNr, operation: Operation) -> io::Result<u64>;
+}
+
+/// A directory of the host: of any mounted file system, the kernel's or a FUSE one.
+#[derive(Debug)]
+pub struct DirectoryTarget {
+    directory: PathBuf,
+}
+
+impl DirectoryTarget {
+    /// Runs workloads inside `directory`, each worker in a directory `w<number>` of its own.
+    #[must_use]
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+        }
+    }
+}
+
+impl Target for DirectoryTarget {
+    fn name(&self) -> String {
+        self.directory.display().to_string()
+    }
+
+    fn worker(&self, nr: WorkerNr) -> io::Result<Box<dyn Worker + '_>> {
+        let directory = self.directory.join(format!("w{}", nr.0));
+        DirBuilder::new().recursive(true).create(&directory)?;
+        Ok(Box::new(DirectoryWorker {
+            directory,
+            open: Vec::new(),
+            buffer: Vec::new(),
+        }))
+    }
+}
+
+struct DirectoryWorker {
+    directory: PathBuf,
+    open: Vec<Option<File>>,
+    buffer: Vec<u8>,
+}
+
+impl DirectoryWorker {
+    fn path(&self, file: FileNr) -> PathBuf {
+        Path::new(&self.directory).join(format!("f{}", file.0))
+    }
+
+    fn keep(&mut self, nr: FileNr, file: File) -> io::Result<u64> {
+        let index = index(nr)?;
+        if self.open.len() <= index {
+            self.open.resize_with(index + 1, || None);
+        }
+        self.open[index] = Some(file);
+        Ok(0)
+    }
+
+    fn file(&self, nr: FileNr) -> io::Result<&File> {
+        let file = self.open.get(index(nr)?).and_then(Option::as_ref);
+        file.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the file is not open"))
+    }
+
+    fn buffer_of(&mut self, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        if self.buffer.len() < len {
+            self.buffer.resize(len, 0x5a);
+        }
+        Ok(())
+    }
+}
+
+fn index(nr: FileNr) -> io::Result<usize> {
+    usize::try_from(nr.0).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+impl Worker for DirectoryWorker {
+    fn apply(&mut self, nr: FileNr, operation: Operation) -> io::Result<u64> {
+        match operation {
+            Operation::Create => {
+                let mut options = OpenOptions::new();
+                let options = options.read(true).write(true).create(true).truncate(true);
+                let file = options.open(self.path(nr))?;
+                self.keep(nr, file)
+            }
+            Operation::Open => {
+                let file = File::open(self.path(nr))?;
+                self.keep(nr, file)
+            }
+            Operation::Fallocate { offset, len } => {
+                rustix::fs::fallocate(self.file(nr)?, FallocateFlags::KEEP_SIZE, offset, len)?;
+                Ok(len)
+            }
+            Operation::Truncate { len } => self.file(nr)?.set_len(len).map(|()| 0),
+            Operation::Write { offset, len } => {
+                self.buffer_of(len)?;
+                let bytes = self.buffer.get(..usize::try_from(len).unwrap_or(0));
+                self.file(nr)?
+                    .write_all_at(bytes.unwrap_or_default(), offset)?;
+                Ok(len)
+            }
+            Operation::Read { offset, len } => {
+                self.buffer_of(len)?;
+                let mut buffer = std::mem::take(&mut self.buffer);
+                let wanted = buffer.get_mut(..usize::try_from(len).unwrap_or(0));
+                let read = read_up_to(self.file(nr), wanted.unwrap_or_default(), offset);
+                self.buffer = buffer;
+                read
+            }
+            Operation::Sync => self.file(nr)?.sync_all().map(|()| 0),
+            Operation::Unlink => std::fs::remove_file(self.path(nr)).map(|()| 0),
+            Operation::Close => {
+                if let Some(slot) = self.open.get_mut(index(nr)?) {
+                    *slot = None;
+                }
+                Ok(0)
+            }
+        }
+    }
+}
+
+fn read_up_to(file: io::Result<&File>, mut buf: &mut [u8], mut offset: u64) -> io::Result<u64> {
+    let file = file?;
+    let start = offset;
+    while !buf.is_empty() {
+        let count = file.read_at(buf, offset)?;
+        if count == 0 {
+            break;
+        }
+        buf = &mut buf[count..];
+        offset += count as u64;
+    }
+    Ok(offset - start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_does_every_operation() {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let target = DirectoryTarget::new(place.path());
+        let mut worker = target
+            .worker(WorkerNr(3))
+            .expect("the directory is writable");
+        let mut apply = |operation| worker.apply(FileNr(7), operation);
+        let missing = apply(Operation::Sync).expect_err("nothing is open");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        assert_eq!(apply(Operation::Create).ok(), Some(0));
+        assert_eq!(
+            apply(Operation::Write {
+                offset: 10,
+                len: 100
+            })
+            .ok(),
+            Some(100)
+        );
+        assert_eq!(
+            apply(Operation::Fallocate {
+                offset: 0,
+                len: 8192
+            })
+            .ok(),
+            Some(8192)
+        );
+        let path = place.path().join("w3/f7");
+        assert_eq!(std::fs::metadata(&path).map(|m| m.len()).ok(), Some(110));
+        assert_eq!(apply(Operation::Sync).ok(), Some(0));
+        assert_eq!(apply(Operation::Close).ok(), Some(0));
+        assert_eq!(apply(Operation::Open).ok(), Some(0));
+        assert_eq!(
+            apply(Operation::Read {
+                offset: 50,
+                len: 4096
+            })
+            .ok(),
+            Some(60)
+        );
+        assert_eq!(apply(Operation::Create).ok(), Some(0));
+        assert_eq!(apply(Operation::Truncate { len: 5 }).ok(), Some(0));
+        assert_eq!(apply(Operation::Unlink).ok(), Some(0));
+        assert!(!path.exists());
+        assert_eq!(
+            apply(Operation::Read {
+                offset: 0,
+                len: 100
+            })
+            .ok(),
+            Some(5)
+        );
+    }
+}

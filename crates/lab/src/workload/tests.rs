@@ -1,0 +1,115 @@
+//! Workloads on a target that only records, and on a real directory.
+
+use super::*;
+use crate::clock::{FakeClock, MonotonicClock};
+use crate::target::DirectoryTarget;
+
+/// Notes what the workers do; each operation takes a millisecond of the fake clock.
+struct Recording<'a> {
+    log: Mutex<Vec<(usize, Operation)>>,
+    clock: &'a FakeClock,
+}
+
+struct RecordingWorker<'a>(&'a Recording<'a>, usize);
+
+impl Target for Recording<'_> {
+    fn name(&self) -> String {
+        "recording".into()
+    }
+
+    fn worker(&self, nr: WorkerNr) -> io::Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(RecordingWorker(self, nr.0)))
+    }
+}
+
+impl Worker for RecordingWorker<'_> {
+    fn apply(&mut self, _file: FileNr, operation: Operation) -> io::Result<u64> {
+        self.0.clock.advance(Duration::from_millis(1));
+        self.0.log.lock().push((self.1, operation));
+        match operation {
+            Operation::Read { .. } => Err(io::ErrorKind::Unsupported.into()),
+            Operation::Fallocate { len, .. } => Ok(len),
+            _ => Ok(0),
+        }
+    }
+}
+
+#[test]
+fn fallocate2_goes_round_at_one_mebibyte() {
+    let clock = FakeClock::default();
+    let target = Recording {
+        log: Mutex::default(),
+        clock: &clock,
+    };
+    let work = drive(&target, &Fallocate2, ThreadCount::ONE, 129, &clock).expect("recording");
+    assert_eq!((work.operations, work.bytes), (129, 129 * 8192));
+    // 129 calls and one truncate; preparing and cleaning up are not counted.
+    assert_eq!(work.wall, Some(Duration::from_millis(130)));
+    let log = target.log.lock();
+    let truncates: Vec<usize> = (0..log.len())
+        .filter(|&i| log[i].1 == Operation::Truncate { len: 0 })
+        .collect();
+    assert_eq!(truncates, [2 + 128]);
+    let len = 8192;
+    assert_eq!(
+        log[2 + 127].1,
+        Operation::Fallocate {
+            offset: (1 << 20) - len,
+            len
+        }
+    );
+    assert_eq!(log[2 + 129].1, Operation::Fallocate { offset: 0, len });
+}
+
+#[test]
+fn all_workers_run_and_failures_come_back() {
+    let clock = FakeClock::default();
+    let target = Recording {
+        log: Mutex::default(),
+        clock: &clock,
+    };
+    let threads = ThreadCount::new(3);
+    let work = drive(&target, &Fallocate2, threads, 5, &clock).expect("recording");
+    assert_eq!(work.operations, 15);
+    for nr in 0..3 {
+        assert_eq!(
+            target
+                .log
+                .lock()
+                .iter()
+                .filter(|(worker, _)| *worker == nr)
+                .count(),
+            8
+        );
+    }
+    let reads = ReadFiles {
+        files: 1,
+        file_bytes: 1,
+    };
+    let error = drive(&target, &reads, threads, 1, &clock).expect_err("reads are unsupported");
+    assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+}
+
+#[test]
+fn reading_files_of_a_directory() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let target = DirectoryTarget::new(place.path());
+    let workload = ReadFiles {
+        files: 3,
+        file_bytes: 10_000,
+    };
+    let clock = MonotonicClock::default();
+    let work = drive(&target, &workload, ThreadCount::new(2), 7, &clock).expect("a directory");
+    assert_eq!((work.operations, work.bytes), (14, 140_000));
+    assert!(work.wall.is_some_and(|wall| wall > Duration::ZERO));
+    let left = std::fs::read_dir(place.path().join("w0")).expect("the worker's directory");
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_target_that_cannot_be_used_does_not_hang_the_others() {
+    let target = DirectoryTarget::new("/proc/no/such/place");
+    let clock = MonotonicClock::default();
+    let error = drive(&target, &Fallocate2, ThreadCount::new(2), 1, &clock);
+    assert!(error.is_err());
+}
