@@ -60,7 +60,7 @@ impl MachineFacts {
 
     /// Notes an option of the run.
     #[must_use]
-    pub fn with_option(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+    pub fn with_option(mut self, name: impl Into<String>, value: &impl ToString) -> Self {
         self.options.insert(name.into(), value.to_string());
         self
     }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_facts() {
-        let facts = MachineFacts::collect().with_option("rounds", 5);
+        let facts = MachineFacts::collect().with_option("rounds", &5);
         assert!(facts.cores >= 1);
         assert!(facts.memory_bytes > 1 << 20);
         assert!(facts.kernel.starts_with("Linux "), "{}", facts.kernel);
