@@ -1,28 +1,203 @@
 //! **Purpose.** What the file system asks of the thing it lives on.
+//!
+//! **Model.** A device is a row of bytes with a fixed length. Reads and writes go to any offset
+//! from any thread at the same time; two that overlap and run at once may mix. A write is
+//! *complete* when the call returns and *durable* after a later [`BlockDevice::flush`] (or at
+//! once with [`BlockDevice::write_fua`]). Callers that touch many places hand in a [`Batch`],
+//! whose requests a backend may have in flight all at once.
+//!
+//! **Invariants.** Every call transfers all of its bytes or fails with a
+//! [`DeviceError`](crate::error::DeviceError) as its payload; which part of a failed transfer
+//! was carried out is unknown. A failed flush is never retried by a backend: what it was to make
+//! durable may be lost for good, and only the caller knows what that means.
+//!
+//! **Crash safety.** After a crash, any subset of the writes since the last successful flush
+//! may be on the device, each torn at sector boundaries.
 
+use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use fourscore_sync::Arc;
+
+use crate::batch::{Batch, InFlight};
+use crate::error::{Asked, DeviceOp};
+
+/// Facts about a device that let its users choose well. None is needed for correctness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hints {
+    /// The unit in which the device itself transfers, in bytes; a power of two.
+    pub logical_sector_bytes: u32,
+    /// Whether far jumps are slow, as on a rotating disk.
+    pub rotational: bool,
+    /// The longest single transfer worth asking for, in bytes.
+    pub max_segment_bytes: u32,
+    /// Whether [`BlockDevice::discard`] gives space back.
+    pub discard: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self {
+            logical_sector_bytes: 512,
+            rotational: false,
+            max_segment_bytes: 1 << 20,
+            discard: false,
+            read_only: false,
+        }
+    }
+}
+
+/// Where bytes of a device lie in a file of the host.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRange<'a> {
+    /// The file, open for reading.
+    pub fd: BorrowedFd<'a>,
+    /// The byte of the file at which the range begins.
+    pub offset: u64,
+}
 
 /// A device of bytes that many threads read and write at offsets at the same time.
 ///
-/// Offsets and lengths are in bytes. Every call either transfers all of its bytes or fails: a
-/// read past the end is an error of kind `UnexpectedEof`, a write past the end of kind
-/// `StorageFull`.
-pub trait BlockDevice: Send + Sync + std::fmt::Debug {
-    /// The size of the device in bytes.
+/// Offsets and lengths are in bytes. A read past the end is an error of kind `UnexpectedEof`,
+/// a write past the end of kind `StorageFull`, a write to a read-only device of kind
+/// `ReadOnlyFilesystem`.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// The size of the device in bytes. It never changes.
     fn len_bytes(&self) -> u64;
 
-    /// Fills `buf` from `offset`.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Facts for choosing well.
+    fn hints(&self) -> Hints {
+        Hints::default()
+    }
 
     /// Fills `bufs` one after the other from `offset`.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()>;
-
-    /// Writes `buf` at `offset`. Durable only after [`BlockDevice::flush`].
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
     /// Writes `bufs` one after the other from `offset`. Durable only after a flush.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
 
     /// Makes durable all writes that were complete when the call began.
     fn flush(&self) -> io::Result<()>;
+
+    /// Fills `buf` from `offset`.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_vectored_at(&mut [IoSliceMut::new(buf)], offset)
+    }
+
+    /// Writes `buf` at `offset`. Durable only after [`BlockDevice::flush`].
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write_vectored_at(&[IoSlice::new(buf)], offset)
+    }
+
+    /// Writes `bufs` from `offset`; these bytes are durable when the call returns. Says nothing
+    /// about earlier writes.
+    fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write_vectored_at(bufs, offset)?;
+        self.flush()
+    }
+
+    /// Tells the device that the bytes in `range` are not needed any more. Until they are
+    /// written again, reading them gives the old bytes or zeroes.
+    ///
+    /// Errors: kind `Unsupported` where [`Hints::discard`] is false.
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let len_bytes = range.end.saturating_sub(range.start);
+        Err(Asked::new(DeviceOp::Discard, range.start, len_bytes).unsupported())
+    }
+
+    /// Makes the bytes in `range` read as zeroes, durable after a flush like any write.
+    fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+        write_zeroes_by_hand(self, range)
+    }
+
+    /// Starts all requests of `batch`. The default carries them out one after the other before
+    /// it returns; a backend that can have them in flight together overrides it.
+    fn submit(&self, batch: Batch) -> InFlight {
+        InFlight::finished(batch.run_on(self))
+    }
+
+    /// Where the bytes in `range` lie in a file of the host, so that a caller can splice, send
+    /// or reflink them without copying. `None` for devices that are not simply a file.
+    ///
+    /// The bytes may change under the caller as with any read, and a write is visible in the
+    /// file at the latest when it completes.
+    fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
+        let _ = range;
+        None
+    }
+}
+
+/// Writes zeroes from a small constant buffer.
+pub(crate) fn write_zeroes_by_hand<D>(device: &D, range: Range<u64>) -> io::Result<()>
+where
+    D: BlockDevice + ?Sized,
+{
+    static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+    let len_bytes = range.end.saturating_sub(range.start);
+    Asked::new(DeviceOp::WriteZeroes, range.start, len_bytes).inside(device.len_bytes())?;
+    let mut at = range.start;
+    while at < range.end {
+        let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+        let piece = &ZEROES[..left.min(ZEROES.len())];
+        device.write_at(piece, at)?;
+        at += to_u64(piece.len());
+    }
+    Ok(())
+}
+
+/// The bytes that `bufs` hold together; saturates, which no device can satisfy.
+pub(crate) fn total_bytes<'a, B>(bufs: &'a [B]) -> u64
+where
+    B: std::ops::Deref<Target = [u8]> + 'a,
+{
+    bufs.iter()
+        .fold(0, |sum: u64, buf| sum.saturating_add(to_u64(buf.len())))
+}
+
+/// A length in memory as a length on a device; exact on every machine Rust runs on.
+pub(crate) const fn to_u64(len: usize) -> u64 {
+    len as u64
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+    fn hints(&self) -> Hints {
+        (**self).hints()
+    }
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        (**self).read_vectored_at(bufs, offset)
+    }
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        (**self).write_vectored_at(bufs, offset)
+    }
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        (**self).write_at(buf, offset)
+    }
+    fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        (**self).write_fua(bufs, offset)
+    }
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        (**self).discard(range)
+    }
+    fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+        (**self).write_zeroes(range)
+    }
+    fn submit(&self, batch: Batch) -> InFlight {
+        (**self).submit(batch)
+    }
+    fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
+        (**self).host_range(range)
+    }
 }

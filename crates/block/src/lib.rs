@@ -2,8 +2,28 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`device`] | the `BlockDevice` trait |
+//! | [`device`] | the `BlockDevice` trait: what the file system asks of its device |
+//! | [`batch`] | many requests handed to a device together, and what became of them |
+//! | [`io_buf`] | memory that a request owns while a device works on it |
+//! | [`error`] | one sentence for each way in which a device can refuse or fail |
+//! | [`open`] | from a path to a device, by what the path turns out to be |
+//! | [`file`] | image files and block devices of the host |
+//! | [`ram`] | memory, sparse |
 
+pub mod batch;
 pub mod device;
+pub mod error;
+pub mod file;
+mod host_io;
+pub mod io_buf;
+pub mod open;
+pub mod ram;
+mod raw;
 
-pub use device::BlockDevice;
+pub use batch::{Batch, InFlight, Outcome, Poll};
+pub use device::{BlockDevice, Hints, HostRange};
+pub use error::{DeviceError, DeviceOp, raw_os_error};
+pub use file::FileDevice;
+pub use io_buf::IoBuf;
+pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
+pub use ram::RamDevice;

@@ -1,0 +1,223 @@
+//! **Purpose.** One sentence for each way in which a device can refuse or fail.
+//!
+//! **Model.** Devices speak `io::Result`, so that every backend, the standard library's readers
+//! and the caller's own errors fit together. The payload of such an error is a [`DeviceError`],
+//! which says what was asked (operation, byte range) and what went wrong; [`raw_os_error`] digs
+//! the host's errno out of it.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+
+/// What a device was asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceOp {
+    /// A read into the caller's memory.
+    Read,
+    /// A write of the caller's bytes.
+    Write,
+    /// A request to make earlier writes durable.
+    Flush,
+    /// A hint that a range is no longer needed.
+    Discard,
+    /// A request to make a range read as zeroes.
+    WriteZeroes,
+}
+
+impl fmt::Display for DeviceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+            Self::WriteZeroes => "write zeroes",
+        })
+    }
+}
+
+/// An operation that a device refused or that failed, with the byte range it was about.
+#[derive(Debug)]
+pub struct DeviceError {
+    op: DeviceOp,
+    range: Range<u64>,
+    cause: Cause,
+}
+
+/// Why an operation failed.
+#[derive(Debug)]
+enum Cause {
+    /// The range is not inside the device.
+    PastEnd { device_len_bytes: u64 },
+    /// The device was opened, or wrapped, for reading only.
+    ReadOnly,
+    /// The backend cannot do this at all.
+    Unsupported,
+    /// A request before this one in the same batch failed, so this one was never begun.
+    Cancelled,
+    /// The host transferred nothing although bytes were left: the file shrank or is full.
+    NoProgress { at: u64 },
+    /// A fault that a test asked for.
+    Injected,
+    /// The host's own error.
+    Host(io::Error),
+}
+
+impl DeviceError {
+    /// What was asked.
+    #[must_use]
+    pub fn op(&self) -> DeviceOp {
+        self.op
+    }
+
+    /// The bytes of the device it was asked for; empty for a flush.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Whether the operation was never begun because one before it in its batch had failed.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self.cause, Cause::Cancelled)
+    }
+
+    /// Whether a fault-injecting device made this error up.
+    #[must_use]
+    pub fn is_injected(&self) -> bool {
+        matches!(self.cause, Cause::Injected)
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.range;
+        match self.op {
+            DeviceOp::Flush => f.write_str("flush")?,
+            op => write!(
+                f,
+                "{op} of {} bytes at byte {start}",
+                end.saturating_sub(start)
+            )?,
+        }
+        match &self.cause {
+            Cause::PastEnd { device_len_bytes } => {
+                write!(f, ": the device ends at byte {device_len_bytes}")
+            }
+            Cause::ReadOnly => f.write_str(": the device is read-only"),
+            Cause::Unsupported => f.write_str(": the device cannot do this"),
+            Cause::Cancelled => f.write_str(": not begun, as an earlier request failed"),
+            Cause::NoProgress { at } => {
+                write!(
+                    f,
+                    ": the host stopped at byte {at} (was the image truncated?)"
+                )
+            }
+            Cause::Injected => f.write_str(": injected fault"),
+            Cause::Host(error) => write!(f, ": {error}"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            Cause::Host(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The host's errno behind an error of a device, if it has one.
+///
+/// `io::Error::raw_os_error` is `None` once an error carries its context; this looks inside.
+#[must_use]
+pub fn raw_os_error(error: &io::Error) -> Option<i32> {
+    let device_error = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<DeviceError>());
+    match device_error.map(|error| &error.cause) {
+        Some(Cause::Host(host)) => host.raw_os_error(),
+        _ => error.raw_os_error(),
+    }
+}
+
+/// The context of one operation, from which its errors are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) op: DeviceOp,
+    pub(crate) range: Range<u64>,
+}
+
+impl Asked {
+    /// An operation on `len_bytes` bytes from `offset`.
+    pub(crate) fn new(op: DeviceOp, offset: u64, len_bytes: u64) -> Self {
+        Self {
+            op,
+            range: offset..offset.saturating_add(len_bytes),
+        }
+    }
+
+    /// A flush, which has no range.
+    pub(crate) fn flush() -> Self {
+        Self::new(DeviceOp::Flush, 0, 0)
+    }
+
+    fn error(&self, kind: ErrorKind, cause: Cause) -> io::Error {
+        io::Error::new(
+            kind,
+            DeviceError {
+                op: self.op,
+                range: self.range.clone(),
+                cause,
+            },
+        )
+    }
+
+    /// Checks that the range is inside a device of `device_len_bytes`.
+    pub(crate) fn inside(&self, device_len_bytes: u64) -> io::Result<()> {
+        if self.range.start <= self.range.end && self.range.end <= device_len_bytes {
+            return Ok(());
+        }
+        let kind = match self.op {
+            DeviceOp::Read => ErrorKind::UnexpectedEof,
+            _ => ErrorKind::StorageFull,
+        };
+        Err(self.error(kind, Cause::PastEnd { device_len_bytes }))
+    }
+
+    pub(crate) fn read_only(&self) -> io::Error {
+        self.error(ErrorKind::ReadOnlyFilesystem, Cause::ReadOnly)
+    }
+
+    pub(crate) fn unsupported(&self) -> io::Error {
+        self.error(ErrorKind::Unsupported, Cause::Unsupported)
+    }
+
+    pub(crate) fn cancelled(&self) -> io::Error {
+        self.error(ErrorKind::Other, Cause::Cancelled)
+    }
+
+    pub(crate) fn injected(&self) -> io::Error {
+        self.error(ErrorKind::Other, Cause::Injected)
+    }
+
+    /// The host transferred 0 bytes after `done_bytes`.
+    pub(crate) fn no_progress(&self, done_bytes: u64) -> io::Error {
+        let kind = match self.op {
+            DeviceOp::Read => ErrorKind::UnexpectedEof,
+            _ => ErrorKind::WriteZero,
+        };
+        self.error(
+            kind,
+            Cause::NoProgress {
+                at: self.range.start.saturating_add(done_bytes),
+            },
+        )
+    }
+
+    pub(crate) fn host(&self, error: impl Into<io::Error>) -> io::Error {
+        let error = error.into();
+        self.error(error.kind(), Cause::Host(error))
+    }
+}

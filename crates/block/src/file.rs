@@ -1,0 +1,219 @@
+//! **Purpose.** A device that is a file of the host: an image file or a block device.
+//!
+//! **Not here.** How a path is opened and judged: [`crate::open`]. What only block devices
+//! have: [`crate::raw`].
+//!
+//! **Model.** Every call is one positioned system call (more only when the host transfers less
+//! than asked). With direct I/O there are two descriptors of the same file: transfers whose
+//! offset, length and memory are all aligned go around the host's page cache, all others
+//! through it. Linux keeps the two coherent (a direct write drops the cached pages, a direct
+//! read writes them back first), and metadata buffers, which are small, stay cached.
+//!
+//! **Locking.** None: the kernel's positioned calls are safe from many threads.
+//!
+//! **Crash safety.** `flush` is `fdatasync`, which covers both descriptors. `write_fua` uses
+//! `RWF_DSYNC`.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes, write_zeroes_by_hand};
+use crate::error::{Asked, DeviceOp};
+use crate::host_io::{self, Durability};
+
+/// A file of the host as a device.
+#[derive(Debug)]
+pub struct FileDevice {
+    cached: File,
+    direct: Option<Direct>,
+    len_bytes: u64,
+    hints: Hints,
+    discards: Discards,
+}
+
+/// The descriptor for direct I/O, and what it asks for.
+#[derive(Debug)]
+struct Direct {
+    file: File,
+    align_bytes: u64,
+}
+
+/// How this file gives space back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discards {
+    /// By punching holes.
+    PunchHole,
+    /// By the block device's own command.
+    Device,
+}
+
+impl FileDevice {
+    /// An image file of the length it has now. The caller has checked that it is a regular
+    /// file and opened it for what `hints.read_only` says.
+    pub(crate) fn from_image(cached: File, hints: Hints) -> io::Result<Self> {
+        let len_bytes = cached.metadata()?.len();
+        Ok(Self {
+            cached,
+            direct: None,
+            len_bytes,
+            hints,
+            discards: Discards::PunchHole,
+        })
+    }
+
+    /// A block device of the given length.
+    pub(crate) fn from_block_device(cached: File, len_bytes: u64, hints: Hints) -> Self {
+        Self {
+            cached,
+            direct: None,
+            len_bytes,
+            hints,
+            discards: Discards::Device,
+        }
+    }
+
+    /// Sends aligned transfers to `file`, the same file opened for direct I/O.
+    pub(crate) fn with_direct(self, file: File, align_bytes: u64) -> Self {
+        Self {
+            direct: Some(Direct { file, align_bytes }),
+            ..self
+        }
+    }
+
+    /// The descriptor that any transfer may use.
+    pub(crate) fn cached_fd(&self) -> BorrowedFd<'_> {
+        self.cached.as_fd()
+    }
+
+    /// The descriptor for a transfer at `offset` with these memory addresses and lengths.
+    pub(crate) fn fd_for<'a, B>(&self, bufs: &'a [B], offset: u64) -> BorrowedFd<'_>
+    where
+        B: std::ops::Deref<Target = [u8]> + 'a,
+    {
+        let Some(direct) = &self.direct else {
+            return self.cached.as_fd();
+        };
+        let aligned = |value: u64| value.is_multiple_of(direct.align_bytes);
+        let all = aligned(offset)
+            && bufs
+                .iter()
+                .all(|buf| aligned(to_u64(buf.len())) && aligned(to_u64(buf.as_ptr().addr())));
+        if all {
+            direct.file.as_fd()
+        } else {
+            self.cached.as_fd()
+        }
+    }
+
+    /// Checks that `asked` may be carried out here.
+    pub(crate) fn admit(&self, asked: &Asked) -> io::Result<()> {
+        if self.hints.read_only && !matches!(asked.op, DeviceOp::Read | DeviceOp::Flush) {
+            return Err(asked.read_only());
+        }
+        asked.inside(self.len_bytes)
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64, wanted: Durability) -> io::Result<()> {
+        let asked = Asked::new(DeviceOp::Write, offset, total_bytes(bufs));
+        self.admit(&asked)?;
+        host_io::write_all(self.fd_for(bufs, offset), bufs, &asked, wanted)
+    }
+
+    fn fallocate(&self, mode: FallocateFlags, asked: &Asked) -> Result<(), Errno> {
+        let Range { start, end } = asked.range;
+        let mode = mode | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.cached, mode, start, end - start)
+    }
+}
+
+/// Whether the host says that it cannot do this, as opposed to having failed at it.
+fn cannot(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV
+    )
+}
+
+fn asked_for(op: DeviceOp, range: &Range<u64>) -> Asked {
+    Asked::new(op, range.start, range.end.saturating_sub(range.start))
+}
+
+impl BlockDevice for FileDevice {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn hints(&self) -> Hints {
+        self.hints
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        let asked = Asked::new(DeviceOp::Read, offset, total_bytes(bufs));
+        self.admit(&asked)?;
+        host_io::read_all(self.fd_for(bufs, offset), bufs, &asked)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, Durability::AfterFlush)
+    }
+
+    fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, Durability::AtOnce)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        host_io::flush(self.cached.as_fd())
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let asked = asked_for(DeviceOp::Discard, &range);
+        self.admit(&asked)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let done = match self.discards {
+            Discards::PunchHole => self.fallocate(FallocateFlags::PUNCH_HOLE, &asked),
+            Discards::Device => crate::raw::discard(self.cached.as_fd(), &range),
+        };
+        done.map_err(|error| {
+            if cannot(error) {
+                asked.unsupported()
+            } else {
+                asked.host(error)
+            }
+        })
+    }
+
+    fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+        let asked = asked_for(DeviceOp::WriteZeroes, &range);
+        self.admit(&asked)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let by_host = self
+            .fallocate(FallocateFlags::ZERO_RANGE, &asked)
+            .or_else(|_| self.fallocate(FallocateFlags::PUNCH_HOLE, &asked));
+        match by_host {
+            Ok(()) => Ok(()),
+            Err(error) if cannot(error) => write_zeroes_by_hand(self, range),
+            Err(error) => Err(asked.host(error)),
+        }
+    }
+
+    fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
+        let inside = range.start <= range.end && range.end <= self.len_bytes;
+        inside.then(|| HostRange {
+            fd: self.cached.as_fd(),
+            offset: range.start,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

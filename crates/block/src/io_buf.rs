@@ -1,0 +1,149 @@
+//! **Purpose.** Memory that a request owns while a device works on it.
+//!
+//! **Model.** Two kinds: *aligned* memory of its own, fit for direct I/O, and *shared* bytes,
+//! such as the sealed version of a metadata block, which are written from where they are. Only
+//! memory that nobody else holds can be read into.
+
+use std::fmt;
+
+use fourscore_sync::Arc;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+/// The unit in which aligned memory comes: every direct-I/O engine of Linux accepts memory
+/// aligned to it (what a device asks of offsets and lengths may be more).
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(4096))]
+struct Page([u8; Self::BYTES]);
+
+impl Page {
+    const BYTES: usize = 4096;
+}
+
+/// Bytes owned by a request.
+pub struct IoBuf {
+    memory: Memory,
+    len_bytes: usize,
+}
+
+enum Memory {
+    Aligned(Box<[Page]>),
+    Shared(Arc<[u8]>),
+}
+
+impl IoBuf {
+    /// `len_bytes` zero bytes at an address aligned to 4096.
+    ///
+    /// # Panics
+    /// When the memory cannot be had, as for any allocation.
+    #[must_use]
+    pub fn zeroed(len_bytes: usize) -> Self {
+        let pages = <[Page]>::new_box_zeroed_with_elems(len_bytes.div_ceil(Page::BYTES));
+        let pages = pages.unwrap_or_else(|_| panic!("no memory for {len_bytes} bytes"));
+        Self {
+            memory: Memory::Aligned(pages),
+            len_bytes,
+        }
+    }
+
+    /// The length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Whether there are no bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Aligned(pages) => &pages.as_bytes()[..self.len_bytes],
+            Memory::Shared(bytes) => bytes,
+        }
+    }
+
+    /// The bytes for writing; `None` when they are shared with somebody.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        match &mut self.memory {
+            Memory::Aligned(pages) => Some(&mut pages.as_mut_bytes()[..self.len_bytes]),
+            Memory::Shared(bytes) => Arc::get_mut(bytes),
+        }
+    }
+
+    /// The bytes as a shared value: as they are if they came as one, else copied.
+    #[must_use]
+    pub fn into_shared(self) -> Arc<[u8]> {
+        match self.memory {
+            Memory::Shared(bytes) => bytes,
+            Memory::Aligned(_) => Arc::from(self.as_slice()),
+        }
+    }
+}
+
+impl From<Arc<[u8]>> for IoBuf {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self {
+            len_bytes: bytes.len(),
+            memory: Memory::Shared(bytes),
+        }
+    }
+}
+
+impl From<&[u8]> for IoBuf {
+    fn from(bytes: &[u8]) -> Self {
+        let mut buf = Self::zeroed(bytes.len());
+        if let Some(fresh) = buf.as_mut_slice() {
+            fresh.copy_from_slice(bytes);
+        }
+        buf
+    }
+}
+
+impl std::ops::Deref for IoBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.memory {
+            Memory::Aligned(_) => "aligned",
+            Memory::Shared(_) => "shared",
+        };
+        write!(f, "IoBuf({kind}, {} bytes)", self.len_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_memory_is_aligned_zero_and_exactly_as_long_as_asked() {
+        for len in [0, 1, 512, 4096, 4097, 65536] {
+            let mut buf = IoBuf::zeroed(len);
+            assert_eq!((buf.len(), buf.is_empty()), (len, len == 0));
+            assert!(buf.iter().all(|&byte| byte == 0));
+            assert_eq!(buf.as_slice().as_ptr().addr() % 4096, 0, "length {len}");
+            assert_eq!(buf.as_mut_slice().expect("nobody shares it").len(), len);
+        }
+    }
+
+    #[test]
+    fn shared_bytes_are_not_writable_while_somebody_else_holds_them() {
+        let bytes: Arc<[u8]> = Arc::from(&b"sealed"[..]);
+        let mut buf = IoBuf::from(Arc::clone(&bytes));
+        assert!(buf.as_mut_slice().is_none());
+        drop(bytes);
+        buf.as_mut_slice().expect("the last holder").fill(b'x');
+        assert_eq!(&*buf.into_shared(), b"xxxxxx");
+    }
+}
