@@ -1,2 +1,91 @@
-//! The command.
-fn main() {}
+//! **Purpose.** Everything a developer or the CI does, as verbs of one program: `cargo xtask VERB`,
+//! or `./x VERB` where it is not sure that Rust is installed.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`workspace`] | where the sources are and which crates and features they have |
+//! | [`run`] | child processes, and the summary of a list of steps |
+//! | [`setup`] | the system packages, and what this machine allows |
+//! | [`check`] | formatting, lints, documentation, tidy |
+//! | [`tidy`] | the rules of style that a program can check |
+//! | [`suites`] | the test suites, alone and all in a row |
+//! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
+//! | [`demo`] | the tour |
+//! | [`generate`] | man pages and shell completions |
+#![forbid(unsafe_code)]
+
+mod check;
+mod demo;
+mod fuzz;
+mod generate;
+mod run;
+mod setup;
+mod suites;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use workspace::Workspace;
+
+/// Developer commands of fourscore.
+#[derive(Parser)]
+#[command(name = "x", bin_name = "./x", disable_help_subcommand = false)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Installs the system packages that tests and demo use, and says what is possible here.
+    Setup,
+    /// Formatting, clippy, documentation and the tidy rules; changes nothing.
+    Check,
+    /// Only the tidy rules (part of check).
+    Tidy,
+    /// Set-up, check and every test suite, with a summary at the end.
+    Test,
+    /// The tour: an image of a real tree of this machine is made, read back and compared.
+    Demo(demo::Options),
+    /// Tests that compare with a model, in all crates (those with `model` in their name).
+    Model,
+    /// The model-checked builds: every crate with a `shuttle` feature.
+    Shuttle,
+    /// The counting builds: every crate with a `count` feature.
+    Count,
+    /// Fuzzes one target until its executions, over all calls, reach a number.
+    Fuzz(fuzz::Options),
+    /// Writes the man pages to a directory.
+    Man(generate::Options),
+    /// Writes the shell completions to a directory.
+    Completions(generate::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = Workspace::locate().and_then(|workspace| match &arguments.verb {
+        Verb::Setup => setup::run(),
+        Verb::Check => check::run(&workspace),
+        Verb::Tidy => tidy::run(&workspace),
+        Verb::Test => suites::test(&workspace),
+        Verb::Demo(options) => demo::run(&workspace, options),
+        Verb::Model => suites::model(&workspace),
+        Verb::Shuttle => suites::feature(&workspace, suites::Feature::Shuttle),
+        Verb::Count => suites::feature(&workspace, suites::Feature::Count),
+        Verb::Fuzz(options) => fuzz::run(&workspace, options),
+        Verb::Man(options) => generate::run(&workspace, generate::What::Man, options),
+        Verb::Completions(options) => {
+            generate::run(&workspace, generate::What::Completions, options)
+        }
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

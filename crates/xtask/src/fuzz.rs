@@ -1,0 +1,273 @@
+//! **Purpose.** Coverage-guided fuzzing with libFuzzer on the stable compiler.
+//!
+//! **Model.** `-Cpasses=sancov-module` makes a stable rustc add the counters that libFuzzer reads;
+//! cargo-fuzz and a nightly are not needed. The flags must not reach build scripts (they would not
+//! link), hence the explicit `--target`. A target's executions are summed up over all calls in a
+//! small file, and work goes in chunks, so a long campaign may be interrupted and goes on where it
+//! was: the corpus is libFuzzer's own memory of what it found.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::run::{cargo, run as run_command};
+use crate::workspace::Workspace;
+
+/// Executions between two updates of the counts file.
+const CHUNK_RUNS: u64 = 250_000;
+
+/// Executions of each target in the smoke run that is part of `test`.
+const SMOKE_RUNS: u64 = 20_000;
+
+/// The longest a smoke run may take, in seconds.
+const SMOKE_SECONDS: u64 = 20;
+
+/// What the code under test may use before libFuzzer reports it, in MiB (the promise is 1 GiB).
+const MEMORY_LIMIT_MIB: u32 = 1024;
+
+/// The longest one input may take before libFuzzer reports it, in seconds.
+const INPUT_SECONDS: u32 = 10;
+
+const SANCOV_FLAGS: &str = "-Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 --cfg=fuzzing";
+
+/// What to fuzz, and how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The target, a file name below fuzz/fuzz_targets; without one, the targets are listed.
+    target: Option<String>,
+    /// Runs every target.
+    #[arg(long, conflicts_with = "target")]
+    all: bool,
+    /// Goes on until the executions of the target, over all calls, reach this number.
+    #[arg(long, default_value_t = 1_000_000)]
+    runs: u64,
+}
+
+/// Fuzzes, or lists what there is to fuzz.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let targets = targets(workspace)?;
+    let chosen = match &options.target {
+        Some(name) if targets.contains(name) => vec![name.clone()],
+        Some(name) => bail!("no fuzz target '{name}'; there are: {}", targets.join(" ")),
+        None if options.all => targets,
+        None => {
+            for target in &targets {
+                println!(
+                    "{target}: {} executions so far",
+                    Counts::of(workspace, target).load()?
+                );
+            }
+            return Ok(());
+        }
+    };
+    build(workspace)?;
+    for target in &chosen {
+        let counts = Counts::of(workspace, target);
+        let mut total = counts.load()?;
+        while total < options.runs {
+            total += execute(
+                workspace,
+                target,
+                CHUNK_RUNS.min(options.runs - total),
+                None,
+            )?;
+            counts.store(total)?;
+        }
+        println!("{target}: {total} executions");
+    }
+    Ok(())
+}
+
+/// A short run of every target.
+pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
+    let targets = targets(workspace)?;
+    if targets.is_empty() {
+        println!("no fuzz targets");
+        return Ok(());
+    }
+    build(workspace)?;
+    for target in &targets {
+        let executed = execute(workspace, target, SMOKE_RUNS, Some(SMOKE_SECONDS))?;
+        println!("{target}: {executed} executions");
+    }
+    Ok(())
+}
+
+/// The names of the targets, sorted.
+fn targets(workspace: &Workspace) -> Result<Vec<String>> {
+    let folder = workspace.path("fuzz/fuzz_targets");
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs")
+            && let Some(stem) = path.file_stem()
+        {
+            names.push(stem.to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn build(workspace: &Workspace) -> Result<()> {
+    run_command(
+        cargo(workspace)
+            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
+            .args(["--target", &host_triple()?])
+            .env("RUSTFLAGS", SANCOV_FLAGS)
+            .env("CARGO_TARGET_DIR", build_folder(workspace)),
+    )
+}
+
+fn build_folder(workspace: &Workspace) -> PathBuf {
+    workspace.target().join("fuzz")
+}
+
+fn host_triple() -> Result<String> {
+    let output = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .context("rustc could not be started")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host
+        .context("'rustc -vV' does not name its host")?
+        .to_owned())
+}
+
+/// Runs a target for a number of executions and returns how many libFuzzer says it did.
+fn execute(workspace: &Workspace, target: &str, runs: u64, seconds: Option<u64>) -> Result<u64> {
+    let corpus = workspace.path("fuzz/corpus").join(target);
+    let artifacts = workspace.path("fuzz/artifacts").join(target);
+    fs::create_dir_all(&corpus)?;
+    fs::create_dir_all(&artifacts)?;
+    let program = build_folder(workspace)
+        .join(host_triple()?)
+        .join("release")
+        .join(target);
+    let mut command = Command::new(&program);
+    command
+        .arg(&corpus)
+        .arg(format!("-runs={runs}"))
+        .arg(format!("-rss_limit_mb={MEMORY_LIMIT_MIB}"))
+        .arg(format!("-timeout={INPUT_SECONDS}"))
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .arg("-print_final_stats=1")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    let seeds = workspace.path("fuzz/seeds").join(target);
+    if seeds.is_dir() {
+        command.arg(seeds);
+    }
+    if let Some(seconds) = seconds {
+        command.arg(format!("-max_total_time={seconds}"));
+    }
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("{}", program.display()))?;
+    let stderr = child.stderr.take().context("no stderr of the fuzzer")?;
+    let mut executed = None;
+    for line in BufReader::new(stderr).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        executed = executed_units(&line).or(executed);
+        eprintln!("{line}");
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!(
+            "{target}: {status}; the input is in {}",
+            artifacts.display()
+        );
+    }
+    executed.with_context(|| format!("{target} printed no number of executions"))
+}
+
+/// The number in libFuzzer's line `stat::number_of_executed_units: N`.
+fn executed_units(line: &str) -> Option<u64> {
+    line.strip_prefix("stat::number_of_executed_units:")?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// The file that remembers how often a target was executed.
+struct Counts(PathBuf);
+
+impl Counts {
+    fn of(workspace: &Workspace, target: &str) -> Self {
+        Self(workspace.target().join("fuzz-counts").join(target))
+    }
+
+    fn load(&self) -> Result<u64> {
+        if !self.0.exists() {
+            return Ok(0);
+        }
+        let text = fs::read_to_string(&self.0)?;
+        text.trim()
+            .parse()
+            .with_context(|| format!("{} holds no number", self.0.display()))
+    }
+
+    /// Replaces the file as a whole, so that an interrupt leaves the old number or the new one.
+    fn store(&self, total: u64) -> Result<()> {
+        let folder = self.0.parent().context("the counts file has no folder")?;
+        fs::create_dir_all(folder)?;
+        let new = self.0.with_extension("new");
+        fs::write(&new, format!("{total}\n"))?;
+        fs::rename(&new, &self.0)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executions_are_read_from_the_final_statistics() {
+        assert_eq!(
+            executed_units("stat::number_of_executed_units: 4711"),
+            Some(4711)
+        );
+        assert_eq!(executed_units("stat::average_exec_per_sec:     12"), None);
+    }
+
+    #[test]
+    fn counts_survive_and_garbage_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let counts = Counts(folder.path().join("counts").join("superblock"));
+        assert_eq!(counts.load().unwrap(), 0);
+        counts.store(7).unwrap();
+        counts.store(12).unwrap();
+        assert_eq!(counts.load().unwrap(), 12);
+        fs::write(&counts.0, "x").unwrap();
+        assert!(counts.load().is_err());
+    }
+
+    #[test]
+    fn targets_are_the_sources_of_the_fuzz_crate() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = Workspace {
+            root: folder.path().to_path_buf(),
+        };
+        assert!(targets(&workspace).unwrap().is_empty());
+        let sources = folder.path().join("fuzz/fuzz_targets");
+        fs::create_dir_all(&sources).unwrap();
+        for name in ["walk.rs", "inode.rs", "README.md"] {
+            fs::write(sources.join(name), "").unwrap();
+        }
+        assert_eq!(targets(&workspace).unwrap(), ["inode", "walk"]);
+    }
+}

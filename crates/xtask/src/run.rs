@@ -1,0 +1,168 @@
+//! **Purpose.** Child processes with their command line shown, and lists of steps with a summary.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+
+/// Whether this runs under continuous integration, where a missing tool is a failure.
+pub(crate) fn on_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
+}
+
+/// A `cargo` command in the workspace's root.
+pub(crate) fn cargo(workspace: &Workspace) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(&workspace.root);
+    command
+}
+
+/// Runs a command to its end with its output shown; a failure names the command line.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let line = command_line(command);
+    println!("\n\x1b[1m$ {line}\x1b[0m");
+    let status = command
+        .status()
+        .with_context(|| format!("'{line}' could not be started"))?;
+    if !status.success() {
+        bail!("'{line}' failed ({status})");
+    }
+    Ok(())
+}
+
+/// The command as one would type it, changed variables included.
+fn command_line(command: &Command) -> String {
+    let mut line = String::new();
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            let _ = write!(line, "{}={} ", name.display(), quoted(value));
+        }
+    }
+    let program = PathBuf::from(command.get_program());
+    line.push_str(&quoted(
+        program.file_name().unwrap_or(command.get_program()),
+    ));
+    for argument in command.get_args() {
+        line.push(' ');
+        line.push_str(&quoted(argument));
+    }
+    line
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "-_=+./:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Looks for a program in `PATH` and in the folders of system administration, which are not in the
+/// `PATH` of everybody.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// What became of a step.
+enum Outcome {
+    Passed,
+    Failed(String),
+}
+
+/// Steps that are all run, whatever happens to the others, and then summed up.
+#[derive(Default)]
+pub(crate) struct Steps {
+    done: Vec<(String, Outcome, Duration)>,
+    notes: Vec<String>,
+}
+
+impl Steps {
+    /// Runs a step and keeps what became of it.
+    pub(crate) fn step(&mut self, name: impl Into<String>, work: impl FnOnce() -> Result<()>) {
+        let name = name.into();
+        println!("\n\x1b[1m== {name}\x1b[0m");
+        let begin = Instant::now();
+        let outcome = match work() {
+            Ok(()) => Outcome::Passed,
+            Err(error) => {
+                let why = format!("{error:#}");
+                eprintln!("{name}: {why}");
+                Outcome::Failed(why)
+            }
+        };
+        self.done.push((name, outcome, begin.elapsed()));
+    }
+
+    /// Adds a line to the summary.
+    pub(crate) fn note(&mut self, line: impl Into<String>) {
+        self.notes.push(line.into());
+    }
+
+    /// Prints the summary; an error if a step failed.
+    pub(crate) fn finish(self) -> Result<()> {
+        println!("\n\x1b[1m== summary\x1b[0m");
+        let mut failed = 0;
+        for (name, outcome, took) in &self.done {
+            let seconds = took.as_secs_f64();
+            match outcome {
+                Outcome::Passed => println!("passed  {seconds:7.1} s  {name}"),
+                Outcome::Failed(why) => {
+                    failed += 1;
+                    println!("FAILED  {seconds:7.1} s  {name}: {why}");
+                }
+            }
+        }
+        for note in &self.notes {
+            println!("{note}");
+        }
+        if failed > 0 {
+            bail!("{failed} of {} steps failed", self.done.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_can_be_typed_again() {
+        let mut command = Command::new("/usr/bin/prog");
+        command.args(["-x", "two words", "it's"]).env("NAME", "a b");
+        assert_eq!(
+            command_line(&command),
+            r"NAME='a b' prog -x 'two words' 'it'\''s'"
+        );
+    }
+
+    #[test]
+    fn one_failed_step_fails_the_list_and_the_others_still_run() {
+        let mut ran = 0;
+        let mut steps = Steps::default();
+        steps.step("bad", || bail!("broken"));
+        steps.step("good", || {
+            ran += 1;
+            Ok(())
+        });
+        assert!(steps.finish().is_err());
+        assert_eq!(ran, 1);
+    }
+
+    #[test]
+    fn a_failing_program_is_an_error_that_names_it() {
+        let error = run(&mut Command::new("false")).unwrap_err();
+        assert!(error.to_string().contains("'false' failed"), "{error}");
+    }
+}

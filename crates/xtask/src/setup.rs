@@ -1,0 +1,237 @@
+//! **Purpose.** The system packages that tests and demo use, and what this machine allows.
+//!
+//! Packages are installed only where that needs no question: as root, or through a `sudo` that
+//! asks for no password. Everywhere else the exact command is printed.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::run::{find_program, on_ci, run as run_command};
+
+/// A Debian package and how its presence is seen.
+struct Package {
+    name: &'static str,
+    provides: Provides,
+    used_for: &'static str,
+}
+
+enum Provides {
+    Program(&'static str),
+    File(&'static str),
+}
+
+const PACKAGES: &[Package] = &[
+    program(
+        "e2fsprogs",
+        "mke2fs",
+        "images and oracles: mke2fs, e2fsck, debugfs, dumpe2fs",
+    ),
+    program(
+        "mount",
+        "losetup",
+        "loop devices for the kernel's own mounts",
+    ),
+    program("fuse3", "fusermount3", "FUSE mounts without root"),
+    program(
+        "fuse2fs",
+        "fuse2fs",
+        "the user-space file system to compare with",
+    ),
+    program("acl", "setfacl", "access control lists in test trees"),
+    program("attr", "setfattr", "extended attributes in test trees"),
+    program(
+        "xfsprogs",
+        "xfs_io",
+        "fallocate, punch hole and shutdown in test trees",
+    ),
+    program("fio", "fio", "workloads"),
+    program("fsmark", "fs_mark", "workloads"),
+    program("zstd", "zstd", "compressed seeds and tar archives"),
+    program("g++", "c++", "libFuzzer's run time"),
+    Package {
+        name: "libacl1-dev",
+        provides: Provides::File("/usr/include/sys/acl.h"),
+        used_for: "building pjdfstest",
+    },
+];
+
+const fn program(name: &'static str, program: &'static str, used_for: &'static str) -> Package {
+    Package {
+        name,
+        provides: Provides::Program(program),
+        used_for,
+    }
+}
+
+impl Package {
+    fn is_present(&self) -> bool {
+        match self.provides {
+            Provides::Program(program) => find_program(program).is_some(),
+            Provides::File(path) => Path::new(path).exists(),
+        }
+    }
+}
+
+/// Installs what is missing if it may, reports what the machine allows. On CI anything that is
+/// still missing afterwards is an error; elsewhere the tests that need it will say that they were
+/// skipped.
+pub(crate) fn run() -> Result<()> {
+    let missing = missing();
+    if missing.is_empty() {
+        println!(
+            "setup: all {} system packages are installed",
+            PACKAGES.len()
+        );
+    } else {
+        for package in &missing {
+            println!("setup: {} is missing ({})", package.name, package.used_for);
+        }
+        install(&missing)?;
+    }
+    for line in abilities() {
+        println!("setup: {line}");
+    }
+    Ok(())
+}
+
+fn missing() -> Vec<&'static Package> {
+    PACKAGES
+        .iter()
+        .filter(|package| !package.is_present())
+        .collect()
+}
+
+fn install(packages: &[&Package]) -> Result<()> {
+    let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+    let by_hand = format!("apt-get install {}", names.join(" "));
+    let Some(become_root) = way_to_root() else {
+        println!("setup: cannot install as this user; run as root: {by_hand}");
+        return require_on_ci(&names);
+    };
+    if find_program("apt-get").is_none() {
+        println!(
+            "setup: no apt-get here; install what Debian calls: {}",
+            names.join(" ")
+        );
+        return require_on_ci(&names);
+    }
+    // The package lists of a fresh container are empty and those of an old machine are stale; both
+    // show as a failed install, so that is when they are fetched.
+    if apt_get(&become_root, &install_arguments(&names)).is_err() {
+        let fetched = apt_get(&become_root, &["update"]);
+        if let Err(error) = fetched.and_then(|()| apt_get(&become_root, &install_arguments(&names)))
+        {
+            println!("setup: {error:#}; by hand, as root: {by_hand}");
+        }
+    }
+    let left: Vec<&str> = missing().iter().map(|package| package.name).collect();
+    if left.is_empty() {
+        Ok(())
+    } else {
+        require_on_ci(&left)
+    }
+}
+
+fn install_arguments<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend_from_slice(names);
+    arguments
+}
+
+fn require_on_ci(names: &[&str]) -> Result<()> {
+    if on_ci() {
+        bail!("missing on CI: {}", names.join(" "));
+    }
+    println!(
+        "setup: tests that need these will say that they were skipped: {}",
+        names.join(" ")
+    );
+    Ok(())
+}
+
+/// The words in front of a command that make it run as root, if there are any.
+fn way_to_root() -> Option<Vec<&'static str>> {
+    if is_root() {
+        return Some(vec!["env"]);
+    }
+    let silent_sudo = Command::new("sudo")
+        .args(["--non-interactive", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    silent_sudo.then(|| vec!["sudo", "--non-interactive", "env"])
+}
+
+fn apt_get(become_root: &[&str], arguments: &[&str]) -> Result<()> {
+    let (first, rest) = become_root.split_first().unwrap_or((&"env", &[]));
+    let mut command = Command::new(first);
+    command
+        .args(rest)
+        .args(["DEBIAN_FRONTEND=noninteractive", "apt-get"])
+        .args(arguments)
+        .stdin(Stdio::null());
+    run_command(&mut command)
+}
+
+fn is_root() -> bool {
+    Command::new("id")
+        .arg("-u")
+        .output()
+        .is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+/// One line for each thing a machine may or may not allow.
+fn abilities() -> Vec<String> {
+    let root = is_root();
+    let say = |able: bool, what: &str, otherwise: &str| {
+        if able {
+            format!("yes: {what}")
+        } else {
+            format!("no:  {what} ({otherwise})")
+        }
+    };
+    vec![
+        say(root, "root", "kernel mounts are left out"),
+        say(
+            root && Path::new("/dev/loop-control").exists(),
+            "loop devices",
+            "no kernel oracle",
+        ),
+        say(
+            Path::new("/dev/fuse").exists(),
+            "/dev/fuse",
+            "no FUSE mounts",
+        ),
+        say(
+            Path::new("/dev/shm").is_dir(),
+            "/dev/shm for images",
+            "images go to the temp folder",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presence_is_told_apart() {
+        let here = program("coreutils", "ls", "");
+        let not_here = program("nothing", "no-such-program-anywhere", "");
+        assert!(here.is_present());
+        assert!(!not_here.is_present());
+    }
+
+    #[test]
+    fn the_install_line_names_every_package() {
+        let line = install_arguments(&["acl", "attr"]);
+        assert_eq!(
+            line,
+            ["install", "--yes", "--no-install-recommends", "acl", "attr"]
+        );
+    }
+}

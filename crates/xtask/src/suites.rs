@@ -1,0 +1,105 @@
+//! **Purpose.** The test suites: each alone, and `test`, which runs all of them and sums up.
+//!
+//! Builds with other features share the target folder: cargo keeps them apart by hash, and their
+//! common dependencies are compiled once. Only builds with other compiler flags (fuzzing) have a
+//! folder of their own.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{Steps, cargo, on_ci, run as run_command};
+use crate::workspace::Workspace;
+use crate::{check, fuzz, setup};
+
+/// The variable through which the test kit learns where to note what it skipped.
+const SKIP_LOG: &str = "FOURSCORE_SKIP_LOG";
+
+/// A build of the crates whose shared memory is something else than the machine's.
+#[derive(Clone, Copy)]
+pub(crate) enum Feature {
+    /// Every interleaving that the scheduler of shuttle thinks of.
+    Shuttle,
+    /// Transfers of cache lines between virtual cores are counted.
+    Count,
+}
+
+impl Feature {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Shuttle => "shuttle",
+            Self::Count => "count",
+        }
+    }
+}
+
+/// Set-up, check, every suite; all are run even if one fails.
+pub(crate) fn test(workspace: &Workspace) -> Result<()> {
+    let skip_log = workspace.target().join("skipped-tests.log");
+    fs::create_dir_all(workspace.target())?;
+    fs::write(&skip_log, "").with_context(|| format!("{}", skip_log.display()))?;
+
+    let mut steps = Steps::default();
+    steps.step("setup", setup::run);
+    check::add_to(&mut steps, workspace);
+    steps.step("tests of the workspace", || {
+        run_command(
+            cargo(workspace)
+                .args(["test", "--workspace", "--no-fail-fast"])
+                .env(SKIP_LOG, &skip_log),
+        )
+    });
+    for feature in [Feature::Shuttle, Feature::Count] {
+        steps.step(format!("{} suites", feature.name()), || {
+            self::feature(workspace, feature)
+        });
+    }
+    steps.step("fuzz smoke", || fuzz::smoke(workspace));
+    let skipped = summarise_skips(&mut steps, &skip_log)?;
+    if on_ci() && skipped > 0 {
+        steps.step("nothing skipped on CI", || {
+            bail!("{skipped} tests were skipped")
+        });
+    }
+    steps.finish()
+}
+
+/// Lists every skip once in the summary, and says how many different ones there were.
+fn summarise_skips(steps: &mut Steps, skip_log: &Path) -> Result<usize> {
+    let text = fs::read_to_string(skip_log)?;
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines.dedup();
+    steps.note(if lines.is_empty() {
+        "skipped: nothing".to_owned()
+    } else {
+        format!("skipped: {} (each listed below)", lines.len())
+    });
+    for line in &lines {
+        steps.note(format!("skipped  {line}"));
+    }
+    Ok(lines.len())
+}
+
+/// Tests with `model` in their name, in all crates.
+pub(crate) fn model(workspace: &Workspace) -> Result<()> {
+    run_command(cargo(workspace).args(["test", "--workspace", "--", "model"]))
+}
+
+/// The tests of every crate that has the feature, built with it.
+pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
+    let name = feature.name();
+    for manifest in workspace.manifests()? {
+        if manifest.has_feature(name) {
+            run_command(cargo(workspace).args([
+                "test",
+                "--package",
+                manifest.name(),
+                "--features",
+                name,
+            ]))?;
+        }
+    }
+    Ok(())
+}

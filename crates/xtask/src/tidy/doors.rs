@@ -1,0 +1,176 @@
+//! **Purpose.** Rules about what only some crates may do: share memory between threads, and use
+//! `unsafe`.
+
+use super::Finding;
+use super::source::{Source, has_word};
+
+/// The crates that may contain `unsafe`, each block with a SAFETY comment (clippy sees to that).
+const UNSAFE_CRATES: &[&str] = &["sync", "block"];
+
+/// Names that only the crate `sync` may say. `std::thread` is in it as a whole, but for functions
+/// that share nothing.
+const SYNC_NAMES: &[&str] = &[
+    "std::sync",
+    "core::sync",
+    "alloc::sync",
+    "std::thread",
+    "parking_lot",
+    "crossbeam",
+    "crossbeam_utils",
+    "crossbeam_epoch",
+    "crossbeam_channel",
+    "arc_swap",
+    "seize",
+];
+
+/// What of `std::thread` everybody may use.
+const HARMLESS_THREAD_FUNCTIONS: &[&str] = &["sleep", "available_parallelism", "panicking"];
+
+/// `sync-door`: nobody but the crate `sync` names locks, atomics, threads or their crates.
+/// Otherwise the shuttle and counting builds would not see them. xtask is not part of any of these
+/// builds, but has no reason for an exception either.
+pub(super) fn sync_door(source: &Source, found: &mut Vec<Finding>) {
+    if source.crate_folder() == "sync" {
+        return;
+    }
+    for (index, line) in source.code.iter().enumerate() {
+        for name in SYNC_NAMES {
+            if has_word(line, name) && !is_harmless(line, name) {
+                found.push(Finding::new(
+                    "sync-door",
+                    index + 1,
+                    format_args!("{name} is named (take it from fourscore_sync)"),
+                ));
+            }
+        }
+        if let Some(name) = grouped_import(&source.code, index) {
+            found.push(Finding::new(
+                "sync-door",
+                index + 1,
+                format_args!("std::{name} is imported (take it from fourscore_sync)"),
+            ));
+        }
+    }
+}
+
+fn is_harmless(line: &str, name: &str) -> bool {
+    name == "std::thread"
+        && line.match_indices(name).all(|(at, _)| {
+            let rest = &line[at + name.len()..];
+            HARMLESS_THREAD_FUNCTIONS.iter().any(|function| {
+                rest.strip_prefix("::")
+                    .is_some_and(|r| r.starts_with(function))
+            })
+        })
+}
+
+/// `sync` or `thread` at the first level of a `use std::{..}` that begins at a line.
+fn grouped_import(code: &[String], index: usize) -> Option<&'static str> {
+    let line = code.get(index)?.trim_start();
+    let line = line.strip_prefix("pub ").unwrap_or(line);
+    if !["use std::{", "use core::{"]
+        .iter()
+        .any(|start| line.starts_with(start))
+    {
+        return None;
+    }
+    let mut depth = 0;
+    for line in code.iter().skip(index) {
+        let mut outer = String::new();
+        for c in line.chars() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                c if depth <= 1 => outer.push(c),
+                _ => {}
+            }
+        }
+        let banned = ["sync", "thread"]
+            .into_iter()
+            .find(|name| has_word(&outer, name));
+        if banned.is_some() {
+            return banned;
+        }
+        if line.contains(';') {
+            break;
+        }
+    }
+    None
+}
+
+/// `forbid-unsafe`: the root of every crate forbids unsafe code, and no file says `unsafe`, but in
+/// the crates that exist for it.
+pub(super) fn forbid_unsafe(source: &Source, found: &mut Vec<Finding>) {
+    if UNSAFE_CRATES.contains(&source.crate_folder()) {
+        return;
+    }
+    let is_root = ["src/lib.rs", "src/main.rs"]
+        .iter()
+        .any(|root| source.path.ends_with(root));
+    if is_root
+        && !source
+            .code
+            .iter()
+            .any(|line| line.contains("#![forbid(unsafe_code)]"))
+    {
+        found.push(Finding::new(
+            "forbid-unsafe",
+            1,
+            "the crate's root does not forbid unsafe code (add #![forbid(unsafe_code)])",
+        ));
+    }
+    for (index, line) in source.code.iter().enumerate() {
+        if has_word(line, "unsafe") {
+            found.push(Finding::new(
+                "forbid-unsafe",
+                index + 1,
+                "unsafe outside of the crates sync and block",
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings_of;
+    use super::*;
+
+    #[test]
+    fn sync_door_sees_paths_imports_and_groups() {
+        let lines = |text: &str| findings_of(sync_door, "crates/fs/src/a.rs", text);
+        assert_eq!(lines("use std::sync::Arc;\n"), [1]);
+        assert_eq!(
+            lines("\nlet a = core::sync::atomic::AtomicU8::new(0);\n"),
+            [2]
+        );
+        assert_eq!(lines("std::thread::spawn(|| ());\n"), [1]);
+        assert_eq!(lines("use parking_lot::Mutex;\n"), [1]);
+        assert_eq!(lines("use std::{\n    io,\n    sync::Arc,\n};\n"), [1]);
+        assert_eq!(lines("use std::{fmt, thread};\n"), [1]);
+        assert_eq!(lines("use crossbeam_utils::CachePadded;\n"), [1]);
+    }
+
+    #[test]
+    fn sync_door_leaves_the_rest_alone() {
+        let lines = |path: &str, text: &str| findings_of(sync_door, path, text);
+        let path = "crates/fs/src/a.rs";
+        assert!(lines("crates/sync/src/a.rs", "use std::sync::Arc;\n").is_empty());
+        assert!(lines(path, "// std::sync::Arc\nlet a = \"parking_lot\";\n").is_empty());
+        assert!(lines(path, "std::thread::sleep(pause);\n").is_empty());
+        assert!(lines(path, "use std::{fmt, io::{self, sync_x}};\n").is_empty());
+        assert!(lines(path, "use fourscore_sync::thread;\n").is_empty());
+    }
+
+    #[test]
+    fn forbid_unsafe_wants_the_attribute_and_no_unsafe() {
+        let lines = |path: &str, text: &str| findings_of(forbid_unsafe, path, text);
+        assert_eq!(lines("crates/fs/src/lib.rs", "pub mod a;\n"), [1]);
+        assert!(lines("crates/fs/src/lib.rs", "#![forbid(unsafe_code)]\n").is_empty());
+        assert_eq!(
+            lines("crates/fs/src/a.rs", "\nlet a = unsafe { b() };\n"),
+            [2]
+        );
+        assert!(lines("crates/block/src/lib.rs", "unsafe { b() }\n").is_empty());
+        assert!(lines("crates/fs/src/a.rs", "// unsafe\n").is_empty());
+    }
+}

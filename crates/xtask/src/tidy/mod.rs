@@ -1,0 +1,187 @@
+//! **Purpose.** The rules of style that a program can check. Each has a name, and each finding is
+//! one line `file:line: name: what (what to do)`.
+//!
+//! | module | rules |
+//! |---|---|
+//! | [`source`] | none: splits Rust text into code, comments and functions |
+//! | [`doors`] | `sync-door`, `forbid-unsafe` |
+//! | [`size`] | `file-length`, `function-length`, `line-width` |
+//! | [`words`] | `module-purpose`, `no-todo`, `todo-docs`, `no-phase-names`, `machine-paths` |
+//! | [`api`] | `test-has-assert`, `bare-bool` |
+//! | [`manifests`] | `downward-deps`, `licence-fields` |
+
+mod api;
+mod doors;
+mod manifests;
+mod size;
+mod source;
+mod words;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use source::Source;
+
+/// Something that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    rule: &'static str,
+    line: usize,
+    what: String,
+}
+
+impl Finding {
+    fn new(rule: &'static str, line: usize, what: impl fmt::Display) -> Self {
+        Self {
+            rule,
+            line,
+            what: what.to_string(),
+        }
+    }
+}
+
+/// Rules that look at one Rust file.
+const SOURCE_RULES: &[fn(&Source, &mut Vec<Finding>)] = &[
+    doors::sync_door,
+    doors::forbid_unsafe,
+    size::file_length,
+    size::function_length,
+    size::line_width,
+    words::module_purpose,
+    words::no_todo,
+    words::no_phase_names,
+    words::machine_paths,
+    api::test_has_assert,
+    api::bare_bool,
+];
+
+/// Folders with Rust sources and documents, below the root.
+const SOURCE_FOLDERS: &[&str] = &["crates", "fuzz"];
+
+/// Checks the whole tree; an error if anything was found.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let mut findings = Vec::new();
+    let mut files = 0;
+    for folder in SOURCE_FOLDERS {
+        for path in files_below(&workspace.path(folder), "rs")? {
+            let name = below_root(workspace, &path);
+            let text = fs::read_to_string(&path).with_context(|| name.clone())?;
+            let source = Source::new(&name, &text);
+            files += 1;
+            for rule in SOURCE_RULES {
+                let mut found = Vec::new();
+                rule(&source, &mut found);
+                findings.extend(found.into_iter().map(|finding| (name.clone(), finding)));
+            }
+        }
+    }
+    for path in documents(workspace)? {
+        let name = below_root(workspace, &path);
+        let text = fs::read_to_string(&path).with_context(|| name.clone())?;
+        files += 1;
+        let mut found = Vec::new();
+        words::document(&name, &text, &mut found);
+        findings.extend(found.into_iter().map(|finding| (name.clone(), finding)));
+    }
+    for manifest in workspace.manifests()? {
+        let name = below_root(workspace, &manifest.path);
+        files += 1;
+        let mut found = Vec::new();
+        manifests::downward_deps(&manifest, &mut found);
+        manifests::sync_door(&manifest, &mut found);
+        manifests::licence_fields(&manifest, &mut found);
+        findings.extend(found.into_iter().map(|finding| (name.clone(), finding)));
+    }
+    findings.sort_by(|a, b| (&a.0, a.1.line, a.1.rule).cmp(&(&b.0, b.1.line, b.1.rule)));
+    for (name, finding) in &findings {
+        println!(
+            "{name}:{}: {}: {}",
+            finding.line, finding.rule, finding.what
+        );
+    }
+    println!("tidy: {files} files, {} findings", findings.len());
+    if findings.is_empty() {
+        Ok(())
+    } else {
+        bail!("tidy found {} faults", findings.len())
+    }
+}
+
+fn below_root(workspace: &Workspace, path: &Path) -> String {
+    path.strip_prefix(&workspace.root)
+        .unwrap_or(path)
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The Markdown files of the root and of docs/.
+fn documents(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    let mut paths = files_below(&workspace.path("docs"), "md")?;
+    for entry in fs::read_dir(&workspace.root)? {
+        let path = entry?.path();
+        if path.is_file() && path.extension().is_some_and(|extension| extension == "md") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// All files below a folder with an extension, sorted; build results are left out. A folder that
+/// does not exist has none.
+fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        if !folder.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).with_context(|| format!("{}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Runs one rule on a snippet that stands at `path`; for the tests of the rules.
+#[cfg(test)]
+fn findings_of(rule: fn(&Source, &mut Vec<Finding>), path: &str, text: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    rule(&Source::new(path, text), &mut found);
+    found.into_iter().map(|finding| finding.line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_with_the_extension_outside_of_target_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.rs", "b/c.rs", "b/d.md", "target/e.rs"] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let found = files_below(folder.path(), "rs").unwrap();
+        assert_eq!(
+            found,
+            [folder.path().join("a.rs"), folder.path().join("b/c.rs")]
+        );
+        assert!(
+            files_below(&folder.path().join("nothing"), "rs")
+                .unwrap()
+                .is_empty()
+        );
+    }
+}
