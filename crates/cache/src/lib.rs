@@ -1,2 +1,48 @@
-//! A sharded cache for metadata whose hits write no shared memory.
+//! **Purpose.** A cache for metadata (blocks, inodes, xattr blocks) whose hits write no shared
+//! memory: [`ClockCache`].
+//!
+//! **Not here.** What a value is, how it is read from a device, whether it is dirty: the users
+//! say so through a loader and a hook.
+//!
+//! **Model.** A table of buckets fixed in number. A bucket is an immutable short list of entries
+//! `{ key, value, weight, referenced }` in an [`EpochCell`](fourscore_sync::epoch::EpochCell).
+//! A reader pins, loads the bucket, compares keys and borrows the value from its guard. A writer
+//! locks the shard the bucket belongs to, copies the bucket with its change and swaps it in.
+//! Each shard owns a run of buckets, an equal share of the byte budget, and a clock hand.
+//!
+//! ```text
+//! hash(key): | shard bits | rest of the bucket index | unused |
+//! buckets:   [ shard 0: b0 b1 b2 .. | shard 1: .. | .. ]      each -> { first entry, others }
+//! ```
+//!
+//! **Invariants.**
+//! - A key has at most one entry, in the bucket its hash says.
+//! - A shard's weight is the sum of the weights of its entries, and at most its share of the
+//!   budget, unless entries refuse eviction or one entry alone weighs more.
+//! - At most one loader runs for a key at a time, and what it loads is not put in if the key was
+//!   removed meanwhile.
+//!
+//! **Locking.** A hit takes no lock and writes nothing but the entry's `referenced` flag, and that
+//! only when it is clear: once per sweep of the clock hand, however many cores hit. A shard's lock
+//! is a leaf: under it run only the eviction hook and memory allocation, never a loader. The
+//! flag is the only relaxed atomic here, and no argument rests on its order: a flag that is lost
+//! or late costs one eviction too early. Everything else is published through the epoch cells and
+//! the shard locks, so the shuttle tests, which know sequential consistency only, miss nothing a
+//! loom model would find.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `table` | the cache itself: lookup, insertion, removal, loading |
+//! | `bucket` | immutable lists of entries |
+//! | `clock` | a shard's books and its eviction |
+//! | `flight` | one loader for each key |
+//! | `hash` | the seeded hash |
 #![forbid(unsafe_code)]
+
+mod bucket;
+mod clock;
+mod flight;
+mod hash;
+mod table;
+
+pub use table::{ClockCache, Config, HitCounting, Stats};

@@ -120,6 +120,18 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         }
     }
 
+    /// Many cells that hold nothing. In the normal build their memory comes zeroed from the
+    /// system, so pages nobody stores to cost nothing.
+    #[must_use]
+    pub fn empty_slice(len: usize) -> Box<[Self]> {
+        #[cfg(feature = "shuttle")]
+        let cells = (0..len).map(|_| Self::empty()).collect();
+        // SAFETY: a cell is one atomic pointer here, and zeroes are its null.
+        #[cfg(not(feature = "shuttle"))]
+        let cells = unsafe { Box::new_zeroed_slice(len).assume_init() };
+        cells
+    }
+
     /// The value now; it lives as long as the guard.
     #[inline]
     #[cfg_attr(feature = "count", track_caller)]

@@ -1,3 +1,5 @@
 //! **Purpose.** Threads.
 
-pub use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, yield_now};
+pub use std::thread::{
+    Builder, JoinHandle, Scope, ScopedJoinHandle, scope, sleep, spawn, yield_now,
+};

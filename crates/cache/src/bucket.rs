@@ -1,0 +1,100 @@
+//! **Purpose.** Immutable lists of entries, and the copies writers make of them.
+
+use fourscore_sync::Arc;
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+
+/// A key and its value.
+#[derive(Debug)]
+pub(crate) struct Entry<K, V> {
+    pub(crate) key: K,
+    pub(crate) value: Arc<V>,
+    pub(crate) weight_bytes: usize,
+    /// Hit since the clock hand came by.
+    referenced: AtomicBool,
+}
+
+impl<K, V> Entry<K, V> {
+    /// A new entry is not referenced: only a second use tells it from a scan passing through.
+    pub(crate) fn new(key: K, value: Arc<V>, weight_bytes: usize) -> Self {
+        Self {
+            key,
+            value,
+            weight_bytes,
+            referenced: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes a hit. Writes only when the flag is clear, so that the entry's cache line stays
+    /// shared by all cores that read it.
+    #[inline]
+    pub(crate) fn reference(&self) {
+        if !self.referenced.load(Ordering::Relaxed) {
+            self.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there was a hit since this was asked last.
+    pub(crate) fn take_reference(&self) -> bool {
+        let referenced = self.referenced.load(Ordering::Relaxed);
+        if referenced {
+            self.referenced.store(false, Ordering::Relaxed);
+        }
+        referenced
+    }
+}
+
+impl<K: Clone, V> Entry<K, V> {
+    /// The same entry for another bucket. A hit noted on the original from now on is lost.
+    fn copy(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            value: Arc::clone(&self.value),
+            weight_bytes: self.weight_bytes,
+            referenced: AtomicBool::new(self.referenced.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// At least one entry. The first lies in the bucket itself: with about one bucket for each entry
+/// of a full cache, most hits follow one pointer from the table to the key.
+#[derive(Debug)]
+pub(crate) struct Bucket<K, V> {
+    first: Entry<K, V>,
+    others: Box<[Entry<K, V>]>,
+}
+
+impl<K, V> Bucket<K, V> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry<K, V>> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+impl<K: Clone + Eq, V> Bucket<K, V> {
+    #[inline]
+    pub(crate) fn find(&self, key: &K) -> Option<&Entry<K, V>> {
+        if self.first.key == *key {
+            return Some(&self.first);
+        }
+        self.others.iter().find(|entry| entry.key == *key)
+    }
+
+    /// A bucket with `entry` in front of the entries of `old`.
+    pub(crate) fn with(old: Option<&Self>, entry: Entry<K, V>) -> Box<Self> {
+        let others = old.map_or_else(Box::default, |old| old.iter().map(Entry::copy).collect());
+        Box::new(Self {
+            first: entry,
+            others,
+        })
+    }
+
+    /// The entries that `keep` wants, or nothing if it wants none. `keep` gets each entry's place.
+    pub(crate) fn only(&self, keep: impl Fn(usize, &Entry<K, V>) -> bool) -> Option<Box<Self>> {
+        let mut kept = self
+            .iter()
+            .enumerate()
+            .filter(|(place, entry)| keep(*place, entry));
+        let first = kept.next()?.1.copy();
+        let others = kept.map(|(_, entry)| entry.copy()).collect();
+        Some(Box::new(Self { first, others }))
+    }
+}

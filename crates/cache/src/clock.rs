@@ -1,0 +1,136 @@
+//! **Purpose.** What a shard's lock guards: its books, its loads under way, and eviction.
+//!
+//! **Model.** The clock hand walks the shard's buckets. An entry that was hit since the last visit
+//! loses its flag and stays; one that was not is offered to the hook, and leaves if the hook
+//! agrees. Two rounds without enough room mean that the rest refuses: the shard then runs over
+//! its share, and the next attempt waits until it has grown by another sixteenth, so that a cache
+//! full of dirty blocks is not swept again with every insertion. Whoever makes many entries
+//! evictable at once calls for a sweep himself.
+
+use fourscore_sync::Arc;
+use fourscore_sync::epoch::{EpochCell, Guard};
+
+use crate::bucket::Bucket;
+use crate::flight::Flight;
+
+/// The part of the cache behind one lock.
+#[derive(Debug)]
+pub(crate) struct Shard<K, V> {
+    pub(crate) weight_bytes: usize,
+    pub(crate) len: usize,
+    /// The next bucket to visit, as an index into the shard's own buckets.
+    hand: usize,
+    /// No sweep before the weight exceeds this.
+    patience_bytes: usize,
+    /// The loads under way. A handful at most, so a list beats a map.
+    pub(crate) flights: Vec<Arc<Flight<K, V>>>,
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Swept {
+    pub(crate) evicted: u64,
+    /// How often the hook refused.
+    pub(crate) refused: u64,
+}
+
+impl<K, V> Default for Shard<K, V> {
+    fn default() -> Self {
+        Self {
+            weight_bytes: 0,
+            len: 0,
+            hand: 0,
+            patience_bytes: 0,
+            flights: Vec::new(),
+        }
+    }
+}
+
+impl<K, V> Shard<K, V>
+where
+    K: Clone + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    /// Evicts until `need_bytes` more fit into `share_bytes`, or nothing else wants to go.
+    pub(crate) fn make_room(
+        &mut self,
+        buckets: &[EpochCell<Bucket<K, V>>],
+        need_bytes: usize,
+        share_bytes: usize,
+        evictable: fn(&V) -> bool,
+        guard: &Guard,
+    ) -> Swept {
+        let mut swept = Swept::default();
+        let target_bytes = share_bytes.saturating_sub(need_bytes);
+        if self.weight_bytes <= target_bytes {
+            self.patience_bytes = 0;
+            return swept;
+        }
+        if self.weight_bytes < self.patience_bytes {
+            return swept;
+        }
+        for _ in 0..buckets.len() * 2 {
+            let visited = &buckets[self.hand % buckets.len()];
+            self.hand = (self.hand + 1) % buckets.len();
+            self.visit(visited, target_bytes, evictable, guard, &mut swept);
+            if self.weight_bytes <= target_bytes {
+                self.patience_bytes = 0;
+                return swept;
+            }
+        }
+        self.patience_bytes = self.weight_bytes.saturating_add(self.weight_bytes / 16);
+        swept
+    }
+
+    /// The clock hand at one bucket.
+    fn visit(
+        &mut self,
+        cell: &EpochCell<Bucket<K, V>>,
+        target_bytes: usize,
+        evictable: fn(&V) -> bool,
+        guard: &Guard,
+        swept: &mut Swept,
+    ) {
+        let Some(bucket) = cell.load(guard) else {
+            return;
+        };
+        // One bit for each victim: the hook is asked once, and nothing is copied for a bucket
+        // that keeps its entries. Entries past the 64th, which no fair hash produces, stay.
+        let mut victims = 0_u64;
+        for (place, entry) in bucket.iter().enumerate().take(64) {
+            if self.weight_bytes <= target_bytes {
+                break;
+            }
+            if entry.take_reference() {
+                continue;
+            }
+            if !evictable(&entry.value) {
+                swept.refused += 1;
+                continue;
+            }
+            victims |= 1 << place;
+            self.forget(entry.weight_bytes);
+            swept.evicted += 1;
+        }
+        if victims != 0 {
+            cell.store(bucket.only(|place, _| place >= 64 || victims & (1 << place) == 0));
+        }
+    }
+
+    /// Lets the next sweep start in any case.
+    pub(crate) fn lose_patience(&mut self) {
+        self.patience_bytes = 0;
+    }
+
+    /// Books an entry.
+    pub(crate) fn note(&mut self, weight_bytes: usize) {
+        self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
+        self.len += 1;
+    }
+
+    /// Takes an entry off the books.
+    pub(crate) fn forget(&mut self, weight_bytes: usize) {
+        self.weight_bytes = self.weight_bytes.saturating_sub(weight_bytes);
+        self.len -= 1;
+    }
+}
