@@ -9,8 +9,10 @@
 //! | [`open`] | from a path to a device, by what the path turns out to be |
 //! | [`file`] | image files and block devices of the host |
 //! | [`ram`] | memory, sparse |
+//! | [`buffer`] | one metadata block: read without a lock, changed by copy, sealed |
 
 pub mod batch;
+pub mod buffer;
 pub mod device;
 pub mod error;
 pub mod file;
@@ -21,6 +23,7 @@ pub mod ram;
 mod raw;
 
 pub use batch::{Batch, InFlight, Outcome, Poll};
+pub use buffer::{Buffer, Joined, Retire, Retired, Sealed, Structure, VerifiedAs};
 pub use device::{BlockDevice, Hints, HostRange};
 pub use error::{DeviceError, DeviceOp, raw_os_error};
 pub use file::FileDevice;

@@ -1,0 +1,417 @@
+//! **Purpose.** One metadata block in memory: read without a lock, changed by copy, sealed for
+//! a transaction.
+//!
+//! **Model.** The live content of a buffer is in one of two states:
+//!
+//! ```text
+//!             modify: copy                    modify: in place
+//!   FROZEN ----------------------> DRAFT ------------.
+//!     ^   an immutable version,      |  ^____________|
+//!     |   read lock-free             |   bytes that only the holder
+//!     |                              |   of the lock may look at
+//!     '------------------------------'
+//!        a reader comes, or the transaction is sealed: moved, not copied
+//! ```
+//!
+//! A writer copies a frozen version because somebody may be reading it; it goes on in its draft
+//! without copying until a reader wants the bytes. So a block that is changed a thousand times
+//! in a transaction and not read is copied once, and a reader never sees half of a change.
+//!
+//! Beside the live content a buffer may hold one older content *aside*: that of a transaction
+//! which is committing and was not sealed yet when a newer one began to change the block. Which
+//! of the two a change belongs to is decided by its tid under the lock, never by counting
+//! references.
+//!
+//! **Invariants.**
+//! - Live content = the frozen version if there is one, else the draft; never both.
+//! - `dirty` is the one transaction whose changes the live content holds and that is not sealed;
+//!   `aside` belongs to the transaction before it.
+//! - The bytes of a version, of `aside` after sealing and of a [`Sealed`] never change.
+//! - A buffer that is dirty, has content aside or is not checkpointed is not retired, and a
+//!   retired one is never changed again: whoever wants to must fetch the block anew.
+//!
+//! **Locking.** Reading a frozen version takes no lock and writes nothing. The lock is held for
+//! memory operations only, never across I/O, and no other lock is taken under it. The tag of a
+//! version is a relaxed atomic: it speaks about bytes that reached the reader together with the
+//! version itself.
+//!
+//! **Crash safety.** [`Sealed`] is exactly what a transaction left, whatever runs meanwhile.
+//! Checksums written while sealing go into the live content as well, unless it has moved on, so
+//! a stale checksum is neither logged nor checkpointed.
+
+use std::fmt;
+
+use fourscore_ondisk::{InodeNr, PhysBlock, Tid};
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::epoch::{self, EpochCell, Guard};
+use fourscore_sync::{Arc, Mutex};
+
+/// The kinds of structure that a block can be verified as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Structure {
+    /// The superblock or a backup of it.
+    Superblock = 1,
+    /// A block of group descriptors.
+    GroupDescriptors,
+    /// The block bitmap of a group.
+    BlockBitmap,
+    /// The inode bitmap of a group.
+    InodeBitmap,
+    /// A part of an inode table.
+    InodeTable,
+    /// A node of an extent tree.
+    ExtentNode,
+    /// A block of an indirect block map.
+    IndirectMap,
+    /// A block of directory entries.
+    DirectoryLeaf,
+    /// A root or inner node of a hashed directory.
+    DirectoryIndex,
+    /// A block of extended attributes.
+    Xattrs,
+    /// A block of the orphan file.
+    OrphanFile,
+    /// The block of multiple-mount protection.
+    Mmp,
+    /// The target of a slow symbolic link.
+    Symlink,
+}
+
+/// What the bytes of a buffer were found to be: a kind of structure, and the inode it belongs
+/// to (0 for structures of the file system itself).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VerifiedAs(u64);
+
+impl VerifiedAs {
+    /// The tag of a `structure` that belongs to `owner`.
+    #[must_use]
+    pub fn new(structure: Structure, owner: InodeNr) -> Self {
+        Self((structure as u64) << 32 | u64::from(owner.0))
+    }
+}
+
+/// The tag of bytes that nobody has looked at yet.
+const UNVERIFIED: u64 = 0;
+
+/// A block of metadata in memory.
+pub struct Buffer {
+    block: PhysBlock,
+    frozen: EpochCell<Version>,
+    writing: Mutex<Writing>,
+}
+
+/// Immutable bytes, and what they were found to be.
+struct Version {
+    verified_as: AtomicU64,
+    bytes: Arc<[u8]>,
+}
+
+/// What is guarded by the buffer's lock.
+#[derive(Default)]
+struct Writing {
+    draft: Option<Draft>,
+    dirty: Option<Tid>,
+    aside: Option<Aside>,
+    /// The last transaction that was sealed here and is not checkpointed yet.
+    unsettled: Option<Tid>,
+    retired: bool,
+}
+
+/// Bytes that are visible under the lock only; nobody else holds them.
+struct Draft {
+    verified_as: u64,
+    bytes: Arc<[u8]>,
+}
+
+/// The content that a committing transaction left and that was not sealed yet.
+struct Aside {
+    tid: Tid,
+    bytes: Arc<[u8]>,
+}
+
+/// A block as a transaction left it. The bytes never change.
+#[derive(Clone)]
+pub struct Sealed {
+    /// The block.
+    pub block: PhysBlock,
+    /// The transaction.
+    pub tid: Tid,
+    /// Its content.
+    pub bytes: Arc<[u8]>,
+}
+
+/// Whether a change was the first of its transaction in this buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// The buffer belongs on the transaction's list from now on.
+    First,
+    /// It is on the list already.
+    Again,
+}
+
+/// The buffer has left the cache; the block must be fetched anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the buffer has left the cache")]
+pub struct Retired;
+
+impl Buffer {
+    /// A buffer with the content `bytes` as it is on the device.
+    #[must_use]
+    pub fn new(block: PhysBlock, bytes: Arc<[u8]>) -> Self {
+        let version = Version {
+            verified_as: AtomicU64::new(UNVERIFIED),
+            bytes,
+        };
+        Self {
+            block,
+            frozen: EpochCell::new(Some(Box::new(version))),
+            writing: Mutex::new(Writing::default()),
+        }
+    }
+
+    /// The block.
+    #[must_use]
+    pub fn block(&self) -> PhysBlock {
+        self.block
+    }
+
+    /// The live bytes. They do not change while the guard lives; changes made meanwhile are seen
+    /// by the next call.
+    #[must_use]
+    pub fn bytes<'g>(&self, guard: &'g Guard) -> &'g [u8] {
+        &self.version(guard).bytes
+    }
+
+    /// The live bytes, after `check` has accepted them as what `tag` says. The check is skipped
+    /// if these very bytes have passed it before, and is made anew after they changed, except
+    /// where the writer vouched for them.
+    ///
+    /// # Errors
+    /// What `check` returns; nothing is remembered then.
+    pub fn verified<'g, E>(
+        &self,
+        tag: VerifiedAs,
+        guard: &'g Guard,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<&'g [u8], E> {
+        let version = self.version(guard);
+        if version.verified_as.load(Ordering::Relaxed) != tag.0 {
+            check(&version.bytes)?;
+            version.verified_as.store(tag.0, Ordering::Relaxed);
+        }
+        Ok(&version.bytes)
+    }
+
+    /// The live content as a version, frozen first if it is a draft.
+    fn version<'g>(&self, guard: &'g Guard) -> &'g Version {
+        match self.frozen.load(guard) {
+            Some(version) => version,
+            None => self.frozen_under(&mut self.writing.lock(), guard),
+        }
+    }
+
+    /// The live content as a version; while the lock is held it stays the live one.
+    fn frozen_under<'g>(&self, writing: &mut Writing, guard: &'g Guard) -> &'g Version {
+        if let Some(Draft { verified_as, bytes }) = writing.draft.take() {
+            self.publish(verified_as, bytes);
+        }
+        self.frozen
+            .load(guard)
+            .expect("without a draft there is a frozen version")
+    }
+
+    fn publish(&self, verified_as: u64, bytes: Arc<[u8]>) {
+        let verified_as = AtomicU64::new(verified_as);
+        self.frozen
+            .store(Some(Box::new(Version { verified_as, bytes })));
+    }
+
+    /// Changes the bytes within the transaction `tid`, which is running, and vouches that the
+    /// result is what `tag` says but for its checksum.
+    ///
+    /// # Errors
+    /// [`Retired`] if the buffer has left the cache.
+    ///
+    /// # Panics
+    /// If two older transactions are not sealed yet: a journal commits one at a time.
+    pub fn modify<R>(
+        &self,
+        tid: Tid,
+        tag: VerifiedAs,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<(R, Joined), Retired> {
+        let mut writing = self.writing.lock();
+        if writing.retired {
+            return Err(Retired);
+        }
+        let joined = if writing.dirty == Some(tid) {
+            Joined::Again
+        } else {
+            Joined::First
+        };
+        let draft = self.draft_of(&mut writing, tid);
+        let bytes = Arc::get_mut(&mut draft.bytes).expect("a draft is held by nobody else");
+        let result = change(bytes);
+        draft.verified_as = tag.0;
+        Ok((result, joined))
+    }
+
+    /// The draft for `tid`: the one there is, or a copy of the live content if that may be being
+    /// read or belongs to an older transaction, for which it is then put aside.
+    fn draft_of<'w>(&self, writing: &'w mut Writing, tid: Tid) -> &'w mut Draft {
+        let older = writing.dirty.replace(tid).filter(|&older| older != tid);
+        let live = match writing.draft.take() {
+            Some(draft) if older.is_none() => return writing.draft.insert(draft),
+            Some(draft) => draft.bytes,
+            None => Arc::clone(&self.frozen_under(writing, &epoch::pin()).bytes),
+        };
+        let copy = Draft {
+            verified_as: UNVERIFIED,
+            bytes: Arc::from(&*live),
+        };
+        if let Some(older) = older {
+            assert!(
+                writing.aside.is_none(),
+                "block {}: two unsealed transactions",
+                self.block
+            );
+            writing.aside = Some(Aside {
+                tid: older,
+                bytes: live,
+            });
+        }
+        self.frozen.store(None);
+        writing.draft.insert(copy)
+    }
+
+    /// Hands out the block as the transaction `tid` left it, and ends `tid`'s part in it: the
+    /// next change, whichever transaction makes it, copies. `None` if `tid` changed nothing
+    /// here, or was sealed before.
+    ///
+    /// No handle of `tid` may be open any more.
+    #[must_use]
+    pub fn seal(&self, tid: Tid) -> Option<Sealed> {
+        self.seal_by(tid, None::<fn(&mut [u8])>)
+    }
+
+    /// As [`Buffer::seal`], after `finish` has written what is written once per commit, such as
+    /// the block's checksum. The result becomes the live content, unless a newer transaction has
+    /// changed that already.
+    #[must_use]
+    pub fn seal_with(&self, tid: Tid, finish: impl FnOnce(&mut [u8])) -> Option<Sealed> {
+        self.seal_by(tid, Some(finish))
+    }
+
+    fn seal_by<F: FnOnce(&mut [u8])>(&self, tid: Tid, finish: Option<F>) -> Option<Sealed> {
+        let mut writing = self.writing.lock();
+        let bytes = if let Some(aside) = writing.aside.take_if(|aside| aside.tid == tid) {
+            let mut bytes = aside.bytes;
+            if let Some(finish) = finish {
+                finish(Arc::make_mut(&mut bytes));
+            }
+            bytes
+        } else {
+            writing.dirty.take_if(|dirty| *dirty == tid)?;
+            let guard = epoch::pin();
+            if let Some(finish) = finish {
+                self.finish_live(&mut writing, &guard, finish);
+            }
+            Arc::clone(&self.frozen_under(&mut writing, &guard).bytes)
+        };
+        writing.unsettled = Some(tid);
+        Some(Sealed {
+            block: self.block,
+            tid,
+            bytes,
+        })
+    }
+
+    /// Applies `finish` to the live content: in place to a draft, to a copy of what may be being
+    /// read.
+    fn finish_live(&self, writing: &mut Writing, guard: &Guard, finish: impl FnOnce(&mut [u8])) {
+        if let Some(draft) = &mut writing.draft {
+            finish(Arc::make_mut(&mut draft.bytes));
+            return;
+        }
+        let version = self.frozen_under(writing, guard);
+        let mut bytes = Arc::clone(&version.bytes);
+        finish(Arc::make_mut(&mut bytes));
+        self.publish(version.verified_as.load(Ordering::Relaxed), bytes);
+    }
+
+    /// Notes that what `tid` left is in its place on the device, durably. From then on the buffer
+    /// may leave the cache, unless a newer transaction has sealed or changed it meanwhile.
+    pub fn checkpointed(&self, tid: Tid) {
+        self.writing
+            .lock()
+            .unsettled
+            .take_if(|unsettled| *unsettled == tid);
+    }
+
+    /// Gives up the changes of `tid`, in which the block was freed, and retires the buffer. What
+    /// an older transaction left can still be sealed.
+    pub fn forget(&self, tid: Tid) {
+        let mut writing = self.writing.lock();
+        writing.dirty.take_if(|dirty| *dirty == tid);
+        writing.retired = true;
+    }
+
+    /// Retires the buffer if everything in it is on the device. From then on nobody can change
+    /// it, so that the cache may drop it without losing a change that comes at the last moment.
+    #[must_use]
+    pub fn retire(&self) -> Retire {
+        match self.writing.try_lock() {
+            Some(mut writing) if writing.is_clean() => {
+                writing.retired = true;
+                Retire::Done
+            }
+            _ => Retire::InUse,
+        }
+    }
+}
+
+/// Whether a buffer may leave the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retire {
+    /// It may, and accepts no change any more.
+    Done,
+    /// It holds changes that are not on the device, or is being changed.
+    InUse,
+}
+
+impl Writing {
+    fn is_clean(&self) -> bool {
+        self.dirty.is_none() && self.aside.is_none() && self.unsettled.is_none()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Buffer");
+        fields.field("block", &self.block.0);
+        if let Some(writing) = self.writing.try_lock() {
+            fields
+                .field("dirty", &writing.dirty)
+                .field("unsettled", &writing.unsettled);
+            fields.field("retired", &writing.retired);
+        }
+        fields.finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Sealed(block {}, tid {}, {} bytes)",
+            self.block,
+            self.tid,
+            self.bytes.len()
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "buffer_tests.rs"]
+mod tests;

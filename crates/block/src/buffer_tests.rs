@@ -1,0 +1,213 @@
+//! Tests of one buffer: what is copied when, and what readers, sealing and retiring see.
+
+use super::*;
+
+const TAG: u64 = (Structure::DirectoryLeaf as u64) << 32 | 12;
+
+fn tag() -> VerifiedAs {
+    VerifiedAs::new(Structure::DirectoryLeaf, InodeNr(12))
+}
+
+fn buffer(content: &[u8]) -> Buffer {
+    Buffer::new(PhysBlock(77), Arc::from(content))
+}
+
+fn set(buffer: &Buffer, tid: u32, byte: u8) -> Joined {
+    buffer
+        .modify(Tid(tid), tag(), |bytes| bytes[0] = byte)
+        .expect("not retired")
+        .1
+}
+
+fn live(buffer: &Buffer) -> u8 {
+    buffer.bytes(&epoch::pin())[0]
+}
+
+fn live_address(buffer: &Buffer) -> usize {
+    buffer.bytes(&epoch::pin()).as_ptr().addr()
+}
+
+fn change_address(buffer: &Buffer, tid: u32) -> usize {
+    buffer
+        .modify(Tid(tid), tag(), |bytes| bytes.as_ptr().addr())
+        .expect("not retired")
+        .0
+}
+
+#[test]
+fn tags_tell_structures_and_owners_apart() {
+    assert_eq!(tag().0, TAG);
+    assert_ne!(
+        tag(),
+        VerifiedAs::new(Structure::DirectoryLeaf, InodeNr(13))
+    );
+    assert_ne!(tag(), VerifiedAs::new(Structure::Xattrs, InodeNr(12)));
+    assert_ne!(
+        VerifiedAs::new(Structure::Superblock, InodeNr(0)).0,
+        UNVERIFIED
+    );
+}
+
+#[test]
+fn the_bytes_a_reader_holds_never_change() {
+    let buffer = buffer(b"old");
+    let guard = epoch::pin();
+    let before = buffer.bytes(&guard);
+    assert_eq!(set(&buffer, 1, b'b'), Joined::First);
+    let between = buffer.bytes(&guard);
+    assert_eq!(set(&buffer, 1, b'c'), Joined::Again);
+    assert_eq!(
+        (before, between, buffer.bytes(&guard)),
+        (&b"old"[..], &b"bld"[..], &b"cld"[..])
+    );
+}
+
+#[test]
+fn a_draft_is_changed_in_place_until_it_is_read_or_sealed() {
+    let buffer = buffer(&[0; 64]);
+    let original = live_address(&buffer);
+    let draft = change_address(&buffer, 1);
+    assert_ne!(draft, original, "a frozen version is copied");
+    assert_eq!(change_address(&buffer, 1), draft, "a draft is not");
+    assert_eq!(live_address(&buffer), draft, "freezing moves the draft");
+    let second = change_address(&buffer, 1);
+    assert_ne!(second, draft, "what was frozen is copied again");
+    let sealed = buffer.seal(Tid(1)).expect("dirty in 1");
+    assert_eq!(
+        sealed.bytes.as_ptr().addr(),
+        second,
+        "sealing moves the draft, too"
+    );
+    assert_eq!(
+        live_address(&buffer),
+        second,
+        "and what was sealed is what is live"
+    );
+    assert_ne!(change_address(&buffer, 2), second);
+}
+
+#[test]
+fn a_check_runs_once_for_the_same_bytes_and_tag() {
+    let buffer = buffer(b"content");
+    let guard = epoch::pin();
+    let mut checks = 0;
+    let mut verify = |tag| {
+        let check = |_: &[u8]| -> Result<(), ()> {
+            checks += 1;
+            Ok(())
+        };
+        buffer.verified(tag, &guard, check).map(<[u8]>::len)
+    };
+    assert_eq!([verify(tag()), verify(tag())], [Ok(7); 2]);
+    assert_eq!(
+        verify(VerifiedAs::new(Structure::Xattrs, InodeNr(12))),
+        Ok(7)
+    );
+    assert_eq!(checks, 2, "once for each tag");
+    assert_eq!(buffer.verified(tag(), &guard, |_| Err("bad")), Err("bad"));
+    assert_eq!(
+        buffer.verified(tag(), &guard, |_| Err("still")),
+        Err("still"),
+        "not remembered"
+    );
+    set(&buffer, 1, b'x');
+    let vouched = buffer.verified(tag(), &guard, |_| Err("not asked"));
+    assert_eq!(vouched, Ok(&b"xontent"[..]), "the writer vouched for it");
+}
+
+#[test]
+fn each_transaction_seals_what_it_left_and_a_checksum_reaches_the_live_bytes() {
+    let buffer = buffer(&[0; 2]);
+    let checksum = |bytes: &mut [u8]| bytes[1] = bytes[0] + 100;
+    set(&buffer, 1, 1);
+    let first = buffer.seal_with(Tid(1), checksum).expect("dirty in 1");
+    assert_eq!(
+        (&*first.bytes, first.block, first.tid),
+        (&[1, 101][..], PhysBlock(77), Tid(1))
+    );
+    assert_eq!(buffer.bytes(&epoch::pin()), [1, 101]);
+    assert!(buffer.seal(Tid(1)).is_none(), "only once");
+    set(&buffer, 2, 2);
+    assert_eq!(live(&buffer), 2, "frozen by this read");
+    let second = buffer.seal_with(Tid(2), checksum).expect("dirty in 2");
+    assert_eq!(
+        (&*second.bytes, &*first.bytes),
+        (&[2, 102][..], &[1, 101][..])
+    );
+    assert_eq!(buffer.bytes(&epoch::pin()), [2, 102]);
+    assert!(buffer.seal(Tid(3)).is_none(), "3 changed nothing");
+}
+
+#[test]
+fn a_newer_transaction_puts_the_older_content_aside() {
+    for read_between in [false, true] {
+        let buffer = buffer(&[0; 2]);
+        set(&buffer, 1, 1);
+        if read_between {
+            assert_eq!(live(&buffer), 1);
+        }
+        assert_eq!(set(&buffer, 2, 2), Joined::First);
+        assert_eq!(set(&buffer, 2, 3), Joined::Again);
+        assert_eq!(live(&buffer), 3);
+        let older = buffer
+            .seal_with(Tid(1), |bytes| bytes[1] = 9)
+            .expect("aside");
+        assert_eq!(&*older.bytes, [1, 9]);
+        assert_eq!(
+            buffer.bytes(&epoch::pin()),
+            [3, 0],
+            "the live content has moved on"
+        );
+        let newer = buffer.seal(Tid(2)).expect("dirty in 2");
+        assert_eq!((&*newer.bytes, &*older.bytes), (&[3, 0][..], &[1, 9][..]));
+    }
+}
+
+#[test]
+fn only_what_is_on_the_device_retires_and_a_retired_buffer_takes_no_change() {
+    let buffer = buffer(&[0]);
+    set(&buffer, 1, 1);
+    assert_eq!(buffer.retire(), Retire::InUse, "dirty");
+    let _sealed = buffer.seal(Tid(1));
+    assert_eq!(buffer.retire(), Retire::InUse, "not checkpointed");
+    set(&buffer, 2, 2);
+    let _sealed = buffer.seal(Tid(2));
+    buffer.checkpointed(Tid(1));
+    assert_eq!(buffer.retire(), Retire::InUse, "2 is not checkpointed");
+    buffer.checkpointed(Tid(2));
+    assert_eq!(buffer.retire(), Retire::Done);
+    assert_eq!(buffer.modify(Tid(3), tag(), |_| ()), Err(Retired));
+    assert_eq!(live(&buffer), 2, "who has it may still read it");
+}
+
+#[test]
+fn forgetting_keeps_what_the_committing_transaction_left() {
+    let buffer = buffer(&[0]);
+    set(&buffer, 1, 1);
+    set(&buffer, 2, 2);
+    buffer.forget(Tid(2));
+    assert_eq!(buffer.modify(Tid(2), tag(), |_| ()), Err(Retired));
+    assert!(buffer.seal(Tid(2)).is_none(), "given up");
+    assert_eq!(*buffer.seal(Tid(1)).expect("kept").bytes, [1]);
+    let untouched = self::buffer(&[0]);
+    set(&untouched, 1, 1);
+    untouched.forget(Tid(2));
+    assert_eq!(
+        *untouched.seal(Tid(1)).expect("not touched by 2").bytes,
+        [1]
+    );
+}
+
+#[test]
+fn a_change_that_panics_leaves_a_buffer_that_can_be_read() {
+    let buffer = buffer(&[0; 2]);
+    let change = || {
+        buffer.modify(Tid(1), tag(), |bytes| {
+            bytes[0] = 1;
+            panic!("a bug in the caller");
+        })
+    };
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(change));
+    assert!(outcome.is_err());
+    assert_eq!(live(&buffer), 1);
+}
