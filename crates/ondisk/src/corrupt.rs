@@ -6,6 +6,9 @@
 
 use std::fmt;
 
+use crate::group::GroupDescError;
+use crate::inode::InodeError;
+use crate::superblock::SuperblockError;
 use crate::types::{GroupNr, InodeNr, PhysBlock};
 
 /// Disk content that breaks the format: what, and where as far as it is known.
@@ -29,7 +32,17 @@ pub struct Place {
 /// What was found wrong: one variant for each parser, which holds one variant for each check.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum CorruptKind {}
+pub enum CorruptKind {
+    /// The superblock.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// A group descriptor, or a bitmap it has the checksum of.
+    #[error(transparent)]
+    GroupDesc(#[from] GroupDescError),
+    /// An inode.
+    #[error(transparent)]
+    Inode(#[from] InodeError),
+}
 
 impl Corrupt {
     /// What was found wrong.
@@ -68,13 +81,20 @@ impl Corrupt {
 
 impl<K: Into<CorruptKind>> From<K> for Corrupt {
     fn from(kind: K) -> Self {
-        Self { kind: Box::new(kind.into()), place: Place::default() }
+        Self {
+            kind: Box::new(kind.into()),
+            place: Place::default(),
+        }
     }
 }
 
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { inode, group, block } = self.place;
+        let Place {
+            inode,
+            group,
+            block,
+        } = self.place;
         if let Some(inode) = inode {
             write!(f, "inode {inode}: ")?;
         }

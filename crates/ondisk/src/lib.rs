@@ -7,13 +7,33 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`types`] | newtypes for every number with a meaning |
+//! | [`checksum`] | crc32c and crc16, and their seeds |
+//! | [`features`] | feature bits and the table read / write / refuse |
+//! | [`superblock`] | what the file system is |
+//! | [`geometry`] | where groups, descriptors and inodes are |
+//! | [`group`] | group descriptors |
+//! | [`inode`] | inodes without what their blocks hold |
+//! | [`time`] | timestamps |
 //! | [`corrupt`] | what was found wrong, and where |
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 pub mod corrupt;
+pub mod features;
+pub mod geometry;
+pub mod group;
+pub mod inode;
+pub mod superblock;
+pub mod time;
 pub mod types;
 
+pub use checksum::{ChecksumMismatch, ChecksumSeed, Crc32c, InodeGeneration, InodeSeed};
 pub use corrupt::{Corrupt, CorruptKind, Place};
+pub use geometry::{BytePlace, Geometry};
+pub use group::GroupDesc;
+pub use inode::Inode;
+pub use superblock::{RawSuperblock, Superblock};
+pub use time::Timestamp;
 pub use types::{
     BlockCount, BlockSize, GroupNr, GroupOffset, InodeNr, LogicalBlock, PhysBlock, Tid,
 };

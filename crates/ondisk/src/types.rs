@@ -82,7 +82,10 @@ impl BlockSize {
     /// From `s_log_block_size`, which counts from 1 KiB; `None` past 64 KiB.
     #[must_use]
     pub fn from_log(s_log_block_size: u32) -> Option<Self> {
-        u8::try_from(s_log_block_size).ok().filter(|&log| log <= 6).map(|log| Self(log + 10))
+        u8::try_from(s_log_block_size)
+            .ok()
+            .filter(|&log| log <= 6)
+            .map(|log| Self(log + 10))
     }
 
     /// The size in bytes.

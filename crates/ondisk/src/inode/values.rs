@@ -1,0 +1,150 @@
+//! **Purpose.** The types of an inode's fields: flags, file type, device number.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// `i_flags`, in the kernel's spelling. Unknown bits are kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct InodeFlags: u32 {
+        /// Overwrite on deletion; nobody does.
+        const SECRM_FL = 0x1;
+        /// Keep for undeletion; nobody does.
+        const UNRM_FL = 0x2;
+        /// Compress; nobody does.
+        const COMPR_FL = 0x4;
+        /// Write synchronously.
+        const SYNC_FL = 0x8;
+        /// Never changes.
+        const IMMUTABLE_FL = 0x10;
+        /// Only grows at the end.
+        const APPEND_FL = 0x20;
+        /// `dump` skips it.
+        const NODUMP_FL = 0x40;
+        /// Access times are not kept.
+        const NOATIME_FL = 0x80;
+        /// Compression: dirty.
+        const DIRTY_FL = 0x100;
+        /// Compression: has compressed clusters.
+        const COMPRBLK_FL = 0x200;
+        /// Compression: access to the raw data.
+        const NOCOMPR_FL = 0x400;
+        /// Encrypted: the content, and in a directory the names.
+        const ENCRYPT_FL = 0x800;
+        /// A directory with a hash tree.
+        const INDEX_FL = 0x1000;
+        /// An inode of an AFS server.
+        const IMAGIC_FL = 0x2000;
+        /// Data goes through the journal.
+        const JOURNAL_DATA_FL = 0x4000;
+        /// Do not merge tails.
+        const NOTAIL_FL = 0x8000;
+        /// Write directory changes synchronously.
+        const DIRSYNC_FL = 0x1_0000;
+        /// Spread the subdirectories over the groups.
+        const TOPDIR_FL = 0x2_0000;
+        /// `i_blocks` counts blocks of the file system.
+        const HUGE_FILE_FL = 0x4_0000;
+        /// `i_block` is the root of an extent tree.
+        const EXTENTS_FL = 0x8_0000;
+        /// Sealed with a Merkle tree.
+        const VERITY_FL = 0x10_0000;
+        /// Holds the value of an extended attribute.
+        const EA_INODE_FL = 0x20_0000;
+        /// Formerly: has blocks past the end.
+        const EOFBLOCKS_FL = 0x40_0000;
+        /// Access memory directly.
+        const DAX_FL = 0x200_0000;
+        /// Data inside the inode.
+        const INLINE_DATA_FL = 0x1000_0000;
+        /// New entries inherit the project.
+        const PROJINHERIT_FL = 0x2000_0000;
+        /// A directory that ignores case.
+        const CASEFOLD_FL = 0x4000_0000;
+        /// Reserved for the library of e2fsprogs.
+        const RESERVED_FL = 0x8000_0000;
+    }
+}
+
+/// What an inode is, by the top four bits of `i_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// A pipe with a name.
+    Fifo,
+    /// A character device.
+    CharDevice,
+    /// A directory.
+    Directory,
+    /// A block device.
+    BlockDevice,
+    /// A regular file.
+    Regular,
+    /// A symbolic link.
+    Symlink,
+    /// A socket.
+    Socket,
+}
+
+impl FileType {
+    /// The type in a mode; `None` for none and for values that mean nothing.
+    #[must_use]
+    pub fn from_mode(mode: FileMode) -> Option<Self> {
+        Some(match mode.0 & 0xf000 {
+            0x1000 => Self::Fifo,
+            0x2000 => Self::CharDevice,
+            0x4000 => Self::Directory,
+            0x6000 => Self::BlockDevice,
+            0x8000 => Self::Regular,
+            0xa000 => Self::Symlink,
+            0xc000 => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is a character or block device.
+    #[must_use]
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::CharDevice | Self::BlockDevice)
+    }
+}
+
+/// `i_mode`: type and permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileMode(pub u16);
+
+impl FileMode {
+    /// Permissions with set-user, set-group and sticky bits.
+    #[must_use]
+    pub fn permissions(self) -> u16 {
+        self.0 & 0o7777
+    }
+}
+
+/// The number of a device node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceNr {
+    /// The driver: 12 bits.
+    pub major: u32,
+    /// The device of the driver: 20 bits.
+    pub minor: u32,
+}
+
+impl DeviceNr {
+    /// From `i_block`: the first word holds an old number (8 bits each), or is zero and the second
+    /// holds a new one (12 and 20 bits).
+    #[must_use]
+    pub fn from_i_block(i_block: &[u8; 60]) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = *i_block;
+        let old = u32::from_le_bytes([a, b, c, d]);
+        if old != 0 {
+            return Self {
+                major: (old >> 8) & 0xff,
+                minor: old & 0xff,
+            };
+        }
+        let new = u32::from_le_bytes([e, f, g, h]);
+        Self {
+            major: (new >> 8) & 0xfff,
+            minor: (new & 0xff) | ((new >> 12) & 0xf_ff00),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! **Purpose.** The checks between the bytes of a superblock and a [`Superblock`].
+
+use uuid::Uuid;
+use zerocopy::FromBytes;
+use zerocopy::byteorder::little_endian::U32;
+
+use super::{RawSuperblock, Superblock, SuperblockError, SuperblockRejected, UnsupportedFormat};
+use crate::checksum::{ChecksumMismatch, ChecksumSeed};
+use crate::features::{Compat, FeatureSet, Incompat, RoCompat};
+use crate::geometry::Geometry;
+use crate::types::{BlockCount, BlockSize, InodeNr, PhysBlock};
+
+const EXT4_SUPER_MAGIC: u16 = 0xef53;
+const CRC32C_CHKSUM: u8 = 1;
+const ENC_UTF8_12_1: u16 = 1;
+const GOOD_OLD_FIRST_INO: u32 = 11;
+
+impl RawSuperblock {
+    /// The superblock at the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`SuperblockRejected::TooShort`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<&Self, SuperblockRejected> {
+        match Self::ref_from_prefix(bytes) {
+            Ok((raw, _)) => Ok(raw),
+            Err(_) => Err(SuperblockRejected::TooShort {
+                found_bytes: bytes.len(),
+            }),
+        }
+    }
+
+    /// All feature bits, known or not.
+    #[must_use]
+    pub fn features(&self) -> FeatureSet {
+        FeatureSet {
+            compat: Compat::from_bits_retain(self.s_feature_compat.get()),
+            incompat: Incompat::from_bits_retain(self.s_feature_incompat.get()),
+            ro_compat: RoCompat::from_bits_retain(self.s_feature_ro_compat.get()),
+        }
+    }
+
+    /// A count of two words; the high one counts only with `64bit`.
+    pub(crate) fn wide(&self, features: FeatureSet, low: U32, high: U32) -> u64 {
+        let high = match features.incompat.contains(Incompat::BIT64) {
+            true => high.get(),
+            false => 0,
+        };
+        u64::from(low.get()) | (u64::from(high) << 32)
+    }
+
+    fn check_magic(&self) -> Result<(), SuperblockRejected> {
+        match self.s_magic.get() {
+            EXT4_SUPER_MAGIC => Ok(()),
+            found => Err(SuperblockRejected::NotExt4 { found }),
+        }
+    }
+
+    fn check_checksum(&self, features: FeatureSet) -> Result<(), SuperblockRejected> {
+        if !features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            return Ok(());
+        }
+        if self.s_checksum_type != CRC32C_CHKSUM {
+            let found = self.s_checksum_type;
+            return Err(UnsupportedFormat::ChecksumType { found }.into());
+        }
+        ChecksumMismatch::check(self.s_checksum.get(), self.checksum())
+            .map_err(|mismatch| SuperblockError::Checksum(mismatch).into())
+    }
+}
+
+impl TryFrom<&RawSuperblock> for Superblock {
+    type Error = SuperblockRejected;
+
+    fn try_from(raw: &RawSuperblock) -> Result<Self, SuperblockRejected> {
+        raw.check_magic()?;
+        let features = raw.features();
+        if features.incompat.contains(Incompat::JOURNAL_DEV) {
+            return Err(SuperblockRejected::JournalDevice);
+        }
+        check_format(raw, features)?;
+        raw.check_checksum(features)?;
+        let geometry = Geometry::from_superblock(raw, features)?;
+        check_inodes(raw, features)?;
+        check_mmp(raw, features, &geometry)?;
+        let checksum_seed = match features.incompat.contains(Incompat::CSUM_SEED) {
+            true => ChecksumSeed::from_stored(raw.s_checksum_seed.get()),
+            false => ChecksumSeed::from_uuid(&raw.s_uuid),
+        };
+        Ok(Self {
+            raw: *raw,
+            features,
+            geometry,
+            checksum_seed,
+        })
+    }
+}
+
+/// Refuses what is sound but beyond us, before anything else is looked at: the meaning of all
+/// other fields depends on it.
+fn check_format(raw: &RawSuperblock, features: FeatureSet) -> Result<(), UnsupportedFormat> {
+    features.check_reading()?;
+    let revision = raw.s_rev_level.get();
+    if revision > 1 {
+        return Err(UnsupportedFormat::Revision { found: revision });
+    }
+    let encoding = raw.s_encoding.get();
+    if features.incompat.contains(Incompat::CASEFOLD) && encoding != ENC_UTF8_12_1 {
+        return Err(UnsupportedFormat::Encoding { found: encoding });
+    }
+    if features.incompat.contains(Incompat::ENCRYPT) && raw.s_encryption_level != 0 {
+        return Err(UnsupportedFormat::EncryptionLevel {
+            found: raw.s_encryption_level,
+        });
+    }
+    Ok(())
+}
+
+/// Inode numbers that the superblock names must exist.
+fn check_inodes(raw: &RawSuperblock, features: FeatureSet) -> Result<(), SuperblockError> {
+    let inodes_count = raw.s_inodes_count.get();
+    let first_ino = raw.first_ino().0;
+    if !(GOOD_OLD_FIRST_INO..=inodes_count).contains(&first_ino) {
+        return Err(SuperblockError::FirstInode {
+            found: first_ino,
+            inodes_count,
+        });
+    }
+    let FeatureSet {
+        compat, ro_compat, ..
+    } = features;
+    let journal_inum = raw.s_journal_inum.get();
+    if compat.contains(Compat::HAS_JOURNAL) {
+        let device = raw.s_journal_dev.get();
+        let external = device != 0 || raw.s_journal_uuid != [0; 16];
+        if (journal_inum == 0 && !external) || (journal_inum != 0 && device != 0) {
+            return Err(SuperblockError::Journal {
+                inode: journal_inum,
+                device,
+            });
+        }
+    }
+    let quota = ro_compat.contains(RoCompat::QUOTA);
+    let project = quota && ro_compat.contains(RoCompat::PROJECT);
+    let orphan_file = compat.contains(Compat::ORPHAN_FILE);
+    let orphan_file_inum = raw.s_orphan_file_inum.get();
+    if orphan_file && orphan_file_inum == 0 {
+        let field = "s_orphan_file_inum";
+        return Err(SuperblockError::HiddenInode {
+            field,
+            found: 0,
+            inodes_count,
+        });
+    }
+    let hidden = [
+        (
+            compat.contains(Compat::HAS_JOURNAL),
+            "s_journal_inum",
+            journal_inum,
+        ),
+        (quota, "s_usr_quota_inum", raw.s_usr_quota_inum.get()),
+        (quota, "s_grp_quota_inum", raw.s_grp_quota_inum.get()),
+        (project, "s_prj_quota_inum", raw.s_prj_quota_inum.get()),
+        (orphan_file, "s_orphan_file_inum", orphan_file_inum),
+    ];
+    for (in_use, field, found) in hidden {
+        if in_use && found > inodes_count {
+            return Err(SuperblockError::HiddenInode {
+                field,
+                found,
+                inodes_count,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_mmp(
+    raw: &RawSuperblock,
+    features: FeatureSet,
+    geometry: &Geometry,
+) -> Result<(), SuperblockError> {
+    let found = raw.s_mmp_block.get();
+    let in_use = features.incompat.contains(Incompat::MMP);
+    if in_use && !geometry.contains(PhysBlock(found), BlockCount(1)) {
+        return Err(SuperblockError::MmpBlock { found });
+    }
+    Ok(())
+}
+
+impl RawSuperblock {
+    /// The first inode that is not reserved; revision 0 has no field for it.
+    pub(crate) fn first_ino(&self) -> InodeNr {
+        match self.s_rev_level.get() {
+            0 => InodeNr(GOOD_OLD_FIRST_INO),
+            _ => InodeNr(self.s_first_ino.get()),
+        }
+    }
+}
+
+/// The superblock in front of an external journal (feature `journal_dev`): says which device it
+/// is and where the journal starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalDevice {
+    /// The UUID that `s_journal_uuid` of the file system must name.
+    pub uuid: Uuid,
+    /// The block size of device and journal.
+    pub block_size: BlockSize,
+    /// The blocks of the device.
+    pub blocks: BlockCount,
+    /// The block of the jbd2 superblock, the one after this superblock's.
+    pub journal_start: PhysBlock,
+}
+
+impl TryFrom<&RawSuperblock> for JournalDevice {
+    type Error = SuperblockRejected;
+
+    fn try_from(raw: &RawSuperblock) -> Result<Self, SuperblockRejected> {
+        raw.check_magic()?;
+        let features = raw.features();
+        if !features.incompat.contains(Incompat::JOURNAL_DEV) {
+            return Err(SuperblockRejected::NotJournalDevice);
+        }
+        raw.check_checksum(features)?;
+        let found = raw.s_log_block_size.get();
+        let block_size =
+            BlockSize::from_log(found).ok_or(SuperblockError::LogBlockSize { found })?;
+        let blocks = raw.wide(features, raw.s_blocks_count_lo, raw.s_blocks_count_hi);
+        let journal_start = PhysBlock((1024 >> block_size.bits()) + 1);
+        if blocks <= journal_start.0 || blocks > i64::MAX.cast_unsigned() >> block_size.bits() {
+            return Err(SuperblockError::BlocksCount { found: blocks }.into());
+        }
+        Ok(Self {
+            uuid: Uuid::from_bytes(raw.s_uuid),
+            block_size,
+            blocks: BlockCount(blocks),
+            journal_start,
+        })
+    }
+}
