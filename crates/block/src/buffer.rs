@@ -241,9 +241,22 @@ impl Buffer {
         tag: VerifiedAs,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<(R, Joined), Retired> {
+        self.try_modify(tid, tag, change).map_err(|_| Retired)
+    }
+
+    /// As [`Buffer::modify`], but a retired buffer gives the change back to be made elsewhere.
+    pub(crate) fn try_modify<R, F>(
+        &self,
+        tid: Tid,
+        tag: VerifiedAs,
+        change: F,
+    ) -> Result<(R, Joined), F>
+    where
+        F: FnOnce(&mut [u8]) -> R,
+    {
         let mut writing = self.writing.lock();
         if writing.retired {
-            return Err(Retired);
+            return Err(change);
         }
         let joined = if writing.dirty == Some(tid) {
             Joined::Again
@@ -355,6 +368,12 @@ impl Buffer {
         let mut writing = self.writing.lock();
         writing.dirty.take_if(|dirty| *dirty == tid);
         writing.retired = true;
+    }
+
+    /// Whether changes are refused.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.writing.lock().retired
     }
 
     /// Retires the buffer if everything in it is on the device. From then on nobody can change

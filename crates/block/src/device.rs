@@ -23,6 +23,7 @@ use fourscore_sync::Arc;
 
 use crate::batch::{Batch, InFlight};
 use crate::error::{Asked, DeviceOp};
+use crate::io_buf::ZEROES;
 
 /// Facts about a device that let its users choose well. None is needed for correctness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +106,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     ///
     /// Errors: kind `Unsupported` where [`Hints::discard`] is false.
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        let len_bytes = range.end.saturating_sub(range.start);
-        Err(Asked::new(DeviceOp::Discard, range.start, len_bytes).unsupported())
+        Err(Asked::about(DeviceOp::Discard, &range).unsupported())
     }
 
     /// Makes the bytes in `range` read as zeroes, durable after a flush like any write.
@@ -136,9 +136,7 @@ pub(crate) fn write_zeroes_by_hand<D>(device: &D, range: Range<u64>) -> io::Resu
 where
     D: BlockDevice + ?Sized,
 {
-    static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
-    let len_bytes = range.end.saturating_sub(range.start);
-    Asked::new(DeviceOp::WriteZeroes, range.start, len_bytes).inside(device.len_bytes())?;
+    Asked::about(DeviceOp::WriteZeroes, &range).inside(device.len_bytes())?;
     let mut at = range.start;
     while at < range.end {
         let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);

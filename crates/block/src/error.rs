@@ -9,6 +9,8 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 
+use crate::buffer_cache::BlockError;
+
 /// What a device was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceOp {
@@ -39,8 +41,7 @@ impl fmt::Display for DeviceOp {
 /// An operation that a device refused or that failed, with the byte range it was about.
 #[derive(Debug)]
 pub struct DeviceError {
-    op: DeviceOp,
-    range: Range<u64>,
+    asked: Asked,
     cause: Cause,
 }
 
@@ -67,13 +68,13 @@ impl DeviceError {
     /// What was asked.
     #[must_use]
     pub fn op(&self) -> DeviceOp {
-        self.op
+        self.asked.op
     }
 
     /// The bytes of the device it was asked for; empty for a flush.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
-        self.range.clone()
+        self.asked.range()
     }
 
     /// Whether the operation was never begun because one before it in its batch had failed.
@@ -91,14 +92,14 @@ impl DeviceError {
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Range { start, end } = self.range;
-        match self.op {
+        let Asked {
+            op,
+            offset,
+            len_bytes,
+        } = self.asked;
+        match op {
             DeviceOp::Flush => f.write_str("flush")?,
-            op => write!(
-                f,
-                "{op} of {} bytes at byte {start}",
-                end.saturating_sub(start)
-            )?,
+            op => write!(f, "{op} of {len_bytes} bytes at byte {offset}")?,
         }
         match &self.cause {
             Cause::PastEnd { device_len_bytes } => {
@@ -133,20 +134,25 @@ impl std::error::Error for DeviceError {
 /// `io::Error::raw_os_error` is `None` once an error carries its context; this looks inside.
 #[must_use]
 pub fn raw_os_error(error: &io::Error) -> Option<i32> {
-    let device_error = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<DeviceError>());
-    match device_error.map(|error| &error.cause) {
+    let payload = error.get_ref();
+    if let Some(outer) = payload.and_then(|inner| inner.downcast_ref::<BlockError>()) {
+        return raw_os_error(&outer.source);
+    }
+    match payload
+        .and_then(|inner| inner.downcast_ref::<DeviceError>())
+        .map(|error| &error.cause)
+    {
         Some(Cause::Host(host)) => host.raw_os_error(),
         _ => error.raw_os_error(),
     }
 }
 
 /// The context of one operation, from which its errors are made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) op: DeviceOp,
-    pub(crate) range: Range<u64>,
+    pub(crate) offset: u64,
+    pub(crate) len_bytes: u64,
 }
 
 impl Asked {
@@ -154,8 +160,19 @@ impl Asked {
     pub(crate) fn new(op: DeviceOp, offset: u64, len_bytes: u64) -> Self {
         Self {
             op,
-            range: offset..offset.saturating_add(len_bytes),
+            offset,
+            len_bytes,
         }
+    }
+
+    /// An operation on a range of bytes.
+    pub(crate) fn about(op: DeviceOp, range: &Range<u64>) -> Self {
+        Self::new(op, range.start, range.end.saturating_sub(range.start))
+    }
+
+    /// The bytes it is about.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.len_bytes)
     }
 
     /// A flush, which has no range.
@@ -167,8 +184,7 @@ impl Asked {
         io::Error::new(
             kind,
             DeviceError {
-                op: self.op,
-                range: self.range.clone(),
+                asked: *self,
                 cause,
             },
         )
@@ -176,7 +192,8 @@ impl Asked {
 
     /// Checks that the range is inside a device of `device_len_bytes`.
     pub(crate) fn inside(&self, device_len_bytes: u64) -> io::Result<()> {
-        if self.range.start <= self.range.end && self.range.end <= device_len_bytes {
+        let end = self.offset.checked_add(self.len_bytes);
+        if end.is_some_and(|end| end <= device_len_bytes) {
             return Ok(());
         }
         let kind = match self.op {
@@ -211,7 +228,7 @@ impl Asked {
         self.error(
             kind,
             Cause::NoProgress {
-                at: self.range.start.saturating_add(done_bytes),
+                at: self.offset.saturating_add(done_bytes),
             },
         )
     }

@@ -125,9 +125,8 @@ impl FileDevice {
     }
 
     fn fallocate(&self, mode: FallocateFlags, asked: &Asked) -> Result<(), Errno> {
-        let Range { start, end } = asked.range;
         let mode = mode | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.cached, mode, start, end - start)
+        rustix::fs::fallocate(&self.cached, mode, asked.offset, asked.len_bytes)
     }
 }
 
@@ -137,10 +136,6 @@ fn cannot(error: Errno) -> bool {
         error,
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV
     )
-}
-
-fn asked_for(op: DeviceOp, range: &Range<u64>) -> Asked {
-    Asked::new(op, range.start, range.end.saturating_sub(range.start))
 }
 
 impl BlockDevice for FileDevice {
@@ -171,7 +166,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        let asked = asked_for(DeviceOp::Discard, &range);
+        let asked = Asked::about(DeviceOp::Discard, &range);
         self.admit(&asked)?;
         if range.is_empty() {
             return Ok(());
@@ -190,7 +185,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        let asked = asked_for(DeviceOp::WriteZeroes, &range);
+        let asked = Asked::about(DeviceOp::WriteZeroes, &range);
         self.admit(&asked)?;
         if range.is_empty() {
             return Ok(());

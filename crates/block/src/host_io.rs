@@ -24,7 +24,7 @@ pub(crate) enum Durability {
     AtOnce,
 }
 
-/// Fills all of `bufs` from `asked.range.start`.
+/// Fills all of `bufs` from `asked.offset`.
 pub(crate) fn read_all(
     fd: BorrowedFd<'_>,
     mut bufs: &mut [IoSliceMut<'_>],
@@ -33,7 +33,7 @@ pub(crate) fn read_all(
     let mut done_bytes = 0;
     IoSliceMut::advance_slices(&mut bufs, 0);
     while !bufs.is_empty() {
-        let at = asked.range.start + done_bytes;
+        let at = asked.offset + done_bytes;
         let now = bufs.len().min(MOST_BUFFERS);
         let got = match &mut bufs[..now] {
             [only] => rustix::io::pread(fd, &mut **only, at),
@@ -52,7 +52,7 @@ pub(crate) fn read_all(
     Ok(())
 }
 
-/// Writes all of `bufs` from `asked.range.start`.
+/// Writes all of `bufs` from `asked.offset`.
 pub(crate) fn write_all(
     fd: BorrowedFd<'_>,
     bufs: &[IoSlice<'_>],
@@ -103,7 +103,7 @@ fn write_once(
     if bufs.iter().all(|buf| buf.is_empty()) {
         return Ok(0);
     }
-    let at = asked.range.start + done_bytes;
+    let at = asked.offset + done_bytes;
     loop {
         let wrote = match (durability, bufs) {
             (Durability::AtOnce, _) => rustix::io::pwritev2(fd, bufs, at, ReadWriteFlags::DSYNC),

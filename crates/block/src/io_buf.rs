@@ -19,6 +19,17 @@ impl Page {
     const BYTES: usize = 4096;
 }
 
+/// Zeroes enough for the largest block.
+pub(crate) static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+
+/// Zero bytes that can be filled and then shared without another copy.
+pub(crate) fn zeroed_shared(len_bytes: usize) -> Arc<[u8]> {
+    match ZEROES.get(..len_bytes) {
+        Some(zeroes) => Arc::from(zeroes),
+        None => Arc::from(vec![0; len_bytes]),
+    }
+}
+
 /// Bytes owned by a request.
 pub struct IoBuf {
     memory: Memory,

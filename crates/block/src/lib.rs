@@ -10,23 +10,29 @@
 //! | [`file`] | image files and block devices of the host |
 //! | [`ram`] | memory, sparse |
 //! | [`buffer`] | one metadata block: read without a lock, changed by copy, sealed |
+//! | [`buffer_cache`] | the metadata blocks of one file system, within a byte budget |
+//! | `loading` | who is bringing which block into the cache right now |
 
 pub mod batch;
 pub mod buffer;
+pub mod buffer_cache;
 pub mod device;
 pub mod error;
 pub mod file;
 mod host_io;
 pub mod io_buf;
+mod loading;
 pub mod open;
 pub mod ram;
 mod raw;
 
 pub use batch::{Batch, InFlight, Outcome, Poll};
 pub use buffer::{Buffer, Joined, Retire, Retired, Sealed, Structure, VerifiedAs};
+pub use buffer_cache::{BlockError, BufferCache, CacheOptions, CacheStats};
 pub use device::{BlockDevice, Hints, HostRange};
 pub use error::{DeviceError, DeviceOp, raw_os_error};
 pub use file::FileDevice;
+pub use fourscore_cache::HitCounting;
 pub use io_buf::IoBuf;
 pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
 pub use ram::RamDevice;

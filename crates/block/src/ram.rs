@@ -290,8 +290,7 @@ impl BlockDevice for RamDevice {
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        let len_bytes = range.end.saturating_sub(range.start);
-        Asked::new(DeviceOp::WriteZeroes, range.start, len_bytes).inside(self.len_bytes)?;
+        Asked::about(DeviceOp::WriteZeroes, &range).inside(self.len_bytes)?;
         let mut at = range.start;
         while at < range.end {
             at = self.zero_some(at..range.end);
