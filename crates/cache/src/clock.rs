@@ -2,8 +2,9 @@
 //!
 //! **Model.** The clock hand walks the shard's buckets. An entry that was hit since the last visit
 //! loses its flag and stays; one that was not is offered to the hook, and leaves if the hook
-//! agrees. Two rounds without enough room mean that the rest refuses: the shard then runs over
-//! its share, and the next attempt waits until it has grown by another sixteenth, so that a cache
+//! agrees. A second round no longer looks at the flags: readers may set them as fast as the hand
+//! clears them, and the budget holds against them too. If even that made no room, the rest
+//! refuses: the shard then runs over its share, and the next attempt waits until it has grown by another sixteenth, so that a cache
 //! full of dirty blocks is not swept again with every insertion. Whoever makes many entries
 //! evictable at once calls for a sweep himself.
 
@@ -32,6 +33,15 @@ pub(crate) struct Swept {
     pub(crate) evicted: u64,
     /// How often the hook refused.
     pub(crate) refused: u64,
+}
+
+/// Whom a round spares.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mercy {
+    /// Entries that were hit since the last visit.
+    Referenced,
+    /// Nobody.
+    None,
 }
 
 impl<K, V> Default for Shard<K, V> {
@@ -69,10 +79,15 @@ where
         if self.weight_bytes < self.patience_bytes {
             return swept;
         }
-        for _ in 0..buckets.len() * 2 {
+        for visits in 0..buckets.len() * 2 {
             let visited = &buckets[self.hand % buckets.len()];
             self.hand = (self.hand + 1) % buckets.len();
-            self.visit(visited, target_bytes, evictable, guard, &mut swept);
+            let mercy = if visits < buckets.len() {
+                Mercy::Referenced
+            } else {
+                Mercy::None
+            };
+            self.visit(visited, target_bytes, mercy, evictable, guard, &mut swept);
             if self.weight_bytes <= target_bytes {
                 self.patience_bytes = 0;
                 return swept;
@@ -87,6 +102,7 @@ where
         &mut self,
         cell: &EpochCell<Bucket<K, V>>,
         target_bytes: usize,
+        mercy: Mercy,
         evictable: fn(&V) -> bool,
         guard: &Guard,
         swept: &mut Swept,
@@ -101,7 +117,7 @@ where
             if self.weight_bytes <= target_bytes {
                 break;
             }
-            if entry.take_reference() {
+            if entry.take_reference() && mercy == Mercy::Referenced {
                 continue;
             }
             if !evictable(&entry.value) {

@@ -457,5 +457,9 @@ fn bits_for(number: usize) -> u32 {
     number.max(1).next_power_of_two().trailing_zeros()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "count"))]
+mod count_tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod model_tests;
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

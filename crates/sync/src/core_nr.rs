@@ -9,11 +9,21 @@
 //! second question, so that code that believes in staying is found out. In the counting build the
 //! numbers are those of the virtual cores while a `count::Cores` is in charge.
 
-use std::fs;
-use std::thread;
-
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod machine;
+#[cfg(feature = "shuttle")]
+mod model;
+#[cfg(test)]
+mod tests;
 use crate::CachePadded;
 use crate::atomic::{AtomicU64, Ordering};
+
+#[cfg(feature = "count")]
+use crate::count::{core_count, current_index};
+#[cfg(not(any(feature = "shuttle", feature = "count")))]
+use machine::{core_count, current_index};
+#[cfg(feature = "shuttle")]
+use model::{core_count, current_index};
 
 /// The number of a core, below [`CoreNr::count`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,46 +70,12 @@ impl CoreNr {
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "the count is at most MAX_CORES"
+        reason = "the machine clamps the count far below"
     )]
     pub(crate) const fn at(index: usize) -> Self {
         Self(index as u16)
     }
 }
-
-/// More than Linux can be configured for; a guard against nonsense in /sys.
-const MAX_CORES: usize = 1 << 15;
-
-#[cfg(not(feature = "shuttle"))]
-#[inline]
-fn machine_count() -> usize {
-    static COUNT: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *COUNT.get_or_init(|| {
-        fs::read_to_string("/sys/devices/system/cpu/possible")
-            .ok()
-            .and_then(|list| count_of_possible(&list))
-            .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
-            .clamp(1, MAX_CORES)
-    })
-}
-
-/// One more than the highest number in a CPU list such as `0-3,8-11`.
-#[cfg(not(feature = "shuttle"))]
-fn count_of_possible(list: &str) -> Option<usize> {
-    let last = list.trim().rsplit([',', '-']).next()?;
-    last.parse::<usize>().ok()?.checked_add(1)
-}
-
-#[cfg(not(feature = "shuttle"))]
-#[inline]
-fn machine_index() -> usize {
-    // SAFETY: the call has no preconditions. It fails (-1) only on kernels without getcpu.
-    let cpu = unsafe { libc::sched_getcpu() };
-    usize::try_from(cpu).unwrap_or(0)
-}
-
-#[cfg(not(any(feature = "shuttle", feature = "count")))]
-use {machine_count as core_count, machine_index as current_index};
 
 /// One `T` per core, each on cache lines of its own.
 #[derive(Debug)]
@@ -170,6 +146,3 @@ impl Counter {
         sum
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,3 +1,5 @@
+#[cfg(not(feature = "shuttle"))]
+use super::machine::count_of_possible;
 use super::*;
 
 #[cfg(not(feature = "shuttle"))]

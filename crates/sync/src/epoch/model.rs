@@ -73,7 +73,9 @@ fn leave(number: u64) {
         dead
     });
     // Outside of the borrow: destructors may pin, retire, and let other tasks run.
-    drop(dead);
+    for retired in dead {
+        drop(retired.value);
+    }
 }
 
 impl Guard {

@@ -85,8 +85,30 @@ pub(super) fn peek<T>(slot: &Slot<T>) -> *mut T {
     value
 }
 
+/// A load reads the cell, and what it points to.
 #[inline]
-fn note_read<T>(_slot: &Slot<T>, _value: *mut T) {}
+#[cfg_attr(feature = "count", track_caller)]
+fn note_read<T>(slot: &Slot<T>, value: *mut T) {
+    #[cfg(feature = "count")]
+    {
+        crate::count::note_read(slot);
+        if !value.is_null() {
+            crate::count::note_read(value);
+        }
+    }
+    let _ = (slot, value);
+}
 
+/// A store writes the cell; the new value was made on this core.
 #[inline]
-fn note_write<T>(_slot: &Slot<T>, _value: *mut T) {}
+#[cfg_attr(feature = "count", track_caller)]
+fn note_write<T>(slot: &Slot<T>, new: *mut T) {
+    #[cfg(feature = "count")]
+    {
+        crate::count::note_write(slot);
+        if !new.is_null() {
+            crate::count::note_fresh(new);
+        }
+    }
+    let _ = (slot, new);
+}

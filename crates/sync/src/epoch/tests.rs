@@ -1,6 +1,5 @@
 use super::*;
 use crate::Arc;
-#[cfg(not(feature = "shuttle"))]
 use crate::thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -206,7 +205,6 @@ fn readers_never_see_a_dropped_value() {
 #[cfg(feature = "shuttle")]
 #[test]
 fn readers_never_see_a_dropped_value() {
-    use crate::thread;
     shuttle::check_pct(
         || {
             let alive = Arc::new(AtomicUsize::new(0));

@@ -1,0 +1,75 @@
+//! What the cache's operations move between cores.
+
+use super::*;
+use fourscore_sync::count::{Cores, Report, with_cores};
+
+const WEIGHT: usize = 4096;
+const ENTRIES: u64 = 512;
+
+fn cache(hits: HitCounting) -> ClockCache<u64, u64> {
+    let cache = ClockCache::new(&Config {
+        budget_bytes: 4096 * WEIGHT,
+        expected_weight_bytes: WEIGHT,
+        evictable: |_| true,
+        hits,
+    });
+    for key in 0..ENTRIES {
+        cache.insert(key, Arc::new(key), WEIGHT);
+    }
+    cache
+}
+
+/// The cost once every core has seen every entry.
+fn steady(cores: &Cores, mut operation: impl FnMut(u64)) -> Report {
+    let mut all = || (0..ENTRIES).for_each(&mut operation);
+    cores.run(2, |_, _| all());
+    cores.run(2, |_, _| all())
+}
+
+#[test]
+fn hits_move_no_line() {
+    for size in [2, 80, 192] {
+        with_cores(size, |cores| {
+            for hits in [HitCounting::Off, HitCounting::On] {
+                let cache = cache(hits);
+                let report = steady(cores, |key| {
+                    assert_eq!(cache.get(&key, &epoch::pin()), Some(&key));
+                });
+                assert_eq!(report.transfers(), 0, "{report}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_share_in_a_value_moves_one_line() {
+    with_cores(80, |cores| {
+        let cache = cache(HitCounting::Off);
+        // All cores take the same entry, so that each finds the count in another core's cache.
+        let operation = || assert!(cache.get_arc(&7).is_some());
+        cores.run(2, |_, _| operation());
+        let report = cores.run(10, |_, _| operation());
+        assert!((report.transfers_per_op() - 1.0).abs() < 1e-9, "{report}");
+    });
+}
+
+/// Evictions and insertions cost the cores that do them, and readers of other entries little: the
+/// flags, and the copied buckets.
+#[test]
+fn insertions_disturb_readers_only_in_their_buckets() {
+    with_cores(80, |cores| {
+        let cache = cache(HitCounting::Off);
+        let mut next = ENTRIES;
+        let mut operation = |core: CoreNr| {
+            if core.index() == 0 {
+                cache.insert(next, Arc::new(next), WEIGHT);
+                next += 1;
+            } else {
+                assert!(cache.get(&(core.index() as u64), &epoch::pin()).is_some());
+            }
+        };
+        cores.run(10, |core, _| operation(core));
+        let report = cores.run(100, |core, _| operation(core));
+        assert!(report.transfers_per_op() < 0.1, "{report}");
+    });
+}
