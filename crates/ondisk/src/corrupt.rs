@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::group::GroupDescError;
 use crate::inode::InodeError;
+use crate::jbd2::JournalError;
 use crate::superblock::SuperblockError;
 use crate::types::{GroupNr, InodeNr, PhysBlock};
 
@@ -42,6 +43,9 @@ pub enum CorruptKind {
     /// An inode.
     #[error(transparent)]
     Inode(#[from] InodeError),
+    /// In the journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
 }
 
 impl Corrupt {

@@ -14,15 +14,19 @@
 //! | [`group`] | group descriptors |
 //! | [`inode`] | inodes without what their blocks hold |
 //! | [`time`] | timestamps |
+//! | [`fast_commit`] | the records of the fast-commit area |
+//! | [`jbd2`] | the journal's superblock and the blocks that frame its transactions |
 //! | [`corrupt`] | what was found wrong, and where |
 #![forbid(unsafe_code)]
 
 pub mod checksum;
 pub mod corrupt;
+pub mod fast_commit;
 pub mod features;
 pub mod geometry;
 pub mod group;
 pub mod inode;
+pub mod jbd2;
 pub mod superblock;
 pub mod time;
 pub mod types;

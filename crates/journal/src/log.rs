@@ -1,0 +1,341 @@
+//! **Purpose.** Where the journal's blocks are on which device, and reading them.
+//!
+//! # Model
+//! ```text
+//! internal: the blocks of inode 8, in extents; block 0 is the journal's superblock
+//! external: a device of its own. An ext4 superblock with JOURNAL_DEV at byte 1024, the
+//!           journal's superblock in the next block; journal block n is block n of the device
+//! ```
+//!
+//! # Invariants
+//! A [`JournalMap`] maps every block from 0 to its length, each to a place of its own inside the
+//! device. So walking the log costs no more than the image's own bytes, however hostile it is.
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::jbd2::{JournalBlock, JournalError, JournalSuperblock, RawJournalSuperblock};
+use fourscore_ondisk::{BlockSize, PhysBlock};
+use fourscore_sync::Arc;
+use zerocopy::FromBytes;
+
+use crate::Error;
+
+/// Bytes read ahead at once where most blocks of the log will be looked at.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// Journal blocks that lie one after the other on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalRun {
+    /// The first block of the run, as the journal counts.
+    pub journal_block: JournalBlock,
+    /// The first block of the run, as the device counts.
+    pub block: PhysBlock,
+    /// The length in blocks.
+    pub blocks: u32,
+}
+
+impl JournalRun {
+    fn end(&self) -> u64 {
+        u64::from(self.journal_block.0) + u64::from(self.blocks)
+    }
+
+    fn block_end(&self) -> u64 {
+        self.block.0.saturating_add(u64::from(self.blocks))
+    }
+}
+
+/// Where each block of the journal is.
+#[derive(Clone, Debug)]
+pub struct JournalMap {
+    /// In journal order, without gaps.
+    runs: Vec<JournalRun>,
+    /// The same in device order.
+    by_block: Vec<JournalRun>,
+}
+
+impl JournalMap {
+    /// A map from the extents of the journal's inode, in any order. `blocks` is the length of
+    /// the device they must lie in.
+    ///
+    /// # Errors
+    /// A block before the last one is not mapped, or is mapped outside the device, or shares its
+    /// place with another.
+    pub fn from_runs(
+        runs: impl IntoIterator<Item = JournalRun>,
+        blocks: u64,
+    ) -> Result<Self, JournalError> {
+        let mut runs: Vec<JournalRun> = runs.into_iter().filter(|run| run.blocks != 0).collect();
+        runs.sort_unstable_by_key(|run| run.journal_block);
+        let mut next = 0_u64;
+        for run in &runs {
+            let JournalRun {
+                journal_block,
+                block,
+                ..
+            } = *run;
+            if u64::from(journal_block.0) != next {
+                let hole = u32::try_from(next).unwrap_or(u32::MAX).min(journal_block.0);
+                return Err(JournalError::Hole {
+                    journal_block: JournalBlock(hole),
+                });
+            }
+            if block.0 == 0 || run.block_end() > blocks {
+                return Err(JournalError::MappedOutside {
+                    journal_block,
+                    block,
+                    blocks,
+                });
+            }
+            next = run.end();
+        }
+        let mut by_block = runs.clone();
+        by_block.sort_unstable_by_key(|run| run.block);
+        for pair in by_block.windows(2) {
+            if let [one, two] = pair
+                && one.block_end() > two.block.0
+            {
+                return Err(JournalError::MappedTwice { block: two.block });
+            }
+        }
+        Ok(Self { runs, by_block })
+    }
+
+    /// The map of an external journal: block n is block n of the device.
+    #[must_use]
+    pub fn whole_device(blocks: u32) -> Self {
+        let run = JournalRun {
+            journal_block: JournalBlock(0),
+            block: PhysBlock(0),
+            blocks,
+        };
+        Self {
+            runs: vec![run],
+            by_block: Vec::new(),
+        }
+    }
+
+    /// How many blocks are mapped.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.runs
+            .last()
+            .map_or(0, |run| u32::try_from(run.end()).unwrap_or(u32::MAX))
+    }
+
+    /// Whether nothing is mapped.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Where `journal_block` is, and how many blocks follow one another from there.
+    #[must_use]
+    pub fn locate(&self, journal_block: JournalBlock) -> Option<(PhysBlock, u32)> {
+        let after = self
+            .runs
+            .partition_point(|run| run.journal_block <= journal_block);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        let offset = journal_block.0 - run.journal_block.0;
+        let left = run.blocks.checked_sub(offset).filter(|&left| left > 0)?;
+        Some((PhysBlock(run.block.0 + u64::from(offset)), left))
+    }
+
+    /// Whether a block of the file system is one of the journal's. Never, for an external one.
+    #[must_use]
+    pub fn contains(&self, block: PhysBlock) -> bool {
+        let after = self.by_block.partition_point(|run| run.block <= block);
+        let run = after
+            .checked_sub(1)
+            .and_then(|index| self.by_block.get(index));
+        run.is_some_and(|run| block.0 < run.block_end())
+    }
+}
+
+/// A journal whose superblock was read and checked.
+#[derive(Clone, Debug)]
+pub struct Log {
+    device: Arc<dyn BlockDevice>,
+    block_size: BlockSize,
+    map: JournalMap,
+    superblock: JournalSuperblock,
+}
+
+impl Log {
+    /// Opens a journal kept in a file of the file system on `device`.
+    ///
+    /// # Errors
+    /// The device fails, or the journal's superblock is no good.
+    pub fn open(
+        device: Arc<dyn BlockDevice>,
+        block_size: BlockSize,
+        map: JournalMap,
+    ) -> Result<Self, Error> {
+        Self::read_superblock(device, block_size, map, JournalBlock(0))
+    }
+
+    fn read_superblock(
+        device: Arc<dyn BlockDevice>,
+        block_size: BlockSize,
+        map: JournalMap,
+        at: JournalBlock,
+    ) -> Result<Self, Error> {
+        let (block, _) = map
+            .locate(at)
+            .ok_or(JournalError::Hole { journal_block: at })?;
+        let mut bytes = [0; size_of::<RawJournalSuperblock>()];
+        device
+            .read_at(&mut bytes, block_size.offset(block))
+            .map_err(|source| Error::Io {
+                journal_block: at,
+                source,
+            })?;
+        let raw =
+            RawJournalSuperblock::ref_from_bytes(&bytes).map_err(|_| JournalError::Short {
+                found: bytes.len(),
+                expected: size_of::<RawJournalSuperblock>(),
+            })?;
+        let superblock = JournalSuperblock::try_from(raw)?;
+        let (found, expected) = (superblock.block_size_bytes(), 1 << block_size.bits());
+        if found != expected {
+            return Err(JournalError::BlockSize { found, expected }.into());
+        }
+        let (found, mapped) = (superblock.maxlen(), map.len());
+        if found > mapped {
+            return Err(JournalError::Maxlen { found, mapped }.into());
+        }
+        let first = superblock.log().start;
+        if first <= at {
+            return Err(JournalError::First {
+                found: first.0,
+                maxlen: found,
+            }
+            .into());
+        }
+        Ok(Self {
+            device,
+            block_size,
+            map,
+            superblock,
+        })
+    }
+
+    /// The journal's superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &JournalSuperblock {
+        &self.superblock
+    }
+
+    /// The device the journal is on.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Where the journal's blocks are on that device.
+    #[must_use]
+    pub fn map(&self) -> &JournalMap {
+        &self.map
+    }
+
+    /// The size of its blocks.
+    #[must_use]
+    pub fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// The byte of the device at which `journal_block` begins.
+    #[must_use]
+    pub fn offset(&self, journal_block: JournalBlock) -> Option<u64> {
+        self.map
+            .locate(journal_block)
+            .map(|(block, _)| self.block_size.offset(block))
+    }
+}
+
+/// How much a reader of the log will look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadAhead {
+    /// Nearly every block.
+    Window,
+    /// Few blocks, far from each other.
+    None,
+}
+
+/// Reads the log block by block, in windows where that saves calls.
+#[derive(Debug)]
+pub(crate) struct LogReader<'a> {
+    log: &'a Log,
+    window_blocks: u32,
+    bytes: Vec<u8>,
+    first: JournalBlock,
+    blocks: u32,
+}
+
+impl<'a> LogReader<'a> {
+    pub(crate) fn new(log: &'a Log, read_ahead: ReadAhead) -> Self {
+        let window_blocks = match read_ahead {
+            ReadAhead::Window => WINDOW_BYTES >> log.block_size.bits(),
+            ReadAhead::None => 1,
+        };
+        let window_blocks = u32::try_from(window_blocks).unwrap_or(1).max(1);
+        Self {
+            log,
+            window_blocks,
+            bytes: Vec::new(),
+            first: JournalBlock(0),
+            blocks: 0,
+        }
+    }
+
+    /// The content of `journal_block`.
+    pub(crate) fn read(&mut self, journal_block: JournalBlock) -> Result<&[u8], Error> {
+        let held = journal_block
+            .0
+            .checked_sub(self.first.0)
+            .filter(|&at| at < self.blocks);
+        let index = match held {
+            Some(index) => index,
+            None => {
+                self.fill(journal_block)?;
+                0
+            }
+        };
+        let block_bytes = self.log.block_size.bytes();
+        let at = usize::try_from(index)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(block_bytes);
+        let block = self
+            .bytes
+            .get(at..)
+            .and_then(|rest| rest.get(..block_bytes));
+        block.ok_or(Error::Corrupt(JournalError::Hole { journal_block }))
+    }
+
+    /// Reads a window from `journal_block` on. Where that fails, only the one block that was
+    /// asked for must be readable: the rest may lie past the end of a truncated image.
+    fn fill(&mut self, journal_block: JournalBlock) -> Result<(), Error> {
+        let (block, run) = self
+            .log
+            .map
+            .locate(journal_block)
+            .ok_or(JournalError::Hole { journal_block })?;
+        let offset = self.log.block_size.offset(block);
+        let wanted = run.min(self.window_blocks);
+        self.blocks = 0;
+        if wanted == 1 || self.read_blocks(wanted, offset).is_err() {
+            self.read_blocks(1, offset).map_err(|source| Error::Io {
+                journal_block,
+                source,
+            })?;
+        }
+        self.first = journal_block;
+        Ok(())
+    }
+
+    fn read_blocks(&mut self, blocks: u32, offset: u64) -> std::io::Result<()> {
+        let len = usize::try_from(blocks).unwrap_or(1) << self.log.block_size.bits();
+        self.bytes.resize(len, 0);
+        self.log.device.read_at(&mut self.bytes, offset)?;
+        self.blocks = blocks;
+        Ok(())
+    }
+}

@@ -1,0 +1,344 @@
+//! **Purpose.** The first pass: walks the log once, finds where it ends, and notes every copy
+//! and every revoke block of committed transactions.
+
+use fourscore_ondisk::jbd2::{
+    BlockKind, Commit, Damage, Header, JournalBlock, JournalError, LogChecksums, LogFormat, Tag,
+    TagFlags, TransactionChecksum,
+};
+use fourscore_ondisk::{BlockCount, PhysBlock, Tid};
+
+use crate::Error;
+use crate::log::{Log, LogReader, ReadAhead};
+
+/// A place in the log, counted in blocks from `s_start` around the ring.
+pub(super) type Position = u32;
+
+/// Block numbers have 48 bits in ext4; the bits above carry flags here.
+const BLOCK_BITS: u64 = (1 << 48) - 1;
+const ESCAPED: u64 = 1 << 63;
+const MISMATCHED: u64 = 1 << 62;
+
+/// A copy in the log, in 16 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Logged {
+    block_and_flags: u64,
+    /// Where the copy is.
+    pub(super) position: Position,
+    /// On the first copy of each block: copies before this position are revoked.
+    pub(super) revoked_to: Position,
+}
+
+impl Logged {
+    pub(super) fn block(&self) -> PhysBlock {
+        PhysBlock(self.block_and_flags & BLOCK_BITS)
+    }
+
+    pub(super) fn is_escaped(&self) -> bool {
+        self.block_and_flags & ESCAPED != 0
+    }
+
+    /// Whether the copy does not match the checksum of its tag.
+    pub(super) fn is_mismatched(&self) -> bool {
+        self.block_and_flags & MISMATCHED != 0
+    }
+}
+
+/// A revoke block, and the end of the transaction it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RevokeBlock {
+    pub(super) position: Position,
+    pub(super) transaction_end: Position,
+}
+
+/// The log as a ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ring {
+    first: u32,
+    blocks: u32,
+    start: u32,
+}
+
+impl Ring {
+    fn new(log: &Log, start: JournalBlock) -> Self {
+        let ring = log.superblock().log();
+        let (first, end) = (ring.start.0, ring.end.0);
+        Self {
+            first,
+            blocks: end.saturating_sub(first),
+            start: start.0.saturating_sub(first),
+        }
+    }
+
+    /// The block at `position`; positions past one turn wrap.
+    pub(super) fn block(&self, position: Position) -> JournalBlock {
+        let blocks = u64::from(self.blocks.max(1));
+        let index = (u64::from(self.start) + u64::from(position)) % blocks;
+        JournalBlock(self.first.saturating_add(u32::try_from(index).unwrap_or(0)))
+    }
+}
+
+/// What the scan found.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    pub(super) ring: Ring,
+    pub(super) first_tid: Tid,
+    /// In log order.
+    pub(super) copies: Vec<Logged>,
+    /// In log order.
+    pub(super) revoke_blocks: Vec<RevokeBlock>,
+    /// Where each committed transaction ends.
+    pub(super) ends: Vec<Position>,
+    pub(super) damage: Option<(Tid, Damage)>,
+}
+
+/// Walks the log from `start`.
+pub(super) fn scan(log: &Log, start: JournalBlock, blocks: BlockCount) -> Result<Scanned, Error> {
+    let format = log.superblock().log_format();
+    let read_ahead = match format.checksums {
+        LogChecksums::None => ReadAhead::None,
+        _ => ReadAhead::Window,
+    };
+    let first_tid = log.superblock().sequence();
+    let mut scan = Scan {
+        log,
+        format,
+        blocks,
+        reader: LogReader::new(log, read_ahead),
+        position: 0,
+        tid: first_tid,
+        last_commit_sec: 0,
+        open: Open::default(),
+        tags: Vec::new(),
+        found: Scanned {
+            ring: Ring::new(log, start),
+            first_tid,
+            copies: Vec::new(),
+            revoke_blocks: Vec::new(),
+            ends: Vec::new(),
+            damage: None,
+        },
+    };
+    while scan.step()? == Step::Continue {}
+    Ok(scan.into_committed())
+}
+
+/// Whether the log goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Continue,
+    End,
+}
+
+/// The transaction the scan is in: it counts only once its commit block is found.
+#[derive(Debug, Default)]
+struct Open {
+    /// A framing block that does not match its checksum.
+    damage: Option<Damage>,
+    /// A copy that must not be: an error if the transaction is committed.
+    forbidden: Option<JournalError>,
+    /// Version 1: over the descriptors and copies so far.
+    checksum: TransactionChecksum,
+    copies: usize,
+    revoke_blocks: usize,
+}
+
+struct Scan<'a> {
+    log: &'a Log,
+    format: LogFormat,
+    blocks: BlockCount,
+    reader: LogReader<'a>,
+    position: Position,
+    /// The transaction expected next.
+    tid: Tid,
+    last_commit_sec: u64,
+    open: Open,
+    /// The tags of the descriptor at hand; kept for its allocation.
+    tags: Vec<Tag>,
+    found: Scanned,
+}
+
+impl Scan<'_> {
+    /// Looks at the next framing block and what belongs to it.
+    fn step(&mut self) -> Result<Step, Error> {
+        let Some(journal_block) = self.advance() else {
+            return Ok(Step::End);
+        };
+        let block = self.reader.read(journal_block)?;
+        let Some(header) = Header::read(block).filter(|header| header.tid == self.tid) else {
+            return Ok(Step::End);
+        };
+        match header.kind {
+            BlockKind::Descriptor => {
+                if let Err(mismatch) = self.format.verify_tail(block) {
+                    let damage = Damage::Descriptor {
+                        journal_block,
+                        mismatch,
+                    };
+                    self.open.damage.get_or_insert(damage);
+                }
+                self.tags.clear();
+                self.tags.extend(self.format.tags(block));
+                if self.format.checksums == LogChecksums::V1 {
+                    self.open.checksum.update(block);
+                }
+                self.copies()
+            }
+            BlockKind::Revoke => {
+                if let Err(mismatch) = self.format.verify_tail(block) {
+                    let damage = Damage::Revoke {
+                        journal_block,
+                        mismatch,
+                    };
+                    self.open.damage.get_or_insert(damage);
+                }
+                let position = self.position - 1;
+                self.found.revoke_blocks.push(RevokeBlock {
+                    position,
+                    transaction_end: 0,
+                });
+                self.open.revoke_blocks += 1;
+                Ok(Step::Continue)
+            }
+            BlockKind::Commit => {
+                let Some(commit) = Commit::read(block) else {
+                    return Ok(Step::End);
+                };
+                let check = match self.format.checksums {
+                    LogChecksums::V1 => commit.verify_transaction(&self.open.checksum),
+                    _ => self.format.verify_commit(block),
+                };
+                let damage = check.map_err(|mismatch| Damage::Commit {
+                    journal_block,
+                    mismatch,
+                });
+                self.commit(&commit, damage.err())
+            }
+            BlockKind::SuperblockV1 | BlockKind::SuperblockV2 | BlockKind::Unknown(_) => {
+                Ok(Step::End)
+            }
+        }
+    }
+
+    /// The block at the scan's position, which moves on; `None` after one turn of the ring.
+    fn advance(&mut self) -> Option<JournalBlock> {
+        if self.position >= self.found.ring.blocks {
+            return None;
+        }
+        let journal_block = self.found.ring.block(self.position);
+        self.position += 1;
+        Some(journal_block)
+    }
+
+    /// Notes the copies that the tags at hand describe.
+    fn copies(&mut self) -> Result<Step, Error> {
+        for index in 0..self.tags.len() {
+            let Some(&tag) = self.tags.get(index) else {
+                break;
+            };
+            let Some(journal_block) = self.advance() else {
+                return Ok(Step::End);
+            };
+            let mut block_and_flags = tag.block.0 & BLOCK_BITS;
+            if self.format.checksums != LogChecksums::None {
+                let copy = self.reader.read(journal_block)?;
+                if !self.format.copy_matches(&tag, self.tid, copy) {
+                    block_and_flags |= MISMATCHED;
+                }
+                if self.format.checksums == LogChecksums::V1 {
+                    self.open.checksum.update(copy);
+                }
+            }
+            if tag.flags.contains(TagFlags::ESCAPE) {
+                block_and_flags |= ESCAPED;
+            }
+            if let Some(error) = self.forbid(tag.block, journal_block) {
+                self.open.forbidden.get_or_insert(error);
+            }
+            let position = self.position - 1;
+            self.found.copies.push(Logged {
+                block_and_flags,
+                position,
+                revoked_to: 0,
+            });
+            self.open.copies += 1;
+        }
+        Ok(Step::Continue)
+    }
+
+    /// Why `block` must not be written by a replay, if it must not.
+    fn forbid(&self, block: PhysBlock, journal_block: JournalBlock) -> Option<JournalError> {
+        let (tid, blocks) = (self.tid, self.blocks.0);
+        if block.0 >= blocks || block.0 > BLOCK_BITS {
+            return Some(JournalError::CopyOutside {
+                tid,
+                journal_block,
+                block,
+                blocks,
+            });
+        }
+        let inside = self.log.map().contains(block);
+        inside.then_some(JournalError::CopyInJournal {
+            tid,
+            journal_block,
+            block,
+        })
+    }
+
+    /// Ends the open transaction, with what its commit block says and what is wrong with that
+    /// block or (version 1) with the transaction.
+    fn commit(&mut self, commit: &Commit, damage: Option<Damage>) -> Result<Step, Error> {
+        let open = std::mem::take(&mut self.open);
+        let damage = open.damage.or(damage);
+        let stale = commit.commit_sec < self.last_commit_sec;
+        match (damage, self.found.damage) {
+            (Some(_), _) | (_, Some(_)) if stale => {
+                self.forget(&open);
+                return Ok(Step::End);
+            }
+            (None, None) => {
+                if let Some(error) = open.forbidden {
+                    return Err(error.into());
+                }
+                let revoke_blocks = self.found.revoke_blocks.iter_mut().rev();
+                for revoke_block in revoke_blocks.take(open.revoke_blocks) {
+                    revoke_block.transaction_end = self.position;
+                }
+                self.found.ends.push(self.position);
+                self.last_commit_sec = commit.commit_sec;
+            }
+            (Some(damage), None) => {
+                self.forget(&open);
+                self.found.damage = Some((self.tid, damage));
+            }
+            // Two transactions in a row that do not match: still nothing valid after the first.
+            (Some(_), Some(_)) => self.forget(&open),
+            (None, Some((tid, damage))) => {
+                return Err(JournalError::Damaged {
+                    tid,
+                    damage,
+                    later: self.tid,
+                }
+                .into());
+            }
+        }
+        self.tid = self.tid.next();
+        Ok(Step::Continue)
+    }
+
+    /// Drops what was noted for a transaction that does not count.
+    fn forget(&mut self, open: &Open) {
+        let found = &mut self.found;
+        found
+            .copies
+            .truncate(found.copies.len().saturating_sub(open.copies));
+        let revoke_blocks = found.revoke_blocks.len().saturating_sub(open.revoke_blocks);
+        found.revoke_blocks.truncate(revoke_blocks);
+    }
+
+    /// What was found, without the transaction that was still open when the log ended.
+    fn into_committed(mut self) -> Scanned {
+        let open = std::mem::take(&mut self.open);
+        self.forget(&open);
+        self.found
+    }
+}

@@ -1,0 +1,72 @@
+//! **Purpose.** Revoke blocks: after the header a byte count and that many bytes of block
+//! numbers, whose copies logged up to this transaction must not be replayed.
+
+use super::{BlockNumbers, JournalBlock, JournalError, LogFormat, RawHeader, be32};
+use crate::types::{PhysBlock, Tid};
+
+/// Where the first record lies: after the header and `r_count`.
+pub const REVOKE_HEADER_BYTES: usize = size_of::<RawHeader>() + 4;
+
+impl LogFormat {
+    /// Bytes of one revoke record.
+    #[must_use]
+    pub fn revoke_bytes(&self) -> usize {
+        match self.block_numbers {
+            BlockNumbers::Narrow => 4,
+            BlockNumbers::Wide => 8,
+        }
+    }
+
+    /// The records of a revoke block; `place` is for the error, which says that `r_count`
+    /// reaches past the block.
+    pub fn revokes<'a>(
+        &self,
+        block: &'a [u8],
+        place: (Tid, JournalBlock),
+    ) -> Result<Revokes<'a>, JournalError> {
+        let end = block.len().saturating_sub(self.tail_bytes());
+        let r_count = be32(block, size_of::<RawHeader>()).ok_or(JournalError::Short {
+            found: block.len(),
+            expected: REVOKE_HEADER_BYTES,
+        })?;
+        let used = usize::try_from(r_count)
+            .ok()
+            .filter(|&used| used <= end)
+            .ok_or_else(|| {
+                let (tid, journal_block) = place;
+                let limit = u32::try_from(end).unwrap_or(u32::MAX);
+                JournalError::RevokeCount {
+                    tid,
+                    journal_block,
+                    found: r_count,
+                    limit,
+                }
+            })?;
+        let records = block.get(REVOKE_HEADER_BYTES..used).unwrap_or(&[]);
+        Ok(Revokes {
+            record_bytes: self.revoke_bytes(),
+            rest: records,
+        })
+    }
+}
+
+/// An iterator over the block numbers of one revoke block. A last, incomplete record is left out.
+#[derive(Clone, Debug)]
+pub struct Revokes<'a> {
+    record_bytes: usize,
+    rest: &'a [u8],
+}
+
+impl Iterator for Revokes<'_> {
+    type Item = PhysBlock;
+
+    fn next(&mut self) -> Option<PhysBlock> {
+        let (record, rest) = self.rest.split_at_checked(self.record_bytes)?;
+        self.rest = rest;
+        Some(PhysBlock(
+            record
+                .iter()
+                .fold(0, |number, &byte| number << 8 | u64::from(byte)),
+        ))
+    }
+}
