@@ -343,14 +343,14 @@ impl Default for FastCommitChecksum {
 impl FastCommitChecksum {
     /// Adds a record other than a TAIL.
     pub fn update(&mut self, record: &RecordBytes<'_>) {
-        self.0 = self.0.add(record.bytes);
+        self.0 = self.0.update(record.bytes);
     }
 
     /// The value the TAIL that follows must hold.
     #[must_use]
     pub fn at_tail(&self, tail: &RecordBytes<'_>) -> u32 {
         self.0
-            .add(tail.bytes.get(..TAIL_COVERED_BYTES).unwrap_or(tail.bytes))
+            .update(tail.bytes.get(..TAIL_COVERED_BYTES).unwrap_or(tail.bytes))
             .value()
     }
 }

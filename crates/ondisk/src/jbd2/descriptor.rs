@@ -74,7 +74,11 @@ impl LogFormat {
     /// the log; 0 without checksums in tags.
     #[must_use]
     pub fn copy_checksum(&self, tid: Tid, copy: &[u8]) -> u32 {
-        let of = |seed| Crc32c::from_state(seed).add(&tid.0.to_be_bytes()).add(copy);
+        let of = |seed| {
+            Crc32c::from_state(seed)
+                .update(&tid.0.to_be_bytes())
+                .update(copy)
+        };
         match self.checksums {
             LogChecksums::None | LogChecksums::V1 => 0,
             LogChecksums::V2 { seed } => u32::from(of(seed).low16()),

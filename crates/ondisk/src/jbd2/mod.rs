@@ -392,9 +392,9 @@ fn crc32c_without(seed: u32, block: &[u8], at: usize) -> u32 {
     let (before, rest) = block.split_at(at.min(block.len()));
     let after = rest.get(4..).unwrap_or(&[]);
     Crc32c::from_state(seed)
-        .add(before)
-        .add(&[0; 4])
-        .add(after)
+        .update(before)
+        .update(&[0; 4])
+        .update(after)
         .value()
 }
 

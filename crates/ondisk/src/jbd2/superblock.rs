@@ -360,7 +360,7 @@ impl JournalSuperblock {
     #[must_use]
     pub fn log_format(&self) -> LogFormat {
         let incompat = self.incompat();
-        let seed = Crc32c::START.add(&self.raw.s_uuid).value();
+        let seed = Crc32c::START.update(&self.raw.s_uuid).value();
         let checksums = if incompat.contains(JournalIncompat::CSUM_V3) {
             LogChecksums::V3 { seed }
         } else if incompat.contains(JournalIncompat::CSUM_V2) {

@@ -1,0 +1,232 @@
+//! Images with a log that the kernel wrote.
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fourscore_journal::{JournalMap, JournalRun};
+use fourscore_ondisk::jbd2::JournalBlock;
+use fourscore_ondisk::{BlockSize, PhysBlock};
+use tempfile::TempDir;
+
+/// Whether this machine lets the test run; says what is missing otherwise. On CI a missing tool
+/// is a failure.
+pub fn can_run(programs: &[&str]) -> bool {
+    let mut missing: Vec<&str> = programs
+        .iter()
+        .copied()
+        .filter(|program| find(program).is_none())
+        .collect();
+    if programs.contains(&"losetup") && !rustix_is_root() {
+        missing.push("root");
+    }
+    if missing.is_empty() {
+        return true;
+    }
+    let message = format!("SKIPPED: needs {}", missing.join(", "));
+    assert!(std::env::var_os("CI").is_none(), "{message}");
+    eprintln!("{message}");
+    false
+}
+
+fn rustix_is_root() -> bool {
+    run("id", &["-u"], &[0]).trim() == "0"
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let dirs = path
+        .split(':')
+        .chain(["/sbin", "/usr/sbin", "/bin", "/usr/bin"]);
+    dirs.map(|dir| Path::new(dir).join(program))
+        .find(|file| file.is_file())
+}
+
+/// Runs a program to its end and gives its output; panics unless it exits with one of `exits`.
+pub fn run(program: &str, args: &[&str], exits: &[i32]) -> String {
+    let path = find(program).unwrap_or_else(|| PathBuf::from(program));
+    let output = Command::new(path).args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ended = output
+        .status
+        .code()
+        .is_some_and(|code| exits.contains(&code));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        ended,
+        "{program} {args:?}: {:?}\n{text}{errors}",
+        output.status
+    );
+    text
+}
+
+/// What happens to the log when the file system is shut down.
+#[derive(Clone, Copy, Debug)]
+pub enum Crash {
+    /// It stays as it is.
+    KeepLog,
+    /// What is running is committed first.
+    FlushLog,
+}
+
+/// An image file in a directory of its own.
+pub struct Image {
+    pub dir: TempDir,
+    pub path: PathBuf,
+}
+
+impl Image {
+    pub fn make(mke2fs: &[&str], size: &str) -> Self {
+        let shm = Path::new("/dev/shm");
+        let dir = if shm.is_dir() {
+            TempDir::new_in(shm)
+        } else {
+            TempDir::new()
+        }
+        .unwrap();
+        let path = dir.path().join("image");
+        let mut args = vec!["-q", "-F"];
+        args.extend(if mke2fs.contains(&"-t") {
+            &[][..]
+        } else {
+            &["-t", "ext4"]
+        });
+        args.extend(if mke2fs.contains(&"-b") {
+            &[][..]
+        } else {
+            &["-b", "4096"]
+        });
+        args.extend(mke2fs);
+        args.extend([path.to_str().unwrap(), size]);
+        run("mke2fs", &args, &[0]);
+        Self { dir, path }
+    }
+
+    /// A copy in a directory of its own.
+    pub fn copy(&self, name: &str) -> Self {
+        let parent = self.dir.path().parent().unwrap();
+        let dir = TempDir::new_in(parent).unwrap();
+        let path = dir.path().join(name);
+        fs::copy(&self.path, &path).unwrap();
+        Self { dir, path }
+    }
+
+    fn debugfs(&self, request: &str) -> String {
+        run(
+            "debugfs",
+            &["-R", request, self.path.to_str().unwrap()],
+            &[0],
+        )
+    }
+
+    pub fn block_size(&self) -> BlockSize {
+        let stats = self.debugfs("stats -h");
+        let line = stats
+            .lines()
+            .find(|line| line.starts_with("Block size:"))
+            .unwrap();
+        let bytes: usize = line.split_whitespace().last().unwrap().parse().unwrap();
+        (0..=6)
+            .filter_map(BlockSize::from_log)
+            .find(|size| size.bytes() == bytes)
+            .unwrap()
+    }
+
+    /// The map of the journal's inode, from what debugfs prints: `(0-1023):33-1056, (1024):..`.
+    pub fn journal_map(&self) -> JournalMap {
+        let stat = self.debugfs("stat <8>");
+        let runs = stat.split_whitespace().filter_map(|word| {
+            let (logical, physical) = word
+                .trim_end_matches(',')
+                .strip_prefix('(')?
+                .split_once("):")?;
+            let (first, last) = logical.split_once('-').unwrap_or((logical, logical));
+            let block = physical.split('-').next()?.parse().ok()?;
+            let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+            Some(JournalRun {
+                journal_block: JournalBlock(first),
+                block: PhysBlock(block),
+                blocks: last - first + 1,
+            })
+        });
+        let blocks = fs::metadata(&self.path).unwrap().len() >> self.block_size().bits();
+        JournalMap::from_runs(runs.collect::<Vec<_>>(), blocks).unwrap()
+    }
+
+    /// Mounts the image, lets `load` work on it, and shuts the file system down as a crash would.
+    pub fn crash(&self, options: &str, crash: Crash, load: impl FnOnce(&Path)) {
+        let mount = Mount::new(self, options);
+        load(&mount.dir);
+        let dir = mount.dir.to_str().unwrap();
+        let shutdown = match crash {
+            Crash::KeepLog => "shutdown",
+            Crash::FlushLog => "shutdown -f",
+        };
+        run("xfs_io", &["-x", "-c", shutdown, dir], &[0]);
+    }
+}
+
+/// A mounted image; unmounted when dropped.
+pub struct Mount {
+    pub dir: PathBuf,
+}
+
+impl Mount {
+    pub fn new(image: &Image, options: &str) -> Self {
+        let dir = image.dir.path().join("mnt");
+        fs::create_dir_all(&dir).unwrap();
+        let options = format!("loop,{options}");
+        let (from, to) = (image.path.to_str().unwrap(), dir.to_str().unwrap());
+        run("mount", &["-o", &options, from, to], &[0]);
+        Self { dir }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let status = Command::new("umount").arg(&self.dir).status();
+        if !status.is_ok_and(|status| status.success()) {
+            eprintln!("could not unmount {}", self.dir.display());
+        }
+    }
+}
+
+/// Several transactions with every kind of change to metadata. Ends with changes that no sync
+/// followed.
+pub fn churn(root: &Path) {
+    let dir = root.join("churn");
+    fs::create_dir(&dir).unwrap();
+    let sync = || run("sync", &["-f", root.to_str().unwrap()], &[0]);
+    // Blocks that begin with the journal's magic number.
+    let mut magic = vec![0x42; 24 << 10];
+    for block in magic.chunks_mut(1024) {
+        block[..4].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
+    }
+    for nr in 0..120 {
+        fs::write(
+            dir.join(format!("file{nr}")),
+            vec![nr; usize::from(nr) * 40],
+        )
+        .unwrap();
+    }
+    sync();
+    for round in 0..4 {
+        fs::write(dir.join(format!("magic{round}")), &magic).unwrap();
+        let deep = dir.join(format!("dir{round}"));
+        fs::create_dir(&deep).unwrap();
+        for nr in 0..60 {
+            let name = format!("a rather long name, so that blocks fill quickly {nr}");
+            fs::write(deep.join(name), b"x").unwrap();
+        }
+        sync();
+        // Freed directory blocks and, with data=journal, file blocks are revoked.
+        fs::remove_dir_all(&deep).unwrap();
+        fs::remove_file(dir.join(format!("file{round}"))).unwrap();
+        fs::write(dir.join(format!("new{round}")), vec![0x77; 9000]).unwrap();
+        fs::hard_link(dir.join("file50"), dir.join(format!("link{round}"))).unwrap();
+        std::os::unix::fs::symlink("target", dir.join(format!("symlink{round}"))).unwrap();
+        sync();
+    }
+    fs::write(dir.join("not synced"), b"lost").unwrap();
+}
