@@ -127,6 +127,19 @@ impl Batch {
         self.requests.is_empty()
     }
 
+    pub(crate) fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
+    /// Adds `by_bytes` to every offset; the caller has checked that none overflows.
+    pub(crate) fn move_by(&mut self, by_bytes: u64) {
+        for request in &mut self.requests {
+            if let Request::Read { offset, .. } | Request::Write { offset, .. } = request {
+                *offset += by_bytes;
+            }
+        }
+    }
+
     pub(crate) fn into_requests(self) -> Vec<Request> {
         self.requests
     }

@@ -9,6 +9,8 @@
 //! | [`open`] | from a path to a device, by what the path turns out to be |
 //! | [`file`] | image files and block devices of the host |
 //! | [`ram`] | memory, sparse |
+//! | [`window`] | a part of another device, or all of it read-only |
+//! | [`overlay`] | a device some of whose blocks come from elsewhere |
 //! | [`buffer`] | one metadata block: read without a lock, changed by copy, sealed |
 //! | [`buffer_cache`] | the metadata blocks of one file system, within a byte budget |
 //! | `loading` | who is bringing which block into the cache right now |
@@ -23,8 +25,10 @@ mod host_io;
 pub mod io_buf;
 mod loading;
 pub mod open;
+pub mod overlay;
 pub mod ram;
 mod raw;
+pub mod window;
 
 pub use batch::{Batch, InFlight, Outcome, Poll};
 pub use buffer::{Buffer, Joined, Retire, Retired, Sealed, Structure, VerifiedAs};
@@ -35,4 +39,6 @@ pub use file::FileDevice;
 pub use fourscore_cache::HitCounting;
 pub use io_buf::IoBuf;
 pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
+pub use overlay::{Content, OverlaidBlock, OverlayDevice};
 pub use ram::RamDevice;
+pub use window::Window;
