@@ -6,11 +6,16 @@
 
 use std::fmt;
 
+use crate::blockmap::BlockMapError;
+use crate::dirent::DirentError;
+use crate::extent::ExtentError;
 use crate::group::GroupDescError;
+use crate::htree::HtreeError;
 use crate::inode::InodeError;
 use crate::jbd2::JournalError;
 use crate::superblock::SuperblockError;
 use crate::types::{GroupNr, InodeNr, PhysBlock};
+use crate::xattr::XattrError;
 
 /// Disk content that breaks the format: what, and where as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +51,21 @@ pub enum CorruptKind {
     /// In the journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// A node of an extent tree.
+    #[error(transparent)]
+    Extent(#[from] ExtentError),
+    /// A block of pointers of a file without extents.
+    #[error(transparent)]
+    BlockMap(#[from] BlockMapError),
+    /// A directory block.
+    #[error(transparent)]
+    Dirent(#[from] DirentError),
+    /// An index block of a hashed directory.
+    #[error(transparent)]
+    Htree(#[from] HtreeError),
+    /// Extended attributes.
+    #[error(transparent)]
+    Xattr(#[from] XattrError),
 }
 
 impl Corrupt {

@@ -17,19 +17,33 @@
 //! | [`fast_commit`] | the records of the fast-commit area |
 //! | [`jbd2`] | the journal's superblock and the blocks that frame its transactions |
 //! | [`corrupt`] | what was found wrong, and where |
+//! | [`extent`] | nodes of extent trees |
+//! | [`blockmap`] | direct to triple indirect blocks of files without extents |
+//! | [`dirent`] | directory blocks with entries |
+//! | [`htree`] | index blocks of hashed directories |
+//! | [`dirhash`] | the hashes of names |
+//! | [`xattr`] | extended attributes in inodes, blocks and inodes of their own |
 #![forbid(unsafe_code)]
 
+pub mod blockmap;
 pub mod checksum;
 pub mod corrupt;
+pub mod dirent;
+pub mod dirhash;
+pub mod extent;
 pub mod fast_commit;
 pub mod features;
 pub mod geometry;
 pub mod group;
+pub mod htree;
 pub mod inode;
 pub mod jbd2;
+#[cfg(test)]
+mod oracle;
 pub mod superblock;
 pub mod time;
 pub mod types;
+pub mod xattr;
 
 pub use checksum::{ChecksumMismatch, ChecksumSeed, Crc32c, InodeGeneration, InodeSeed};
 pub use corrupt::{Corrupt, CorruptKind, Place};

@@ -1,0 +1,158 @@
+//! **Purpose.** Images made by e2fsprogs, from which the tests of this crate take real blocks.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tempfile::NamedTempFile;
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use crate::checksum::{ChecksumSeed, InodeGeneration, InodeSeed};
+use crate::types::{BlockSize, InodeNr, LogicalBlock, PhysBlock};
+
+const UUID: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
+const UUID_BYTES: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+
+/// An image in a temporary file.
+pub(crate) struct Image {
+    file: NamedTempFile,
+    block_size: BlockSize,
+}
+
+/// A block or part of one as it is in the image.
+pub(crate) type Bytes = Vec<u8>;
+
+/// Runs a program and gives what it printed; `None`, said aloud, where it is not installed.
+fn run(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .output();
+    match output {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Err(error) => {
+            eprintln!("SKIPPED: {program} cannot be run: {error}");
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "{program} must be there on CI"
+            );
+            None
+        }
+    }
+}
+
+impl Image {
+    /// Makes an image of `mebibytes` with a tree in it; `None` where e2fsprogs are missing.
+    pub(crate) fn make(args: &[&str], tree: &Path, mebibytes: u64) -> Option<Self> {
+        let file = NamedTempFile::new().unwrap();
+        file.as_file().set_len(mebibytes << 20).unwrap();
+        let path = file.path().to_str().unwrap().to_owned();
+        let mut all = vec![
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-U",
+            UUID,
+            "-d",
+            tree.to_str().unwrap(),
+        ];
+        all.extend(args);
+        all.push(&path);
+        run("mke2fs", &all)?;
+        let mut image = Self {
+            file,
+            block_size: BlockSize::from_log(0).unwrap(),
+        };
+        let superblock = image.bytes(1024, 1024);
+        image.block_size = BlockSize::from_log(le32(&superblock, 0x18)).unwrap();
+        Some(image)
+    }
+
+    fn path(&self) -> String {
+        self.file.path().to_str().unwrap().to_owned()
+    }
+
+    /// Runs e2fsck, which may also rewrite the image.
+    pub(crate) fn e2fsck(&self, args: &[&str]) {
+        let path = self.path();
+        run("e2fsck", &[args, &[path.as_str()]].concat()).unwrap();
+    }
+
+    /// Runs requests of debugfs and gives what it printed.
+    pub(crate) fn debugfs(&self, requests: &str) -> String {
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(requests.as_bytes()).unwrap();
+        run(
+            "debugfs",
+            &["-w", "-f", file.path().to_str().unwrap(), &self.path()],
+        )
+        .unwrap()
+    }
+
+    pub(crate) fn bytes(&self, offset: u64, length: usize) -> Bytes {
+        use std::os::unix::fs::FileExt as _;
+        let mut bytes = vec![0; length];
+        self.file
+            .as_file()
+            .read_exact_at(&mut bytes, offset)
+            .unwrap();
+        bytes
+    }
+
+    pub(crate) fn block(&self, block: PhysBlock) -> Bytes {
+        self.bytes(self.block_size.offset(block), self.block_size.bytes())
+    }
+
+    pub(crate) fn seed(&self) -> ChecksumSeed {
+        ChecksumSeed::from_uuid(&UUID_BYTES)
+    }
+
+    /// The inode of a path.
+    pub(crate) fn inode_nr(&self, path: &str) -> InodeNr {
+        let output = self.debugfs(&format!("stat {path}\n"));
+        InodeNr(number_after(&output, "Inode: "))
+    }
+
+    /// The raw inode of 256 bytes, and the seed of its checksums.
+    pub(crate) fn inode(&self, nr: InodeNr) -> (Bytes, InodeSeed) {
+        let output = self.debugfs(&format!("imap <{nr}>\n"));
+        let block = PhysBlock(number_after::<u64>(&output, "located at block "));
+        let offset = output.split("offset 0x").nth(1).unwrap();
+        let offset = u64::from_str_radix(offset.trim(), 16).unwrap();
+        let raw = self.bytes(self.block_size.offset(block) + offset, 256);
+        let seed = self.seed().for_inode(nr, InodeGeneration(le32(&raw, 0x64)));
+        (raw, seed)
+    }
+
+    /// Where debugfs says that a block of a file is; `None` for a hole.
+    pub(crate) fn map(&self, inode: InodeNr, logical: LogicalBlock) -> Option<PhysBlock> {
+        let output = self.debugfs(&format!("bmap <{inode}> {logical}\n"));
+        let last = output.lines().last().unwrap().trim();
+        let block = PhysBlock(last.parse().unwrap_or_else(|_| panic!("{output}")));
+        (block.0 != 0).then_some(block)
+    }
+}
+
+/// A 32-bit field.
+pub(crate) fn le32(bytes: &[u8], at: usize) -> u32 {
+    U32::ref_from_prefix(&bytes[at..]).unwrap().0.get()
+}
+
+/// The number that follows a text.
+pub(crate) fn number_after<N: std::str::FromStr>(output: &str, text: &str) -> N {
+    let rest = output
+        .split(text)
+        .nth(1)
+        .unwrap_or_else(|| panic!("no {text:?} in {output}"));
+    let digits: String = rest
+        .trim_start()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits
+        .parse()
+        .ok()
+        .unwrap_or_else(|| panic!("no number after {text:?} in {output}"))
+}
