@@ -24,7 +24,8 @@ const SYNC_NAMES: &[&str] = &[
 ];
 
 /// What of `std::thread` everybody may use.
-const HARMLESS_THREAD_FUNCTIONS: &[&str] = &["sleep", "available_parallelism", "panicking"];
+const HARMLESS_THREAD_FUNCTIONS: &[&str] =
+    &["sleep", "available_parallelism", "panicking", "current"];
 
 /// `sync-door`: nobody but the crate `sync` names locks, atomics, threads or their crates.
 /// Otherwise the shuttle and counting builds would not see them. xtask is not part of any of these

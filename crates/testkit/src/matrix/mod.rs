@@ -1,0 +1,307 @@
+//! **Purpose.** The named image configurations that everything is tested on: feature sets, block
+//! sizes and inode sizes.
+//!
+//! **Model.** A [`Config`] is what mke2fs is told, plus what is done after the tree is in: some
+//! features (quota without a quota format in the kernel, casefold without its Unicode tables) make
+//! the kernel refuse to write or to mount at all, so they are switched on last, by tune2fs or
+//! debugfs, when the kernel has already filled the image. What this kernel can do with the finished
+//! image is [`Config::kernel`].
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`table`] | the list |
+//!
+//! `FOURSCORE_CONFIGS=ext4-1k,quota` restricts a run to these names, for work on one of them.
+
+mod table;
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use fourscore_sync::atomic::{AtomicUsize, Ordering};
+use fourscore_sync::{Mutex, thread};
+
+use crate::image::{Image, MiB};
+use crate::mount::{Access, KernelMount};
+use crate::populate::{self, Tree};
+use crate::{oracle, tools};
+
+/// How far a kernel's mount of an image can serve as the oracle for all of its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kernel {
+    /// Not mount it.
+    Refuses,
+    /// Mount it read-only.
+    Reads,
+    /// Mount it read-write.
+    Writes,
+}
+
+/// Something that not every kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KernelNeed {
+    /// `CONFIG_UNICODE`; without it casefold images are refused.
+    Casefold,
+    /// `CONFIG_FS_VERITY`; without it files with verity are not opened.
+    Verity,
+    /// The keys of encrypted files, which nobody has any more: the kernel shows their names in an
+    /// encoding of its own and does not open them.
+    Keys,
+    /// `CONFIG_QFMT_V2`; without it images with quota are mounted read-only.
+    QuotaFormat,
+}
+
+/// One command that finishes an image after the tree is in.
+#[derive(Clone, Copy, Debug)]
+enum Finish {
+    /// `tune2fs` with arguments.
+    Tune(&'static [&'static str]),
+    /// Commands of `debugfs -w`.
+    Debugfs(&'static [&'static str]),
+    /// `e2fsck -fyD`: all directories are packed and indexed anew.
+    Rehash,
+}
+
+/// A named way to make an image.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A unique name, `[a-z0-9-]`.
+    pub name: &'static str,
+    /// The block size in bytes, 1024 to 65536.
+    pub block_size_bytes: u32,
+    /// The inode size in bytes, 128 to the block size.
+    pub inode_size_bytes: u32,
+    /// The size of the image.
+    pub size: MiB,
+    /// How many entries the large directory of the populated tree gets.
+    pub entries: u32,
+    /// Into how many pieces the most fragmented file is cut.
+    pub fragments: u32,
+    mke2fs: &'static [&'static str],
+    finish: &'static [Finish],
+    needs: &'static [KernelNeed],
+}
+
+/// An image with a tree in it.
+#[derive(Debug)]
+pub struct Populated {
+    /// The image, unmounted and clean.
+    pub image: Image,
+    /// What is in it.
+    pub tree: Tree,
+    /// Where the kernel cannot mount the image itself because of its block size: an image that it
+    /// can mount, with the tree that `mke2fs -d` copied. Names, types, modes, owners, links,
+    /// contents and xattrs are the same in both; times, inode numbers and flags are not.
+    pub stage: Option<Image>,
+}
+
+impl Config {
+    /// The image without a tree, all features on.
+    ///
+    /// # Errors
+    /// If a tool is missing or refuses.
+    pub fn empty(&self) -> Result<Image> {
+        let image = self.base(None)?;
+        self.finish(&image)?;
+        Ok(image)
+    }
+
+    /// The image with a rich tree in it, e2fsck-clean: written by the kernel where it can, else by
+    /// `mke2fs -d` from a tree that the kernel keeps on an image of another configuration. Needs
+    /// [`tools::Need::KernelMount`].
+    ///
+    /// # Errors
+    /// If a tool is missing or refuses, or e2fsck finds a fault in what was made.
+    pub fn populated(&self) -> Result<Populated> {
+        self.populate()
+            .with_context(|| format!("configuration {}", self.name))
+    }
+
+    fn populate(&self) -> Result<Populated> {
+        let populated = if u64::from(self.block_size_bytes) > page_size_bytes() {
+            self.populated_by_mke2fs()?
+        } else {
+            let image = self.base(None)?;
+            let mount = KernelMount::new(image.path(), Access::ReadWrite, "")?;
+            let tree = populate::through_kernel(mount.path(), self)?;
+            mount.unmount()?;
+            Populated {
+                image,
+                tree,
+                stage: None,
+            }
+        };
+        self.finish(&populated.image)?;
+        let fsck = oracle::e2fsck(populated.image.path())?;
+        if !fsck.is_clean() {
+            bail!("the populated image is not clean: {}", fsck.output);
+        }
+        Ok(populated)
+    }
+
+    fn populated_by_mke2fs(&self) -> Result<Populated> {
+        let stage = Image::builder(MiB(1024)).kind("ext4").make()?;
+        let mount = KernelMount::new(stage.path(), Access::ReadWrite, "")?;
+        let tree = populate::for_mke2fs(mount.path(), self)?;
+        let image = self.base(Some(mount.path()))?;
+        mount.unmount()?;
+        populate::through_debugfs(image.path())?;
+        Ok(Populated {
+            image,
+            tree,
+            stage: Some(stage),
+        })
+    }
+
+    /// What the running kernel can do with the finished image.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel {
+        let mut best = Kernel::Writes;
+        if u64::from(self.block_size_bytes) > page_size_bytes() {
+            best = Kernel::Refuses;
+        }
+        for need in self.needs {
+            best = best.min(match need {
+                KernelNeed::Casefold if !kernel_has_feature("casefold") => Kernel::Refuses,
+                KernelNeed::QuotaFormat if !kernel_has_quota_format() => Kernel::Reads,
+                KernelNeed::Verity if !kernel_has_feature("verity") => Kernel::Refuses,
+                KernelNeed::Keys => Kernel::Refuses,
+                KernelNeed::Casefold | KernelNeed::QuotaFormat | KernelNeed::Verity => {
+                    Kernel::Writes
+                }
+            });
+        }
+        best
+    }
+
+    /// Whether mke2fs was told a word, such as a feature: `has("bigalloc")`.
+    #[must_use]
+    pub fn has(&self, feature: &str) -> bool {
+        self.mke2fs
+            .iter()
+            .any(|argument| argument.split(',').any(|word| word == feature))
+    }
+
+    /// Whether files are mapped by extents.
+    #[must_use]
+    pub fn has_extents(&self) -> bool {
+        self.has("ext4") && !self.has("^extent")
+    }
+
+    fn base(&self, source: Option<&Path>) -> Result<Image> {
+        let mut builder = Image::builder(self.size)
+            .block_size_bytes(self.block_size_bytes)
+            .inode_size_bytes(self.inode_size_bytes);
+        let mut arguments = self.mke2fs.iter();
+        while let Some(&argument) = arguments.next() {
+            builder = match (argument, argument == "-E") {
+                (_, true) => builder.extended(arguments.next().context("-E without an option")?),
+                (argument, false) => builder.arguments([argument]),
+            };
+        }
+        if let Some(source) = source {
+            builder = builder.source(source);
+        }
+        builder.make()
+    }
+
+    fn finish(&self, image: &Image) -> Result<()> {
+        for step in self.finish {
+            match step {
+                Finish::Tune(arguments) => {
+                    let mut tune2fs = tools::command("tune2fs")?;
+                    tools::stdout_of(tune2fs.args(*arguments).arg(image.path()))?;
+                }
+                Finish::Debugfs(commands) => {
+                    oracle::debugfs_write(image.path(), commands)?;
+                }
+                Finish::Rehash => {
+                    oracle::e2fsck_repair(image.path(), &["-D"])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The configurations, or those that the variable `FOURSCORE_CONFIGS` names.
+///
+/// # Panics
+/// If the variable names one that does not exist.
+#[must_use]
+pub fn configs() -> Vec<Config> {
+    let all = table::all();
+    let Ok(wanted) = std::env::var("FOURSCORE_CONFIGS") else {
+        return all;
+    };
+    let by_name = |name: &str| {
+        let found = all.iter().find(|config| config.name == name);
+        found
+            .unwrap_or_else(|| panic!("FOURSCORE_CONFIGS: there is no '{name}'"))
+            .clone()
+    };
+    wanted.split(',').map(by_name).collect()
+}
+
+/// Runs a check on every configuration, on as many threads as there are cores, and fails with the
+/// names and faults of all that failed.
+///
+/// # Panics
+/// If a check fails or panics.
+#[track_caller]
+pub fn assert_all(check: impl Fn(&Config) -> Result<()> + Sync) {
+    let configs = configs();
+    let next = AtomicUsize::new(0);
+    let faults = Mutex::new(Vec::new());
+    let worker = || {
+        while let Some(config) = configs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let begin = Instant::now();
+            let outcome = catch_unwind(AssertUnwindSafe(|| check(config)));
+            eprintln!("{}: {:.1} s", config.name, begin.elapsed().as_secs_f64());
+            match outcome {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => faults.lock().push(format!("{}: {error:#}", config.name)),
+                Err(_) => faults
+                    .lock()
+                    .push(format!("{}: panicked, see above", config.name)),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(worker);
+        }
+    });
+    let faults = faults.into_inner();
+    assert!(
+        faults.is_empty(),
+        "{} of {} fail:\n{}",
+        faults.len(),
+        configs.len(),
+        faults.join("\n")
+    );
+}
+
+/// The size of a page: the largest block size that kernels without large folios for ext4 mount.
+fn page_size_bytes() -> u64 {
+    u64::try_from(rustix::param::page_size()).unwrap_or(4096)
+}
+
+/// Whether the running kernel says that its ext4 has a feature.
+fn kernel_has_feature(name: &str) -> bool {
+    Path::new("/sys/fs/ext4/features").join(name).exists()
+}
+
+/// Whether the kernel was built with the quota format of ext4; unknown counts as no.
+fn kernel_has_quota_format() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let on_disk = fs::read_to_string(format!("/boot/config-{}", release.trim()));
+    let text = on_disk.or_else(|_| tools::run("zcat", &["/proc/config.gz".as_ref()]));
+    text.is_ok_and(|text| text.lines().any(|line| line == "CONFIG_QFMT_V2=y"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! **Purpose.** Folders that disappear with their value, in memory where the machine has room.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+/// What must be free in `/dev/shm` for it to be used. Containers often have one of 64 MiB.
+const WANTED_FREE_BYTES: u64 = 2 << 30;
+
+/// A new empty folder.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn folder() -> Result<TempDir> {
+    let base = base();
+    tempfile::Builder::new()
+        .prefix("fourscore-")
+        .tempdir_in(&base)
+        .with_context(|| format!("no folder can be made in {}", base.display()))
+}
+
+/// Where folders are made: `/dev/shm` if it has room, else the folder for temporary files.
+#[must_use]
+pub fn base() -> PathBuf {
+    let shared_memory = Path::new("/dev/shm");
+    let free_bytes = rustix::fs::statvfs(shared_memory)
+        .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    if free_bytes >= WANTED_FREE_BYTES {
+        shared_memory.to_path_buf()
+    } else {
+        std::env::temp_dir()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_disappears_with_its_value() {
+        let folder = folder().unwrap();
+        let path = folder.path().to_path_buf();
+        std::fs::write(path.join("file"), "content").unwrap();
+        drop(folder);
+        assert!(!path.exists());
+    }
+}
