@@ -85,25 +85,19 @@ impl FileDevice {
         }
     }
 
-    /// The descriptor that any transfer may use.
-    pub(crate) fn cached_fd(&self) -> BorrowedFd<'_> {
-        self.cached.as_fd()
-    }
-
-    /// The descriptor for a transfer at `offset` with these memory addresses and lengths.
-    pub(crate) fn fd_for<'a, B>(&self, bufs: &'a [B], offset: u64) -> BorrowedFd<'_>
-    where
-        B: std::ops::Deref<Target = [u8]> + 'a,
-    {
+    /// The descriptor for a transfer at `offset` from or to `memory`: addresses and lengths.
+    pub(crate) fn fd_at(
+        &self,
+        offset: u64,
+        mut memory: impl Iterator<Item = (usize, usize)>,
+    ) -> BorrowedFd<'_> {
         let Some(direct) = &self.direct else {
             return self.cached.as_fd();
         };
         let aligned = |value: u64| value.is_multiple_of(direct.align_bytes);
-        let all = aligned(offset)
-            && bufs
-                .iter()
-                .all(|buf| aligned(to_u64(buf.len())) && aligned(to_u64(buf.as_ptr().addr())));
-        if all {
+        if aligned(offset)
+            && memory.all(|(address, len)| aligned(to_u64(address)) && aligned(to_u64(len)))
+        {
             direct.file.as_fd()
         } else {
             self.cached.as_fd()
@@ -121,7 +115,11 @@ impl FileDevice {
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64, wanted: Durability) -> io::Result<()> {
         let asked = Asked::new(DeviceOp::Write, offset, total_bytes(bufs));
         self.admit(&asked)?;
-        host_io::write_all(self.fd_for(bufs, offset), bufs, &asked, wanted)
+        let fd = self.fd_at(
+            offset,
+            bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())),
+        );
+        host_io::write_all(fd, bufs, &asked, wanted)
     }
 
     fn fallocate(&self, mode: FallocateFlags, asked: &Asked) -> Result<(), Errno> {
@@ -150,7 +148,11 @@ impl BlockDevice for FileDevice {
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         let asked = Asked::new(DeviceOp::Read, offset, total_bytes(bufs));
         self.admit(&asked)?;
-        host_io::read_all(self.fd_for(bufs, offset), bufs, &asked)
+        let fd = self.fd_at(
+            offset,
+            bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())),
+        );
+        host_io::read_all(fd, bufs, &asked)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {

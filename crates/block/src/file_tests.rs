@@ -123,7 +123,7 @@ fn a_read_only_device_refuses_writes_and_hides_nothing_of_the_host() {
     // The host's own refusal keeps its errno through the context.
     let asked = Asked::new(DeviceOp::Write, 0, 1);
     let bufs = [IoSlice::new(b"x")];
-    let error = host_io::write_all(device.cached_fd(), &bufs, &asked, Durability::AfterFlush);
+    let error = host_io::write_all(device.cached.as_fd(), &bufs, &asked, Durability::AfterFlush);
     assert_eq!(raw_os_error(&error.expect_err("EBADF")), Some(libc::EBADF));
 }
 

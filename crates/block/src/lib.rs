@@ -8,6 +8,7 @@
 //! | [`error`] | one sentence for each way in which a device can refuse or fail |
 //! | [`open`] | from a path to a device, by what the path turns out to be |
 //! | [`file`] | image files and block devices of the host |
+//! | [`uring`] | the same, with batches truly in flight at once |
 //! | [`ram`] | memory, sparse |
 //! | [`window`] | a part of another device, or all of it read-only |
 //! | [`overlay`] | a device some of whose blocks come from elsewhere |
@@ -28,6 +29,7 @@ pub mod open;
 pub mod overlay;
 pub mod ram;
 mod raw;
+pub mod uring;
 pub mod window;
 
 pub use batch::{Batch, InFlight, Outcome, Poll};
@@ -41,4 +43,5 @@ pub use io_buf::IoBuf;
 pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
 pub use overlay::{Content, OverlaidBlock, OverlayDevice};
 pub use ram::RamDevice;
+pub use uring::UringDevice;
 pub use window::Window;

@@ -84,6 +84,9 @@ pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> 
     let before = std::fs::metadata(path)?.file_type();
     let kind = Kind::of(before)?;
     let cached = open_file(path, options, kind, OFlags::NONBLOCK)?;
+    // Only the open itself was not to wait; io_uring would take the flag for reads as well.
+    let flags = rustix::fs::fcntl_getfl(&cached)?;
+    rustix::fs::fcntl_setfl(&cached, flags - OFlags::NONBLOCK)?;
     if Kind::of(cached.metadata()?.file_type())? != kind {
         return Err(refused("changed while it was being opened"));
     }

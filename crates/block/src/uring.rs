@@ -1,0 +1,480 @@
+//! **Purpose.** Image files and block devices whose batches are truly in flight at once, by
+//! io_uring.
+//!
+//! **Not here.** Single reads and writes, which go the same way as for a [`FileDevice`]: one
+//! system call either way.
+//!
+//! **Model.** A batch in flight owns a ring. Its requests are queued until a flush stands in the
+//! way; when all before it have ended, the flush goes alone, and then what comes after it. A
+//! transfer that the kernel cut short is queued again for the rest.
+//!
+//! **Invariants.**
+//! - What the kernel may still read or write is owned by the flight, which is not dropped before
+//!   its completions are in: dropping it waits.
+//! - Never more requests in flight than the completion queue holds, so none overflows.
+//!
+//! **Locking.** Rings that are not in use wait in a list per core, locked for a push or a pop
+//! only. A flight has its ring for itself, whichever thread polls or waits.
+//!
+//! **Crash safety.** As for any batch: a flush is begun when everything before it has succeeded.
+//!
+//! **References.** io_uring(7), io_uring_enter(2).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use fourscore_sync::{Arc, Mutex, PerCore};
+use io_uring::{IoUring, opcode, types};
+
+use crate::batch::{Batch, Flight, InFlight, Outcome, Poll, Request};
+use crate::device::{BlockDevice, Hints, HostRange, to_u64};
+use crate::error::Asked;
+use crate::file::FileDevice;
+
+/// How many requests a flight has in the kernel at a time. The completion queue is twice as
+/// long.
+const DEPTH: u32 = 128;
+/// The most buffers of one request (`IOV_MAX`); more go as the rest of a short transfer.
+const MOST_BUFFERS: usize = 1024;
+/// How many rings a core keeps for later.
+const MOST_IDLE: usize = 4;
+
+/// A file of the host whose batches go through io_uring.
+#[derive(Debug)]
+pub struct UringDevice {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: FileDevice,
+    idle: PerCore<Mutex<Vec<Ring>>>,
+}
+
+struct Ring(IoUring);
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ring")
+    }
+}
+
+impl UringDevice {
+    /// Sends the batches of `file` through io_uring.
+    ///
+    /// # Errors
+    /// The kernel's error where it has no io_uring or refuses it to this process, with a text
+    /// that says so. `file` is lost; callers that want to go on without reopen it.
+    pub fn new(file: FileDevice) -> io::Result<Self> {
+        let ring = new_ring().map_err(|error| {
+            let hint = "is it older than 5.6, or kernel.io_uring_disabled set?";
+            io::Error::new(
+                error.kind(),
+                format!("the kernel refuses io_uring: {error} ({hint})"),
+            )
+        })?;
+        let shared = Shared {
+            file,
+            idle: PerCore::new(|_| Mutex::new(Vec::new())),
+        };
+        shared.give_back(ring);
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+}
+
+fn new_ring() -> io::Result<Ring> {
+    IoUring::new(DEPTH).map(Ring)
+}
+
+impl Shared {
+    fn ring(&self) -> io::Result<Ring> {
+        let idle = self.idle.mine().lock().pop();
+        idle.map_or_else(new_ring, Ok)
+    }
+
+    fn give_back(&self, ring: Ring) {
+        let mut idle = self.idle.mine().lock();
+        if idle.len() < MOST_IDLE {
+            idle.push(ring);
+        }
+    }
+}
+
+impl BlockDevice for UringDevice {
+    fn len_bytes(&self) -> u64 {
+        self.shared.file.len_bytes()
+    }
+
+    fn hints(&self) -> Hints {
+        self.shared.file.hints()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.shared.file.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.shared.file.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.shared.file.flush()
+    }
+
+    fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.shared.file.write_fua(bufs, offset)
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        self.shared.file.discard(range)
+    }
+
+    fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+        self.shared.file.write_zeroes(range)
+    }
+
+    /// Where no further ring can be had (memory), the batch is carried out by plain calls.
+    fn submit(&self, batch: Batch) -> InFlight {
+        let Ok(ring) = self.shared.ring() else {
+            return InFlight::finished(batch.run_on(&self.shared.file));
+        };
+        let mut flight = UringFlight::new(Arc::clone(&self.shared), ring, batch);
+        flight.move_on(Wait::No);
+        InFlight::flying(Box::new(flight))
+    }
+
+    fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
+        self.shared.file.host_range(range)
+    }
+}
+
+/// A request of a flight.
+struct Slot {
+    request: Request,
+    asked: Asked,
+    /// What is left to transfer; points into the request's buffers.
+    rest: Rest,
+    done_bytes: u64,
+    result: Option<io::Result<()>>,
+}
+
+/// Addresses of the buffers of a request.
+struct Rest(Vec<libc::iovec>);
+
+// SAFETY: the addresses point into buffers that the same slot owns, and which may be sent
+// between threads; nobody else uses them but the kernel.
+unsafe impl Send for Rest {}
+
+/// A batch in the kernel.
+struct UringFlight {
+    shared: Arc<Shared>,
+    /// Present until the flight is over.
+    ring: Option<Ring>,
+    slots: Vec<Slot>,
+    /// The first request that was not looked at yet.
+    next: usize,
+    /// Requests in the kernel or in the submission queue.
+    in_flight: u32,
+    /// Requests cut short, to be queued again.
+    again: Vec<usize>,
+    flushing: bool,
+    failed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    No,
+    ForOne,
+}
+
+impl UringFlight {
+    fn new(shared: Arc<Shared>, ring: Ring, batch: Batch) -> Self {
+        let slot = |request: Request| Slot {
+            asked: request.asked(),
+            request,
+            rest: Rest(Vec::new()),
+            done_bytes: 0,
+            result: None,
+        };
+        let slots = batch.into_requests().into_iter().map(slot).collect();
+        let ring = Some(ring);
+        let again = Vec::new();
+        Self {
+            shared,
+            ring,
+            slots,
+            next: 0,
+            in_flight: 0,
+            again,
+            flushing: false,
+            failed: false,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.in_flight == 0 && self.again.is_empty() && self.next == self.slots.len()
+    }
+
+    /// Queues what may begin, tells the kernel, and takes in what has ended.
+    fn move_on(&mut self, wait: Wait) {
+        self.queue_again();
+        self.queue_new();
+        if self.in_flight > 0 {
+            if let Err(error) = self.enter(wait) {
+                self.give_up(&error);
+            }
+            self.reap();
+        }
+    }
+
+    fn queue_again(&mut self) {
+        while self.in_flight < DEPTH
+            && let Some(index) = self.again.pop()
+        {
+            self.queue(index);
+        }
+    }
+
+    fn queue_new(&mut self) {
+        while self.next < self.slots.len() && self.in_flight < DEPTH && !self.flushing {
+            let index = self.next;
+            if matches!(self.slots[index].request, Request::Flush) {
+                if self.in_flight > 0 || !self.again.is_empty() {
+                    return;
+                }
+                if self.failed {
+                    self.cancel_from(index);
+                    return;
+                }
+                self.flushing = true;
+            }
+            self.next += 1;
+            match self.prepare(index) {
+                Ok(Prepared::Nothing) => self.end(index, Ok(())),
+                Ok(Prepared::Something) => self.queue(index),
+                Err(error) => self.end(index, Err(error)),
+            }
+        }
+    }
+
+    fn cancel_from(&mut self, index: usize) {
+        for slot in &mut self.slots[index..] {
+            slot.result = Some(Err(slot.asked.cancelled()));
+        }
+        self.next = self.slots.len();
+    }
+
+    /// Checks a request and notes where its buffers are. From here on the slot is not moved and
+    /// its buffers are not touched until its result is in.
+    fn prepare(&mut self, index: usize) -> io::Result<Prepared> {
+        let slot = &mut self.slots[index];
+        self.shared.file.admit(&slot.asked)?;
+        let vector = |start: *const u8, len: usize| libc::iovec {
+            iov_base: start.cast_mut().cast(),
+            iov_len: len,
+        };
+        slot.rest.0 = match &mut slot.request {
+            Request::Flush => return Ok(Prepared::Something),
+            Request::Read { bufs, .. } => crate::batch::slices_mut(bufs)?
+                .iter_mut()
+                .map(|buf| vector(buf.as_mut_ptr().cast_const(), buf.len()))
+                .collect(),
+            Request::Write { bufs, .. } => bufs
+                .iter()
+                .map(|buf| vector(buf.as_ptr(), buf.len()))
+                .collect(),
+        };
+        slot.rest.0.retain(|vector| vector.iov_len > 0);
+        Ok(if slot.rest.0.is_empty() {
+            Prepared::Nothing
+        } else {
+            Prepared::Something
+        })
+    }
+
+    /// Puts a prepared request, or what is left of it, into the submission queue.
+    fn queue(&mut self, index: usize) {
+        let slot = &self.slots[index];
+        let vectors = slot.rest.0.as_ptr();
+        let count = u32::try_from(slot.rest.0.len().min(MOST_BUFFERS)).unwrap_or(u32::MAX);
+        let at = slot.asked.offset + slot.done_bytes;
+        let memory = slot
+            .rest
+            .0
+            .iter()
+            .map(|vector| (vector.iov_base.addr(), vector.iov_len));
+        let fd = types::Fd(self.shared.file.fd_at(at, memory).as_raw_fd());
+        let entry = match slot.request {
+            Request::Read { .. } => opcode::Readv::new(fd, vectors, count).offset(at).build(),
+            Request::Write { .. } => opcode::Writev::new(fd, vectors, count).offset(at).build(),
+            Request::Flush => opcode::Fsync::new(fd)
+                .flags(types::FsyncFlags::DATASYNC)
+                .build(),
+        };
+        let entry = entry.user_data(to_u64(index));
+        let Some(Ring(ring)) = &mut self.ring else {
+            return;
+        };
+        // SAFETY: the vectors and the buffers they name belong to a slot of this flight, which
+        // neither moves nor frees them before the completion is in (`drop` waits, and if that
+        // is impossible leaks them); the file is kept open by `shared`.
+        let pushed = unsafe { ring.submission().push(&entry) };
+        pushed.expect("no more in flight than the queue holds");
+        self.in_flight += 1;
+    }
+
+    /// Hands the queue to the kernel.
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let Some(Ring(ring)) = &self.ring else {
+            return Ok(());
+        };
+        let want = if wait == Wait::ForOne { 1 } else { 0 };
+        match ring.submit_and_wait(want) {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Interrupted, or short of memory or space: the queue is kept, so the next
+                // round tries again.
+                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Some((index, result)) = self.next_completion() {
+            self.in_flight -= 1;
+            self.completed(index, result);
+        }
+    }
+
+    fn next_completion(&mut self) -> Option<(usize, i32)> {
+        let Ring(ring) = self.ring.as_mut()?;
+        let completion = ring.completion().next()?;
+        let index = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
+        Some((index, completion.result()))
+    }
+
+    /// What became of one entry of the queue.
+    fn completed(&mut self, index: usize, result: i32) {
+        let slot = &mut self.slots[index];
+        let asked = slot.asked;
+        if matches!(result, code if code == -libc::EINTR || code == -libc::EAGAIN) {
+            self.again.push(index);
+        } else if result < 0 {
+            let error = io::Error::from_raw_os_error(result.saturating_neg());
+            self.end(index, Err(asked.host(error)));
+        } else if matches!(slot.request, Request::Flush) {
+            self.end(index, Ok(()));
+        } else if result == 0 {
+            let error = asked.no_progress(slot.done_bytes);
+            self.end(index, Err(error));
+        } else {
+            let got_bytes = u64::from(result.unsigned_abs());
+            slot.done_bytes += got_bytes;
+            slot.rest.advance(got_bytes);
+            if slot.rest.0.is_empty() {
+                self.end(index, Ok(()));
+            } else {
+                self.again.push(index);
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize, result: io::Result<()>) {
+        let slot = &mut self.slots[index];
+        if matches!(slot.request, Request::Flush) {
+            self.flushing = false;
+        }
+        self.failed |= result.is_err();
+        slot.result = Some(result);
+    }
+
+    /// The ring itself failed, so the kernel may go on using the buffers at any time: they are
+    /// leaked, and what has no result gets this one.
+    fn give_up(&mut self, error: &io::Error) {
+        for slot in &mut self.slots {
+            if slot.result.is_none() {
+                let code = error.raw_os_error().unwrap_or(libc::EIO);
+                slot.result = Some(Err(slot.asked.host(io::Error::from_raw_os_error(code))));
+                let request = std::mem::replace(&mut slot.request, Request::Flush);
+                std::mem::forget(request);
+                std::mem::forget(std::mem::take(&mut slot.rest.0));
+            }
+        }
+        self.ring = None;
+        self.again.clear();
+        self.in_flight = 0;
+        self.next = self.slots.len();
+    }
+
+    fn finish(&mut self) -> Vec<Outcome> {
+        while !self.is_over() {
+            self.move_on(Wait::ForOne);
+        }
+        let outcome = |slot: Slot| Outcome::new(slot.request, slot.result.unwrap_or(Ok(())));
+        self.slots.drain(..).map(outcome).collect()
+    }
+}
+
+enum Prepared {
+    /// No bytes to transfer.
+    Nothing,
+    Something,
+}
+
+impl Rest {
+    /// Takes `bytes` off the front.
+    fn advance(&mut self, bytes: u64) {
+        let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut ended = 0;
+        for vector in &mut self.0 {
+            if left < vector.iov_len {
+                vector.iov_base = vector.iov_base.cast::<u8>().wrapping_add(left).cast();
+                vector.iov_len -= left;
+                break;
+            }
+            left -= vector.iov_len;
+            ended += 1;
+        }
+        self.0.drain(..ended);
+    }
+}
+
+impl Flight for UringFlight {
+    fn poll(&mut self) -> Poll {
+        if !self.is_over() {
+            self.move_on(Wait::No);
+        }
+        if self.is_over() {
+            Poll::Ended
+        } else {
+            Poll::Running
+        }
+    }
+
+    fn wait(mut self: Box<Self>) -> Vec<Outcome> {
+        self.finish()
+    }
+}
+
+impl Drop for UringFlight {
+    fn drop(&mut self) {
+        // What was not begun stays so; what the kernel has must come back first.
+        self.next = self.slots.len();
+        self.again.clear();
+        while self.in_flight > 0 {
+            self.move_on(Wait::ForOne);
+            self.again.clear();
+        }
+        if let Some(ring) = self.ring.take() {
+            self.shared.give_back(ring);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "uring_tests.rs"]
+mod tests;
