@@ -13,6 +13,8 @@ use crate::group::GroupDescError;
 use crate::htree::HtreeError;
 use crate::inode::InodeError;
 use crate::jbd2::JournalError;
+use crate::mmp::MmpError;
+use crate::orphan::OrphanError;
 use crate::superblock::SuperblockError;
 use crate::types::{GroupNr, InodeNr, PhysBlock};
 use crate::xattr::XattrError;
@@ -66,6 +68,12 @@ pub enum CorruptKind {
     /// Extended attributes.
     #[error(transparent)]
     Xattr(#[from] XattrError),
+    /// A block of the orphan file.
+    #[error(transparent)]
+    Orphan(#[from] OrphanError),
+    /// The MMP block.
+    #[error(transparent)]
+    Mmp(#[from] MmpError),
 }
 
 impl Corrupt {

@@ -381,3 +381,6 @@ fn is_power(number: u32, root: u32) -> bool {
     }
     rest == 1 && number > 1
 }
+
+#[cfg(test)]
+mod tests;

@@ -489,3 +489,6 @@ fn checksum(bytes: &[u8], group: GroupNr, sb: &Superblock) -> Option<u16> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

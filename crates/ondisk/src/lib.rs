@@ -13,6 +13,8 @@
 //! | [`geometry`] | where groups, descriptors and inodes are |
 //! | [`group`] | group descriptors |
 //! | [`inode`] | inodes without what their blocks hold |
+//! | [`orphan`] | blocks of the orphan file |
+//! | [`mmp`] | the block that tells hosts from each other |
 //! | [`time`] | timestamps |
 //! | [`fast_commit`] | the records of the fast-commit area |
 //! | [`jbd2`] | the journal's superblock and the blocks that frame its transactions |
@@ -38,9 +40,14 @@ pub mod group;
 pub mod htree;
 pub mod inode;
 pub mod jbd2;
+pub mod mmp;
 #[cfg(test)]
 mod oracle;
+pub mod orphan;
 pub mod superblock;
+#[cfg(test)]
+mod testing;
+mod text;
 pub mod time;
 pub mod types;
 pub mod xattr;

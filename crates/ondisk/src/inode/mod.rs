@@ -502,3 +502,6 @@ fn owner(base: &RawInode, sb: &Superblock) -> (u32, u32) {
     let high = |field: U16| u32::from(field.get()) << 16;
     (uid | high(base.i_uid_high), gid | high(base.i_gid_high))
 }
+
+#[cfg(test)]
+mod tests;

@@ -195,8 +195,8 @@ pub enum SuperblockError {
         /// `s_inodes_count`.
         inodes_count: u32,
     },
-    /// An MMP block outside the file system.
-    #[error("superblock: s_mmp_block {found} is outside the file system")]
+    /// An MMP block outside the file system, or on superblocks and descriptors.
+    #[error("superblock: s_mmp_block {found} is outside the file system or on fixed metadata")]
     MmpBlock {
         /// `s_mmp_block`.
         found: u64,

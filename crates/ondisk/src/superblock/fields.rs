@@ -7,16 +7,12 @@ use super::{
     MetadataChecksum, NameEncoding, QuotaInodes, State, SuperFlags, Superblock,
 };
 use crate::features::{Compat, Incompat, RoCompat};
+use crate::text::until_zero;
 use crate::time::Timestamp;
 use crate::types::{BlockCount, GroupNr, InodeNr, PhysBlock};
 
 /// The set bit in `s_encoding_flags` that refuses names that are not valid.
 const ENC_STRICT_MODE_FL: u16 = 1;
-
-/// The bytes before the first zero.
-fn until_zero(bytes: &[u8]) -> &[u8] {
-    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
-}
 
 fn some_inode(number: u32) -> Option<InodeNr> {
     (number != 0).then_some(InodeNr(number))

@@ -76,3 +76,6 @@ impl Superblock {
         self.checksum_seed
     }
 }
+
+#[cfg(test)]
+mod tests;

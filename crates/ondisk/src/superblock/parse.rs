@@ -181,7 +181,8 @@ fn check_mmp(
 ) -> Result<(), SuperblockError> {
     let found = raw.s_mmp_block.get();
     let in_use = features.incompat.contains(Incompat::MMP);
-    if in_use && !geometry.contains(PhysBlock(found), BlockCount(1)) {
+    let (start, count) = (PhysBlock(found), BlockCount(1));
+    if in_use && (!geometry.contains(start, count) || geometry.overlaps_base_meta(start, count)) {
         return Err(SuperblockError::MmpBlock { found });
     }
     Ok(())

@@ -1,0 +1,232 @@
+//! **Purpose.** The MMP block (feature `mmp`): says whether another host has the file system
+//! mounted.
+//!
+//! **Model.** Who mounts for writing puts a random sequence number here and changes it every
+//! `mmp_check_interval` seconds; who finds it change keeps away. Two values are special: clean,
+//! and a check in progress.
+//!
+//! **References.** Documentation/filesystems/ext4/mmp.rst of the kernel.
+
+use std::mem::{offset_of, size_of};
+
+use thiserror::Error;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::ChecksumMismatch;
+use crate::superblock::Superblock;
+use crate::text::until_zero;
+use crate::time::Timestamp;
+
+const MMP_MAGIC: u32 = 0x004d_4d50;
+const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
+const MMP_SEQ_FSCK: u32 = 0xe24d_4d50;
+const MMP_SEQ_MAX: u32 = 0xe24d_4d4f;
+
+/// The first 1024 bytes of the MMP block.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the accessors of MmpBlock describe the fields")]
+pub struct RawMmp {
+    pub mmp_magic: U32,          // 0x000
+    pub mmp_seq: U32,            // 0x004
+    pub mmp_time: U64,           // 0x008
+    pub mmp_nodename: [u8; 64],  // 0x010
+    pub mmp_bdevname: [u8; 32],  // 0x050
+    pub mmp_check_interval: U16, // 0x070
+    pub mmp_pad1: U16,           // 0x072
+    pub mmp_pad2: [U32; 226],    // 0x074
+    pub mmp_checksum: U32,       // 0x3fc
+}
+
+const _: () = {
+    assert!(size_of::<RawMmp>() == 1024);
+    assert!(offset_of!(RawMmp, mmp_check_interval) == 0x70);
+    assert!(offset_of!(RawMmp, mmp_checksum) == 0x3fc);
+};
+
+/// Why bytes are not an MMP block.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MmpError {
+    /// Fewer bytes than the structure.
+    #[error("MMP block: {found_bytes} bytes where 1024 are needed")]
+    TooShort {
+        /// The bytes there are.
+        found_bytes: usize,
+    },
+    /// Does not start with the magic number.
+    #[error("MMP block: mmp_magic is {found:#010x}, not 0x004d4d50")]
+    Magic {
+        /// `mmp_magic`.
+        found: u32,
+    },
+    /// `mmp_checksum` is not the checksum of the bytes.
+    #[error("MMP block: mmp_checksum: {0}")]
+    Checksum(ChecksumMismatch),
+    /// A sequence number above the largest that is not one of the special ones.
+    #[error("MMP block: mmp_seq {found:#010x} is over 0xe24d4d4f")]
+    Sequence {
+        /// `mmp_seq`.
+        found: u32,
+    },
+}
+
+/// `mmp_seq`: who has the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MmpSequence {
+    /// Nobody.
+    Clean,
+    /// A check is in progress, or was cut short.
+    Fsck,
+    /// Somebody has, or had when the machine stopped: it changes while they live.
+    InUse(u32),
+}
+
+/// A checked MMP block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MmpBlock {
+    raw: RawMmp,
+    sequence: MmpSequence,
+}
+
+impl RawMmp {
+    /// Stores the checksum of the bytes as they are now. Only for file systems with
+    /// `metadata_csum`; without it the field stays as found.
+    pub fn seal(&mut self, sb: &Superblock) {
+        if sb.has_metadata_csum() {
+            self.mmp_checksum = self.checksum(sb).into();
+        }
+    }
+
+    fn checksum(&self, sb: &Superblock) -> u32 {
+        let (covered, _) = self.as_bytes().split_at(offset_of!(Self, mmp_checksum));
+        sb.checksum_seed().start().update(covered).value()
+    }
+}
+
+impl MmpBlock {
+    /// The MMP block at the start of `bytes`.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn parse(bytes: &[u8], sb: &Superblock) -> Result<Self, MmpError> {
+        let Ok((raw, _)) = RawMmp::read_from_prefix(bytes) else {
+            return Err(MmpError::TooShort {
+                found_bytes: bytes.len(),
+            });
+        };
+        let magic = raw.mmp_magic.get();
+        if magic != MMP_MAGIC {
+            return Err(MmpError::Magic { found: magic });
+        }
+        if sb.has_metadata_csum() {
+            ChecksumMismatch::check(raw.mmp_checksum.get(), raw.checksum(sb))
+                .map_err(MmpError::Checksum)?;
+        }
+        let sequence = match raw.mmp_seq.get() {
+            MMP_SEQ_CLEAN => MmpSequence::Clean,
+            MMP_SEQ_FSCK => MmpSequence::Fsck,
+            number if number <= MMP_SEQ_MAX => MmpSequence::InUse(number),
+            found => return Err(MmpError::Sequence { found }),
+        };
+        Ok(Self { raw, sequence })
+    }
+
+    /// The bytes, as read.
+    #[must_use]
+    pub fn raw(&self) -> &RawMmp {
+        &self.raw
+    }
+
+    /// Who has the file system.
+    #[must_use]
+    pub fn sequence(&self) -> MmpSequence {
+        self.sequence
+    }
+
+    /// When the block was last written; `None` for never. Only for people to read. Times past
+    /// the range of 2^63 seconds, which nobody writes, are none.
+    #[must_use]
+    pub fn time(&self) -> Option<Timestamp> {
+        let seconds = i64::try_from(self.raw.mmp_time.get())
+            .ok()
+            .filter(|&s| s != 0)?;
+        Timestamp::new(seconds, 0)
+    }
+
+    /// The host that wrote it, at most 64 bytes. Only for people to read.
+    #[must_use]
+    pub fn node_name(&self) -> &[u8] {
+        until_zero(&self.raw.mmp_nodename)
+    }
+
+    /// The device that host knows it by, at most 32 bytes. Only for people to read.
+    #[must_use]
+    pub fn device_name(&self) -> &[u8] {
+        until_zero(&self.raw.mmp_bdevname)
+    }
+
+    /// Seconds in which the sequence number changes. Not checked.
+    #[must_use]
+    pub fn check_interval_seconds(&self) -> u16 {
+        self.raw.mmp_check_interval.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::testing::image;
+
+    fn raw(sb: &Superblock, sequence: u32) -> RawMmp {
+        let mut raw = RawMmp::new_zeroed();
+        raw.mmp_magic = MMP_MAGIC.into();
+        raw.mmp_seq = sequence.into();
+        raw.mmp_nodename[..4].copy_from_slice(b"host");
+        raw.mmp_check_interval = 5.into();
+        raw.seal(sb);
+        raw
+    }
+
+    #[test]
+    fn sequence_numbers_have_three_meanings() {
+        let sb = image::metadata_csum();
+        let sequence = |number| {
+            MmpBlock::parse(raw(&sb, number).as_bytes(), &sb).map(|block| block.sequence())
+        };
+        assert_eq!(sequence(MMP_SEQ_CLEAN), Ok(MmpSequence::Clean));
+        assert_eq!(sequence(MMP_SEQ_FSCK), Ok(MmpSequence::Fsck));
+        assert_eq!(sequence(77), Ok(MmpSequence::InUse(77)));
+        assert_eq!(
+            sequence(0xf000_0000),
+            Err(MmpError::Sequence { found: 0xf000_0000 })
+        );
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let sb = image::metadata_csum();
+        let good = raw(&sb, 77);
+        let block = MmpBlock::parse(good.as_bytes(), &sb).unwrap();
+        assert_eq!(
+            (block.node_name(), block.check_interval_seconds()),
+            (&b"host"[..], 5)
+        );
+        let mut bad = good;
+        bad.mmp_nodename[0] ^= 1;
+        let error = MmpBlock::parse(bad.as_bytes(), &sb).unwrap_err();
+        assert!(matches!(error, MmpError::Checksum(_)));
+        let mut bad = good;
+        bad.mmp_magic = 1.into();
+        assert_eq!(
+            MmpBlock::parse(bad.as_bytes(), &sb),
+            Err(MmpError::Magic { found: 1 })
+        );
+        let error = MmpBlock::parse(&good.as_bytes()[..1023], &sb);
+        assert_eq!(error, Err(MmpError::TooShort { found_bytes: 1023 }));
+    }
+}
