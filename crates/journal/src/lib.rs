@@ -31,6 +31,9 @@ pub enum Error {
         /// What the device said.
         source: std::io::Error,
     },
+    /// The replayed state cannot be laid over the device.
+    #[error("replay in memory: {0}")]
+    Overlay(std::io::Error),
     /// The journal breaks the format, or contradicts itself.
     #[error(transparent)]
     Corrupt(#[from] JournalError),

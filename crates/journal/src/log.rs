@@ -12,13 +12,20 @@
 //! device. So walking the log costs no more than the image's own bytes, however hostile it is.
 
 use fourscore_block::BlockDevice;
+use fourscore_ondisk::features::{Incompat, RoCompat};
 use fourscore_ondisk::jbd2::{JournalBlock, JournalError, JournalSuperblock, RawJournalSuperblock};
-use fourscore_ondisk::{BlockSize, PhysBlock};
+use fourscore_ondisk::superblock::RawSuperblock;
+use fourscore_ondisk::{BlockCount, BlockSize, PhysBlock};
 use fourscore_sync::Arc;
+use uuid::Uuid;
 use zerocopy::FromBytes;
 
 use crate::Error;
 
+/// Where the ext4 superblock lies on every device, in bytes.
+const SUPERBLOCK_OFFSET: u64 = 1024;
+/// Its `s_magic`.
+const EXT4_MAGIC: u32 = 0xef53;
 /// Bytes read ahead at once where most blocks of the log will be looked at.
 const WINDOW_BYTES: usize = 256 << 10;
 
@@ -61,8 +68,9 @@ impl JournalMap {
     /// place with another.
     pub fn from_runs(
         runs: impl IntoIterator<Item = JournalRun>,
-        blocks: u64,
+        blocks: BlockCount,
     ) -> Result<Self, JournalError> {
+        let BlockCount(blocks) = blocks;
         let mut runs: Vec<JournalRun> = runs.into_iter().filter(|run| run.blocks != 0).collect();
         runs.sort_unstable_by_key(|run| run.journal_block);
         let mut next = 0_u64;
@@ -100,8 +108,7 @@ impl JournalMap {
     }
 
     /// The map of an external journal: block n is block n of the device.
-    #[must_use]
-    pub fn whole_device(blocks: u32) -> Self {
+    fn whole_device(blocks: u32) -> Self {
         let run = JournalRun {
             journal_block: JournalBlock(0),
             block: PhysBlock(0),
@@ -170,6 +177,44 @@ impl Log {
         map: JournalMap,
     ) -> Result<Self, Error> {
         Self::read_superblock(device, block_size, map, JournalBlock(0))
+    }
+
+    /// Opens a journal that has a device of its own. `uuid` is what the file system's superblock
+    /// says of it (`s_journal_uuid`).
+    ///
+    /// # Errors
+    /// The device fails, is not a journal or not this one, is shared by several file systems, or
+    /// its superblocks are no good.
+    pub fn open_external(
+        device: Arc<dyn BlockDevice>,
+        uuid: Uuid,
+        block_size: BlockSize,
+    ) -> Result<Self, Error> {
+        let mut bytes = [0; size_of::<RawSuperblock>()];
+        device
+            .read_at(&mut bytes, SUPERBLOCK_OFFSET)
+            .map_err(|source| Error::Io {
+                journal_block: JournalBlock(0),
+                source,
+            })?;
+        let found = bytes.len();
+        let raw = RawSuperblock::ref_from_bytes(&bytes).map_err(|_| JournalError::Short {
+            found,
+            expected: size_of::<RawSuperblock>(),
+        })?;
+        check_journal_device(raw, uuid, block_size)?;
+        let blocks = device.len_bytes() >> block_size.bits();
+        let blocks = u32::try_from(blocks)
+            .unwrap_or(u32::MAX)
+            .min(raw.s_blocks_count_lo.get());
+        // The block after the one with the ext4 superblock.
+        let at = SUPERBLOCK_OFFSET >> block_size.bits();
+        let at = JournalBlock(u32::try_from(at).unwrap_or(0) + 1);
+        let log = Self::read_superblock(device, block_size, JournalMap::whole_device(blocks), at)?;
+        match log.superblock.nr_users() {
+            1 => Ok(log),
+            found => Err(JournalError::Users { found }.into()),
+        }
     }
 
     fn read_superblock(
@@ -249,6 +294,43 @@ impl Log {
             .locate(journal_block)
             .map(|(block, _)| self.block_size.offset(block))
     }
+}
+
+/// Checks the ext4 superblock of an external journal: that it is one, and whose.
+fn check_journal_device(
+    raw: &RawSuperblock,
+    uuid: Uuid,
+    block_size: BlockSize,
+) -> Result<(), JournalError> {
+    let is = |field, found, expected| match found == expected {
+        true => Ok(()),
+        false => Err(JournalError::NotAJournalDevice {
+            field,
+            found,
+            expected,
+        }),
+    };
+    let journal_dev = Incompat::JOURNAL_DEV.bits();
+    is("s_magic", u32::from(raw.s_magic.get()), EXT4_MAGIC)?;
+    is(
+        "s_feature_incompat",
+        raw.s_feature_incompat.get() & journal_dev,
+        journal_dev,
+    )?;
+    is(
+        "s_log_block_size",
+        raw.s_log_block_size.get(),
+        block_size.bits() - 10,
+    )?;
+    let (found, expected) = (Uuid::from_bytes(raw.s_uuid), uuid);
+    if found != expected {
+        return Err(JournalError::WrongDevice { found, expected });
+    }
+    let has_checksum = raw.s_feature_ro_compat.get() & RoCompat::METADATA_CSUM.bits() != 0;
+    if has_checksum {
+        is("s_checksum", raw.s_checksum.get(), raw.checksum())?;
+    }
+    Ok(())
 }
 
 /// How much a reader of the log will look at.

@@ -40,8 +40,10 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+use fourscore_block::{BlockDevice, Content, OverlaidBlock, OverlayDevice};
 use fourscore_ondisk::jbd2::{Damage, JournalBlock};
 use fourscore_ondisk::{BlockCount, PhysBlock, Tid};
+use fourscore_sync::Arc;
 
 use crate::Error;
 use crate::log::Log;
@@ -84,6 +86,29 @@ impl Recovered {
             .binary_search_by_key(&block, |copy| copy.block)
             .ok()?;
         self.copies.get(index)
+    }
+
+    /// `base`, the device of the file system, as it would be after the replay. Nothing is
+    /// written.
+    ///
+    /// # Errors
+    /// A block of the plan lies past the device's end: the image was truncated.
+    pub fn overlay(&self, log: &Log, base: Arc<dyn BlockDevice>) -> Result<OverlayDevice, Error> {
+        let overlaid = self.copies.iter().filter_map(|copy| {
+            let content = if copy.escaped {
+                Content::Escaped
+            } else {
+                Content::AsLogged
+            };
+            let source_offset = log.offset(copy.journal_block)?;
+            Some(OverlaidBlock {
+                block: copy.block,
+                source_offset,
+                content,
+            })
+        });
+        let journal_device = Arc::clone(log.device());
+        OverlayDevice::new(base, journal_device, log.block_size(), overlaid).map_err(Error::Overlay)
     }
 
     /// How many transactions are replayed.

@@ -8,8 +8,8 @@ mod kernel;
 use std::path::Path;
 
 use fourscore_block::{BlockDevice, DeviceOptions, open_path};
-use fourscore_journal::{Log, Recovered, recover};
-use fourscore_ondisk::jbd2::{LogChecksums, unescape};
+use fourscore_journal::{Error, Log, Recovered, recover};
+use fourscore_ondisk::jbd2::{JournalError, LogChecksums};
 use fourscore_ondisk::{BlockCount, BlockSize};
 use fourscore_sync::Arc;
 
@@ -24,21 +24,11 @@ fn open_log(image: &Image) -> Log {
     Log::open(device(&image.path), image.block_size(), map).unwrap()
 }
 
-/// The image's bytes with the plan applied.
+/// The image's bytes as the overlay shows them.
 fn replayed(image: &Image, log: &Log, recovered: &Recovered) -> Vec<u8> {
-    let mut bytes = std::fs::read(&image.path).unwrap();
-    let block_size = log.block_size();
-    for copy in recovered.copies() {
-        let mut block = vec![0; block_size.bytes()];
-        log.device()
-            .read_at(&mut block, log.offset(copy.journal_block).unwrap())
-            .unwrap();
-        if copy.escaped {
-            unescape(&mut block);
-        }
-        let at = usize::try_from(block_size.offset(copy.block)).unwrap();
-        bytes[at..at + block.len()].copy_from_slice(&block);
-    }
+    let overlay = recovered.overlay(log, device(&image.path)).unwrap();
+    let mut bytes = vec![0; usize::try_from(overlay.len_bytes()).unwrap()];
+    overlay.read_at(&mut bytes, 0).unwrap();
     bytes
 }
 
@@ -63,21 +53,27 @@ fn differences(ours: &[u8], theirs: &[u8], log: &Log) -> Vec<usize> {
 }
 
 fn compare_with_e2fsck(image: &Image) -> (Log, Recovered) {
-    let log = open_log(image);
+    compare(image, open_log(image), &[])
+}
+
+/// Compares our replay of `log` with that of e2fsck, called with `options` in addition.
+fn compare(image: &Image, log: Log, options: &[&str]) -> (Log, Recovered) {
     let blocks = std::fs::metadata(&image.path).unwrap().len() >> log.block_size().bits();
     let recovered = recover(&log, BlockCount(blocks)).unwrap();
     let ours = replayed(image, &log, &recovered);
     let oracle = image.copy("oracle");
-    run(
-        "e2fsck",
-        &["-y", "-E", "journal_only", oracle.path.to_str().unwrap()],
-        &[0, 1],
-    );
+    let mut args = vec!["-y", "-E", "journal_only"];
+    args.extend(options);
+    args.push(oracle.path.to_str().unwrap());
+    run("e2fsck", &args, &[0, 1]);
     let theirs = std::fs::read(&oracle.path).unwrap();
     assert_eq!(differences(&ours, &theirs, &log), Vec::<usize>::new());
     assert_eq!(recovered.damage(), None);
     (log, recovered)
 }
+
+/// What it takes to let the kernel write a log.
+const KERNEL: &[&str] = &["mke2fs", "e2fsck", "debugfs", "xfs_io", "losetup"];
 
 struct Case {
     mke2fs: &'static [&'static str],
@@ -87,7 +83,7 @@ struct Case {
 }
 
 fn check(case: &Case) {
-    if !can_run(&["mke2fs", "e2fsck", "debugfs", "xfs_io", "losetup"]) {
+    if !can_run(KERNEL) {
         return;
     }
     let image = Image::make(case.mke2fs, "48M");
@@ -113,7 +109,7 @@ fn v3(checksums: &LogChecksums) -> bool {
 
 #[test]
 fn ordered_data_has_revokes() {
-    if !can_run(&["mke2fs", "e2fsck", "debugfs", "xfs_io", "losetup"]) {
+    if !can_run(KERNEL) {
         return;
     }
     let image = Image::make(&[], "48M");
@@ -125,7 +121,7 @@ fn ordered_data_has_revokes() {
 
 #[test]
 fn journaled_data_has_escapes() {
-    if !can_run(&["mke2fs", "e2fsck", "debugfs", "xfs_io", "losetup"]) {
+    if !can_run(KERNEL) {
         return;
     }
     let image = Image::make(&[], "48M");
@@ -207,7 +203,7 @@ fn narrow_block_numbers_without_checksums_in_a_journal_of_indirect_blocks() {
 
 #[test]
 fn a_log_that_went_around() {
-    if !can_run(&["mke2fs", "e2fsck", "debugfs", "xfs_io", "losetup"]) {
+    if !can_run(KERNEL) {
         return;
     }
     // Where the log stands at the shutdown depends on when the kernel checkpoints.
@@ -223,6 +219,40 @@ fn a_log_that_went_around() {
         recovered.head() < log.superblock().start().unwrap()
     });
     assert!(wrapped, "no log wrapped");
+}
+
+#[test]
+fn a_journal_on_a_device_of_its_own() {
+    if !can_run(KERNEL) {
+        return;
+    }
+    for block_bytes in ["1024", "4096"] {
+        let journal = Image::make(&["-O", "journal_dev", "-b", block_bytes], "16M");
+        let attached = kernel::Loop::attach(&journal.path);
+        let journal_option = format!("device={}", attached.device);
+        let image = Image::make(&["-b", block_bytes, "-J", &journal_option], "48M");
+        let mount = format!("journal_path={}", attached.device);
+        image.crash(&mount, Crash::KeepLog, kernel::churn);
+        drop(attached);
+
+        let block_size = image.block_size();
+        let uuid = image.journal_uuid();
+        let log = Log::open_external(device(&journal.path), uuid, block_size).unwrap();
+        // e2fsck empties the journal, so it gets a copy.
+        let copy = journal.copy("journal");
+        let (_, recovered) = compare(&image, log, &["-j", copy.path.to_str().unwrap()]);
+        assert!(recovered.transactions() > 3, "{recovered:?}");
+
+        let other = uuid::Uuid::from_bytes([1; 16]);
+        let error = Log::open_external(device(&journal.path), other, block_size).unwrap_err();
+        let expected = JournalError::WrongDevice {
+            found: uuid,
+            expected: other,
+        };
+        assert!(matches!(error, Error::Corrupt(error) if error == expected));
+        let error = Log::open_external(device(&image.path), uuid, block_size).unwrap_err();
+        assert!(error.to_string().contains("s_feature_incompat"), "{error}");
+    }
 }
 
 /// No kernel of today writes checksums of version 2, but debugfs does.

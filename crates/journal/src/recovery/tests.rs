@@ -97,7 +97,7 @@ impl Forge {
             block: PhysBlock(block),
             blocks,
         });
-        JournalMap::from_runs(runs, FS_BLOCKS).unwrap()
+        JournalMap::from_runs(runs, BlockCount(FS_BLOCKS)).unwrap()
     }
 
     fn log(&self) -> Log {
@@ -487,7 +487,9 @@ fn maps_with_holes_overlaps_or_blocks_outside_are_refused() {
         block: PhysBlock(block),
         blocks,
     };
-    let of = |runs: &[JournalRun]| JournalMap::from_runs(runs.to_vec(), 100).map(|map| map.len());
+    let of = |runs: &[JournalRun]| {
+        JournalMap::from_runs(runs.to_vec(), BlockCount(100)).map(|map| map.len())
+    };
     assert_eq!(of(&[run(5, 20, 5), run(0, 30, 5)]), Ok(10));
     let hole = JournalError::Hole {
         journal_block: JournalBlock(5),

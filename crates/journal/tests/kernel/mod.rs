@@ -7,8 +7,9 @@ use std::process::Command;
 
 use fourscore_journal::{JournalMap, JournalRun};
 use fourscore_ondisk::jbd2::JournalBlock;
-use fourscore_ondisk::{BlockSize, PhysBlock};
+use fourscore_ondisk::{BlockCount, BlockSize, PhysBlock};
 use tempfile::TempDir;
+use uuid::Uuid;
 
 /// Whether this machine lets the test run; says what is missing otherwise. On CI a missing tool
 /// is a failure.
@@ -133,6 +134,16 @@ impl Image {
             .unwrap()
     }
 
+    /// What the superblock says of an external journal.
+    pub fn journal_uuid(&self) -> Uuid {
+        let stats = self.debugfs("stats -h");
+        let line = stats
+            .lines()
+            .find(|line| line.starts_with("Journal UUID:"))
+            .unwrap();
+        line.split_whitespace().last().unwrap().parse().unwrap()
+    }
+
     /// The map of the journal's inode, from what debugfs prints: `(0-1023):33-1056, (1024):..`.
     pub fn journal_map(&self) -> JournalMap {
         let stat = self.debugfs("stat <8>");
@@ -151,7 +162,7 @@ impl Image {
             })
         });
         let blocks = fs::metadata(&self.path).unwrap().len() >> self.block_size().bits();
-        JournalMap::from_runs(runs.collect::<Vec<_>>(), blocks).unwrap()
+        JournalMap::from_runs(runs.collect::<Vec<_>>(), BlockCount(blocks)).unwrap()
     }
 
     /// Mounts the image, lets `load` work on it, and shuts the file system down as a crash would.
@@ -164,6 +175,29 @@ impl Image {
             Crash::FlushLog => "shutdown -f",
         };
         run("xfs_io", &["-x", "-c", shutdown, dir], &[0]);
+    }
+}
+
+/// A loop device; detached when dropped.
+pub struct Loop {
+    pub device: String,
+}
+
+impl Loop {
+    pub fn attach(path: &Path) -> Self {
+        let output = run("losetup", &["-f", "--show", path.to_str().unwrap()], &[0]);
+        Self {
+            device: output.trim().to_owned(),
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let status = Command::new("losetup").args(["-d", &self.device]).status();
+        if !status.is_ok_and(|status| status.success()) {
+            eprintln!("could not detach {}", self.device);
+        }
     }
 }
 
