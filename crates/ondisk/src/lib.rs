@@ -24,10 +24,12 @@
 //! | [`dirent`] | directory blocks with entries |
 //! | [`htree`] | index blocks of hashed directories |
 //! | [`dirhash`] | the hashes of names |
+//! | [`casefold`] | names that are equal but for case |
 //! | [`xattr`] | extended attributes in inodes, blocks and inodes of their own |
 #![forbid(unsafe_code)]
 
 pub mod blockmap;
+pub mod casefold;
 pub mod checksum;
 pub mod corrupt;
 pub mod dirent;

@@ -25,12 +25,17 @@ pub(crate) type Bytes = Vec<u8>;
 
 /// Runs a program and gives what it printed; `None`, said aloud, where it is not installed.
 fn run(program: &str, args: &[&str]) -> Option<String> {
+    output(program, args).map(|output| String::from_utf8_lossy(&output).into_owned())
+}
+
+/// As [`run`], for programs that print bytes which are not text.
+fn output(program: &str, args: &[&str]) -> Option<Bytes> {
     let output = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
         .output();
     match output {
-        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(output) => Some(output.stdout),
         Err(error) => {
             eprintln!("SKIPPED: {program} cannot be run: {error}");
             assert!(
@@ -133,6 +138,13 @@ impl Image {
         let block = PhysBlock(last.parse().unwrap_or_else(|_| panic!("{output}")));
         (block.0 != 0).then_some(block)
     }
+}
+
+/// Runs requests of debugfs that need no image; `None` where it is not installed.
+pub(crate) fn debugfs(requests: &[u8]) -> Option<Bytes> {
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(requests).unwrap();
+    output("debugfs", &["-f", file.path().to_str().unwrap()])
 }
 
 /// A 32-bit field.

@@ -1,11 +1,11 @@
 //! **Purpose.** Tests of the hashes, with debugfs as the oracle.
 
 use std::io::Write as _;
-use std::process::Command;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::oracle::debugfs;
 
 const SEED: [u32; 4] = [0x0403_0201, 0x0807_0605, 0x0c0b_0a09, 0x100f_0e0d];
 const SEED_UUID: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
@@ -42,23 +42,6 @@ fn names() -> Vec<Vec<u8>> {
             (0..length).map(|_| byte(random())).collect()
         })
         .collect()
-}
-
-/// Runs debugfs on a file of requests; `None` where it is not installed.
-fn debugfs(requests: &[u8]) -> Option<Vec<u8>> {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(requests).unwrap();
-    match Command::new("debugfs").arg("-f").arg(file.path()).output() {
-        Ok(output) => Some(output.stdout),
-        Err(error) => {
-            eprintln!("SKIPPED: debugfs cannot be run: {error}");
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "debugfs must be there on CI"
-            );
-            None
-        }
-    }
 }
 
 #[test]
