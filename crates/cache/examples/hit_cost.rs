@@ -67,6 +67,11 @@ fn main() {
     measure("counted hit: pin, get, unpin", |key| {
         assert!(counted.get(&key, &epoch::pin()).is_some());
     });
+    let mut next = 3 * ENTRIES;
+    measure("insertion that evicts", |_| {
+        plain.insert(next, Arc::new(next), 4096);
+        next += 1;
+    });
     let large = cache(HitCounting::Off, 1 << 20);
     let mut walk = 0_u64;
     measure("hit among a million entries (cold lines)", |_| {

@@ -30,6 +30,10 @@
 //! the shard locks, so the shuttle tests, which know sequential consistency only, miss nothing a
 //! loom model would find.
 //!
+//! **Cost.** On one core of a server a hit takes about 7 ns with a guard of its own and 2.5 ns
+//! under a guard held already; counting it adds 1.5 ns, a share in the value ([`ClockCache::get_arc`])
+//! 5 ns. `cargo run --release -p fourscore-cache --example hit_cost` prints the figures.
+//!
 //! | module | responsibility |
 //! |---|---|
 //! | `table` | the cache itself: lookup, insertion, removal, loading |

@@ -50,6 +50,35 @@ use std::ptr;
 ///
 /// It belongs to the thread that made it (it is neither `Send` nor `Sync`). A guard that is leaked
 /// keeps everything retired from then on alive, and is otherwise harmless.
+///
+/// What was loaded under a guard cannot be used after it:
+///
+/// ```compile_fail,E0505
+/// use fourscore_sync::epoch::{EpochCell, pin};
+/// let cell = EpochCell::new(Some(Box::new(1)));
+/// let guard = pin();
+/// let value = cell.load(&guard);
+/// drop(guard);
+/// println!("{value:?}");
+/// ```
+///
+/// nor after a refresh:
+///
+/// ```compile_fail,E0502
+/// use fourscore_sync::epoch::{EpochCell, pin};
+/// let cell = EpochCell::new(Some(Box::new(1)));
+/// let mut guard = pin();
+/// let value = cell.load(&guard);
+/// guard.refresh();
+/// println!("{value:?}");
+/// ```
+///
+/// and a guard does not leave its thread:
+///
+/// ```compile_fail,E0277
+/// let guard = fourscore_sync::epoch::pin();
+/// fourscore_sync::thread::spawn(move || drop(guard));
+/// ```
 #[must_use = "values are protected only while the guard is held"]
 pub struct Guard(collector::Guard);
 
@@ -88,6 +117,18 @@ impl fmt::Debug for Guard {
 /// An optional boxed value that is read under a [`Guard`] and replaced as a whole.
 ///
 /// It is one pointer wide in the normal build.
+///
+/// ```
+/// # #[cfg(not(feature = "shuttle"))] {
+/// use fourscore_sync::epoch::{EpochCell, pin};
+/// let limits = EpochCell::new(Some(Box::new([1, 2, 3])));
+/// let guard = pin();
+/// let before = limits.load(&guard);
+/// limits.store(Some(Box::new([4, 5, 6])));
+/// assert_eq!(before, Some(&[1, 2, 3]), "still there for those who saw it");
+/// assert_eq!(limits.load(&guard), Some(&[4, 5, 6]));
+/// # }
+/// ```
 pub struct EpochCell<T: Send + Sync + 'static> {
     /// Null, or a pointer made by `Box::into_raw`. It is retired exactly once: by whoever takes
     /// it out of the slot.

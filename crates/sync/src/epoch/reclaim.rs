@@ -17,7 +17,11 @@ pub(super) type Slot<T> = AtomicPtr<T>;
 const BATCH: usize = 64;
 
 static COLLECTOR: LazyLock<seize::Collector> =
-    LazyLock::new(|| seize::Collector::new().batch_size(BATCH.max(CoreNr::count())));
+    LazyLock::new(|| seize::Collector::new().batch_size(batch_size()));
+
+fn batch_size() -> usize {
+    BATCH.max(CoreNr::count())
+}
 
 pub(super) struct Guard(seize::LocalGuard<'static>);
 
@@ -28,9 +32,9 @@ pub(super) fn pin() -> Guard {
 
 pub(super) fn flush() {
     let guard = pin();
-    // A batch is retired only if it holds a value for each active thread. Pad it, so that a few
+    // A batch is retired only if it holds a value for each active thread. Fill it up, so that
     // readers elsewhere do not turn the flush into nothing.
-    for _ in 0..CoreNr::count() {
+    for _ in 0..batch_size() {
         // SAFETY: the box was never shared.
         unsafe { guard.retire(Box::into_raw(Box::new(0_u8))) };
     }

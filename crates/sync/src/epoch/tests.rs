@@ -30,8 +30,14 @@ impl Drop for Probe {
 /// Waits until `alive` values are left. The tests of this process share one collector, so a guard
 /// of some other test may hold values back for a moment.
 fn settles_at(alive: &AtomicUsize, expected: usize) {
+    settles_while(alive, expected, || ());
+}
+
+/// As [`settles_at`], doing `between` before each look.
+fn settles_while(alive: &AtomicUsize, expected: usize, mut between: impl FnMut()) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
+        between();
         flush();
         let left = alive.load(Ordering::SeqCst);
         if left == expected {
@@ -113,8 +119,7 @@ fn refreshing_the_only_guard_lets_values_go() {
         cell.store(None);
         flush();
         assert_eq!(alive.load(Ordering::SeqCst), 1);
-        guard.refresh();
-        settles_at(&alive, 0);
+        settles_while(&alive, 0, || guard.refresh());
         drop(guard);
     });
 }
