@@ -46,22 +46,22 @@ fn main() {
     measure("epoch::pin and unpin", |_| drop(black_box(epoch::pin())));
     let cell = EpochCell::new(Some(Box::new(1_u64)));
     measure("pin, load of an epoch cell, unpin", |_| {
-        _ = black_box(cell.load(&epoch::pin()))
+        _ = black_box(cell.load(&epoch::pin()));
     });
     let plain = cache(HitCounting::Off, ENTRIES);
     measure("hit: pin, get, unpin", |key| {
-        assert!(plain.get(&key, &epoch::pin()).is_some())
+        assert!(plain.get(&key, &epoch::pin()).is_some());
     });
     let guard = epoch::pin();
     measure("hit under a guard held already", |key| {
-        assert!(plain.get(&key, &guard).is_some())
+        assert!(plain.get(&key, &guard).is_some());
     });
     measure("absent key under a guard", |key| {
-        assert!(plain.get(&!key, &guard).is_none())
+        assert!(plain.get(&!key, &guard).is_none());
     });
     drop(guard);
     measure("hit that takes an Arc", |key| {
-        assert!(plain.get_arc(&key).is_some())
+        assert!(plain.get_arc(&key).is_some());
     });
     let counted = cache(HitCounting::On, ENTRIES);
     measure("counted hit: pin, get, unpin", |key| {

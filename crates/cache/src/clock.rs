@@ -3,10 +3,12 @@
 //! **Model.** The clock hand walks the shard's buckets. An entry that was hit since the last visit
 //! loses its flag and stays; one that was not is offered to the hook, and leaves if the hook
 //! agrees. A second round no longer looks at the flags: readers may set them as fast as the hand
-//! clears them, and the budget holds against them too. If even that made no room, the rest
-//! refuses: the shard then runs over its share, and the next attempt waits until it has grown by another sixteenth, so that a cache
-//! full of dirty blocks is not swept again with every insertion. Whoever makes many entries
-//! evictable at once calls for a sweep himself.
+//! clears them, and the budget holds against them too.
+//!
+//! If even that made no room, the rest refuses. The shard then runs over its share, and the next
+//! attempt waits until it has grown by another sixteenth, so that a cache full of dirty blocks is
+//! not swept again with every insertion. Whoever makes many entries evictable at once calls for a
+//! sweep himself ([`ClockCache::trim`](crate::ClockCache::trim)).
 
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{EpochCell, Guard};

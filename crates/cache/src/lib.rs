@@ -31,8 +31,9 @@
 //! loom model would find.
 //!
 //! **Cost.** On one core of a server a hit takes about 7 ns with a guard of its own and 2.5 ns
-//! under a guard held already; counting it adds 1.5 ns, a share in the value ([`ClockCache::get_arc`])
-//! 5 ns. `cargo run --release -p fourscore-cache --example hit_cost` prints the figures.
+//! under a guard held already; counting it adds 1.5 to 3 ns, a share in the value
+//! ([`ClockCache::get_arc`]) 5 ns. An insertion that evicts takes some 200 ns.
+//! `cargo run --release -p fourscore-cache --example hit_cost` prints the figures.
 //!
 //! | module | responsibility |
 //! |---|---|

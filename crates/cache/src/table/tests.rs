@@ -1,3 +1,5 @@
+//! The cache on real threads: what it keeps, what leaves, who loads.
+
 use super::*;
 use fourscore_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use fourscore_sync::thread;

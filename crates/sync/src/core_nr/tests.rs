@@ -1,3 +1,5 @@
+//! Core numbers against the slots kept for them.
+
 #[cfg(not(feature = "shuttle"))]
 use super::machine::count_of_possible;
 use super::*;

@@ -133,7 +133,8 @@ macro_rules! integer {
     };
 }
 
-integer!(AtomicU8 u8, AtomicU16 u16, AtomicU32 u32, AtomicU64 u64, AtomicUsize usize, AtomicI64 i64);
+integer!(AtomicU8 u8, AtomicU16 u16, AtomicU32 u32, AtomicU64 u64);
+integer!(AtomicUsize usize, AtomicI64 i64);
 atomic!(AtomicBool [], bool);
 steps!(AtomicBool, bool: fetch_and fetch_nand fetch_or fetch_xor);
 atomic!(AtomicPtr[T], *mut T);

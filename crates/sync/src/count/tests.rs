@@ -1,3 +1,5 @@
+//! The rules of counting, each against an operation whose cost is known.
+
 use super::*;
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::epoch::{EpochCell, pin};

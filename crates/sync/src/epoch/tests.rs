@@ -1,3 +1,5 @@
+//! Values that say when they are dropped, and readers who would notice.
+
 use super::*;
 use crate::Arc;
 use crate::thread;

@@ -1,3 +1,5 @@
+//! The interface that all three builds share, tested in each of them.
+
 use super::*;
 use crate::atomic::{AtomicUsize, Ordering};
 use crate::{Arc, thread};
