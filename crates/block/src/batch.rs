@@ -10,8 +10,8 @@
 //!
 //! **Invariants.** A flush begins when every request before it in the batch has ended, and what
 //! comes after it begins when it has succeeded. Once a request before a flush has failed, that
-//! flush and everything after it is not begun and reported as cancelled: a commit record is
-//! never written over missing blocks. Outcomes come in the order of the requests.
+//! flush and everything after it is not begun and reported as cancelled, and so is everything
+//! after a flush that failed itself: a commit record is never written over missing blocks. Outcomes come in the order of the requests.
 //!
 //! **Crash safety.** Dropping an [`InFlight`] does not cancel anything: it waits, since the
 //! device may still be working on the memory that the batch owns. Requests behind a flush that
@@ -149,12 +149,15 @@ impl Batch {
         let mut failed = false;
         let mut cancelling = false;
         let run_one = |mut request: Request| {
-            cancelling |= failed && matches!(request, Request::Flush);
-            let result = match cancelling {
-                true => Err(request.asked().cancelled()),
-                false => request.run_on(device),
+            let is_flush = matches!(request, Request::Flush);
+            cancelling |= failed && is_flush;
+            let result = if cancelling {
+                Err(request.asked().cancelled())
+            } else {
+                request.run_on(device)
             };
             failed |= result.is_err();
+            cancelling |= failed && is_flush;
             Outcome::new(request, result)
         };
         self.requests.into_iter().map(run_one).collect()

@@ -12,6 +12,8 @@
 //! | [`ram`] | memory, sparse |
 //! | [`window`] | a part of another device, or all of it read-only |
 //! | [`overlay`] | a device some of whose blocks come from elsewhere |
+//! | [`recording`] | remembers every write, and shows the device after a crash at any moment |
+//! | [`faulty`] | fails when and where a test says |
 //! | [`buffer`] | one metadata block: read without a lock, changed by copy, sealed |
 //! | [`buffer_cache`] | the metadata blocks of one file system, within a byte budget |
 //! | `loading` | who is bringing which block into the cache right now |
@@ -21,6 +23,7 @@ pub mod buffer;
 pub mod buffer_cache;
 pub mod device;
 pub mod error;
+pub mod faulty;
 pub mod file;
 mod host_io;
 pub mod io_buf;
@@ -29,6 +32,7 @@ pub mod open;
 pub mod overlay;
 pub mod ram;
 mod raw;
+pub mod recording;
 pub mod uring;
 pub mod window;
 
@@ -37,11 +41,13 @@ pub use buffer::{Buffer, Joined, Retire, Retired, Sealed, Structure, VerifiedAs}
 pub use buffer_cache::{BlockError, BufferCache, CacheOptions, CacheStats};
 pub use device::{BlockDevice, Hints, HostRange};
 pub use error::{DeviceError, DeviceOp, raw_os_error};
+pub use faulty::{FaultyDevice, Rule};
 pub use file::FileDevice;
 pub use fourscore_cache::HitCounting;
 pub use io_buf::IoBuf;
 pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
 pub use overlay::{Content, OverlaidBlock, OverlayDevice};
 pub use ram::RamDevice;
+pub use recording::{Durable, Event, RecordingDevice, Survival};
 pub use uring::UringDevice;
 pub use window::Window;

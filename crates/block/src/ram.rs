@@ -7,13 +7,17 @@
 //!   root: one slot per GiB -> middle: one slot per 2 MiB -> leaf: 512 pages -> 4096 bytes
 //! ```
 //!
-//! A page is immutable; writing puts a new one in its place. A missing page reads as zeroes.
+//! A page is immutable; writing puts a new one in its place. A missing page reads as zeroes, or
+//! as what lies in its place on the base device, if the device was made over one: then it is
+//! that device with changes that only live here.
 //!
 //! **Invariants.** Slots of the root and the middle are filled at most once and never emptied.
+//! Over a base no page goes missing again.
 //!
 //! **Locking.** Readers take no lock and write no shared memory: they pin an epoch and follow
 //! three pointers. Writers of the same 2 MiB take the leaf's lock for one page at a time, so
-//! that two writers of different parts of one page do not lose each other's bytes.
+//! that two writers of different parts of one page do not lose each other's bytes. The base is
+//! read before the lock is taken.
 //!
 //! **Crash safety.** None: `flush` does nothing. Crash tests wrap a RAM device in a
 //! [`RecordingDevice`](crate::recording::RecordingDevice).
@@ -23,7 +27,7 @@ use std::ops::Range;
 
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
-use fourscore_sync::{Mutex, OnceLock};
+use fourscore_sync::{Arc, Mutex, OnceLock};
 
 use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
 use crate::error::{Asked, DeviceOp};
@@ -39,6 +43,8 @@ type Page = [u8; PAGE_BYTES];
 #[derive(Debug)]
 pub struct RamDevice {
     len_bytes: u64,
+    /// What missing pages are read from; never written.
+    base: Option<Arc<dyn BlockDevice>>,
     root: Box<[OnceLock<Box<Middle>>]>,
 }
 
@@ -73,28 +79,24 @@ impl Leaf {
         }
     }
 
-    /// Replaces the page in `slot` by what `change` makes of it (zeroes if it was missing).
-    fn update(&self, slot: usize, change: impl FnOnce(&mut Page)) {
+    fn is_missing(&self, slot: usize) -> bool {
+        self.pages[slot].load(&epoch::pin()).is_none()
+    }
+
+    /// Replaces the page in `slot`, or `missing` if there is none, by what `change` makes of it.
+    fn update(&self, slot: usize, missing: Box<Page>, change: impl FnOnce(&mut Page)) {
         let _writing = self.writing.lock();
         let guard = epoch::pin();
         let cell = &self.pages[slot];
-        let mut page = match cell.load(&guard) {
-            Some(old) => Box::new(*old),
+        let mut page = missing;
+        match cell.load(&guard) {
+            Some(old) => *page = *old,
             None => {
                 self.present.fetch_add(1, Ordering::Relaxed);
-                Box::new([0; PAGE_BYTES])
             }
-        };
+        }
         change(&mut page);
         cell.store(Some(page));
-    }
-
-    /// Zeroes a part of the page in `slot`; a missing page is zero already.
-    fn zero(&self, slot: usize, within: Range<usize>) {
-        let missing = self.pages[slot].load(&epoch::pin()).is_none();
-        if !missing {
-            self.update(slot, |page| page[within].fill(0));
-        }
     }
 
     /// Forgets the page in `slot`.
@@ -122,6 +124,7 @@ impl RamDevice {
         let pages = len_bytes.div_ceil(to_u64(PAGE_BYTES));
         Self {
             len_bytes,
+            base: None,
             root: empty_slots(pages.div_ceil(FANOUT * FANOUT)),
         }
     }
@@ -130,8 +133,24 @@ impl RamDevice {
     #[must_use]
     pub fn from_bytes(content: &[u8]) -> Self {
         let device = Self::new(to_u64(content.len()));
-        device.store(content, 0);
+        for piece in pieces(0, content.len()) {
+            let from = device_byte(piece.page, piece.within.start);
+            let from = usize::try_from(from).unwrap_or(usize::MAX);
+            let bytes = &content[from..from + piece.within.len()];
+            device.put(&piece, zero_page(), |part| part.copy_from_slice(bytes));
+        }
         device
+    }
+
+    /// A device that reads as `base` and keeps in memory what is written to it; `base` is never
+    /// written and must not change.
+    #[must_use]
+    pub fn over(base: Arc<dyn BlockDevice>) -> Self {
+        let device = Self::new(base.len_bytes());
+        Self {
+            base: Some(base),
+            ..device
+        }
     }
 
     /// How much memory the written pages take, in bytes.
@@ -160,53 +179,108 @@ impl RamDevice {
         middle_node.leaves[middle].get_or_init(|| Box::new(Leaf::new()))
     }
 
-    fn load(&self, buf: &mut [u8], offset: u64) {
+    fn load(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let mut rest = buf;
-        let guard = epoch::pin();
         for piece in pieces(offset, rest.len()) {
             let (now, later) = rest.split_at_mut(piece.within.len());
-            let slot = indices(piece.page).2;
-            match self
-                .leaf(piece.page)
-                .and_then(|leaf| leaf.pages[slot].load(&guard))
-            {
-                Some(page) => now.copy_from_slice(&page[piece.within]),
-                None => now.fill(0),
+            if !self.load_present(&piece, now) {
+                match &self.base {
+                    Some(base) => base.read_at(now, device_byte(piece.page, piece.within.start))?,
+                    None => now.fill(0),
+                }
             }
             rest = later;
         }
+        Ok(())
     }
 
-    fn store(&self, buf: &[u8], offset: u64) {
+    /// Fills `buf` from a page if it was written; says whether it was.
+    fn load_present(&self, piece: &Piece, buf: &mut [u8]) -> bool {
+        let Some(leaf) = self.leaf(piece.page) else {
+            return false;
+        };
+        let guard = epoch::pin();
+        let Some(page) = leaf.pages[indices(piece.page).2].load(&guard) else {
+            return false;
+        };
+        buf.copy_from_slice(&page[piece.within.clone()]);
+        true
+    }
+
+    fn store(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut rest = buf;
         for piece in pieces(offset, rest.len()) {
             let (now, later) = rest.split_at(piece.within.len());
-            let leaf = self.leaf_for_writing(piece.page);
-            leaf.update(indices(piece.page).2, |page| {
-                page[piece.within].copy_from_slice(now);
-            });
+            let before = self.page_before(&piece)?;
+            self.put(&piece, before, |part| part.copy_from_slice(now));
             rest = later;
         }
+        Ok(())
     }
 
-    /// Zeroes the part of `range` up to the next page, or 2 MiB where nothing was ever written;
+    /// Changes a part of a page, which is `missing` if it was never written.
+    fn put(&self, piece: &Piece, missing: Box<Page>, change: impl FnOnce(&mut [u8])) {
+        let leaf = self.leaf_for_writing(piece.page);
+        let part = |page: &mut Page| change(&mut page[piece.within.clone()]);
+        leaf.update(indices(piece.page).2, missing, part);
+    }
+
+    /// What a page is before its first change. Not read from the base if all of it is replaced,
+    /// or if it was changed before.
+    fn page_before(&self, piece: &Piece) -> io::Result<Box<Page>> {
+        let mut page = zero_page();
+        let Some(base) = &self.base else {
+            return Ok(page);
+        };
+        let slot = indices(piece.page).2;
+        let missing = self
+            .leaf(piece.page)
+            .is_none_or(|leaf| leaf.is_missing(slot));
+        if missing && piece.within.len() < PAGE_BYTES {
+            let start = device_byte(piece.page, 0);
+            let stop = self.len_bytes.min(device_byte(piece.page + 1, 0));
+            base.read_at(&mut page[..within_page(stop, piece.page)], start)?;
+        }
+        Ok(page)
+    }
+
+    /// Zeroes the part of `range` up to the next page, or 2 MiB where everything is zero;
     /// returns where it stopped.
-    fn zero_some(&self, range: Range<u64>) -> u64 {
+    fn zero_some(&self, range: Range<u64>) -> io::Result<u64> {
         let next = |unit: u64| range.end.min((range.start / unit + 1).saturating_mul(unit));
         let page = range.start / to_u64(PAGE_BYTES);
-        let Some(leaf) = self.leaf(page) else {
-            return next(FANOUT * to_u64(PAGE_BYTES));
-        };
-        let stop = next(to_u64(PAGE_BYTES));
-        let slot = indices(page).2;
-        if stop - range.start == to_u64(PAGE_BYTES) {
-            leaf.forget(slot);
-        } else {
-            let start = within_page(range.start, page);
-            leaf.zero(slot, start..start + within_page(stop - range.start, 0));
+        let leaf = self.leaf(page);
+        if leaf.is_none() && self.base.is_none() {
+            return Ok(next(FANOUT * to_u64(PAGE_BYTES)));
         }
-        stop
+        let stop = next(to_u64(PAGE_BYTES));
+        let within = within_page(range.start, page)..within_page(stop, page);
+        let piece = Piece { page, within };
+        let slot = indices(page).2;
+        match leaf {
+            Some(leaf) if self.base.is_none() => {
+                if piece.within.len() == PAGE_BYTES {
+                    leaf.forget(slot);
+                } else if !leaf.is_missing(slot) {
+                    self.put(&piece, zero_page(), |part| part.fill(0));
+                }
+            }
+            _ => {
+                let before = self.page_before(&piece)?;
+                self.put(&piece, before, |part| part.fill(0));
+            }
+        }
+        Ok(stop)
     }
+}
+
+fn zero_page() -> Box<Page> {
+    Box::new([0; PAGE_BYTES])
+}
+
+/// The byte of the device that is `within` bytes into `page`.
+fn device_byte(page: u64, within: usize) -> u64 {
+    page * to_u64(PAGE_BYTES) + to_u64(within)
 }
 
 /// The slots of `page` in root, middle and leaf.
@@ -235,11 +309,8 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
         }
         let page = at / page_bytes;
         let stop = end.min((page + 1) * page_bytes);
-        let within = |byte: u64| usize::try_from(byte - page * page_bytes).unwrap_or(PAGE_BYTES);
-        let piece = Piece {
-            page,
-            within: within(at)..within(stop),
-        };
+        let within = within_page(at, page)..within_page(stop, page);
+        let piece = Piece { page, within };
         at = stop;
         Some(piece)
     })
@@ -261,7 +332,7 @@ impl BlockDevice for RamDevice {
         Asked::new(DeviceOp::Read, offset, total_bytes(bufs)).inside(self.len_bytes)?;
         let mut at = offset;
         for buf in bufs {
-            self.load(buf, at);
+            self.load(buf, at)?;
             at += to_u64(buf.len());
         }
         Ok(())
@@ -271,7 +342,7 @@ impl BlockDevice for RamDevice {
         Asked::new(DeviceOp::Write, offset, total_bytes(bufs)).inside(self.len_bytes)?;
         let mut at = offset;
         for buf in bufs {
-            self.store(buf, at);
+            self.store(buf, at)?;
             at += to_u64(buf.len());
         }
         Ok(())
@@ -293,7 +364,7 @@ impl BlockDevice for RamDevice {
         Asked::about(DeviceOp::WriteZeroes, &range).inside(self.len_bytes)?;
         let mut at = range.start;
         while at < range.end {
-            at = self.zero_some(at..range.end);
+            at = self.zero_some(at..range.end)?;
         }
         Ok(())
     }
@@ -375,9 +446,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_vector(ops in prop::collection::vec((0..4_u8, 0..20_000_usize, 0..9_000_usize), 1..40)) {
-            let device = RamDevice::new(20_000);
+        fn behaves_like_a_vector(
+            ops in prop::collection::vec((0..4_u8, 0..20_000_usize, 0..9_000_usize), 1..40),
+            over in any::<bool>(),
+        ) {
             let mut model = vec![0_u8; 20_000];
+            let device = if over {
+                model = (0..=250).cycle().take(20_000).collect();
+                RamDevice::over(Arc::new(RamDevice::from_bytes(&model)))
+            } else {
+                RamDevice::new(20_000)
+            };
             for (turn, (op, at, len)) in ops.into_iter().enumerate() {
                 let end = (at + len).min(20_000);
                 let range = to_u64(at)..to_u64(end);

@@ -384,12 +384,15 @@ impl UringFlight {
     }
 
     fn end(&mut self, index: usize, result: io::Result<()>) {
-        let slot = &mut self.slots[index];
-        if matches!(slot.request, Request::Flush) {
-            self.flushing = false;
-        }
+        let is_flush = matches!(self.slots[index].request, Request::Flush);
         self.failed |= result.is_err();
-        slot.result = Some(result);
+        if is_flush {
+            self.flushing = false;
+            if result.is_err() {
+                self.cancel_from(index + 1);
+            }
+        }
+        self.slots[index].result = Some(result);
     }
 
     /// The ring itself failed, so the kernel may go on using the buffers at any time: they are

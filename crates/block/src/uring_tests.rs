@@ -218,3 +218,22 @@ fn a_read_into_shared_memory_is_refused() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(*bytes, [1, 2, 3]);
 }
+
+#[test]
+fn nothing_behind_a_flush_that_failed_is_begun() {
+    // A pipe takes no fdatasync, so it stands for a disk whose flush fails.
+    let (_reader, writer) = rustix::pipe::pipe().expect("pipe");
+    let file = FileDevice::from_image(writer.into(), Hints::default()).expect("stat");
+    let Ok(device) = UringDevice::new(file) else {
+        return;
+    };
+    let mut batch = Batch::new();
+    batch.flush().write(Vec::new(), 0).flush();
+    let outcomes = device.submit(batch).wait();
+    let error = outcomes[0].result.as_ref().expect_err("EINVAL");
+    assert_eq!(crate::raw_os_error(error), Some(libc::EINVAL));
+    for outcome in &outcomes[1..] {
+        let text = outcome.result.as_ref().expect_err("cancelled").to_string();
+        assert!(text.contains("not begun"), "{text}");
+    }
+}

@@ -1,0 +1,272 @@
+//! **Purpose.** A device that fails when and where a test says.
+//!
+//! **Model.** A list of [`Rule`]s. Each counts the operations it applies to (by kind and range)
+//! and strikes at the one it was made for, once or from then on. Nothing is random: the same
+//! operations in the same order meet the same faults.
+//!
+//! **Locking.** One lock around the rules, not held while the device below works.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use fourscore_sync::{Arc, Mutex};
+
+use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
+use crate::error::{Asked, DeviceOp};
+
+/// A fault, and when it strikes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    op: DeviceOp,
+    within: Range<u64>,
+    nth: u64,
+    lasting: Lasting,
+    first_bytes: usize,
+    seen: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lasting {
+    Once,
+    FromThenOn,
+}
+
+impl Rule {
+    /// Fails the `nth` operation (from 1) of this kind, which then does nothing.
+    #[must_use]
+    pub fn nth(op: DeviceOp, nth: u64) -> Self {
+        let within = 0..u64::MAX;
+        Self {
+            op,
+            within,
+            nth,
+            lasting: Lasting::Once,
+            first_bytes: 0,
+            seen: 0,
+        }
+    }
+
+    /// Counts and fails only operations that touch a byte in `range`. Flushes touch none, and
+    /// are not narrowed down by this.
+    #[must_use]
+    pub fn within(self, range: Range<u64>) -> Self {
+        Self {
+            within: range,
+            ..self
+        }
+    }
+
+    /// Fails all later ones as well, as a device that broke does.
+    #[must_use]
+    pub fn and_after(self) -> Self {
+        Self {
+            lasting: Lasting::FromThenOn,
+            ..self
+        }
+    }
+
+    /// The failing read or write transfers its first bytes before it fails.
+    #[must_use]
+    pub fn short(self, first_bytes: usize) -> Self {
+        Self {
+            first_bytes,
+            ..self
+        }
+    }
+
+    /// Counts an operation; whether it is to fail.
+    fn strikes(&mut self, asked: &Asked) -> bool {
+        let range = asked.range();
+        let touches = range.start < self.within.end && self.within.start < range.end;
+        if asked.op != self.op || !(touches || asked.op == DeviceOp::Flush) {
+            return false;
+        }
+        self.seen += 1;
+        self.seen == self.nth || (self.seen > self.nth && self.lasting == Lasting::FromThenOn)
+    }
+}
+
+/// A device that follows its rules, and else the device below.
+#[derive(Debug)]
+pub struct FaultyDevice {
+    device: Arc<dyn BlockDevice>,
+    rules: Mutex<Vec<Rule>>,
+}
+
+impl FaultyDevice {
+    /// A device without faults yet.
+    #[must_use]
+    pub fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            device,
+            rules: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Adds a rule; it counts from now on.
+    pub fn add(&self, rule: Rule) {
+        self.rules.lock().push(rule);
+    }
+
+    /// Removes all rules: the device works again.
+    pub fn heal(&self) {
+        self.rules.lock().clear();
+    }
+
+    /// `Err` with how many bytes to transfer first, if the operation is to fail.
+    fn judge(&self, asked: &Asked) -> Result<(), usize> {
+        let mut rules = self.rules.lock();
+        let mut verdict = Ok(());
+        // Every rule counts, even if an earlier one strikes.
+        for rule in rules.iter_mut() {
+            if rule.strikes(asked) && verdict.is_ok() {
+                verdict = Err(rule.first_bytes);
+            }
+        }
+        verdict
+    }
+
+    fn judge_whole(&self, asked: &Asked) -> io::Result<()> {
+        self.judge(asked).map_err(|_| asked.injected())
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64, write: Write) -> io::Result<()> {
+        let asked = Asked::new(DeviceOp::Write, offset, total_bytes(bufs));
+        let Err(first_bytes) = self.judge(&asked) else {
+            return match write {
+                Write::Plain => self.device.write_vectored_at(bufs, offset),
+                Write::Fua => self.device.write_fua(bufs, offset),
+            };
+        };
+        let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        self.device
+            .write_at(&bytes[..first_bytes.min(bytes.len())], offset)?;
+        Err(asked.injected())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Write {
+    Plain,
+    Fua,
+}
+
+impl BlockDevice for FaultyDevice {
+    fn len_bytes(&self) -> u64 {
+        self.device.len_bytes()
+    }
+
+    fn hints(&self) -> Hints {
+        self.device.hints()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        let asked = Asked::new(DeviceOp::Read, offset, total_bytes(bufs));
+        let Err(first_bytes) = self.judge(&asked) else {
+            return self.device.read_vectored_at(bufs, offset);
+        };
+        let mut left = first_bytes;
+        let mut at = offset;
+        for buf in bufs {
+            let now = left.min(buf.len());
+            self.device.read_at(&mut buf[..now], at)?;
+            left -= now;
+            at += to_u64(now);
+        }
+        Err(asked.injected())
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, Write::Plain)
+    }
+
+    fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, Write::Fua)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.judge_whole(&Asked::flush())?;
+        self.device.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        self.judge_whole(&Asked::about(DeviceOp::Discard, &range))?;
+        self.device.discard(range)
+    }
+
+    fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+        self.judge_whole(&Asked::about(DeviceOp::WriteZeroes, &range))?;
+        self.device.write_zeroes(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, DeviceError, IoBuf, RamDevice};
+
+    fn device() -> FaultyDevice {
+        FaultyDevice::new(Arc::new(RamDevice::from_bytes(b"0123456789")))
+    }
+
+    fn is_injected(result: &io::Result<()>) -> bool {
+        let payload = result.as_ref().err().and_then(io::Error::get_ref);
+        payload
+            .and_then(|inner| inner.downcast_ref())
+            .is_some_and(DeviceError::is_injected)
+    }
+
+    #[test]
+    fn the_nth_operation_of_its_kind_and_range_fails() {
+        let device = device();
+        device.add(Rule::nth(DeviceOp::Read, 2).within(4..6));
+        let read = |at| device.read_at(&mut [0; 2], at);
+        let failed: Vec<bool> = [3, 0, 6, 5, 4].map(|at| is_injected(&read(at))).into();
+        assert_eq!(failed, [false, false, false, true, false]);
+        device.add(Rule::nth(DeviceOp::Flush, 1).and_after());
+        assert!(is_injected(&device.flush()) && is_injected(&device.flush()));
+        device.write_at(b"x", 0).expect("no rule for writes");
+        device.heal();
+        device.flush().expect("healed");
+        device.add(Rule::nth(DeviceOp::Discard, 1));
+        device.add(Rule::nth(DeviceOp::WriteZeroes, 1));
+        assert!(is_injected(&device.discard(0..1)) && is_injected(&device.write_zeroes(0..1)));
+    }
+
+    #[test]
+    fn a_short_transfer_fails_after_its_first_bytes() {
+        let device = device();
+        device.add(Rule::nth(DeviceOp::Write, 1).short(3));
+        device.add(Rule::nth(DeviceOp::Write, 2));
+        let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
+        assert!(is_injected(&device.write_fua(&bufs, 1)));
+        assert!(is_injected(&device.write_vectored_at(&bufs, 6)));
+        device.add(Rule::nth(DeviceOp::Read, 1).short(5));
+        let (mut one, mut two) = ([b'-'; 4], [b'-'; 4]);
+        let mut bufs = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+        let result = device.read_vectored_at(&mut bufs, 0);
+        assert!(is_injected(&result));
+        assert_eq!((&one, &two), (b"0abc", b"4---"));
+    }
+
+    #[test]
+    fn a_failed_flush_keeps_a_batch_from_going_on() {
+        let device = device();
+        device.add(Rule::nth(DeviceOp::Flush, 1));
+        let mut batch = Batch::new();
+        batch.write(vec![IoBuf::from(&b"log"[..])], 0).flush();
+        batch.write(vec![IoBuf::from(&b"commit"[..])], 3);
+        let outcomes = device.submit(batch).wait();
+        assert!(is_injected(&outcomes[1].result));
+        let last = outcomes[2]
+            .result
+            .as_ref()
+            .expect_err("not begun")
+            .get_ref();
+        let error = last.and_then(|inner| inner.downcast_ref::<DeviceError>());
+        assert!(error.is_some_and(DeviceError::is_cancelled));
+        let mut bytes = [0; 10];
+        device.read_at(&mut bytes, 0).expect("read");
+        assert_eq!(&bytes, b"log3456789");
+    }
+}

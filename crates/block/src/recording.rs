@@ -1,0 +1,307 @@
+//! **Purpose.** A device that remembers every write, so that a test can have it as it may be
+//! after a crash at any moment.
+//!
+//! **Model.** A log of [`Event`]s in the order in which they completed, beside the state they
+//! led to. A *cut* is a number of events: the crash came after that many. What a device may hold
+//! then:
+//!
+//! ```text
+//!   w1 w2 F  w3 w4f w5 | cut          F = flush, f = written with FUA
+//!   durable: w1 w2 w4f;  w3 and w5: kept, lost or torn, each by itself
+//! ```
+//!
+//! **Not here.** Which cuts and survivals to try: the crash tests of the journal and the file
+//! system decide.
+//!
+//! **Invariants.** The base is never written. Two writes to the same byte are replayed in the
+//! order in which they were made; a lost one never comes back.
+//!
+//! **Locking.** One lock around the log and the state: only what is in memory happens under it,
+//! unless the base has to be read.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use fourscore_sync::{Arc, Mutex};
+
+use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
+use crate::error::{Asked, DeviceOp};
+use crate::ram::RamDevice;
+
+/// Something that changed the device or made changes durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A write.
+    Write {
+        /// Where it began, in bytes.
+        offset: u64,
+        /// What was written.
+        bytes: Arc<[u8]>,
+        /// When it was durable.
+        durable: Durable,
+    },
+    /// A range was made to read as zeroes.
+    WriteZeroes(Range<u64>),
+    /// A range was given back. Afterwards it reads as zeroes here.
+    Discard(Range<u64>),
+    /// Everything before is durable.
+    Flush,
+}
+
+/// When a write is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// With the next flush.
+    AfterFlush,
+    /// When it completes.
+    AtOnce,
+}
+
+/// What became of a write that was not durable when the crash came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// All of it is there.
+    Kept,
+    /// Nothing of it is there.
+    Lost,
+    /// Only its first bytes are there.
+    Torn {
+        /// How many.
+        first_bytes: usize,
+    },
+}
+
+/// A device that keeps a log of what was done to it.
+#[derive(Debug)]
+pub struct RecordingDevice {
+    base: Arc<dyn BlockDevice>,
+    events: Mutex<Vec<Event>>,
+    /// The state after all events; read without the lock.
+    now: RamDevice,
+}
+
+impl RecordingDevice {
+    /// A device that begins as `base`, which is never written and must not change.
+    #[must_use]
+    pub fn new(base: Arc<dyn BlockDevice>) -> Self {
+        let now = RamDevice::over(Arc::clone(&base));
+        Self {
+            base,
+            events: Mutex::new(Vec::new()),
+            now,
+        }
+    }
+
+    /// How many events there are; every number from 0 to this one is a cut.
+    #[must_use]
+    pub fn cuts(&self) -> usize {
+        self.events.lock().len()
+    }
+
+    /// The events so far.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().clone()
+    }
+
+    /// The device after the first `cut` events, all of which arrived.
+    ///
+    /// # Errors
+    /// Those of the base.
+    pub fn as_of(&self, cut: usize) -> io::Result<RamDevice> {
+        self.crashed(cut, |_, _| Survival::Kept)
+    }
+
+    /// The device after a crash behind the first `cut` events. `survival` is asked about each
+    /// event that was not durable by then, with its index; flushes are not asked about.
+    ///
+    /// # Errors
+    /// Those of the base.
+    pub fn crashed(
+        &self,
+        cut: usize,
+        mut survival: impl FnMut(usize, &Event) -> Survival,
+    ) -> io::Result<RamDevice> {
+        let mut events = self.events();
+        events.truncate(cut);
+        let last_flush = events.iter().rposition(|event| *event == Event::Flush);
+        let device = RamDevice::over(Arc::clone(&self.base));
+        for (index, event) in events.iter().enumerate() {
+            let durable = last_flush.is_some_and(|flush| index <= flush)
+                || matches!(
+                    event,
+                    Event::Write {
+                        durable: Durable::AtOnce,
+                        ..
+                    }
+                );
+            let fate = if durable {
+                Survival::Kept
+            } else {
+                survival(index, event)
+            };
+            apply(&device, event, fate)?;
+        }
+        Ok(device)
+    }
+
+    /// Applies an event to the state and logs it, as one step.
+    fn record(&self, event: Event) -> io::Result<()> {
+        let mut events = self.events.lock();
+        apply(&self.now, &event, Survival::Kept)?;
+        events.push(event);
+        Ok(())
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64, durable: Durable) -> io::Result<()> {
+        Asked::new(DeviceOp::Write, offset, total_bytes(bufs)).inside(self.len_bytes())?;
+        let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        self.record(Event::Write {
+            offset,
+            bytes: bytes.into(),
+            durable,
+        })
+    }
+}
+
+/// Carries out as much of `event` as survived.
+fn apply(device: &RamDevice, event: &Event, survival: Survival) -> io::Result<()> {
+    let first_bytes = match survival {
+        Survival::Kept => usize::MAX,
+        Survival::Lost => 0,
+        Survival::Torn { first_bytes } => first_bytes,
+    };
+    let cut = |range: &Range<u64>| {
+        range.start
+            ..range
+                .end
+                .min(range.start.saturating_add(to_u64(first_bytes)))
+    };
+    match event {
+        Event::Write { offset, bytes, .. } => {
+            device.write_at(&bytes[..bytes.len().min(first_bytes)], *offset)
+        }
+        Event::WriteZeroes(range) | Event::Discard(range) => device.write_zeroes(cut(range)),
+        Event::Flush => Ok(()),
+    }
+}
+
+impl BlockDevice for RecordingDevice {
+    fn len_bytes(&self) -> u64 {
+        self.base.len_bytes()
+    }
+
+    fn hints(&self) -> Hints {
+        Hints {
+            read_only: false,
+            discard: true,
+            ..self.base.hints()
+        }
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.now.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, Durable::AfterFlush)
+    }
+
+    fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, Durable::AtOnce)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.record(Event::Flush)
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        Asked::about(DeviceOp::Discard, &range).inside(self.len_bytes())?;
+        self.record(Event::Discard(range))
+    }
+
+    fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+        Asked::about(DeviceOp::WriteZeroes, &range).inside(self.len_bytes())?;
+        self.record(Event::WriteZeroes(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(device: &dyn BlockDevice) -> String {
+        let mut bytes = [0; 6];
+        device.read_at(&mut bytes, 0).expect("read");
+        bytes
+            .iter()
+            .map(|&byte| if byte == 0 { '.' } else { char::from(byte) })
+            .collect()
+    }
+
+    /// The example of the module's head: `w1 w2 F w3 w4f w5`.
+    fn example() -> RecordingDevice {
+        let base = Arc::new(RamDevice::from_bytes(b"abcdef"));
+        let device = RecordingDevice::new(base);
+        device.write_at(b"1", 0).expect("write");
+        device.write_at(b"22", 1).expect("write");
+        device.flush().expect("flush");
+        device.write_at(b"333", 2).expect("write");
+        device
+            .write_fua(&[IoSlice::new(b"4"), IoSlice::new(b"5")], 4)
+            .expect("write");
+        device.discard(0..1).expect("discard");
+        device
+    }
+
+    #[test]
+    fn every_cut_is_the_state_at_that_moment() {
+        let device = example();
+        assert_eq!(device.cuts(), 6);
+        let states: Vec<String> = (0..=6)
+            .map(|cut| content(&device.as_of(cut).expect("in memory")))
+            .collect();
+        let expected = [
+            "abcdef", "1bcdef", "122def", "122def", "12333f", "123345", ".23345",
+        ];
+        assert_eq!(states, expected);
+        assert_eq!(content(&device), ".23345");
+        assert_eq!(
+            content(&*device.base),
+            "abcdef",
+            "the base is never written"
+        );
+    }
+
+    #[test]
+    fn only_what_was_not_durable_can_be_lost_or_torn() {
+        let device = example();
+        let mut asked = Vec::new();
+        let lost = device.crashed(6, |index, _| {
+            asked.push(index);
+            Survival::Lost
+        });
+        assert_eq!(
+            content(&lost.expect("in memory")),
+            "122d45",
+            "all but the flushed and FUA"
+        );
+        assert_eq!(asked, [3, 5]);
+        let torn = device.crashed(5, |_, _| Survival::Torn { first_bytes: 2 });
+        assert_eq!(content(&torn.expect("in memory")), "123345");
+        let torn = device.crashed(2, |index, _| match index {
+            0 => Survival::Lost,
+            _ => Survival::Torn { first_bytes: 1 },
+        });
+        assert_eq!(content(&torn.expect("in memory")), "a2cdef");
+    }
+
+    #[test]
+    fn a_refused_write_is_not_in_the_log() {
+        let device = example();
+        assert!(device.write_at(b"xx", 5).is_err());
+        assert!(device.write_zeroes(0..7).is_err());
+        assert_eq!((device.cuts(), device.events().len()), (6, 6));
+        assert_eq!(device.events()[5], Event::Discard(0..1));
+    }
+}
