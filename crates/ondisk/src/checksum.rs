@@ -133,12 +133,10 @@ impl ChecksumSeed {
     /// The seed for everything that belongs to one inode.
     #[must_use]
     pub fn for_inode(self, inode: InodeNr, generation: InodeGeneration) -> InodeSeed {
-        InodeSeed(
-            self.start()
-                .update_le32(inode.0)
-                .update_le32(generation.0)
-                .value(),
-        )
+        let [a, b, c, d] = inode.0.to_le_bytes();
+        let [e, f, g, h] = generation.0.to_le_bytes();
+        // One call: each costs about as much as a hundred bytes.
+        InodeSeed(self.start().update(&[a, b, c, d, e, f, g, h]).value())
     }
 }
 

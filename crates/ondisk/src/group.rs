@@ -21,7 +21,7 @@ use thiserror::Error;
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::checksum::{ChecksumMismatch, Crc16, Crc32c};
+use crate::checksum::{ChecksumMismatch, Crc16};
 use crate::features::Incompat;
 use crate::superblock::{MetadataChecksum, Superblock};
 use crate::types::{BlockCount, GroupNr, PhysBlock};
@@ -97,12 +97,10 @@ const _: () = {
     assert!(size_of::<RawGroupDesc>() == 32);
     assert!(size_of::<RawGroupDescHigh>() == 32);
     assert!(offset_of!(RawGroupDesc, bg_flags) == 0x12);
-    assert!(offset_of!(RawGroupDesc, bg_checksum) == CHECKSUM_OFFSET);
+    assert!(offset_of!(RawGroupDesc, bg_checksum) == 0x1e);
     assert!(offset_of!(RawGroupDescHigh, bg_itable_unused_hi) == 0x32 - 32);
     assert!(offset_of!(RawGroupDescHigh, bg_inode_bitmap_csum_hi) == 0x3a - 32);
 };
-
-const CHECKSUM_OFFSET: usize = 0x1e;
 
 bitflags! {
     /// `bg_flags`. Unknown bits are kept.
@@ -471,21 +469,27 @@ fn stored_checksum(bytes: &[u8]) -> u16 {
 }
 
 /// The checksum that belongs to these bytes; `None` where descriptors have none. crc16 skips its
-/// own field, crc32c takes it as zero.
+/// own field, which ends the first half; crc32c takes it as zero.
 fn checksum(bytes: &[u8], group: GroupNr, sb: &Superblock) -> Option<u16> {
-    let (before, rest) = bytes.split_at_checked(CHECKSUM_OFFSET)?;
-    let (_, after) = rest.split_at_checked(size_of::<U16>())?;
+    let (low, rest) = RawGroupDesc::read_from_prefix(bytes).ok()?;
     match sb.metadata_checksum() {
         MetadataChecksum::None => None,
         MetadataChecksum::Crc16 => {
+            let (covered, _) = low
+                .as_bytes()
+                .split_at(offset_of!(RawGroupDesc, bg_checksum));
             let crc = Crc16::START
                 .update(&sb.raw().s_uuid)
                 .update(&group.0.to_le_bytes());
-            Some(crc.update(before).update(after).value())
+            Some(crc.update(covered).update(rest).value())
         }
         MetadataChecksum::Crc32c => {
-            let crc: Crc32c = sb.checksum_seed().start().update_le32(group.0);
-            Some(crc.update(before).update(&[0; 2]).update(after).low16())
+            let zeroed = RawGroupDesc {
+                bg_checksum: 0.into(),
+                ..low
+            };
+            let crc = sb.checksum_seed().start().update_le32(group.0);
+            Some(crc.update(zeroed.as_bytes()).update(rest).low16())
         }
     }
 }

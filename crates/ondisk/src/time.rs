@@ -13,7 +13,7 @@
 //!
 //! **References.** Documentation/filesystems/ext4/inodes.rst of the kernel, "Inode Timestamps".
 
-/// Seconds since 1970-01-01T00:00:00Z (negative before it) and nanoseconds.
+/// Seconds since the start of 1970, UTC (negative before it) and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     seconds: i64,
@@ -25,17 +25,17 @@ const EPOCH_BITS: u32 = 2;
 const EPOCH_MASK: u32 = (1 << EPOCH_BITS) - 1;
 
 impl Timestamp {
-    /// The earliest time an inode can hold: 1901-12-13T20:45:52Z.
+    /// The earliest time an inode can hold: 13 December 1901, 20:45:52 UTC.
     pub const MIN: Self = Self {
         seconds: -(1 << 31),
         nanoseconds: 0,
     };
-    /// The latest time an inode with the extra words can hold: 2446-05-10T22:38:55.999999999Z.
+    /// The latest time an inode with the extra words can hold: 10 May 2446, 22:38:55.999999999 UTC.
     pub const MAX: Self = Self {
         seconds: (1 << 34) - (1 << 31) - 1,
         nanoseconds: NANOSECONDS_MAX,
     };
-    /// The latest time an inode without the extra words can hold: 2038-01-19T03:14:07Z.
+    /// The latest time an inode without the extra words can hold: 19 January 2038, 03:14:07 UTC.
     pub const MAX_WITHOUT_EXTRA: Self = Self {
         seconds: (1 << 31) - 1,
         nanoseconds: 0,

@@ -253,7 +253,6 @@ fn fields(text: &str) -> BTreeMap<&str, &str> {
 /// What fourscore says, by the names of dumpe2fs.
 fn our_fields(sb: &Superblock) -> Vec<(&'static str, String)> {
     let geometry = sb.geometry();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let features: Vec<_> = sb
         .features()
         .iter()
@@ -314,6 +313,15 @@ fn our_fields(sb: &Superblock) -> Vec<(&'static str, String)> {
         ours.push(("First inode", sb.first_inode().to_string()));
         ours.push(("Inode size", geometry.inode_size_bytes().to_string()));
     }
+    ours.extend(our_optional_fields(sb));
+    ours
+}
+
+/// The lines that dumpe2fs prints only for some file systems.
+fn our_optional_fields(sb: &Superblock) -> Vec<(&'static str, String)> {
+    let geometry = sb.geometry();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut ours = Vec::new();
     if geometry.desc_size_bytes() > 32 {
         ours.push((
             "Group descriptor size",

@@ -1,3 +1,5 @@
+//! **Purpose.** The feature table holds together, and docs/COMPAT.md shows it.
+
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -368,9 +368,6 @@ const CHECKSUM_HI: Range<usize> = {
     start..start + size_of::<U16>()
 };
 
-/// `i_checksum_lo` in the first 128 bytes.
-const CHECKSUM_LO_OFFSET: usize = offset_of!(RawInode, i_checksum_lo);
-
 /// An inode's bytes, cut at 128 and at its end.
 struct Parts<'a> {
     base: &'a RawInode,
@@ -431,18 +428,14 @@ impl<'a> Parts<'a> {
     /// The checksum of the bytes with its own fields taken as zero: 32 bits, or 16 where the
     /// inode has no `i_checksum_hi`.
     fn checksum(&self, seed: InodeSeed) -> u32 {
-        let (before, rest) = self.base.as_bytes().split_at(CHECKSUM_LO_OFFSET);
-        let (_, after) = rest.split_at(size_of::<U16>());
-        let crc = seed.start().update(before).update(&[0; 2]).update(after);
-        let parts = (
-            self.tail.get(..CHECKSUM_HI.start),
-            self.tail.get(CHECKSUM_HI.end..),
-        );
-        match parts {
-            (Some(before), Some(after)) if self.has_checksum_hi() => {
-                crc.update(before).update(&[0; 2]).update(after).value()
+        let mut base = *self.base;
+        base.i_checksum_lo = 0.into();
+        let crc = seed.start().update(base.as_bytes());
+        match self.tail {
+            [a, b, _, _, rest @ ..] if self.has_checksum_hi() => {
+                crc.update(&[*a, *b, 0, 0]).update(rest).value()
             }
-            _ => crc.update(self.tail).low16().into(),
+            tail => crc.update(tail).low16().into(),
         }
     }
 }

@@ -144,6 +144,11 @@ fn sizes_that_cannot_be() {
             expected: 0
         }
     );
+}
+
+#[test]
+fn parts_that_do_not_fit_a_block() {
+    use SuperblockError as E;
     for found in [0, 64, 192, 8_192] {
         assert_eq!(
             corrupt(|raw| raw.s_inode_size = found.into()),
