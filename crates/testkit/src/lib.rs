@@ -15,6 +15,7 @@
 //! | [`oracle`] | e2fsck, debugfs, dumpe2fs |
 //! | [`matrix`] | the named configurations that everything is tested on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
+//! | [`crash`] | images whose file system died under load |
 //!
 //! A test of the whole matrix looks like this:
 //!
@@ -29,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod crash;
 pub mod image;
 pub mod matrix;
 pub mod mount;

@@ -71,6 +71,21 @@ impl KernelMount {
         self.folder.path()
     }
 
+    /// The name of the loop device below `/dev`.
+    ///
+    /// # Errors
+    /// If the kernel does not list the mount.
+    pub fn device_name(&self) -> Result<String> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+        let here = self.path().to_string_lossy();
+        let device = mounts.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            let device = words.next()?;
+            (words.next()? == here).then(|| device.trim_start_matches("/dev/").to_owned())
+        });
+        device.with_context(|| format!("{here} is not mounted"))
+    }
+
     /// Opens the root, for calls on the whole file system.
     ///
     /// # Errors
