@@ -356,6 +356,13 @@ impl Geometry {
         Some((GroupNr(group), GroupOffset(offset)))
     }
 
+    /// The inode at `index` of the table of `group`; `None` past the end of either.
+    #[must_use]
+    pub fn inode_at(&self, group: GroupNr, index: GroupOffset) -> Option<InodeNr> {
+        let exists = self.has_group(group) && index.0 < self.inodes_per_group;
+        exists.then(|| InodeNr(group.0 * self.inodes_per_group + index.0 + 1))
+    }
+
     /// Where inode `index` of a group is, in the table that starts at `table`.
     #[must_use]
     pub fn inode_place(&self, table: PhysBlock, index: GroupOffset) -> BytePlace {

@@ -142,6 +142,10 @@ fn inodes_have_places() {
         Some((GroupNr(1), GroupOffset(0)))
     );
     assert_eq!(geometry.inode_group(InodeNr(4 * 8_192 + 1)), None);
+    let at = |group, index| geometry.inode_at(GroupNr(group), GroupOffset(index));
+    assert_eq!(at(1, 0), Some(InodeNr(8_193)));
+    assert_eq!(at(3, 8_191), Some(InodeNr(4 * 8_192)));
+    assert_eq!((at(4, 0), at(0, 8_192)), (None, None));
     let found = geometry.inode_place(PhysBlock(1_000), GroupOffset(33));
     assert_eq!(Some(found), place(1_002, 256));
 }
