@@ -6,17 +6,21 @@
 
 use std::fmt;
 
+use crate::acl::AclError;
 use crate::blockmap::BlockMapError;
+use crate::crypt::CryptError;
 use crate::dirent::DirentError;
 use crate::extent::ExtentError;
 use crate::group::GroupDescError;
 use crate::htree::HtreeError;
+use crate::inline::InlineError;
 use crate::inode::InodeError;
 use crate::jbd2::JournalError;
 use crate::mmp::MmpError;
 use crate::orphan::OrphanError;
 use crate::superblock::SuperblockError;
 use crate::types::{GroupNr, InodeNr, PhysBlock};
+use crate::verity::VerityError;
 use crate::xattr::XattrError;
 
 /// Disk content that breaks the format: what, and where as far as it is known.
@@ -68,6 +72,18 @@ pub enum CorruptKind {
     /// Extended attributes.
     #[error(transparent)]
     Xattr(#[from] XattrError),
+    /// An access control list.
+    #[error(transparent)]
+    Acl(#[from] AclError),
+    /// Content stored in an inode.
+    #[error(transparent)]
+    Inline(#[from] InlineError),
+    /// Something encrypted.
+    #[error(transparent)]
+    Crypt(#[from] CryptError),
+    /// The metadata of a verity file.
+    #[error(transparent)]
+    Verity(#[from] VerityError),
     /// A block of the orphan file.
     #[error(transparent)]
     Orphan(#[from] OrphanError),

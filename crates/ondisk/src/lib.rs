@@ -26,12 +26,18 @@
 //! | [`dirhash`] | the hashes of names |
 //! | [`casefold`] | names that are equal but for case |
 //! | [`xattr`] | extended attributes in inodes, blocks and inodes of their own |
+//! | [`acl`] | POSIX access control lists |
+//! | [`inline`] | content stored in the inode itself |
+//! | [`crypt`] | encrypted files as they look without the key |
+//! | [`verity`] | where the fs-verity metadata of a file is |
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod blockmap;
 pub mod casefold;
 pub mod checksum;
 pub mod corrupt;
+pub mod crypt;
 pub mod dirent;
 pub mod dirhash;
 pub mod extent;
@@ -40,6 +46,7 @@ pub mod features;
 pub mod geometry;
 pub mod group;
 pub mod htree;
+pub mod inline;
 pub mod inode;
 pub mod jbd2;
 pub mod mmp;
@@ -52,6 +59,7 @@ mod testing;
 mod text;
 pub mod time;
 pub mod types;
+pub mod verity;
 pub mod xattr;
 
 pub use checksum::{ChecksumMismatch, ChecksumSeed, Crc32c, InodeGeneration, InodeSeed};
