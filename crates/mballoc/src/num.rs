@@ -1,0 +1,16 @@
+//! **Purpose.** The two conversions between numbers that the compiler cannot prove and we can.
+
+/// A length that came from a `u32` in the first place.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "all our slices are made from u32 lengths"
+)]
+pub(crate) fn len32(len: usize) -> u32 {
+    debug_assert!(u32::try_from(len).is_ok());
+    len as u32
+}
+
+/// floor(log2(value)); 0 for 0.
+pub(crate) fn floor_log2(value: u32) -> u32 {
+    value.checked_ilog2().unwrap_or(0)
+}

@@ -1,0 +1,424 @@
+//! **Purpose.** Which group to look at: for each property of a group (the largest buddy order,
+//! the average free extent, the largest free extent, the free count of a group whose bitmap is
+//! not loaded) the groups in bins by that property, each bin a [`BitSet`].
+//!
+//! **Not here.** What is in a group ([`crate::group`]), and in which order the properties are
+//! asked ([`crate::criteria`]).
+//!
+//! **Model.** A loaded group with free clusters is in one bin of each of the first three
+//! families. The bins of the largest extent are four to an octave, so that a request for `len`
+//! finds a sure fit in every bin whose lower bound is `len` or more, and leaves out at most the
+//! groups whose largest extent is less than a quarter longer than `len`; these sit in the one
+//! bin asked after that.
+//!
+//! **Invariants.** A group is never listed below its true bin: better groups are not hidden. It
+//! may be listed above it, by one octave for a few changes ([`LAG_CHANGES`]): groups at the edge
+//! of a bin would otherwise move back and forth with every allocation and free, and each move
+//! writes words that other cores read. Whoever meets a group listed too high moves it down.
+//!
+//! **Locking.** A group's listing changes under its lock only. Searches take no lock.
+
+use std::ops::Range;
+
+use fourscore_ondisk::GroupNr;
+
+use crate::bitset::BitSet;
+use crate::num::floor_log2;
+
+/// After so many changes in a row below the listed bin a group is moved down.
+pub const LAG_CHANGES: u8 = 8;
+
+/// Bins of groups by one property.
+#[derive(Debug)]
+pub struct Bins {
+    /// Which bins may have members.
+    used: BitSet,
+    sets: Box<[BitSet]>,
+}
+
+/// Which bins are asked first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the lowest bin that can serve: leaves the large ones whole.
+    Upward,
+    /// From the highest bin: gets the most.
+    Downward,
+}
+
+impl Bins {
+    /// `bins` empty bins for groups below `groups`.
+    #[must_use]
+    pub fn new(bins: u32, groups: u32) -> Self {
+        Self {
+            used: BitSet::new(bins),
+            sets: (0..bins).map(|_| BitSet::new(groups)).collect(),
+        }
+    }
+
+    /// Puts a group into a bin.
+    pub fn insert(&self, bin: u32, group: GroupNr) {
+        self.sets[bin as usize].insert(group.0);
+        self.used.insert(bin);
+    }
+
+    /// Takes a group out of a bin.
+    pub fn remove(&self, bin: u32, group: GroupNr) {
+        let set = &self.sets[bin as usize];
+        if set.remove(group.0) {
+            self.used.remove(bin);
+            if set.maybe_any() {
+                self.used.insert(bin);
+            }
+        }
+    }
+
+    /// How many bins there are.
+    #[must_use]
+    pub fn bins(&self) -> u32 {
+        self.used.capacity()
+    }
+
+    /// How many groups a bin has; exact while nothing changes.
+    #[must_use]
+    pub fn count(&self, bin: u32) -> u32 {
+        self.sets[bin as usize].count()
+    }
+
+    /// Whether a group is in a bin.
+    #[must_use]
+    pub fn contains(&self, bin: u32, group: GroupNr) -> bool {
+        self.sets[bin as usize].contains(group.0)
+    }
+
+    /// The groups of the bins `bins` at or after `goal` and below `limit`, bin after bin, and
+    /// after them those before `goal`, bin after bin again.
+    #[must_use]
+    pub fn walk(
+        &self,
+        bins: Range<u32>,
+        direction: Direction,
+        goal: GroupNr,
+        limit: u32,
+    ) -> Walk<'_> {
+        let bins = bins.start.min(self.bins())..bins.end.min(self.bins());
+        let mut walk = Walk {
+            family: self,
+            left: bins.clone(),
+            bins,
+            direction,
+            bin: None,
+            next: goal.0,
+            goal: goal.0,
+            limit,
+            wrapped: false,
+        };
+        walk.enter_bin();
+        walk
+    }
+}
+
+/// The search of [`Bins::walk`].
+#[derive(Debug)]
+pub struct Walk<'a> {
+    family: &'a Bins,
+    bins: Range<u32>,
+    /// Bins not entered yet in this round.
+    left: Range<u32>,
+    direction: Direction,
+    bin: Option<u32>,
+    next: u32,
+    goal: u32,
+    limit: u32,
+    wrapped: bool,
+}
+
+impl Walk<'_> {
+    /// Goes to the next bin that may have members.
+    fn enter_bin(&mut self) {
+        self.bin = match self.direction {
+            Direction::Upward => {
+                let bin = self.family.used.next_at_or_after(self.left.start);
+                let bin = bin.filter(|&bin| bin < self.left.end);
+                self.left.start = bin.map_or(self.left.end, |bin| bin + 1);
+                bin
+            }
+            Direction::Downward => {
+                let mut bins = self.left.clone().rev();
+                let bin = bins.find(|&bin| self.family.used.contains(bin));
+                self.left.end = bin.unwrap_or(self.left.start);
+                bin
+            }
+        };
+        self.next = if self.wrapped { 0 } else { self.goal };
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = GroupNr;
+
+    fn next(&mut self) -> Option<GroupNr> {
+        loop {
+            let end = if self.wrapped {
+                self.goal.min(self.limit)
+            } else {
+                self.limit
+            };
+            let Some(bin) = self.bin else {
+                if self.wrapped || self.goal == 0 {
+                    return None;
+                }
+                self.wrapped = true;
+                self.left = self.bins.clone();
+                self.enter_bin();
+                continue;
+            };
+            match self.family.sets[bin as usize].next_at_or_after(self.next) {
+                Some(group) if group < end => {
+                    self.next = group + 1;
+                    return Some(GroupNr(group));
+                }
+                _ => self.enter_bin(),
+            }
+        }
+    }
+}
+
+/// What the index wants to know of a loaded group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fitness {
+    /// Free clusters.
+    pub free: u32,
+    /// Free extents.
+    pub fragments: u32,
+    /// Clusters of the largest free extent.
+    pub largest: u32,
+    /// The largest order that has a free buddy; meaningless when nothing is free.
+    pub order: u32,
+}
+
+/// The bins that a group is listed in, and how long it has been below them. Kept with the group,
+/// under its lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Listing {
+    entries: [Entry; 3],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    bin: Option<u32>,
+    below: u8,
+}
+
+/// When a group that is listed too high moves down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settle {
+    /// After [`LAG_CHANGES`] changes, or at once when it is far too high.
+    Lagging,
+    /// Now.
+    AtOnce,
+}
+
+/// All families.
+#[derive(Debug)]
+pub struct OrderIndex {
+    /// By the largest buddy order (`max_free_order_lists` of `mb_structs_summary`).
+    pub by_order: Bins,
+    /// By the order of the average free extent (`avg_fragment_size_lists`).
+    pub by_average: Bins,
+    /// By the largest free extent, four bins to an octave.
+    pub by_largest: Bins,
+    /// Groups that are ready without I/O (BLOCK_UNINIT), by log2 of the descriptor's free count.
+    pub uninit: Bins,
+    /// Groups whose bitmap has to be read first, by log2 of the descriptor's free count.
+    pub unread: Bins,
+    orders: u32,
+}
+
+/// Octaves of the largest free extent: 1 to 2^19 clusters.
+const OCTAVES: u32 = 20;
+
+/// The bin of a largest free extent of `len` clusters.
+#[must_use]
+pub fn largest_bin(len: u32) -> u32 {
+    let octave = floor_log2(len).min(OCTAVES - 1);
+    let quarter = if octave >= 2 {
+        (len >> (octave - 2)) & 3
+    } else {
+        (len << (2 - octave)) & 3
+    };
+    octave * 4 + quarter
+}
+
+/// The lowest bin in which every group has a free extent of `len` clusters.
+#[must_use]
+pub fn sure_bin(len: u32) -> u32 {
+    let bin = largest_bin(len);
+    let octave = bin / 4;
+    let bound = u64::from(4 + bin % 4) << octave >> 2;
+    bin + u32::from(bound < u64::from(len))
+}
+
+impl OrderIndex {
+    /// Empty bins for `groups` groups of `orders` buddy orders.
+    #[must_use]
+    pub fn new(groups: u32, orders: u32) -> Self {
+        Self {
+            by_order: Bins::new(orders, groups),
+            by_average: Bins::new(orders, groups),
+            by_largest: Bins::new(OCTAVES * 4, groups),
+            uninit: Bins::new(OCTAVES, groups),
+            unread: Bins::new(OCTAVES, groups),
+            orders,
+        }
+    }
+
+    /// The bin of an average free extent of `len` clusters, by ext4's rule: half of `len` and
+    /// less is one order less.
+    #[must_use]
+    pub fn average_bin(&self, len: u32) -> u32 {
+        floor_log2(len).saturating_sub(1).min(self.orders - 1)
+    }
+
+    /// Lists a group by what it has now. `listing` must be the one of the last call for it.
+    pub fn update(&self, group: GroupNr, listing: &mut Listing, fitness: &Fitness, settle: Settle) {
+        let has_free = fitness.free > 0;
+        let average = fitness.free / fitness.fragments.max(1);
+        let bins = [
+            (&self.by_order, fitness.order, 1),
+            (&self.by_average, self.average_bin(average), 1),
+            (&self.by_largest, largest_bin(fitness.largest), 4),
+        ];
+        for ((family, bin, octave), entry) in bins.into_iter().zip(&mut listing.entries) {
+            let target = has_free.then_some(bin);
+            entry.update(family, group, target, octave, settle);
+        }
+    }
+
+    /// Takes a group out of all families of loaded groups.
+    pub fn forget(&self, group: GroupNr, listing: &mut Listing) {
+        let families = [&self.by_order, &self.by_average, &self.by_largest];
+        for (family, entry) in families.into_iter().zip(&mut listing.entries) {
+            entry.update(family, group, None, 1, Settle::AtOnce);
+        }
+    }
+}
+
+impl Entry {
+    /// Moves the group to its target, unless it may stay too high for a while; `octave` is the
+    /// number of bins of an octave.
+    fn update(
+        &mut self,
+        family: &Bins,
+        group: GroupNr,
+        target: Option<u32>,
+        octave: u32,
+        settle: Settle,
+    ) {
+        if self.bin == target {
+            self.below = 0;
+            return;
+        }
+        if let (Some(listed), Some(bin), Settle::Lagging) = (self.bin, target, settle)
+            && bin < listed
+            && listed - bin <= octave
+            && self.below < LAG_CHANGES
+        {
+            self.below += 1;
+            return;
+        }
+        // In before out: the group is never missing.
+        if let Some(bin) = target {
+            family.insert(bin, group);
+        }
+        if let Some(bin) = self.bin {
+            family.remove(bin, group);
+        }
+        *self = Self {
+            bin: target,
+            below: 0,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_sure_bin_holds_only_fits(len in 1_u32..=1 << 19, largest in 1_u32..=1 << 19) {
+            if largest_bin(largest) >= sure_bin(len) {
+                prop_assert!(largest >= len);
+            } else if largest >= len {
+                // What a sure bin leaves out is less than a quarter longer.
+                prop_assert!(u64::from(largest) * 4 < u64::from(len) * 5 || len < 4);
+                prop_assert_eq!(largest_bin(largest), largest_bin(len));
+            }
+            prop_assert!(largest_bin(largest) < OCTAVES * 4);
+        }
+    }
+
+    fn fitness(largest: u32) -> Fitness {
+        Fitness {
+            free: largest,
+            fragments: 1,
+            largest,
+            order: floor_log2(largest),
+        }
+    }
+
+    #[test]
+    fn a_walk_goes_on_from_the_goal_and_wraps() {
+        let bins = Bins::new(4, 1000);
+        for (bin, group) in [(1, 10), (1, 700), (2, 500), (3, 20), (0, 600)] {
+            bins.insert(bin, GroupNr(group));
+        }
+        let walk = |bins_asked, direction, goal, limit| -> Vec<u32> {
+            bins.walk(bins_asked, direction, GroupNr(goal), limit)
+                .map(|group| group.0)
+                .collect()
+        };
+        assert_eq!(walk(1..4, Direction::Upward, 400, 1000), [700, 500, 10, 20]);
+        assert_eq!(
+            walk(1..4, Direction::Downward, 400, 1000),
+            [500, 700, 20, 10]
+        );
+        assert_eq!(walk(0..2, Direction::Upward, 0, 650), [600, 10]);
+        assert_eq!(walk(1..4, Direction::Upward, 999, 15), [10]);
+        assert_eq!(walk(3..9, Direction::Upward, 5, 1000), [20]);
+        assert!(walk(4..9, Direction::Upward, 5, 1000).is_empty());
+    }
+
+    #[test]
+    fn groups_rise_at_once_and_sink_with_a_lag() {
+        let index = OrderIndex::new(100, 14);
+        let (group, mut listing) = (GroupNr(7), Listing::default());
+        let listed = |len| index.by_largest.contains(largest_bin(len), group);
+        index.update(group, &mut listing, &fitness(2048), Settle::Lagging);
+        assert!(listed(2048));
+        for _ in 0..LAG_CHANGES {
+            index.update(group, &mut listing, &fitness(1500), Settle::Lagging);
+            assert!(listed(2048));
+        }
+        index.update(group, &mut listing, &fitness(1500), Settle::Lagging);
+        assert!(listed(1500) && !listed(2048));
+        index.update(group, &mut listing, &fitness(4096), Settle::Lagging);
+        assert!(listed(4096) && !listed(1500));
+        index.update(group, &mut listing, &fitness(100), Settle::Lagging);
+        assert!(listed(100), "a long fall is no lag");
+        index.update(group, &mut listing, &fitness(99), Settle::AtOnce);
+        index.update(
+            group,
+            &mut listing,
+            &Fitness {
+                free: 0,
+                fragments: 0,
+                largest: 0,
+                order: 0,
+            },
+            Settle::Lagging,
+        );
+        assert!(!index.by_largest.used.maybe_any() && !index.by_order.used.maybe_any());
+    }
+}

@@ -1,0 +1,246 @@
+//! **Purpose.** Freed clusters of one group that may not be handed out yet, and when they may.
+//!
+//! **Model.** A freed run waits for a [`Release`]: the full commit of the transaction that freed
+//! it (with its revoke records), and a point of the quiet clock. The caller advances that clock:
+//! reaching `n` says that every reader, checkpoint write and data write that was under way when
+//! a free was stamped `n` has ended. The caller stamps a free with 0 if there is nothing of that
+//! kind to wait for.
+//!
+//! A run that was marked in the running transaction and is freed in it again (create, fallocate,
+//! truncate) need not wait for the commit: no durable state ever referred to it, unless a fast
+//! commit record did, which the caller reports with `logged`. So each group keeps the runs marked
+//! in the latest transaction as *fresh*.
+//!
+//! **Invariants.** At most two batches for each transaction: one closed, and one that still takes
+//! runs and whose stamp grows. Without the first, steady frees would push the stamp of a single
+//! batch ahead of the clock for ever.
+//!
+//! **Locking.** Under the group's lock; the clocks are two words that are read by all and written
+//! once for each commit.
+
+use fourscore_ondisk::Tid;
+use fourscore_sync::CachePadded;
+use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::intervals::Intervals;
+
+/// A point of the quiet clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(pub u64);
+
+/// What a freed run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The transaction whose full commit must be durable; `None` if none has to be.
+    pub tid: Option<Tid>,
+    /// What the quiet clock must have reached.
+    pub stamp: Stamp,
+}
+
+/// What has been reached.
+#[derive(Debug)]
+pub struct Clocks {
+    words: CachePadded<Words>,
+}
+
+#[derive(Debug)]
+struct Words {
+    durable: AtomicU32,
+    quiet: AtomicU64,
+}
+
+impl Clocks {
+    /// Clocks at the last durable transaction.
+    #[must_use]
+    pub fn new(durable: Tid) -> Self {
+        let words = Words { durable: AtomicU32::new(durable.0), quiet: AtomicU64::new(0) };
+        Self { words: CachePadded::new(words) }
+    }
+
+    /// Notes that the full commit of `tid` is durable. Never goes back.
+    pub fn set_durable(&self, tid: Tid) {
+        let later = |now| tid.is_after(Tid(now)).then_some(tid.0);
+        // An error says that the clock is at or past `tid` already.
+        let _ = self.words.durable.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+    }
+
+    /// Notes that the quiet clock has reached `stamp`. Never goes back.
+    pub fn set_quiet(&self, stamp: Stamp) {
+        self.words.quiet.fetch_max(stamp.0, Ordering::AcqRel);
+    }
+
+    /// Whether a run that waits for `release` may be handed out.
+    #[must_use]
+    pub fn reached(&self, release: &Release) -> bool {
+        let durable = Tid(self.words.durable.load(Ordering::Acquire));
+        release.tid.is_none_or(|tid| !tid.is_after(durable))
+            && release.stamp.0 <= self.words.quiet.load(Ordering::Acquire)
+    }
+}
+
+/// Runs that wait for the same.
+#[derive(Debug)]
+struct Batch {
+    release: Release,
+    runs: Intervals,
+}
+
+/// The waiting runs of one group, and its fresh ones.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    batches: Vec<Batch>,
+    fresh_tid: Tid,
+    fresh: Intervals,
+}
+
+impl Pending {
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Clusters that wait.
+    pub(crate) fn total(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.runs.total()).sum()
+    }
+
+    /// Whether any cluster from `start` to `end - 1` waits.
+    pub(crate) fn overlaps(&self, start: u32, end: u32) -> bool {
+        self.batches.iter().any(|batch| batch.runs.overlaps(start, end))
+    }
+
+    /// Notes that clusters have been marked in a transaction.
+    pub(crate) fn note_marked(&mut self, start: u32, end: u32, tid: Tid) {
+        if self.fresh_tid != tid {
+            self.fresh_tid = tid;
+            self.fresh.clear();
+        }
+        self.fresh.insert(start, end);
+    }
+
+    /// Notes that a durable record may refer to clusters: they are not fresh any more.
+    pub(crate) fn note_logged(&mut self, start: u32, end: u32) {
+        self.fresh.take(start, end, |_, _| {});
+    }
+
+    /// Frees clusters in a transaction: those that are fresh in it wait for the stamp only.
+    pub(crate) fn free(&mut self, start: u32, end: u32, tid: Tid, stamp: Stamp) {
+        let mut waiting = Intervals::default();
+        waiting.insert(start, end);
+        if self.fresh_tid == tid {
+            let (fresh, batches) = (&mut self.fresh, &mut self.batches);
+            fresh.take(start, end, |from, to| {
+                waiting.take(from, to, |_, _| {});
+                add(batches, from, to, Release { tid: None, stamp });
+            });
+        }
+        for (from, to) in waiting.iter() {
+            add(&mut self.batches, from, to, Release { tid: Some(tid), stamp });
+        }
+    }
+
+    /// Ends the waiting of what has been reached, and calls `released` with each run.
+    pub(crate) fn release(&mut self, clocks: &Clocks, mut released: impl FnMut(u32, u32)) {
+        self.batches.retain(|batch| {
+            let reached = clocks.reached(&batch.release);
+            if reached {
+                batch.runs.iter().for_each(|(start, end)| released(start, end));
+            }
+            !reached
+        });
+    }
+}
+
+/// Adds a run to the open batch of its transaction, or opens one.
+fn add(batches: &mut Vec<Batch>, start: u32, end: u32, release: Release) {
+    let mut same = batches.iter_mut().filter(|batch| batch.release.tid == release.tid);
+    let first = same.next();
+    let second = same.next();
+    // A batch takes runs that need no more than itself; the second of two takes the others.
+    let open = match (first, second) {
+        (Some(first), None) => Some(first).filter(|first| release.stamp <= first.release.stamp),
+        (_, second) => second,
+    };
+    match open {
+        Some(batch) => {
+            batch.release.stamp = batch.release.stamp.max(release.stamp);
+            batch.runs.insert(start, end);
+        }
+        None => {
+            let mut runs = Intervals::default();
+            runs.insert(start, end);
+            batches.push(Batch { release, runs });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn released(pending: &mut Pending, clocks: &Clocks) -> Vec<(u32, u32)> {
+        let mut runs = Vec::new();
+        pending.release(clocks, |start, end| runs.push((start, end)));
+        runs.sort_unstable();
+        runs
+    }
+
+    #[test]
+    fn a_free_waits_for_its_commit_and_for_quiet() {
+        let clocks = Clocks::new(Tid(4));
+        let mut pending = Pending::default();
+        pending.free(10, 20, Tid(5), Stamp(3));
+        assert!(released(&mut pending, &clocks).is_empty());
+        clocks.set_quiet(Stamp(3));
+        assert!(released(&mut pending, &clocks).is_empty());
+        clocks.set_durable(Tid(5));
+        assert!(pending.overlaps(19, 30) && !pending.overlaps(20, 30));
+        assert_eq!(released(&mut pending, &clocks), [(10, 20)]);
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn what_the_same_transaction_marked_waits_for_quiet_only() {
+        let clocks = Clocks::new(Tid(4));
+        let mut pending = Pending::default();
+        pending.note_marked(10, 20, Tid(5));
+        pending.note_marked(20, 30, Tid(5));
+        pending.note_logged(24, 26);
+        pending.free(5, 30, Tid(5), Stamp(0));
+        assert_eq!(released(&mut pending, &clocks), [(10, 24), (26, 30)]);
+        assert_eq!(pending.total(), 7);
+        clocks.set_durable(Tid(5));
+        assert_eq!(released(&mut pending, &clocks), [(5, 10), (24, 26)]);
+        // Marked in 6, freed in 7: the commit of 6 may have sealed the mark.
+        pending.note_marked(10, 20, Tid(6));
+        pending.free(10, 20, Tid(7), Stamp(0));
+        assert!(released(&mut pending, &clocks).is_empty());
+    }
+
+    #[test]
+    fn steady_frees_do_not_starve_the_first() {
+        let clocks = Clocks::new(Tid(4));
+        let mut pending = Pending::default();
+        for stamp in 1..100 {
+            let start = u32::try_from(stamp).unwrap() * 2;
+            pending.free(start, start + 1, Tid(4), Stamp(stamp));
+            assert!(pending.batches.len() <= 2);
+        }
+        clocks.set_quiet(Stamp(1));
+        assert_eq!(released(&mut pending, &clocks), [(2, 3)]);
+        clocks.set_quiet(Stamp(99));
+        assert_eq!(released(&mut pending, &clocks).len(), 98);
+    }
+
+    #[test]
+    fn the_clocks_never_go_back_and_the_tid_may_wrap() {
+        let clocks = Clocks::new(Tid(u32::MAX));
+        clocks.set_durable(Tid(1));
+        clocks.set_durable(Tid(0));
+        assert!(clocks.reached(&Release { tid: Some(Tid(1)), stamp: Stamp(0) }));
+        assert!(!clocks.reached(&Release { tid: Some(Tid(2)), stamp: Stamp(0) }));
+        clocks.set_quiet(Stamp(9));
+        clocks.set_quiet(Stamp(5));
+        assert!(clocks.reached(&Release { tid: None, stamp: Stamp(9) }));
+    }
+}

@@ -1,0 +1,280 @@
+//! **Purpose.** The largest free extent of a group, always exact, and the first free extent of a
+//! given length, both without walking over the extents.
+//!
+//! **Model.** A tree over the group's bitmap (1 = used). A leaf covers 256 clusters, an inner
+//! node eight nodes. Each node knows of its span: the free clusters at its front, the free
+//! clusters at its end, and the longest free run in it. The root's longest run is the largest
+//! free extent of the group. A search for `len` enters only nodes in which the run can begin.
+//!
+//! **Invariants.** Each node is the combination of the bits below it. Clusters past the end of
+//! the group count as used.
+//!
+//! **References.** Nothing in ext4 corresponds to it: ext4 knows the largest buddy, which may be
+//! a quarter of the largest extent, and finds the rest by scanning. This tree costs 1.7 KiB a
+//! group at 4 KiB blocks and a few dozen nanoseconds for each change.
+
+use crate::num::len32;
+use crate::words;
+
+/// Clusters of a leaf.
+const LEAF: u32 = 256;
+/// Nodes below an inner node.
+const FAN_OUT: u32 = 8;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Node {
+    prefix: u32,
+    suffix: u32,
+    longest: u32,
+}
+
+impl Node {
+    fn used() -> Self {
+        Self::default()
+    }
+
+    /// What a leaf is for 256 bits.
+    fn of_bits(bits: &[u64]) -> Self {
+        let end = len32(bits.len()) * 64;
+        let prefix = words::next_set(bits, 0, end);
+        if prefix == end {
+            return Self {
+                prefix: end,
+                suffix: end,
+                longest: end,
+            };
+        }
+        let suffix = end - words::clear_run_start(bits, end, 0);
+        let mut longest = prefix.max(suffix);
+        let (mut at, last) = (prefix, end - suffix);
+        while at < last {
+            let start = words::next_clear(bits, at, last);
+            at = words::next_set(bits, start, last);
+            longest = longest.max(at - start);
+        }
+        Self {
+            prefix,
+            suffix,
+            longest,
+        }
+    }
+
+    /// What the span of `left` (`left_span` clusters) and of `right` behind it is.
+    fn join(left: Self, left_span: u32, right: Self, right_span: u32) -> Self {
+        let bridged =
+            |edge: u32, span: u32, further: u32| if edge == span { span + further } else { edge };
+        Self {
+            prefix: bridged(left.prefix, left_span, right.prefix),
+            suffix: bridged(right.suffix, right_span, left.suffix),
+            longest: left
+                .longest
+                .max(right.longest)
+                .max(left.suffix + right.prefix),
+        }
+    }
+}
+
+/// The tree of one group.
+#[derive(Debug)]
+pub struct RunTree {
+    /// `levels[0]` are the leaves; the last level is one node.
+    levels: Vec<Box<[Node]>>,
+}
+
+/// The clusters that a node of a level covers.
+fn span(level: usize) -> u32 {
+    (0..level).fold(LEAF, |span, _| span * FAN_OUT)
+}
+
+impl RunTree {
+    /// Words that a bitmap must have, so that every leaf is complete, for `clusters` clusters.
+    #[must_use]
+    pub fn words_for(clusters: u32) -> usize {
+        (clusters.div_ceil(LEAF) * (LEAF / 64)) as usize
+    }
+
+    /// The tree of a bitmap of [`RunTree::words_for`] words; bits past the group's end are set.
+    #[must_use]
+    pub fn new(bits: &[u64]) -> Self {
+        let leaves: Box<[Node]> = bits
+            .chunks((LEAF / 64) as usize)
+            .map(Node::of_bits)
+            .collect();
+        let mut levels = vec![leaves];
+        while levels[levels.len() - 1].len() > 1 {
+            let below = levels[levels.len() - 1].len();
+            levels.push(vec![Node::used(); below.div_ceil(FAN_OUT as usize)].into());
+        }
+        let mut tree = Self { levels };
+        for level in 1..tree.levels.len() {
+            for i in 0..len32(tree.levels[level].len()) {
+                tree.combine(level, i);
+            }
+        }
+        tree
+    }
+
+    fn combine(&mut self, level: usize, i: u32) {
+        let child_span = span(level - 1);
+        let first = (i * FAN_OUT) as usize;
+        let below = &self.levels[level - 1];
+        let children = &below[first..below.len().min(first + FAN_OUT as usize)];
+        let mut node = children[0];
+        let mut width = child_span;
+        for &child in &children[1..] {
+            node = Node::join(node, width, child, child_span);
+            width += child_span;
+        }
+        // A last node with fewer children ends in clusters that are used.
+        if width < span(level) {
+            node.suffix = 0;
+        }
+        self.levels[level][i as usize] = node;
+    }
+
+    /// Takes over a change of bits `start` to `end - 1`, which has been made in `bits` already.
+    pub fn changed(&mut self, bits: &[u64], start: u32, end: u32) {
+        let leaf_words = (LEAF / 64) as usize;
+        let (mut first, mut last) = (start / LEAF, (end - 1) / LEAF);
+        for leaf in first..=last {
+            let at = leaf as usize * leaf_words;
+            self.levels[0][leaf as usize] = Node::of_bits(&bits[at..at + leaf_words]);
+        }
+        for level in 1..self.levels.len() {
+            first /= FAN_OUT;
+            last /= FAN_OUT;
+            for i in first..=last {
+                self.combine(level, i);
+            }
+        }
+    }
+
+    /// Clusters of the largest free extent.
+    #[must_use]
+    pub fn largest(&self) -> u32 {
+        self.levels[self.levels.len() - 1][0].longest
+    }
+
+    /// The first offset from `from` on at which `len` clusters are free; `bits` are those that
+    /// the tree was made from, and `len` is not 0.
+    #[must_use]
+    pub fn first_fit(&self, bits: &[u64], from: u32, len: u32) -> Option<u32> {
+        let mut search = Search {
+            tree: self,
+            bits,
+            from,
+            len,
+            carry: 0,
+        };
+        search.enter(self.levels.len() - 1, 0)
+    }
+}
+
+/// A search from the left to the right; `carry` is the free run that ends where it is now.
+struct Search<'a> {
+    tree: &'a RunTree,
+    bits: &'a [u64],
+    from: u32,
+    len: u32,
+    carry: u32,
+}
+
+impl Search<'_> {
+    fn enter(&mut self, level: usize, i: u32) -> Option<u32> {
+        let width = span(level);
+        let start = i * width;
+        if start + width <= self.from {
+            return None;
+        }
+        let node = self.tree.levels[level][i as usize];
+        if start >= self.from {
+            if self.carry + node.prefix >= self.len {
+                return Some(start - self.carry);
+            }
+            if node.longest < self.len {
+                self.carry = if node.prefix == width {
+                    self.carry + width
+                } else {
+                    node.suffix
+                };
+                return None;
+            }
+        } else if node.longest < self.len.min(width) && node.suffix == 0 {
+            // Begins before `from`, holds no fit, and carries nothing over its end.
+            return None;
+        }
+        if level == 0 {
+            return self.enter_leaf(start);
+        }
+        let children = len32(self.tree.levels[level - 1].len());
+        let first = i * FAN_OUT;
+        (first..(first + FAN_OUT).min(children)).find_map(|child| self.enter(level - 1, child))
+    }
+
+    fn enter_leaf(&mut self, start: u32) -> Option<u32> {
+        let end = start + LEAF;
+        let mut at = start.max(self.from);
+        loop {
+            let stop = words::next_set(self.bits, at, end);
+            if self.carry + (stop - at) >= self.len {
+                return Some(at - self.carry);
+            }
+            if stop == end {
+                self.carry += stop - at;
+                return None;
+            }
+            self.carry = 0;
+            at = words::next_clear(self.bits, stop, end);
+            if at == end {
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn naive_first_fit(bits: &[u64], from: u32, len: u32) -> Option<u32> {
+        let end = len32(bits.len()) * 64;
+        (from..end).find(|&at| at + len <= end && words::all_clear(bits, at, at + len))
+    }
+
+    fn naive_largest(bits: &[u64]) -> u32 {
+        let (mut best, mut at, end) = (0, 0, len32(bits.len()) * 64);
+        while at < end {
+            let start = words::next_clear(bits, at, end);
+            at = words::next_set(bits, start, end);
+            best = best.max(at - start);
+        }
+        best
+    }
+
+    proptest! {
+        #[test]
+        fn the_tree_agrees_with_the_bits(
+            clusters in prop::sample::select(vec![1_u32, 200, 256, 257, 2048, 5000, 20_000]),
+            steps in prop::collection::vec((any::<u32>(), 1..3000_u32, any::<bool>()), 1..60),
+            asks in prop::collection::vec((any::<u32>(), 1..4000_u32), 10),
+        ) {
+            let mut bits = vec![0_u64; RunTree::words_for(clusters)];
+            let all = len32(bits.len()) * 64;
+            words::set(&mut bits, clusters, all);
+            let mut tree = RunTree::new(&bits);
+            for (start, len, used) in steps {
+                let start = start % clusters;
+                let end = (start + len).min(clusters);
+                if used { words::set(&mut bits, start, end) } else { words::clear(&mut bits, start, end) }
+                tree.changed(&bits, start, end);
+                prop_assert_eq!(tree.largest(), naive_largest(&bits));
+            }
+            prop_assert_eq!(&tree.levels, &RunTree::new(&bits).levels);
+            for (from, len) in asks {
+                let from = from % clusters;
+                prop_assert_eq!(tree.first_fit(&bits, from, len), naive_first_fit(&bits, from, len));
+            }
+        }
+    }
+}

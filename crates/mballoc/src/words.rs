@@ -1,0 +1,126 @@
+//! **Purpose.** Runs of bits in slices of 64-bit words, bit 0 of word 0 first.
+
+/// A word whose bits from `from` to `to - 1` are set; both are at most 64.
+fn mask(from: u32, to: u32) -> u64 {
+    let up_to = |n: u32| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+    up_to(to) & !up_to(from)
+}
+
+/// The words and masks that cover bits `start` to `end - 1`.
+fn pieces(start: u32, end: u32) -> impl Iterator<Item = (usize, u64)> {
+    (start / 64..end.div_ceil(64)).map(move |word| {
+        let base = word * 64;
+        (
+            word as usize,
+            mask(start.max(base) - base, end.min(base + 64) - base),
+        )
+    })
+}
+
+/// Sets bits `start` to `end - 1`.
+pub(crate) fn set(words: &mut [u64], start: u32, end: u32) {
+    for (word, mask) in pieces(start, end) {
+        words[word] |= mask;
+    }
+}
+
+/// Clears bits `start` to `end - 1`.
+pub(crate) fn clear(words: &mut [u64], start: u32, end: u32) {
+    for (word, mask) in pieces(start, end) {
+        words[word] &= !mask;
+    }
+}
+
+/// Whether bit `i` is set.
+pub(crate) fn get(words: &[u64], i: u32) -> bool {
+    words[(i / 64) as usize] >> (i % 64) & 1 != 0
+}
+
+/// Whether all bits from `start` to `end - 1` are clear.
+pub(crate) fn all_clear(words: &[u64], start: u32, end: u32) -> bool {
+    pieces(start, end).all(|(word, mask)| words[word] & mask == 0)
+}
+
+/// Whether all bits from `start` to `end - 1` are set.
+pub(crate) fn all_set(words: &[u64], start: u32, end: u32) -> bool {
+    pieces(start, end).all(|(word, mask)| words[word] & mask == mask)
+}
+
+/// The first clear bit from `from` on and before `end`, or `end`.
+pub(crate) fn next_clear(words: &[u64], from: u32, end: u32) -> u32 {
+    next(from, end, |word| !words[word])
+}
+
+/// The first set bit from `from` on and before `end`, or `end`.
+pub(crate) fn next_set(words: &[u64], from: u32, end: u32) -> u32 {
+    next(from, end, |word| words[word])
+}
+
+fn next(from: u32, end: u32, word_at: impl Fn(usize) -> u64) -> u32 {
+    if from >= end {
+        return end;
+    }
+    let first = from / 64;
+    let mut bits = word_at(first as usize) & (u64::MAX << (from % 64));
+    let mut word = first;
+    loop {
+        if bits != 0 {
+            return (word * 64 + bits.trailing_zeros()).min(end);
+        }
+        word += 1;
+        if word * 64 >= end {
+            return end;
+        }
+        bits = word_at(word as usize);
+    }
+}
+
+/// The clear bit that lies furthest down from `end - 1` with only clear bits between, and not
+/// below `floor`; `end` if bit `end - 1` is set.
+pub(crate) fn clear_run_start(words: &[u64], end: u32, floor: u32) -> u32 {
+    let mut at = end;
+    while at > floor {
+        let word = (at - 1) / 64;
+        let bits = words[word as usize] & mask(0, at - word * 64);
+        if bits != 0 {
+            return (word * 64 + 64 - bits.leading_zeros()).max(floor);
+        }
+        at = word * 64;
+    }
+    floor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn words_behave_like_a_row_of_booleans(
+            steps in prop::collection::vec((0..300_u32, 0..300_u32, any::<bool>()), 1..30),
+            from in 0..300_u32,
+            to in 0..300_u32,
+        ) {
+            let mut words = [0_u64; 5];
+            let mut row = [false; 320];
+            for (a, b, value) in steps {
+                let (start, end) = (a.min(b), a.max(b));
+                if value { set(&mut words, start, end) } else { clear(&mut words, start, end) }
+                row[start as usize..end as usize].fill(value);
+            }
+            let (start, end) = (from.min(to), from.max(to));
+            let part = &row[start as usize..end as usize];
+            let find = |value: bool| {
+                part.iter().position(|&bit| bit == value).map_or(end, |i| start + u32::try_from(i).unwrap())
+            };
+            prop_assert_eq!(next_clear(&words, start, end), find(false));
+            prop_assert_eq!(next_set(&words, start, end), find(true));
+            prop_assert_eq!(all_clear(&words, start, end), part.iter().all(|&bit| !bit));
+            prop_assert_eq!(all_set(&words, start, end), part.iter().all(|&bit| bit));
+            prop_assert_eq!(get(&words, start), row[start as usize]);
+            let back = part.iter().rev().position(|&bit| bit).unwrap_or(part.len());
+            prop_assert_eq!(clear_run_start(&words, end, start), end - u32::try_from(back).unwrap());
+        }
+    }
+}
