@@ -1,0 +1,324 @@
+//! **Purpose.** What the allocator counts, under the names of ext4's `mb_stats`.
+//!
+//! **Model.** A request counts in a block of plain words of its own ([`Tally`]) and adds what is
+//! not zero to its core's block when it ends; the sums are taken when they are read. So counting
+//! is always on.
+//!
+//! **Locking.** None; no two cores write the same line.
+
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::{CoreNr, PerCore};
+
+use crate::criteria::Criterion;
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $variant:ident,)*) => {
+        /// What is counted beside the figures of each criterion.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Count { $($(#[$doc])* $variant,)* }
+        /// How many there are.
+        const COUNTS: usize = [$(Count::$variant),*].len();
+    };
+}
+
+counts! {
+    /// Requests (`reqs`).
+    Reqs,
+    /// Requests that got all that the caller asked for (`success`).
+    Success,
+    /// Groups that were locked and searched (`groups_scanned`).
+    GroupsScanned,
+    /// Requests answered at their goal (`goal_hits`).
+    GoalHits,
+    /// Requests answered at a stream goal (`stream_goal_hits`).
+    StreamGoalHits,
+    /// Searches that found all that the normalized request wanted (`len_goal_hits`).
+    LenGoalHits,
+    /// Requests answered from the buddy of a power of two (`2^n_hits`).
+    TwoOrderHits,
+    /// Complex scans that ended at `mb_max_to_scan` (`breaks`).
+    Breaks,
+    /// Extents found and lost to others (`lost`).
+    Lost,
+    /// Buddies made from bitmaps (`buddies_generated`).
+    BuddiesGenerated,
+    /// Nanoseconds that making them took (`buddies_time_used`).
+    BuddiesTimeUsed,
+    /// Clusters put into preallocations (`preallocated`).
+    Preallocated,
+    /// Clusters of preallocations given back (`discarded`).
+    Discarded,
+    /// Clusters handed out.
+    Allocated,
+    /// Requests answered from an inode's preallocation.
+    InodePreallocHits,
+    /// Requests answered from a locality group.
+    GroupPreallocHits,
+    /// Groups passed by because somebody held their lock.
+    BusyGroups,
+    /// Groups that an index named and that did not fit.
+    StaleHints,
+    /// Passes over all groups before a request was refused.
+    ExactPasses,
+    /// Group states tested for prefetching by a plain load.
+    PrefetchTests,
+    /// Group states tested for prefetching by a locked read-modify-write.
+    PrefetchLockedTests,
+    /// Descriptors fetched for prefetching.
+    PrefetchDescriptors,
+    /// Bitmaps whose reading was started ahead.
+    PrefetchedBitmaps,
+}
+
+/// What is counted for each criterion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CriterionCount {
+    /// Requests answered (`hits`).
+    Hits,
+    /// Groups looked at (`groups_considered`).
+    GroupsConsidered,
+    /// Extents looked at (`extents_scanned`).
+    ExtentsScanned,
+    /// Searches that found nothing (`useless_loops`).
+    UselessLoops,
+}
+
+const CRITERION_COUNTS: usize = 4;
+const WORDS: usize = COUNTS + Criterion::ALL.len() * CRITERION_COUNTS;
+
+fn slot(criterion: Criterion, count: CriterionCount) -> usize {
+    COUNTS + criterion as usize * CRITERION_COUNTS + count as usize
+}
+
+/// Figures, added up or of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally([u64; WORDS]);
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self([0; WORDS])
+    }
+}
+
+impl Index<Count> for Tally {
+    type Output = u64;
+    fn index(&self, count: Count) -> &u64 {
+        &self.0[count as usize]
+    }
+}
+
+impl IndexMut<Count> for Tally {
+    fn index_mut(&mut self, count: Count) -> &mut u64 {
+        &mut self.0[count as usize]
+    }
+}
+
+impl Index<(Criterion, CriterionCount)> for Tally {
+    type Output = u64;
+    fn index(&self, (criterion, count): (Criterion, CriterionCount)) -> &u64 {
+        &self.0[slot(criterion, count)]
+    }
+}
+
+impl IndexMut<(Criterion, CriterionCount)> for Tally {
+    fn index_mut(&mut self, (criterion, count): (Criterion, CriterionCount)) -> &mut u64 {
+        &mut self.0[slot(criterion, count)]
+    }
+}
+
+impl Tally {
+    /// Groups looked at in all criteria.
+    #[must_use]
+    pub fn groups_considered(&self) -> u64 {
+        self.sum(CriterionCount::GroupsConsidered)
+    }
+
+    /// Extents looked at in all criteria.
+    #[must_use]
+    pub fn extents_scanned(&self) -> u64 {
+        self.sum(CriterionCount::ExtentsScanned)
+    }
+
+    fn sum(&self, count: CriterionCount) -> u64 {
+        Criterion::ALL.iter().map(|&criterion| self[(criterion, count)]).sum()
+    }
+
+    /// What was counted since `before` was read.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut difference = self.clone();
+        for (word, before) in difference.0.iter_mut().zip(before.0) {
+            *word = word.wrapping_sub(before);
+        }
+        difference
+    }
+}
+
+/// `mb_stats`, in its order and with its names; what ext4 does not count is below it.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "mballoc:")?;
+        writeln!(f, "\treqs: {}", self[Count::Reqs])?;
+        writeln!(f, "\tsuccess: {}", self[Count::Success])?;
+        writeln!(f, "\tgroups_scanned: {}", self[Count::GroupsScanned])?;
+        for &criterion in Criterion::ALL {
+            writeln!(f, "\t{}:", criterion.stats_name())?;
+            writeln!(f, "\t\thits: {}", self[(criterion, CriterionCount::Hits)])?;
+            let considered = self[(criterion, CriterionCount::GroupsConsidered)];
+            writeln!(f, "\t\tgroups_considered: {considered}")?;
+            writeln!(f, "\t\textents_scanned: {}", self[(criterion, CriterionCount::ExtentsScanned)])?;
+            writeln!(f, "\t\tuseless_loops: {}", self[(criterion, CriterionCount::UselessLoops)])?;
+        }
+        let rest = [
+            ("extents_scanned", self.extents_scanned()),
+            ("\tgoal_hits", self[Count::GoalHits]),
+            ("\tstream_goal_hits", self[Count::StreamGoalHits]),
+            ("\tlen_goal_hits", self[Count::LenGoalHits]),
+            ("\t2^n_hits", self[Count::TwoOrderHits]),
+            ("\tbreaks", self[Count::Breaks]),
+            ("\tlost", self[Count::Lost]),
+            ("buddies_generated", self[Count::BuddiesGenerated]),
+            ("buddies_time_used", self[Count::BuddiesTimeUsed]),
+            ("preallocated", self[Count::Preallocated]),
+            ("discarded", self[Count::Discarded]),
+            ("allocated_clusters", self[Count::Allocated]),
+            ("inode_prealloc_hits", self[Count::InodePreallocHits]),
+            ("group_prealloc_hits", self[Count::GroupPreallocHits]),
+            ("busy_groups", self[Count::BusyGroups]),
+            ("stale_hints", self[Count::StaleHints]),
+            ("exact_passes", self[Count::ExactPasses]),
+            ("prefetch_tests", self[Count::PrefetchTests]),
+            ("prefetch_locked_tests", self[Count::PrefetchLockedTests]),
+            ("prefetch_descriptors", self[Count::PrefetchDescriptors]),
+            ("prefetched_bitmaps", self[Count::PrefetchedBitmaps]),
+        ];
+        rest.iter().try_for_each(|(name, value)| writeln!(f, "\t{name}: {value}"))
+    }
+}
+
+/// Groups looked at by one request, as a histogram: `[i]` counts requests that looked at `i`,
+/// the last entry those that looked at more.
+pub type LooksHistogram = [u64; 18];
+
+/// Times for which group locks were held: `[i]` counts holds of less than `2^i` nanoseconds and
+/// at least half of that.
+pub type HoldHistogram = [u64; 32];
+
+#[derive(Debug)]
+struct CoreBlock {
+    words: [AtomicU64; WORDS],
+    looks: [AtomicU64; 18],
+    holds: [AtomicU64; 32],
+}
+
+/// The counters of a file system.
+#[derive(Debug)]
+pub struct Stats {
+    cores: PerCore<CoreBlock>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        let zero = |_| AtomicU64::new(0);
+        Self {
+            cores: PerCore::new(|_| CoreBlock {
+                words: std::array::from_fn(zero),
+                looks: std::array::from_fn(zero),
+                holds: std::array::from_fn(zero),
+            }),
+        }
+    }
+}
+
+impl Stats {
+    /// Adds what a request counted.
+    pub(crate) fn add(&self, core: CoreNr, tally: &Tally) {
+        let block = self.cores.of(core);
+        for (word, &value) in block.words.iter().zip(&tally.0) {
+            if value != 0 {
+                word.fetch_add(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Notes how many groups a search looked at.
+    pub(crate) fn note_looks(&self, core: CoreNr, looks: u64) {
+        let block = self.cores.of(core);
+        let bucket = usize::try_from(looks).map_or(17, |looks| looks.min(17));
+        block.looks[bucket].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes for how long a group lock was held.
+    pub(crate) fn note_hold(&self, core: CoreNr, nanos: u128) {
+        let bits = (u128::BITS - nanos.leading_zeros()).min(31);
+        self.cores.of(core).holds[bits as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The sums over all cores; exact while no request is under way.
+    #[must_use]
+    pub fn sum(&self) -> Tally {
+        let mut sum = Tally::default();
+        for block in self.cores.iter() {
+            for (sum, word) in sum.0.iter_mut().zip(&block.words) {
+                *sum += word.load(Ordering::Relaxed);
+            }
+        }
+        sum
+    }
+
+    /// How many groups searches looked at.
+    #[must_use]
+    pub fn looks(&self) -> LooksHistogram {
+        let mut sum = [0; 18];
+        for block in self.cores.iter() {
+            for (sum, word) in sum.iter_mut().zip(&block.looks) {
+                *sum += word.load(Ordering::Relaxed);
+            }
+        }
+        sum
+    }
+
+    /// For how long group locks were held, while `mb_hold_times` was 1.
+    #[must_use]
+    pub fn holds(&self) -> HoldHistogram {
+        let mut sum = [0; 32];
+        for block in self.cores.iter() {
+            for (sum, word) in sum.iter_mut().zip(&block.holds) {
+                *sum += word.load(Ordering::Relaxed);
+            }
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_printed_under_the_names_of_ext4() {
+        let stats = Stats::default();
+        let mut tally = Tally::default();
+        tally[Count::Reqs] += 3;
+        tally[(Criterion::BestAvailLen, CriterionCount::ExtentsScanned)] += 7;
+        stats.add(CoreNr::current(), &tally);
+        stats.add(CoreNr::current(), &tally);
+        let text = stats.sum().to_string();
+        assert!(text.contains("\treqs: 6\n"));
+        assert!(text.contains("\tcr_best_avail_stats:\n\t\thits: 0\n\t\tgroups_considered: 0\n\t\textents_scanned: 14\n"));
+        assert!(text.contains("\textents_scanned: 14\n\t\tgoal_hits: 0\n"));
+        assert_eq!(stats.sum().since(&tally)[Count::Reqs], 3);
+    }
+
+    #[test]
+    fn histograms_put_large_values_last() {
+        let stats = Stats::default();
+        stats.note_looks(CoreNr::current(), 2);
+        stats.note_looks(CoreNr::current(), 1000);
+        stats.note_hold(CoreNr::current(), 1000);
+        assert_eq!((stats.looks()[2], stats.looks()[17], stats.holds()[10]), (1, 1, 1));
+    }
+}

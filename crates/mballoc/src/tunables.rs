@@ -1,0 +1,238 @@
+//! **Purpose.** What can be tuned, under ext4's names, with its defaults, its bounds, and a few
+//! switches of our own that turn each of the works that shaped the allocator off again, so that
+//! they can be compared.
+//!
+//! **Model.** Each tunable is one word in a block of words that is read by every request and
+//! written only when somebody tunes; a request sees each change at once, and may see two changes
+//! one by one.
+//!
+//! **References.** `Documentation/ABI/testing/sysfs-fs-ext4` for names and meaning.
+
+use fourscore_sync::CachePadded;
+use fourscore_sync::atomic::{AtomicU32, Ordering};
+
+use crate::geometry::Geometry;
+
+/// A tunable that does not exist, or a value that it does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TunableError {
+    /// No tunable has this name.
+    #[error("there is no tunable {name}; there are: {known}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The value is out of bounds.
+    #[error("{name} takes values from {least} to {most}, not {found}")]
+    OutOfBounds {
+        /// The tunable.
+        name: &'static str,
+        /// The smallest value.
+        least: u32,
+        /// The largest value.
+        most: u32,
+        /// What was asked for.
+        found: u32,
+    },
+}
+
+macro_rules! tunables {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $least:expr, $most:expr, $default:expr;)*) => {
+        /// A tunable of the allocator.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Tunable {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Tunable {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name, as in sysfs where ext4 has it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The smallest and largest value on a file system.
+            #[must_use]
+            pub fn bounds(self, geometry: &Geometry) -> (u32, u32) {
+                match self { $(Self::$variant => {
+                    let (least, most): (fn(&Geometry) -> u32, fn(&Geometry) -> u32) = ($least, $most);
+                    (least(geometry), most(geometry))
+                })* }
+            }
+
+            /// The value to begin with on a file system, within the bounds.
+            #[must_use]
+            pub fn default_on(self, geometry: &Geometry) -> u32 {
+                let (least, most) = self.bounds(geometry);
+                let default: fn(&Geometry) -> u32 = match self { $(Self::$variant => $default,)* };
+                default(geometry).clamp(least, most)
+            }
+        }
+    };
+}
+
+tunables! {
+    /// Extents that a complex scan looks at before it takes the best so far.
+    MbMaxToScan = "mb_max_to_scan", |_| 1, |_| u32::MAX, |_| 200;
+    /// Extents that a complex scan looks at, once one fits, in search of a better fit.
+    MbMinToScan = "mb_min_to_scan", |_| 0, |_| u32::MAX, |_| 10;
+    /// Requests for a power of two of at least `2^(this - 1)` clusters ask the buddy first.
+    MbOrder2Req = "mb_order2_req", |_| 1, |g| g.orders() + 1, |_| 2;
+    /// Files up to so many clusters share a preallocation of their core; larger ones stream.
+    MbStreamReq = "mb_stream_req", |_| 0, |_| u32::MAX, |_| 16;
+    /// Clusters of a locality group's preallocation; 0 turns locality groups off.
+    MbGroupPrealloc = "mb_group_prealloc", |_| 0, Geometry::clusters_per_group, group_prealloc;
+    /// Groups that the indexed criteria visit in a row before they ask the index.
+    MbMaxLinearGroups = "mb_max_linear_groups", |_| 0, |_| u32::MAX, |_| 0;
+    /// Orders by which the best-available criterion may trim a request.
+    MbBestAvailMaxTrimOrder = "mb_best_avail_max_trim_order", |_| 0, |g| g.orders() - 1, |_| 3;
+    /// Bitmaps that are read ahead in one batch; 0 turns reading ahead off.
+    MbPrefetch = "mb_prefetch", |_| 0, Geometry::groups, |g| {
+        if g.flex_groups() > 1 { g.flex_groups().saturating_mul(8) } else { 32 }
+    };
+    /// Bitmaps that one request reads ahead at the fast criteria.
+    MbPrefetchLimit = "mb_prefetch_limit", |_| 0, |_| u32::MAX, |g| {
+        Tunable::MbPrefetch.default_on(g).saturating_mul(4)
+    };
+    /// 0: walk over groups one by one, as ext4 before 5.13. 1: ask sets.
+    MbOptimizeScan = "mb_optimize_scan", |_| 0, |_| 1, |_| 1;
+    /// The stripe in clusters to which requests of whole stripes are aligned; 0 for none.
+    Stripe = "stripe", |_| 0, |_| u32::MAX, |g| g.layout().stripe;
+    /// 1: the largest-extent and free-count indexes answer what sets of orders cannot. 0: the
+    /// last criteria walk over groups, as ext4 does.
+    MbIndexes = "mb_indexes", |_| 0, |_| 1, |_| 1;
+    /// 0: a state test before reading a bitmap ahead is a plain load. 1: a locked
+    /// read-modify-write, and the descriptor is fetched first, as before 2026.
+    MbPrefetchLocked = "mb_prefetch_locked", |_| 0, |_| 1, |_| 0;
+    /// Who shares a stream goal: 0 the whole file system, 1 inodes with the same number modulo
+    /// the number of goals, 2 the threads of a core.
+    MbStreamGoals = "mb_stream_goals", |_| 0, |_| 2, |_| 1;
+    /// 1: measure for how long group locks are held.
+    MbHoldTimes = "mb_hold_times", |_| 0, |_| 1, |_| 0;
+}
+
+/// ext4's 512 blocks, at least 32 clusters, rounded up to whole stripes.
+fn group_prealloc(geometry: &Geometry) -> u32 {
+    let clusters = (512 >> geometry.layout().cluster_bits.min(9)).max(32);
+    match geometry.layout().stripe {
+        0 | 1 => clusters,
+        stripe => clusters.checked_next_multiple_of(stripe).unwrap_or(clusters),
+    }
+}
+
+/// The values of all tunables of a file system.
+#[derive(Debug)]
+pub struct Tunables {
+    geometry: Geometry,
+    values: CachePadded<Box<[AtomicU32]>>,
+}
+
+impl Tunables {
+    /// The defaults for a file system.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        let values = Tunable::ALL.iter().map(|tunable| {
+            let default = tunable.default_on(&geometry);
+            // A file system of few groups gains nothing from the sets.
+            let small = *tunable == Tunable::MbOptimizeScan && geometry.groups() < 16;
+            AtomicU32::new(if small { 0 } else { default })
+        });
+        Self { geometry, values: CachePadded::new(values.collect()) }
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn get(&self, tunable: Tunable) -> u32 {
+        self.values[tunable as usize].load(Ordering::Relaxed)
+    }
+
+    /// Changes a value, for every request that begins after it.
+    ///
+    /// # Errors
+    /// [`TunableError::OutOfBounds`].
+    pub fn set(&self, tunable: Tunable, value: u32) -> Result<(), TunableError> {
+        let (least, most) = tunable.bounds(&self.geometry);
+        if value < least || value > most {
+            return Err(TunableError::OutOfBounds { name: tunable.name(), least, most, found: value });
+        }
+        self.values[tunable as usize].store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Changes a value by name.
+    ///
+    /// # Errors
+    /// [`TunableError`].
+    pub fn set_by_name(&self, name: &str, value: u32) -> Result<(), TunableError> {
+        match Tunable::ALL.iter().find(|tunable| tunable.name() == name) {
+            Some(&tunable) => self.set(tunable, value),
+            None => {
+                let known: Vec<_> = Tunable::ALL.iter().map(|tunable| tunable.name()).collect();
+                Err(TunableError::Unknown { name: name.to_owned(), known: known.join(", ") })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Layout;
+    use fourscore_ondisk::BlockSize;
+
+    fn geometry(cluster_bits: u32, stripe: u32) -> Geometry {
+        Geometry::new(Layout {
+            s_blocks_count: 100 * 32_768,
+            s_first_data_block: 0,
+            block_size: BlockSize::from_log(2).unwrap(),
+            s_clusters_per_group: 32_768,
+            cluster_bits,
+            s_log_groups_per_flex: Some(4),
+            stripe,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_ext4() {
+        let tunables = Tunables::new(geometry(0, 0));
+        let expected = [
+            (Tunable::MbMaxToScan, 200),
+            (Tunable::MbMinToScan, 10),
+            (Tunable::MbOrder2Req, 2),
+            (Tunable::MbStreamReq, 16),
+            (Tunable::MbGroupPrealloc, 512),
+            (Tunable::MbBestAvailMaxTrimOrder, 3),
+            (Tunable::MbPrefetch, 100),
+            (Tunable::MbPrefetchLimit, 400),
+            (Tunable::MbOptimizeScan, 1),
+        ];
+        for (tunable, value) in expected {
+            assert_eq!(tunables.get(tunable), value, "{}", tunable.name());
+        }
+        assert_eq!(Tunables::new(geometry(4, 0)).get(Tunable::MbGroupPrealloc), 32);
+        assert_eq!(Tunables::new(geometry(0, 48)).get(Tunable::MbGroupPrealloc), 528);
+    }
+
+    #[test]
+    fn bad_values_and_names_are_refused() {
+        let tunables = Tunables::new(geometry(0, 0));
+        assert_eq!(
+            tunables.set_by_name("mb_best_avail_max_trim_order", 14),
+            Err(TunableError::OutOfBounds {
+                name: "mb_best_avail_max_trim_order",
+                least: 0,
+                most: 13,
+                found: 14
+            })
+        );
+        assert!(matches!(tunables.set_by_name("mb_nothing", 1), Err(TunableError::Unknown { .. })));
+        tunables.set_by_name("mb_stream_req", 32).unwrap();
+        assert_eq!(tunables.get(Tunable::MbStreamReq), 32);
+    }
+}
