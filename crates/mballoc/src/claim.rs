@@ -1,10 +1,19 @@
-//! **Purpose.** The two values that stand between the buddy in memory and the bitmap on disk: a
-//! claim, which nobody else can get but which is not on disk, and a change of the bitmap, which
-//! the caller's transaction logs.
+//! **Purpose.** The values that stand between the buddy in memory and the bitmap on disk: a claim,
+//! which nobody else can get but which is not on disk; a free that has begun; and the change of
+//! the bitmap that the caller's transaction logs.
 //!
-//! **Model.** allocate -> [`Claim`] -> data is written -> a handle opens -> `mark` -> [`Change`]
-//! -> the bitmap block, the descriptor and the counts change in that handle. If the write fails,
-//! `give_back` ends the claim instead.
+//! **Model.**
+//!
+//! ```text
+//! allocate -> Claim -> data is written -> handle opens
+//!          -> claim.change() is applied to bitmap block, descriptor and counts -> mark(claim)
+//! begin_free -> Freeing -> freeing.change() is applied -> finish_free(freeing)
+//! ```
+//!
+//! If the write fails, `give_back` ends the claim instead; `cancel_free` ends a free whose change
+//! was not applied. In both directions the bitmap changes while the clusters belong to nobody
+//! else, and the group stays in memory until the end, so that no buddy is made from a bitmap in
+//! between.
 //!
 //! **Crash safety.** A crash between claim and mark leaks nothing, because nothing on disk knows
 //! of the claim.
@@ -45,6 +54,15 @@ impl Claim {
         self.run.len.0 == 0
     }
 
+    /// What has to happen to the bitmap before the claim is marked.
+    #[must_use]
+    pub fn change(&self) -> Change {
+        Change {
+            run: self.run,
+            kind: ChangeKind::Set,
+        }
+    }
+
     /// Cuts the claim in two, so that a part can be marked before the rest. Either part may be
     /// empty, and then simply ends.
     ///
@@ -68,6 +86,51 @@ impl Drop for Claim {
         debug_assert!(
             self.run.len.0 == 0 || std::thread::panicking(),
             "a claim of {:?} was dropped, neither marked nor given back",
+            self.run
+        );
+    }
+}
+
+/// Clusters that are being freed: their bits may be cleared now. It must be ended by
+/// [`crate::Allocator::finish_free`] or [`crate::Allocator::cancel_free`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a free that has begun must be finished or cancelled"]
+pub struct Freeing {
+    run: Run,
+}
+
+impl Freeing {
+    pub(crate) fn new(run: Run) -> Self {
+        Self { run }
+    }
+
+    /// The clusters.
+    #[must_use]
+    pub fn run(&self) -> Run {
+        self.run
+    }
+
+    /// What has to happen to the bitmap before the free is finished.
+    #[must_use]
+    pub fn change(&self) -> Change {
+        Change {
+            run: self.run,
+            kind: ChangeKind::Clear,
+        }
+    }
+
+    pub(crate) fn end(self) -> Run {
+        let run = self.run;
+        mem::forget(self);
+        run
+    }
+}
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        debug_assert!(
+            std::thread::panicking(),
+            "a free of {:?} was dropped, neither finished nor cancelled",
             self.run
         );
     }

@@ -18,8 +18,13 @@ pub enum Criterion {
 
 impl Criterion {
     /// All, in ext4's order.
-    pub const ALL: &[Self] =
-        &[Self::Power2Aligned, Self::GoalLenFast, Self::BestAvailLen, Self::GoalLenSlow, Self::AnyFree];
+    pub const ALL: &[Self] = &[
+        Self::Power2Aligned,
+        Self::GoalLenFast,
+        Self::BestAvailLen,
+        Self::GoalLenSlow,
+        Self::AnyFree,
+    ];
 
     /// The name of its block in `mb_stats`.
     #[must_use]

@@ -13,11 +13,6 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    /// Whether nothing is in it.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.map.is_empty()
-    }
-
     /// Empties it.
     pub(crate) fn clear(&mut self) {
         self.map.clear();
@@ -35,7 +30,10 @@ impl Intervals {
 
     /// Whether any cluster from `start` to `end - 1` is in it.
     pub(crate) fn overlaps(&self, start: u32, end: u32) -> bool {
-        self.map.range(..end).next_back().is_some_and(|(_, &last)| last > start)
+        self.map
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, &last)| last > start)
     }
 
     /// Adds the clusters `start` to `end - 1`, none of which may be in it.
@@ -64,7 +62,8 @@ impl Intervals {
     pub(crate) fn take(&mut self, start: u32, end: u32, mut taken: impl FnMut(u32, u32)) {
         let mut at = start;
         while at < end {
-            let Some((&first, &last)) = self.next_from(at).filter(|&(&first, _)| first < end) else {
+            let Some((&first, &last)) = self.next_from(at).filter(|&(&first, _)| first < end)
+            else {
                 return;
             };
             let (from, to) = (first.max(at), last.min(end));
@@ -82,7 +81,11 @@ impl Intervals {
 
     /// The first interval that ends behind `at`.
     fn next_from(&self, at: u32) -> Option<(&u32, &u32)> {
-        let holds = self.map.range(..=at).next_back().filter(|&(_, &last)| last > at);
+        let holds = self
+            .map
+            .range(..=at)
+            .next_back()
+            .filter(|&(_, &last)| last > at);
         holds.or_else(|| self.map.range(at..).next())
     }
 }

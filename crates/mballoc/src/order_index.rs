@@ -258,6 +258,11 @@ pub fn sure_bin(len: u32) -> u32 {
     bin + u32::from(bound < u64::from(len))
 }
 
+/// The smallest length of each bin of largest free extents.
+pub fn largest_bin_starts() -> impl Iterator<Item = u32> {
+    (0..OCTAVES * 4).map(|bin| (4 + bin % 4) << (bin / 4) >> 2)
+}
+
 impl OrderIndex {
     /// Empty bins for `groups` groups of `orders` buddy orders.
     #[must_use]
@@ -300,6 +305,15 @@ impl OrderIndex {
         for (family, entry) in families.into_iter().zip(&mut listing.entries) {
             entry.update(family, group, None, 1, Settle::AtOnce);
         }
+    }
+
+    /// Whether a group is listed by what it has or above.
+    #[must_use]
+    pub fn is_listed(&self, listing: &Listing, fitness: &Fitness) -> bool {
+        let average = self.average_bin(fitness.free / fitness.fragments.max(1));
+        let least = [fitness.order, average, largest_bin(fitness.largest)];
+        let listed = |(entry, least): (&Entry, u32)| entry.bin.is_some_and(|bin| bin >= least);
+        fitness.free == 0 || listing.entries.iter().zip(least).all(listed)
     }
 }
 

@@ -53,15 +53,23 @@ impl Clocks {
     /// Clocks at the last durable transaction.
     #[must_use]
     pub fn new(durable: Tid) -> Self {
-        let words = Words { durable: AtomicU32::new(durable.0), quiet: AtomicU64::new(0) };
-        Self { words: CachePadded::new(words) }
+        let words = Words {
+            durable: AtomicU32::new(durable.0),
+            quiet: AtomicU64::new(0),
+        };
+        Self {
+            words: CachePadded::new(words),
+        }
     }
 
     /// Notes that the full commit of `tid` is durable. Never goes back.
     pub fn set_durable(&self, tid: Tid) {
         let later = |now| tid.is_after(Tid(now)).then_some(tid.0);
         // An error says that the clock is at or past `tid` already.
-        let _ = self.words.durable.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        let _ = self
+            .words
+            .durable
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 
     /// Notes that the quiet clock has reached `stamp`. Never goes back.
@@ -106,7 +114,9 @@ impl Pending {
 
     /// Whether any cluster from `start` to `end - 1` waits.
     pub(crate) fn overlaps(&self, start: u32, end: u32) -> bool {
-        self.batches.iter().any(|batch| batch.runs.overlaps(start, end))
+        self.batches
+            .iter()
+            .any(|batch| batch.runs.overlaps(start, end))
     }
 
     /// Notes that clusters have been marked in a transaction.
@@ -135,7 +145,15 @@ impl Pending {
             });
         }
         for (from, to) in waiting.iter() {
-            add(&mut self.batches, from, to, Release { tid: Some(tid), stamp });
+            add(
+                &mut self.batches,
+                from,
+                to,
+                Release {
+                    tid: Some(tid),
+                    stamp,
+                },
+            );
         }
     }
 
@@ -144,7 +162,10 @@ impl Pending {
         self.batches.retain(|batch| {
             let reached = clocks.reached(&batch.release);
             if reached {
-                batch.runs.iter().for_each(|(start, end)| released(start, end));
+                batch
+                    .runs
+                    .iter()
+                    .for_each(|(start, end)| released(start, end));
             }
             !reached
         });
@@ -153,7 +174,9 @@ impl Pending {
 
 /// Adds a run to the open batch of its transaction, or opens one.
 fn add(batches: &mut Vec<Batch>, start: u32, end: u32, release: Release) {
-    let mut same = batches.iter_mut().filter(|batch| batch.release.tid == release.tid);
+    let mut same = batches
+        .iter_mut()
+        .filter(|batch| batch.release.tid == release.tid);
     let first = same.next();
     let second = same.next();
     // A batch takes runs that need no more than itself; the second of two takes the others.
@@ -237,10 +260,19 @@ mod tests {
         let clocks = Clocks::new(Tid(u32::MAX));
         clocks.set_durable(Tid(1));
         clocks.set_durable(Tid(0));
-        assert!(clocks.reached(&Release { tid: Some(Tid(1)), stamp: Stamp(0) }));
-        assert!(!clocks.reached(&Release { tid: Some(Tid(2)), stamp: Stamp(0) }));
+        assert!(clocks.reached(&Release {
+            tid: Some(Tid(1)),
+            stamp: Stamp(0)
+        }));
+        assert!(!clocks.reached(&Release {
+            tid: Some(Tid(2)),
+            stamp: Stamp(0)
+        }));
         clocks.set_quiet(Stamp(9));
         clocks.set_quiet(Stamp(5));
-        assert!(clocks.reached(&Release { tid: None, stamp: Stamp(9) }));
+        assert!(clocks.reached(&Release {
+            tid: None,
+            stamp: Stamp(9)
+        }));
     }
 }

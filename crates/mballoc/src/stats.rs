@@ -143,7 +143,10 @@ impl Tally {
     }
 
     fn sum(&self, count: CriterionCount) -> u64 {
-        Criterion::ALL.iter().map(|&criterion| self[(criterion, count)]).sum()
+        Criterion::ALL
+            .iter()
+            .map(|&criterion| self[(criterion, count)])
+            .sum()
     }
 
     /// What was counted since `before` was read.
@@ -169,8 +172,16 @@ impl fmt::Display for Tally {
             writeln!(f, "\t\thits: {}", self[(criterion, CriterionCount::Hits)])?;
             let considered = self[(criterion, CriterionCount::GroupsConsidered)];
             writeln!(f, "\t\tgroups_considered: {considered}")?;
-            writeln!(f, "\t\textents_scanned: {}", self[(criterion, CriterionCount::ExtentsScanned)])?;
-            writeln!(f, "\t\tuseless_loops: {}", self[(criterion, CriterionCount::UselessLoops)])?;
+            writeln!(
+                f,
+                "\t\textents_scanned: {}",
+                self[(criterion, CriterionCount::ExtentsScanned)]
+            )?;
+            writeln!(
+                f,
+                "\t\tuseless_loops: {}",
+                self[(criterion, CriterionCount::UselessLoops)]
+            )?;
         }
         let rest = [
             ("extents_scanned", self.extents_scanned()),
@@ -195,7 +206,8 @@ impl fmt::Display for Tally {
             ("prefetch_descriptors", self[Count::PrefetchDescriptors]),
             ("prefetched_bitmaps", self[Count::PrefetchedBitmaps]),
         ];
-        rest.iter().try_for_each(|(name, value)| writeln!(f, "\t{name}: {value}"))
+        rest.iter()
+            .try_for_each(|(name, value)| writeln!(f, "\t{name}: {value}"))
     }
 }
 
@@ -319,6 +331,9 @@ mod tests {
         stats.note_looks(CoreNr::current(), 2);
         stats.note_looks(CoreNr::current(), 1000);
         stats.note_hold(CoreNr::current(), 1000);
-        assert_eq!((stats.looks()[2], stats.looks()[17], stats.holds()[10]), (1, 1, 1));
+        assert_eq!(
+            (stats.looks()[2], stats.looks()[17], stats.holds()[10]),
+            (1, 1, 1)
+        );
     }
 }

@@ -7,8 +7,8 @@
 //! **Model.** `free clusters = sum of the cores' tokens + the two pools + tokens in
 //! reservations`. The root pool holds `s_r_blocks_count`, the reserved pool what ext4 keeps for
 //! writing back delayed data (`reserved_clusters`). Returned tokens fill the reserved pool first,
-//! then the root pool, then go to the core. A core's number may be below zero after clusters were
-//! [retired](Tokens::retire); it then waits to be paid.
+//! then the root pool, then go to the core. Clusters that are [retired](Tokens::retire) while their
+//! tokens are out are owed, and paid before anything else.
 //!
 //! **Invariants.** [`Tokens::take`] fails only if, while all cores' tokens were gathered under the
 //! slow lock, there were too few.
@@ -58,7 +58,11 @@ impl Reservation {
     /// # Panics
     /// If `clusters` is more than it stands for.
     pub fn split_off(&mut self, clusters: u64) -> Self {
-        assert!(clusters <= self.clusters, "{clusters} of a reservation of {}", self.clusters);
+        assert!(
+            clusters <= self.clusters,
+            "{clusters} of a reservation of {}",
+            self.clusters
+        );
         self.clusters -= clusters;
         Self { clusters }
     }
@@ -100,6 +104,8 @@ pub struct Tokens {
 
 #[derive(Debug)]
 struct Pools {
+    /// Tokens of retired clusters that are still out.
+    owed: i64,
     root: Pool,
     reserved: Pool,
 }
@@ -112,7 +118,10 @@ struct Pool {
 
 impl Pool {
     fn new(size: u64) -> Self {
-        Self { size: signed(size), has: 0 }
+        Self {
+            size: signed(size),
+            has: 0,
+        }
     }
 
     fn fill(&mut self, from: &mut i64) {
@@ -141,7 +150,11 @@ impl Tokens {
         let tokens = Self {
             cores: PerCore::new(|_| AtomicI64::new(0)),
             short: CachePadded::new(AtomicBool::new(false)),
-            pools: Mutex::new(Pools { root: Pool::new(root), reserved: Pool::new(reserved) }),
+            pools: Mutex::new(Pools {
+                owed: 0,
+                root: Pool::new(root),
+                reserved: Pool::new(reserved),
+            }),
         };
         let mut pools = tokens.pools.lock();
         tokens.settle(&mut pools, signed(free));
@@ -153,26 +166,37 @@ impl Tokens {
     ///
     /// # Errors
     /// [`Short`] when there are too few for this privilege.
-    pub fn take(&self, core: CoreNr, clusters: u64, privilege: Privilege) -> Result<Reservation, Short> {
+    pub fn take(
+        &self,
+        core: CoreNr,
+        clusters: u64,
+        privilege: Privilege,
+    ) -> Result<Reservation, Short> {
         let wanted = signed(clusters);
         let enough = |has: i64| (has >= wanted).then(|| has - wanted);
         let mine = self.cores.of(core);
-        if mine.fetch_update(Ordering::AcqRel, Ordering::Relaxed, enough).is_ok() {
+        if mine
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, enough)
+            .is_ok()
+        {
             return Ok(Reservation { clusters });
         }
         let mut pools = self.pools.lock();
-        let gathered: i64 = self.cores.iter().map(|slot| slot.swap(0, Ordering::AcqRel)).sum();
+        let gathered: i64 = self
+            .cores
+            .iter()
+            .map(|slot| slot.swap(0, Ordering::AcqRel))
+            .sum();
         let pool_has = match privilege {
             Privilege::User => 0,
             Privilege::Root => pools.root.has,
             Privilege::Reserved => pools.root.has + pools.reserved.has,
         };
-        // A debt of the cores is paid from the pools before anybody draws from them.
         let enough = gathered.saturating_add(pool_has) >= wanted;
         let mut left = gathered;
         if enough {
-            let mut missing = (wanted - gathered.max(0)).max(0);
-            left = (gathered - wanted).max(gathered.min(0));
+            let mut missing = (wanted - gathered).max(0);
+            left = (gathered - wanted).max(0);
             pools.root.draw(&mut missing);
             pools.reserved.draw(&mut missing);
         }
@@ -181,7 +205,10 @@ impl Tokens {
             return Ok(Reservation { clusters });
         }
         let available = gathered.saturating_add(pool_has).max(0).unsigned_abs();
-        Err(Short { wanted: clusters, available })
+        Err(Short {
+            wanted: clusters,
+            available,
+        })
     }
 
     /// Returns a reservation.
@@ -194,7 +221,9 @@ impl Tokens {
         if clusters == 0 {
             return;
         }
-        self.cores.of(core).fetch_add(signed(clusters), Ordering::AcqRel);
+        self.cores
+            .of(core)
+            .fetch_add(signed(clusters), Ordering::AcqRel);
         if self.short.load(Ordering::Relaxed) {
             self.refill();
         }
@@ -202,36 +231,60 @@ impl Tokens {
 
     /// Unmakes tokens of clusters that turned out to be unusable, even if there are not enough:
     /// the rest is owed.
-    pub fn retire(&self, core: CoreNr, clusters: u64) {
-        self.cores.of(core).fetch_sub(signed(clusters), Ordering::AcqRel);
+    pub fn retire(&self, clusters: u64) {
+        let mut pools = self.pools.lock();
+        let gathered: i64 = self
+            .cores
+            .iter()
+            .map(|slot| slot.swap(0, Ordering::AcqRel))
+            .sum();
+        pools.owed = pools.owed.saturating_add(signed(clusters));
+        self.settle(&mut pools, gathered);
     }
 
     /// All tokens, pools included; exact while nobody takes or returns any.
     #[must_use]
     pub fn total(&self) -> u64 {
         let pools = self.pools.lock();
-        let cores: i64 = self.cores.iter().map(|slot| slot.load(Ordering::Acquire)).sum();
-        cores.saturating_add(pools.root.has + pools.reserved.has).max(0).unsigned_abs()
+        let cores: i64 = self
+            .cores
+            .iter()
+            .map(|slot| slot.load(Ordering::Acquire))
+            .sum();
+        cores
+            .saturating_add(pools.root.has + pools.reserved.has - pools.owed)
+            .max(0)
+            .unsigned_abs()
     }
 
     /// Fills the pools from all cores.
     fn refill(&self) {
         let mut pools = self.pools.lock();
-        let gathered = self.cores.iter().map(|slot| slot.swap(0, Ordering::AcqRel)).sum();
+        let gathered = self
+            .cores
+            .iter()
+            .map(|slot| slot.swap(0, Ordering::AcqRel))
+            .sum();
         self.settle(&mut pools, gathered);
     }
 
-    /// Fills the pools from `gathered`, and spreads what is left over the cores.
+    /// Pays what is owed and fills the pools from `gathered`, and spreads what is left over the
+    /// cores.
     fn settle(&self, pools: &mut Pools, mut gathered: i64) {
+        let paid = pools.owed.min(gathered);
+        pools.owed -= paid;
+        gathered -= paid;
         pools.reserved.fill(&mut gathered);
         pools.root.fill(&mut gathered);
-        let is_short = pools.root.has < pools.root.size || pools.reserved.has < pools.reserved.size;
+        let is_short = pools.owed > 0
+            || pools.root.has < pools.root.size
+            || pools.reserved.has < pools.reserved.size;
         if self.short.load(Ordering::Relaxed) != is_short {
             self.short.store(is_short, Ordering::Relaxed);
         }
         let cores = signed(self.cores.iter().count() as u64);
-        let share = gathered.div_euclid(cores);
-        let mut odd = gathered.rem_euclid(cores);
+        let share = gathered / cores;
+        let mut odd = gathered % cores;
         for slot in self.cores.iter() {
             let extra = i64::from(odd > 0);
             odd -= extra;

@@ -121,7 +121,9 @@ fn group_prealloc(geometry: &Geometry) -> u32 {
     let clusters = (512 >> geometry.layout().cluster_bits.min(9)).max(32);
     match geometry.layout().stripe {
         0 | 1 => clusters,
-        stripe => clusters.checked_next_multiple_of(stripe).unwrap_or(clusters),
+        stripe => clusters
+            .checked_next_multiple_of(stripe)
+            .unwrap_or(clusters),
     }
 }
 
@@ -142,7 +144,10 @@ impl Tunables {
             let small = *tunable == Tunable::MbOptimizeScan && geometry.groups() < 16;
             AtomicU32::new(if small { 0 } else { default })
         });
-        Self { geometry, values: CachePadded::new(values.collect()) }
+        Self {
+            geometry,
+            values: CachePadded::new(values.collect()),
+        }
     }
 
     /// The value now.
@@ -158,7 +163,12 @@ impl Tunables {
     pub fn set(&self, tunable: Tunable, value: u32) -> Result<(), TunableError> {
         let (least, most) = tunable.bounds(&self.geometry);
         if value < least || value > most {
-            return Err(TunableError::OutOfBounds { name: tunable.name(), least, most, found: value });
+            return Err(TunableError::OutOfBounds {
+                name: tunable.name(),
+                least,
+                most,
+                found: value,
+            });
         }
         self.values[tunable as usize].store(value, Ordering::Relaxed);
         Ok(())
@@ -173,7 +183,10 @@ impl Tunables {
             Some(&tunable) => self.set(tunable, value),
             None => {
                 let known: Vec<_> = Tunable::ALL.iter().map(|tunable| tunable.name()).collect();
-                Err(TunableError::Unknown { name: name.to_owned(), known: known.join(", ") })
+                Err(TunableError::Unknown {
+                    name: name.to_owned(),
+                    known: known.join(", "),
+                })
             }
         }
     }
@@ -215,8 +228,14 @@ mod tests {
         for (tunable, value) in expected {
             assert_eq!(tunables.get(tunable), value, "{}", tunable.name());
         }
-        assert_eq!(Tunables::new(geometry(4, 0)).get(Tunable::MbGroupPrealloc), 32);
-        assert_eq!(Tunables::new(geometry(0, 48)).get(Tunable::MbGroupPrealloc), 528);
+        assert_eq!(
+            Tunables::new(geometry(4, 0)).get(Tunable::MbGroupPrealloc),
+            32
+        );
+        assert_eq!(
+            Tunables::new(geometry(0, 48)).get(Tunable::MbGroupPrealloc),
+            528
+        );
     }
 
     #[test]
@@ -231,7 +250,10 @@ mod tests {
                 found: 14
             })
         );
-        assert!(matches!(tunables.set_by_name("mb_nothing", 1), Err(TunableError::Unknown { .. })));
+        assert!(matches!(
+            tunables.set_by_name("mb_nothing", 1),
+            Err(TunableError::Unknown { .. })
+        ));
         tunables.set_by_name("mb_stream_req", 32).unwrap();
         assert_eq!(tunables.get(Tunable::MbStreamReq), 32);
     }

@@ -13,9 +13,18 @@ fn the_last_cluster_can_be_taken_and_not_one_more() {
     let tokens = Tokens::new(1000, 0, 0);
     let mut all = tokens.take(core(), 1000, Privilege::User).unwrap();
     let short = tokens.take(core(), 1, Privilege::User).unwrap_err();
-    assert_eq!(short, Short { wanted: 1, available: 0 });
+    assert_eq!(
+        short,
+        Short {
+            wanted: 1,
+            available: 0
+        }
+    );
     tokens.give_back(core(), all.split_off(1));
-    tokens.take(core(), 1, Privilege::User).unwrap().spend(ClusterCount(1));
+    tokens
+        .take(core(), 1, Privilege::User)
+        .unwrap()
+        .spend(ClusterCount(1));
     tokens.give_back(core(), all);
     assert_eq!(tokens.total(), 999);
 }
@@ -24,14 +33,38 @@ fn the_last_cluster_can_be_taken_and_not_one_more() {
 fn the_pools_are_for_the_privileged_and_are_filled_first() {
     let tokens = Tokens::new(100, 10, 5);
     let user = tokens.take(core(), 85, Privilege::User).unwrap();
-    assert_eq!(tokens.take(core(), 1, Privilege::User).unwrap_err().available, 0);
+    assert_eq!(
+        tokens
+            .take(core(), 1, Privilege::User)
+            .unwrap_err()
+            .available,
+        0
+    );
     let root = tokens.take(core(), 10, Privilege::Root).unwrap();
-    assert_eq!(tokens.take(core(), 6, Privilege::Root).unwrap_err().available, 0);
+    assert_eq!(
+        tokens
+            .take(core(), 6, Privilege::Root)
+            .unwrap_err()
+            .available,
+        0
+    );
     let reserved = tokens.take(core(), 5, Privilege::Reserved).unwrap();
-    assert_eq!(tokens.take(core(), 1, Privilege::Reserved).unwrap_err().available, 0);
+    assert_eq!(
+        tokens
+            .take(core(), 1, Privilege::Reserved)
+            .unwrap_err()
+            .available,
+        0
+    );
     tokens.give_back(core(), root);
     tokens.give_back(core(), reserved);
-    assert_eq!(tokens.take(core(), 1, Privilege::User).unwrap_err().available, 0);
+    assert_eq!(
+        tokens
+            .take(core(), 1, Privilege::User)
+            .unwrap_err()
+            .available,
+        0
+    );
     tokens.give_back(core(), user);
     assert_eq!(tokens.total(), 100);
     let user = tokens.take(core(), 85, Privilege::User).unwrap();
@@ -43,7 +76,7 @@ fn the_pools_are_for_the_privileged_and_are_filled_first() {
 fn retired_clusters_are_owed() {
     let tokens = Tokens::new(100, 0, 0);
     let held = tokens.take(core(), 90, Privilege::User).unwrap();
-    tokens.retire(core(), 30);
+    tokens.retire(30);
     assert!(tokens.take(core(), 1, Privilege::User).is_err());
     tokens.give_back(core(), held);
     assert_eq!(tokens.total(), 70);
@@ -61,7 +94,8 @@ fn nothing_is_lost_or_made_by_many_threads() {
             let tokens = &tokens;
             scope.spawn(move || {
                 for i in 0..3000_u64 {
-                    let privilege = [Privilege::User, Privilege::Root, Privilege::Reserved][(i % 3) as usize];
+                    let privilege =
+                        [Privilege::User, Privilege::Root, Privilege::Reserved][(i % 3) as usize];
                     if let Ok(taken) = tokens.take(core(), (i * 37 + t * 11) % 120, privilege) {
                         tokens.give_back(core(), taken);
                     }

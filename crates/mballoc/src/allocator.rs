@@ -1,0 +1,610 @@
+//! **Purpose.** The allocator as its users see it: reserve, allocate, mark or give back, free.
+//!
+//! **Model.** A request is answered by the first that can: the inode's preallocation, the
+//! locality group of this core, a search. When a search finds nothing although the caller holds
+//! tokens, the space is in preallocations or waits for a commit: the former are discarded and
+//! what need not wait any longer is released, and the search is repeated as long as that yields
+//! anything.
+//!
+//! **Locking.** An inode's list, a core's list and group locks, one at a time and never two.
+
+use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock, Tid};
+use fourscore_sync::{Arc, CoreNr};
+
+use crate::claim::{Claim, Freeing};
+use crate::error::{Error, RequestProblem};
+use crate::geometry::{ClusterCount, Geometry, Run};
+use crate::pending::{Clocks, Stamp};
+use crate::prealloc::{Coverage, FilePrealloc, LocalityGroups, Registry};
+use crate::prefetch::{self, Started};
+use crate::request::{Provider, Reach, Request, Sizing, Window, normalize, provider};
+use crate::search::{Search, Want};
+use crate::source::GroupSource;
+use crate::stats::{Count, Stats, Tally};
+use crate::stream::StreamGoals;
+use crate::table::{GroupTable, Parts, Patience};
+use crate::tokens::{Privilege, Reservation};
+use crate::tunables::{Tunable, Tunables};
+
+/// What an allocator is made with, beside the geometry and the source.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The last transaction whose commit is durable.
+    pub durable: Tid,
+    /// Clusters that only [`Privilege::Root`] and above may use (`s_r_blocks_count`).
+    pub root_clusters: u64,
+    /// Clusters that only [`Privilege::Reserved`] may use (`reserved_clusters`).
+    pub reserved_clusters: u64,
+}
+
+/// The allocator of a file system.
+#[derive(Debug)]
+pub struct Allocator {
+    table: GroupTable,
+    streams: StreamGoals,
+    started: Started,
+    registry: Registry,
+    locality: LocalityGroups,
+}
+
+/// How often a search is repeated after space was made for it.
+const MOST_ATTEMPTS: u32 = 16;
+
+/// What one attempt was about, for what follows it.
+struct Plan {
+    provider: Provider,
+    /// The clusters that the caller can use.
+    asked: u32,
+    want: Want,
+    /// The part of the file that the answer is for, if it is normalized.
+    window: Option<Window>,
+}
+
+impl Allocator {
+    /// An allocator with no bitmap in memory; every descriptor is looked at once.
+    #[must_use]
+    pub fn new(geometry: Geometry, source: Box<dyn GroupSource>, options: Options) -> Self {
+        let clocks = Clocks::new(options.durable);
+        let parts = Parts {
+            clocks,
+            pools: (options.root_clusters, options.reserved_clusters),
+        };
+        Self {
+            table: GroupTable::new(geometry, source, parts),
+            streams: StreamGoals::new(geometry.groups(), CoreNr::count()),
+            started: Started::new(),
+            registry: Registry::new(),
+            locality: LocalityGroups::new(),
+        }
+    }
+
+    /// The division into groups.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.table.geometry
+    }
+
+    /// The tunables; a change counts for every request that begins after it.
+    #[must_use]
+    pub fn tunables(&self) -> &Tunables {
+        &self.table.tunables
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.table.stats
+    }
+
+    pub(crate) fn table(&self) -> &GroupTable {
+        &self.table
+    }
+
+    /// Clusters that are free and not reserved, the pools included; exact while nobody allocates.
+    #[must_use]
+    pub fn free_clusters(&self) -> u64 {
+        self.table.tokens.total()
+    }
+
+    /// Reserves clusters, so that later requests for them cannot fail for lack of space.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], or [`Error::CommitFirst`] if freed clusters wait.
+    pub fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<Reservation, Error> {
+        let core = CoreNr::current();
+        let take = || self.table.tokens.take(core, clusters, privilege);
+        take().or_else(|_| {
+            let waiting = self.sweep();
+            take().map_err(|short| match waiting {
+                0 => Error::NoSpace {
+                    wanted: short.wanted,
+                    available: short.available,
+                },
+                _ => Error::CommitFirst {
+                    wanted: short.wanted,
+                    available: short.available,
+                    waiting,
+                },
+            })
+        })
+    }
+
+    /// Returns what is left of a reservation.
+    pub fn unreserve(&self, reservation: Reservation) {
+        self.table.tokens.give_back(CoreNr::current(), reservation);
+    }
+
+    /// Finds clusters for a request and claims them, at least `min_len` and at most `len`. They
+    /// are paid from `reservation`. Data requests that are normalized should bring the inode's
+    /// preallocation.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`]; [`Error::NotContiguous`] if there is space, but not as the request
+    /// needs it; [`Error::NoSpace`] and [`Error::CommitFirst`] only if clusters were lost to a
+    /// group that turned out to be unusable; [`Error::Source`] if a bitmap that was needed could
+    /// not be read.
+    pub fn allocate(
+        &self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+        reservation: &mut Reservation,
+    ) -> Result<Claim, Error> {
+        request.check().map_err(Error::BadRequest)?;
+        if reservation.clusters() < u64::from(request.len.0) {
+            return Err(Error::BadRequest(RequestProblem::NotReserved));
+        }
+        let core = CoreNr::current();
+        let mut tally = Tally::default();
+        tally[Count::Reqs] += 1;
+        let result = self.attempts(request, file, core, &mut tally);
+        if let Ok(run) = &result {
+            reservation.spend(run.len);
+            tally[Count::Success] += u64::from(run.len >= request.len);
+            tally[Count::Allocated] += u64::from(run.len.0);
+        }
+        if self.table.absent() > 0 {
+            prefetch::finish(&self.table, &self.started, core, &mut tally);
+        }
+        self.table.stats.add(core, &tally);
+        result.map(Claim::new)
+    }
+
+    fn attempts(
+        &self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+        core: CoreNr,
+        tally: &mut Tally,
+    ) -> Result<Run, Error> {
+        let mut waiting = 0;
+        for _ in 0..MOST_ATTEMPTS {
+            if let Some(run) = self.attempt(request, file, core, tally)? {
+                return Ok(run);
+            }
+            if request.sizing == Sizing::GoalOnly {
+                return Err(Error::NotContiguous {
+                    min_len: request.min_len,
+                });
+            }
+            let free_before = self.table.tokens.total();
+            let discarded = self.discard_all(core, tally);
+            waiting = self.sweep();
+            if discarded == 0 && self.table.tokens.total() <= free_before {
+                break;
+            }
+        }
+        let constrained =
+            request.min_len.0 > 1 || request.align.0 > 1 || request.reach == Reach::Bits32;
+        let (wanted, available) = (u64::from(request.len.0), self.table.tokens.total());
+        Err(match waiting {
+            0 if constrained => Error::NotContiguous {
+                min_len: request.min_len,
+            },
+            0 => Error::NoSpace { wanted, available },
+            _ => Error::CommitFirst {
+                wanted,
+                available,
+                waiting,
+            },
+        })
+    }
+
+    /// One pass through all that can answer; `None` if nothing could.
+    fn attempt(
+        &self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+        core: CoreNr,
+        tally: &mut Tally,
+    ) -> Result<Option<Run>, Error> {
+        let limit = self.limit(request.reach);
+        let mut provider = provider(request, &self.table.tunables);
+        let mut gap = 0..u32::MAX;
+        if let Some(file) = file
+            && request.align.0 == 1
+            && request.sizing != Sizing::GoalOnly
+        {
+            match file.take(request.logical.0, request.len.0, request.min_len.0, limit) {
+                Ok(run) => {
+                    tally[Count::InodePreallocHits] += 1;
+                    return Ok(Some(run));
+                }
+                Err(Coverage::Covered) => provider = Provider::Direct,
+                Err(Coverage::Gap(range)) => gap = range,
+            }
+        }
+        // The file's part behind the gap has its clusters already.
+        let asked = request
+            .len
+            .0
+            .min(gap.end - request.logical.0)
+            .max(request.min_len.0);
+        if provider == Provider::Locality
+            && let Some(run) = self.locality.take(core, asked, limit)
+        {
+            tally[Count::GroupPreallocHits] += 1;
+            return Ok(Some(run));
+        }
+        let is_normalized =
+            request.sizing == Sizing::Normalize && provider == Provider::Stream && file.is_some();
+        let window = is_normalized.then(|| normalize(request, &self.table.geometry, gap));
+        let plan = self.plan(request, provider, asked, window, limit, core);
+        let mut search = Search {
+            table: &self.table,
+            streams: &self.streams,
+            started: &self.started,
+            core,
+            want: plan.want,
+            tally,
+            looks: 0,
+        };
+        let Some(run) = search.run()? else {
+            return Ok(None);
+        };
+        Ok(self.keep_surplus(request, file, &plan, run, core, tally))
+    }
+
+    /// The first group that is out of reach.
+    fn limit(&self, reach: Reach) -> u32 {
+        let groups = self.table.geometry.groups();
+        match reach {
+            Reach::Full => groups,
+            // The group that holds block 2^32 is left out as a whole.
+            Reach::Bits32 => {
+                let located = self.table.geometry.locate(PhysBlock(1 << 32));
+                located.map_or(groups, |(group, _)| group.0)
+            }
+        }
+    }
+
+    fn plan(
+        &self,
+        request: &Request,
+        provider: Provider,
+        asked: u32,
+        window: Option<Window>,
+        limit: u32,
+        core: CoreNr,
+    ) -> Plan {
+        let tunables = &self.table.tunables;
+        let locality = provider == Provider::Locality && request.sizing == Sizing::Normalize;
+        let len = match window {
+            Some(window) => window.len,
+            None if locality => tunables.get(Tunable::MbGroupPrealloc).max(asked),
+            None => asked,
+        };
+        let start = window.map_or(request.logical.0, |window| window.start);
+        let continued = self
+            .continued_goal(request, start, len)
+            .filter(|_| !locality);
+        let position = locality.then(|| self.locality.position(core)).flatten();
+        let hint = continued
+            .or(position)
+            .or_else(|| self.table.geometry.locate(request.goal));
+        let (group, offset) = hint.unwrap_or((GroupNr(0), GroupOffset(0)));
+        let sharing = tunables.get(Tunable::MbStreamGoals);
+        let want = Want {
+            len,
+            asked: asked.min(len),
+            min_len: request.min_len.0,
+            align: request.align.0,
+            limit,
+            is_data: request.content == crate::request::Content::Data,
+            goal: (group, offset.0),
+            try_goal: continued.is_some() || request.sizing == Sizing::GoalOnly,
+            goal_only: request.sizing == Sizing::GoalOnly,
+            stream: (provider == Provider::Stream)
+                .then(|| self.streams.slot(sharing, request.inode, core)),
+        };
+        Plan {
+            provider,
+            asked,
+            want,
+            window,
+        }
+    }
+
+    /// The place at which `len` clusters from `start` of the file on would continue an extent:
+    /// behind the left neighbour, or else before the right one.
+    fn continued_goal(
+        &self,
+        request: &Request,
+        start: u32,
+        len: u32,
+    ) -> Option<(GroupNr, GroupOffset)> {
+        let geometry = &self.table.geometry;
+        let blocks = |clusters: u32| u64::from(clusters) << geometry.layout().cluster_bits;
+        let behind = request
+            .left
+            .filter(|left| left.logical.0.checked_add(1) == Some(start));
+        let behind = behind
+            .and_then(|left| geometry.locate(PhysBlock(left.block.0.checked_add(blocks(1))?)));
+        behind.or_else(|| {
+            let right = request
+                .right
+                .filter(|right| start.checked_add(len) == Some(right.logical.0))?;
+            geometry.locate(PhysBlock(right.block.0.checked_sub(blocks(len))?))
+        })
+    }
+
+    /// Puts what was found beyond the request where later requests will find it. `None` if another
+    /// writer of the file was faster and the request has to be looked at again.
+    fn keep_surplus(
+        &self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+        plan: &Plan,
+        run: Run,
+        core: CoreNr,
+        tally: &mut Tally,
+    ) -> Option<Run> {
+        if run.len.0 <= plan.asked {
+            return Some(run);
+        }
+        let surplus = u64::from(run.len.0 - plan.asked);
+        if let (Some(window), Some(file)) = (plan.window, file) {
+            let logical = best_start(window, request.logical.0, plan.asked, run.len.0);
+            if file.insert(logical, run).is_none() {
+                tally[Count::Preallocated] += surplus;
+                let left = self.registry.register(core, file);
+                self.unclaim_all(&left, core, tally);
+                return file
+                    .take(request.logical.0, plan.asked, request.min_len.0, u32::MAX)
+                    .ok();
+            }
+        }
+        let (front, rest) = run.split_at(ClusterCount(plan.asked));
+        let unwanted = if plan.provider == Provider::Locality {
+            tally[Count::Preallocated] += surplus;
+            self.locality.insert(core, rest)
+        } else {
+            Some(rest)
+        };
+        self.unclaim_all(unwanted.as_slice(), core, tally);
+        Some(front)
+    }
+
+    /// Gives claimed runs that nobody has paid for back to their groups.
+    fn unclaim_all(&self, runs: &[Run], core: CoreNr, tally: &mut Tally) {
+        for run in runs {
+            tally[Count::Discarded] += u64::from(run.len.0);
+            // A group with a claim in it cannot have been evicted.
+            if let Some(mut locked) = self.table.lock(run.group, core, Patience::Wait) {
+                locked.unclaim(run);
+            }
+        }
+    }
+
+    /// Discards every preallocation of the file system; how many clusters that were.
+    fn discard_all(&self, core: CoreNr, tally: &mut Tally) -> u64 {
+        let mut runs = self.registry.drain();
+        runs.extend(self.locality.drain());
+        self.unclaim_all(&runs, core, tally);
+        runs.iter().map(|run| u64::from(run.len.0)).sum()
+    }
+
+    /// Discards the preallocations of an inode.
+    pub fn discard(&self, file: &FilePrealloc) {
+        let runs = file.drain();
+        if runs.is_empty() {
+            return;
+        }
+        let core = CoreNr::current();
+        let mut tally = Tally::default();
+        self.unclaim_all(&runs, core, &mut tally);
+        self.table.stats.add(core, &tally);
+    }
+
+    /// Discards all preallocations, of inodes and of cores, as when space runs short or before an
+    /// unmount; returns how many clusters that were.
+    pub fn discard_preallocations(&self) -> u64 {
+        let core = CoreNr::current();
+        let mut tally = Tally::default();
+        let discarded = self.discard_all(core, &mut tally);
+        self.table.stats.add(core, &tally);
+        discarded
+    }
+
+    /// Ends a claim whose [`Claim::change`] has been applied in transaction `tid`: the clusters
+    /// are in use.
+    pub fn mark(&self, claim: Claim, tid: Tid) {
+        let run = claim.end();
+        if run.len.0 == 0 {
+            return;
+        }
+        // A group with a claim in it cannot have been evicted.
+        if let Some(mut locked) = self
+            .table
+            .lock(run.group, CoreNr::current(), Patience::Wait)
+        {
+            locked.mark(&run, tid);
+        }
+    }
+
+    /// Ends a claim of clusters that are not needed after all; they are free again at once.
+    pub fn give_back(&self, claim: Claim) {
+        let run = claim.end();
+        if run.len.0 == 0 {
+            return;
+        }
+        let core = CoreNr::current();
+        if let Some(mut locked) = self.table.lock(run.group, core, Patience::Wait) {
+            locked.unclaim(&run);
+        }
+        self.table.tokens.add(core, u64::from(run.len.0));
+    }
+
+    /// Notes that a fast-commit record refers to clusters that were marked in the running
+    /// transaction: freed in the same transaction, they now have to wait for its commit.
+    pub fn logged(&self, run: &Run) {
+        if let Some(mut locked) = self
+            .table
+            .lock(run.group, CoreNr::current(), Patience::Wait)
+        {
+            locked.logged(run);
+        }
+    }
+
+    /// Begins to free marked clusters. Until [`Allocator::finish_free`] they are in use, and the
+    /// bits of [`Freeing::change`] may be cleared.
+    ///
+    /// # Errors
+    /// [`Error::NotInUse`] if some of them are free or being freed; [`Error::Source`] and
+    /// [`Error::Group`] if the group cannot be loaded.
+    pub fn begin_free(&self, run: Run) -> Result<Freeing, Error> {
+        let inside = run.len.0 > 0
+            && run
+                .start
+                .0
+                .checked_add(run.len.0)
+                .is_some_and(|end| end <= self.table.geometry.clusters_in(run.group));
+        if !inside {
+            let block = self.table.geometry.first_block(&run);
+            return Err(Error::Outside {
+                block,
+                clusters: u64::from(run.len.0),
+            });
+        }
+        let core = CoreNr::current();
+        let mut tally = Tally::default();
+        let mut locked = self.table.lock_loaded(run.group, core, &mut tally)?;
+        locked
+            .begin_free(&run)
+            .map_err(|_| Error::NotInUse { run })?;
+        drop(locked);
+        self.table.stats.add(core, &tally);
+        Ok(Freeing::new(run))
+    }
+
+    /// Ends a free whose change has been applied in transaction `tid`. The clusters are handed
+    /// out again once that transaction's full commit is durable and the quiet clock has reached
+    /// `stamp`; only the latter, if they were marked in the same transaction and are not logged.
+    pub fn finish_free(&self, freeing: Freeing, tid: Tid, stamp: Stamp) {
+        let run = freeing.end();
+        // A group with a free under way cannot have been evicted.
+        if let Some(mut locked) = self
+            .table
+            .lock(run.group, CoreNr::current(), Patience::Wait)
+        {
+            locked.finish_free(&run, tid, stamp);
+            if locked.has_pending() {
+                self.table.waiting.insert(run.group.0);
+            }
+        }
+    }
+
+    /// Ends a free whose change was not applied.
+    pub fn cancel_free(&self, freeing: Freeing) {
+        let run = freeing.end();
+        if let Some(mut locked) = self
+            .table
+            .lock(run.group, CoreNr::current(), Patience::Wait)
+        {
+            locked.cancel_free(&run);
+        }
+    }
+
+    /// Notes that the full commit of `tid` is durable. What waited for it is handed out when its
+    /// group is next worked in, or by [`Allocator::sweep`].
+    pub fn set_durable(&self, tid: Tid) {
+        self.table.clocks.set_durable(tid);
+    }
+
+    /// Notes that all reads and writes that were under way at `stamp` have ended.
+    pub fn set_quiet(&self, stamp: Stamp) {
+        self.table.clocks.set_quiet(stamp);
+    }
+
+    /// Visits the groups in which clusters wait, and frees those that need not wait any longer;
+    /// returns how many still wait. For the thread that commits, after each commit.
+    pub fn sweep(&self) -> u64 {
+        let core = CoreNr::current();
+        let mut waiting = 0;
+        let mut next = self.table.waiting.next_at_or_after(0);
+        while let Some(group) = next {
+            if let Some(locked) = self.table.lock(GroupNr(group), core, Patience::Wait) {
+                if locked.has_pending() {
+                    waiting += locked.pending_total();
+                } else {
+                    // Under the lock, which orders it with the setting.
+                    self.table.waiting.remove(group);
+                }
+            }
+            next = self.table.waiting.next_at_or_after(group + 1);
+        }
+        waiting
+    }
+
+    /// Loads one group, so that nothing later has to wait for its bitmap.
+    ///
+    /// # Errors
+    /// [`Error::Source`] and [`Error::Group`].
+    pub fn load(&self, group: GroupNr) -> Result<(), Error> {
+        let core = CoreNr::current();
+        let mut tally = Tally::default();
+        let result = self.table.load(group, Patience::Wait, &mut tally);
+        self.table.stats.add(core, &tally);
+        result
+    }
+
+    /// Makes buddies of bitmaps whose reading was begun ahead and that have arrived: for a thread
+    /// in the background. Returns how many.
+    ///
+    /// # Errors
+    /// The first group's that could not be loaded.
+    pub fn load_arrived(&self) -> Result<u32, Error> {
+        let mut tally = Tally::default();
+        let result = prefetch::finish_all(&self.table, &self.started, &mut tally);
+        self.table.stats.add(CoreNr::current(), &tally);
+        result
+    }
+
+    /// Groups that are not loaded.
+    #[must_use]
+    pub fn absent_groups(&self) -> u32 {
+        self.table.absent()
+    }
+
+    /// Throws up to `most` buddies out of memory in which nothing is claimed or waits and that
+    /// nobody has used since the last call, and returns how many.
+    pub fn evict_idle(&self, most: u32) -> u32 {
+        self.table.evict_idle(most)
+    }
+}
+
+/// Where in the file a run begins that is shorter than its window: at the window's end if that
+/// covers the request's start, else at the window's start if that covers the whole request, else
+/// at the request.
+fn best_start(window: Window, logical: u32, asked: u32, len: u32) -> u32 {
+    let at_end = window.start + window.len.saturating_sub(len);
+    if at_end <= logical {
+        at_end
+    } else if logical + asked <= window.start + len {
+        window.start
+    } else {
+        logical
+    }
+}
+
+#[cfg(test)]
+mod tests;

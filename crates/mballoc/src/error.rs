@@ -1,0 +1,104 @@
+//! **Purpose.** Why the allocator refuses.
+
+use fourscore_ondisk::{GroupNr, PhysBlock};
+
+use crate::geometry::{ClusterCount, Run};
+use crate::source::SourceError;
+
+/// Why a request, a claim or a free failed. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Too few free clusters, and no commit would make more.
+    #[error("no space: {wanted} clusters wanted, {available} free for this caller")]
+    NoSpace {
+        /// Clusters that were asked for.
+        wanted: u64,
+        /// Clusters that there were.
+        available: u64,
+    },
+    /// Too few free clusters now, but freed ones wait: commit, wait for it, and ask again.
+    #[error(
+        "no space before a commit: {wanted} clusters wanted, {available} free, {waiting} waiting"
+    )]
+    CommitFirst {
+        /// Clusters that were asked for.
+        wanted: u64,
+        /// Clusters that there were.
+        available: u64,
+        /// Clusters that wait for a commit or for quiet.
+        waiting: u64,
+    },
+    /// There is space, but not in one piece as long, as aligned or as low as the caller needs.
+    #[error("no {min_len} free clusters in one piece")]
+    NotContiguous {
+        /// The least length that the caller takes.
+        min_len: ClusterCount,
+    },
+    /// The request contradicts itself.
+    #[error("bad request: {0}")]
+    BadRequest(RequestProblem),
+    /// A group's metadata is wrong.
+    #[error("group {group}: {problem}")]
+    Group {
+        /// The group.
+        group: GroupNr,
+        /// What is wrong.
+        problem: GroupProblem,
+    },
+    /// Clusters that are free, or freed already, cannot be freed: two files claim them, or a
+    /// bitmap is wrong.
+    #[error("group {}: clusters {} to {} are not in use", run.group, run.start, run.end() - 1)]
+    NotInUse {
+        /// What should have been freed.
+        run: Run,
+    },
+    /// Blocks outside of the file system.
+    #[error("{clusters} clusters from block {block} on are not all inside the file system")]
+    Outside {
+        /// The first block.
+        block: PhysBlock,
+        /// How many clusters from there on.
+        clusters: u64,
+    },
+    /// The bitmap of a group could not be read.
+    #[error("group {group}: cannot read the block bitmap: {error}")]
+    Source {
+        /// The group.
+        group: GroupNr,
+        /// Why.
+        error: SourceError,
+    },
+}
+
+/// What is wrong with a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupProblem {
+    /// The bitmap does not have as many free clusters as the descriptor says.
+    #[error("the block bitmap has {found} free clusters, the descriptor says {expected}")]
+    FreeCount {
+        /// By the bitmap.
+        found: u32,
+        /// By the descriptor.
+        expected: u32,
+    },
+    /// A problem was reported before; nothing is allocated or freed in the group.
+    #[error("out of use since its bitmap was found wrong")]
+    Unusable,
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestProblem {
+    /// It asks for nothing.
+    #[error("a length of 0")]
+    Empty,
+    /// It takes no less than more than it asks for.
+    #[error("min_len is more than len")]
+    MinLenAboveLen,
+    /// The alignment is not a power of two.
+    #[error("the alignment is not a power of two")]
+    Alignment,
+    /// It asks for more clusters than its reservation has.
+    #[error("more clusters than reserved")]
+    NotReserved,
+}

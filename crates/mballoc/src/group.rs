@@ -1,0 +1,344 @@
+//! **Purpose.** One block group in memory: its state, its lock, what the lock guards, and what
+//! others may read without it.
+//!
+//! **Not here.** Bringing the bitmap in and throwing it out ([`crate::table`]); choosing a group
+//! ([`crate::search`]).
+//!
+//! **Model.** A cluster of a loaded group is in exactly one of these states:
+//!
+//! ```text
+//! buddy   bitmap       kept in
+//! free    free         -          free
+//! used    free         -          claimed: counted in `claimed`, known to its holder
+//! used    used         -          marked
+//! used    used, free   freeing    its bit is being cleared by whoever frees it
+//! used    free         pending    freed, not to be handed out yet
+//! ```
+//!
+//! so the buddy can be made again from the bitmap whenever nothing is claimed, being freed or
+//! pending; at any other time the group stays in memory.
+//!
+//! **Invariants.** Hints (free clusters, extents, largest extent, largest order) equal the
+//! buddy's whenever the lock is free. The group is listed in the index by what it has, or a
+//! little above ([`crate::order_index`]).
+//!
+//! **Locking.** The lock is a leaf: no I/O, and no other lock but core-local words, under it.
+//! Lock, hints and the pointer to the rest share two cache lines that belong to whoever works in
+//! the group; the state, which everybody reads, is elsewhere ([`crate::table`]).
+
+use std::time::Instant;
+
+use fourscore_ondisk::{GroupNr, GroupOffset, Tid};
+use fourscore_sync::atomic::{AtomicU32, Ordering};
+use fourscore_sync::{Mutex, MutexGuard};
+
+use crate::buddy::Buddy;
+use crate::geometry::{ClusterCount, Run};
+use crate::order_index::{Fitness, Listing, OrderIndex, Settle};
+use crate::pending::{Clocks, Pending, Stamp};
+use crate::stats::Stats;
+use crate::tokens::Tokens;
+
+/// What the lock guards.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) buddy: Buddy,
+    pub(crate) pending: Pending,
+    /// Clusters claimed and neither marked nor given back, preallocations included.
+    pub(crate) claimed: u32,
+    /// Runs whose bits are being cleared, as `(start, end)`; a few at a time.
+    freeing: Vec<(u32, u32)>,
+    pub(crate) listing: Listing,
+    /// Whether anybody has been here since the last eviction pass.
+    pub(crate) touched: bool,
+}
+
+impl Loaded {
+    pub(crate) fn new(buddy: Buddy) -> Self {
+        Self {
+            buddy,
+            pending: Pending::default(),
+            claimed: 0,
+            freeing: Vec::new(),
+            listing: Listing::default(),
+            touched: true,
+        }
+    }
+
+    /// Whether the bitmap says all that there is to know.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.claimed == 0 && self.freeing.is_empty() && self.pending.is_empty()
+    }
+}
+
+/// A group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) lock: Mutex<Option<Box<Loaded>>>,
+    free: AtomicU32,
+    fragments: AtomicU32,
+    largest: AtomicU32,
+    order: AtomicU32,
+}
+
+impl Group {
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicU32::new(0);
+        Self {
+            lock: Mutex::new(None),
+            free: zero(),
+            fragments: zero(),
+            largest: zero(),
+            order: zero(),
+        }
+    }
+
+    /// What the group had when its lock was last released, read without the lock and word by
+    /// word: a hint.
+    pub(crate) fn hints(&self) -> Fitness {
+        Fitness {
+            free: self.free.load(Ordering::Relaxed),
+            fragments: self.fragments.load(Ordering::Relaxed),
+            largest: self.largest.load(Ordering::Relaxed),
+            order: self.order.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn publish(&self, fitness: &Fitness) {
+        self.free.store(fitness.free, Ordering::Relaxed);
+        self.fragments.store(fitness.fragments, Ordering::Relaxed);
+        self.largest.store(fitness.largest, Ordering::Relaxed);
+        self.order.store(fitness.order, Ordering::Relaxed);
+    }
+}
+
+/// What a locked group needs of the allocator around it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) index: &'a OrderIndex,
+    pub(crate) clocks: &'a Clocks,
+    pub(crate) tokens: &'a Tokens,
+    pub(crate) stats: &'a Stats,
+    pub(crate) core: fourscore_sync::CoreNr,
+    pub(crate) measure_hold: bool,
+}
+
+/// A loaded group whose lock this thread holds. Releasing it publishes what changed.
+#[derive(Debug)]
+pub(crate) struct LockedGroup<'a> {
+    pub(crate) nr: GroupNr,
+    group: &'a Group,
+    context: Context<'a>,
+    /// Some until the lock is released.
+    guard: Option<MutexGuard<'a, Option<Box<Loaded>>>>,
+    changed: bool,
+    settle: Settle,
+    /// Clusters that became free by their waiting having ended.
+    released: u64,
+    since: Option<Instant>,
+}
+
+/// Some of the clusters to free are free, waiting, or being freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotInUse;
+
+impl<'a> LockedGroup<'a> {
+    /// Wraps a lock that has been taken; `None` if the group is not loaded. What waited in the
+    /// group and need not any more becomes free here, so no list and no thread has to do it.
+    pub(crate) fn enter(
+        nr: GroupNr,
+        group: &'a Group,
+        context: Context<'a>,
+        mut guard: MutexGuard<'a, Option<Box<Loaded>>>,
+    ) -> Option<Self> {
+        let loaded = guard.as_mut()?;
+        if !loaded.touched {
+            loaded.touched = true;
+        }
+        let waiting = !loaded.pending.is_empty();
+        let since = context.measure_hold.then(Instant::now);
+        let settle = Settle::Lagging;
+        let guard = Some(guard);
+        let mut locked = Self {
+            nr,
+            group,
+            context,
+            guard,
+            changed: false,
+            settle,
+            released: 0,
+            since,
+        };
+        if waiting {
+            locked.release_due();
+        }
+        Some(locked)
+    }
+
+    fn loaded(&self) -> &Loaded {
+        // `enter` has seen that it is there, and nothing takes it while the lock is held.
+        self.guard
+            .as_ref()
+            .and_then(|guard| guard.as_deref())
+            .expect("locked groups are loaded")
+    }
+
+    fn loaded_mut(&mut self) -> &mut Loaded {
+        self.guard
+            .as_mut()
+            .and_then(|guard| guard.as_deref_mut())
+            .expect("locked groups are loaded")
+    }
+
+    /// The buddy.
+    pub(crate) fn buddy(&self) -> &Buddy {
+        &self.loaded().buddy
+    }
+
+    /// Frees what has waited long enough; tokens are made of it once the lock is released.
+    fn release_due(&mut self) {
+        let clocks = self.context.clocks;
+        let Loaded { buddy, pending, .. } = self.loaded_mut();
+        let mut released = 0;
+        pending.release(clocks, |start, end| {
+            buddy.mark_free(start, end - start);
+            released += u64::from(end - start);
+        });
+        if released > 0 {
+            self.changed = true;
+            self.released += released;
+        }
+    }
+
+    /// Whether anything waits here still.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.loaded().pending.is_empty()
+    }
+
+    /// Clusters that wait here.
+    pub(crate) fn pending_total(&self) -> u64 {
+        self.loaded().pending.total()
+    }
+
+    /// Claims free clusters.
+    pub(crate) fn claim(&mut self, start: u32, len: u32) -> Run {
+        let loaded = self.loaded_mut();
+        loaded.buddy.mark_used(start, len);
+        loaded.claimed += len;
+        self.changed = true;
+        Run {
+            group: self.nr,
+            start: GroupOffset(start),
+            len: ClusterCount(len),
+        }
+    }
+
+    /// Ends a claim: the clusters are free again.
+    pub(crate) fn unclaim(&mut self, run: &Run) {
+        debug_assert_eq!(run.group, self.nr);
+        let loaded = self.loaded_mut();
+        loaded.buddy.mark_free(run.start.0, run.len.0);
+        loaded.claimed -= run.len.0;
+        self.changed = true;
+    }
+
+    /// Ends a claim: the clusters are used on disk from this transaction on.
+    pub(crate) fn mark(&mut self, run: &Run, tid: Tid) {
+        debug_assert_eq!(run.group, self.nr);
+        let loaded = self.loaded_mut();
+        debug_assert!(loaded.buddy.is_used(run.start.0, run.len.0));
+        loaded.claimed -= run.len.0;
+        loaded.pending.note_marked(run.start.0, run.end(), tid);
+    }
+
+    /// Notes that a durable record may refer to the clusters.
+    pub(crate) fn logged(&mut self, run: &Run) {
+        self.loaded_mut()
+            .pending
+            .note_logged(run.start.0, run.end());
+    }
+
+    /// Begins to free marked clusters.
+    pub(crate) fn begin_free(&mut self, run: &Run) -> Result<(), NotInUse> {
+        let (start, end) = (run.start.0, run.end());
+        let loaded = self.loaded_mut();
+        let meets = |&(from, to): &(u32, u32)| from < end && start < to;
+        if !loaded.buddy.is_used(start, run.len.0)
+            || loaded.pending.overlaps(start, end)
+            || loaded.freeing.iter().any(meets)
+        {
+            return Err(NotInUse);
+        }
+        loaded.freeing.push((start, end));
+        Ok(())
+    }
+
+    fn end_freeing(&mut self, run: &Run) {
+        let key = (run.start.0, run.end());
+        self.loaded_mut().freeing.retain(|&entry| entry != key);
+    }
+
+    /// The bits stay as they are.
+    pub(crate) fn cancel_free(&mut self, run: &Run) {
+        self.end_freeing(run);
+    }
+
+    /// The bits are cleared: the clusters wait, and are free at once if they wait for nothing
+    /// that has not been reached.
+    pub(crate) fn finish_free(&mut self, run: &Run, tid: Tid, stamp: Stamp) {
+        self.end_freeing(run);
+        self.loaded_mut()
+            .pending
+            .free(run.start.0, run.end(), tid, stamp);
+        self.release_due();
+    }
+
+    /// Tells the hints and the index what has changed.
+    pub(crate) fn publish(&mut self) {
+        if self.changed {
+            let fitness = self.buddy().fitness();
+            self.group.publish(&fitness);
+            let (nr, settle, index) = (self.nr, self.settle, self.context.index);
+            index.update(nr, &mut self.loaded_mut().listing, &fitness, settle);
+            self.changed = false;
+        }
+    }
+
+    /// Recomputes what is known of the group.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let loaded = self.loaded();
+        loaded.buddy.check()?;
+        let fitness = loaded.buddy.fitness();
+        let hints = self.group.hints();
+        if hints != fitness {
+            return Err(format!(
+                "the hints are {hints:?}, the buddy says {fitness:?}"
+            ));
+        }
+        if !self.context.index.is_listed(&loaded.listing, &fitness) {
+            return Err(format!("listed below what it has: {:?}", loaded.listing));
+        }
+        Ok(())
+    }
+
+    /// Lists the group where it belongs when the lock is released: somebody found it too high.
+    pub(crate) fn settle_at_once(&mut self) {
+        self.changed = true;
+        self.settle = Settle::AtOnce;
+    }
+}
+
+impl Drop for LockedGroup<'_> {
+    fn drop(&mut self) {
+        let context = self.context;
+        self.publish();
+        self.guard = None;
+        // Returning tokens may take the lock of the pools, which does not belong under this one.
+        context.tokens.add(context.core, self.released);
+        if let Some(since) = self.since {
+            context
+                .stats
+                .note_hold(context.core, since.elapsed().as_nanos());
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! **Purpose.** Clusters claimed ahead of need: for one inode, so that it grows in one piece, and
+//! for all small files of a core, so that they lie side by side.
+//!
+//! **Not here.** How much is claimed ahead ([`crate::request`]), and giving it back to the groups
+//! ([`crate::Allocator`]).
+//!
+//! **Model.** A piece is a claimed run, and for an inode the part of the file it is meant for.
+//! Only unused clusters are in a piece: what is used leaves it at once, so a piece that is used
+//! from its middle becomes two. The pieces of an inode are sorted and never overlap.
+//!
+//! A preallocation takes no tokens, because it can always be given back: when space runs short
+//! all pieces of all inodes and cores are.
+//!
+//! **Invariants.** Every piece is claimed in its group and belongs to one list. An inode with
+//! pieces is in the registry, which keeps them alive: pieces of an inode that was dropped without
+//! discarding them are found by the next collection.
+//!
+//! **Locking.** One lock for each inode's list, one for each core's. Both come before group locks,
+//! but no search runs under them: a list is asked, and filled after the search.
+
+use std::ops::Range;
+
+use fourscore_ondisk::{GroupNr, GroupOffset};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::{Arc, CoreNr, Mutex, PerCore};
+
+use crate::geometry::{ClusterCount, Run};
+use crate::num::len32;
+
+/// A run that is meant for a part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    logical: u32,
+    run: Run,
+}
+
+impl Piece {
+    fn end(&self) -> u32 {
+        self.logical.saturating_add(self.run.len.0)
+    }
+
+    /// The part from `skip` on, `len` clusters long.
+    fn part(&self, skip: u32, len: u32) -> Self {
+        let start = GroupOffset(self.run.start.0 + skip);
+        Self {
+            logical: self.logical + skip,
+            run: Run {
+                group: self.run.group,
+                start,
+                len: ClusterCount(len),
+            },
+        }
+    }
+}
+
+/// The preallocations of one inode. Made when the inode comes into memory, given to each request
+/// of it, and discarded with [`crate::Allocator::discard`] when the last writer closes the file,
+/// on truncation, and before the inode leaves memory.
+#[derive(Debug, Default)]
+pub struct FilePrealloc {
+    pieces: Mutex<Vec<Piece>>,
+    registered: AtomicBool,
+}
+
+/// What the preallocations of an inode say about a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    /// A piece holds the cluster asked for; it has not been used because it does not fit the
+    /// request.
+    Covered,
+    /// No piece does; these clusters around it are in no piece either.
+    Gap(Range<u32>),
+}
+
+impl FilePrealloc {
+    /// Whether there are pieces.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.lock().is_empty()
+    }
+
+    /// Clusters in all pieces.
+    #[must_use]
+    pub fn clusters(&self) -> u64 {
+        self.pieces
+            .lock()
+            .iter()
+            .map(|piece| u64::from(piece.run.len.0))
+            .sum()
+    }
+
+    /// Uses up to `len` clusters of the piece that holds `logical`, if it has `min_len` from
+    /// there on and lies in groups before `limit`.
+    pub(crate) fn take(
+        &self,
+        logical: u32,
+        len: u32,
+        min_len: u32,
+        limit: u32,
+    ) -> Result<Run, Coverage> {
+        let mut pieces = self.pieces.lock();
+        let behind = pieces.partition_point(|piece| piece.logical <= logical);
+        let before = behind.checked_sub(1).map(|i| (i, pieces[i]));
+        let Some((i, piece)) = before.filter(|(_, piece)| logical < piece.end()) else {
+            let start = before.map_or(0, |(_, piece)| piece.end());
+            let end = pieces.get(behind).map_or(u32::MAX, |piece| piece.logical);
+            return Err(Coverage::Gap(start..end));
+        };
+        let skip = logical - piece.logical;
+        let got = (piece.run.len.0 - skip).min(len);
+        if got < min_len || piece.run.group.0 >= limit {
+            return Err(Coverage::Covered);
+        }
+        let rest = piece.run.len.0 - skip - got;
+        match (skip > 0, rest > 0) {
+            (true, true) => {
+                pieces[i] = piece.part(0, skip);
+                pieces.insert(i + 1, piece.part(skip + got, rest));
+            }
+            (true, false) => pieces[i] = piece.part(0, skip),
+            (false, true) => pieces[i] = piece.part(got, rest),
+            (false, false) => {
+                pieces.remove(i);
+            }
+        }
+        Ok(piece.part(skip, got).run)
+    }
+
+    /// Adds a piece for the file's clusters from `logical` on; those that another piece covers
+    /// by now (two writers of one file searched at once) come back for the groups.
+    pub(crate) fn insert(&self, logical: u32, run: Run) -> Option<Run> {
+        let piece = Piece { logical, run };
+        let mut pieces = self.pieces.lock();
+        let behind = pieces.partition_point(|other| other.logical < logical);
+        let clear_before = behind == 0 || pieces[behind - 1].end() <= logical;
+        let clear_behind = pieces
+            .get(behind)
+            .is_none_or(|other| piece.end() <= other.logical);
+        if !clear_before || !clear_behind {
+            return Some(run);
+        }
+        pieces.insert(behind, piece);
+        None
+    }
+
+    /// Takes all pieces out.
+    pub(crate) fn drain(&self) -> Vec<Run> {
+        std::mem::take(&mut *self.pieces.lock())
+            .into_iter()
+            .map(|piece| piece.run)
+            .collect()
+    }
+}
+
+/// Inodes that have pieces, so that these can be found when space runs short.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    cores: PerCore<Mutex<Vec<Arc<FilePrealloc>>>>,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self {
+            cores: PerCore::new(|_| Mutex::new(Vec::new())),
+        }
+    }
+
+    /// Remembers an inode that has got its first piece since it was made. Returns what inodes
+    /// that are gone have left behind.
+    pub(crate) fn register(&self, core: CoreNr, file: &Arc<FilePrealloc>) -> Vec<Run> {
+        if file.registered.load(Ordering::Relaxed) || file.registered.swap(true, Ordering::Relaxed)
+        {
+            return Vec::new();
+        }
+        let mut files = self.cores.of(core).lock();
+        let mut left = Vec::new();
+        // When the list would grow, look first whether that is needed.
+        if files.len() == files.capacity() {
+            left = remove_gone(&mut files);
+        }
+        files.push(Arc::clone(file));
+        left
+    }
+
+    /// Takes all pieces of all inodes out.
+    pub(crate) fn drain(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for core in self.cores.iter() {
+            let mut files = core.lock();
+            runs.extend(remove_gone(&mut files));
+            runs.extend(files.iter().flat_map(|file| file.drain()));
+        }
+        runs
+    }
+}
+
+/// Takes inodes out that nobody but the registry knows, and returns their pieces.
+fn remove_gone(files: &mut Vec<Arc<FilePrealloc>>) -> Vec<Run> {
+    let mut runs = Vec::new();
+    files.retain(|file| {
+        let gone = Arc::strong_count(file) == 1;
+        if gone {
+            runs.extend(file.drain());
+        }
+        !gone
+    });
+    runs
+}
+
+/// Pieces that a core keeps for small files at most.
+const LOCALITY_PIECES: usize = 8;
+
+/// The locality groups: for each core, runs from which its small files are served.
+#[derive(Debug)]
+pub(crate) struct LocalityGroups {
+    cores: PerCore<Mutex<Vec<Run>>>,
+}
+
+impl LocalityGroups {
+    pub(crate) fn new() -> Self {
+        Self {
+            cores: PerCore::new(|_| Mutex::new(Vec::with_capacity(LOCALITY_PIECES + 1))),
+        }
+    }
+
+    /// Uses `len` clusters from the front of the smallest run of the core that has so many and
+    /// lies in groups before `limit`.
+    pub(crate) fn take(&self, core: CoreNr, len: u32, limit: u32) -> Option<Run> {
+        let mut runs = self.cores.of(core).lock();
+        let fits = |run: &Run| run.len.0 >= len && run.group.0 < limit;
+        let (i, _) = runs
+            .iter()
+            .enumerate()
+            .filter(|(_, run)| fits(run))
+            .min_by_key(|(_, run)| run.len)?;
+        let (front, rest) = runs[i].split_at(ClusterCount(len));
+        if rest.len.0 == 0 {
+            runs.swap_remove(i);
+        } else {
+            runs[i] = rest;
+        }
+        Some(front)
+    }
+
+    /// Where the core's latest run goes on: the next one should be near.
+    pub(crate) fn position(&self, core: CoreNr) -> Option<(GroupNr, GroupOffset)> {
+        self.cores
+            .of(core)
+            .lock()
+            .last()
+            .map(|run| (run.group, run.start))
+    }
+
+    /// Adds a run; one too many, the smallest, comes back for the groups.
+    pub(crate) fn insert(&self, core: CoreNr, run: Run) -> Option<Run> {
+        let mut runs = self.cores.of(core).lock();
+        runs.push(run);
+        if runs.len() <= LOCALITY_PIECES {
+            return None;
+        }
+        let smallest = (0..len32(runs.len())).min_by_key(|&i| runs[i as usize].len)?;
+        Some(runs.remove(smallest as usize))
+    }
+
+    /// Takes all runs of all cores out.
+    pub(crate) fn drain(&self) -> Vec<Run> {
+        self.cores
+            .iter()
+            .flat_map(|core| std::mem::take(&mut *core.lock()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(start: u32, len: u32) -> Run {
+        Run {
+            group: GroupNr(3),
+            start: GroupOffset(start),
+            len: ClusterCount(len),
+        }
+    }
+
+    #[test]
+    fn a_piece_is_used_from_anywhere_and_splits() {
+        let file = FilePrealloc::default();
+        assert_eq!(file.insert(100, run(1000, 50)), None);
+        assert_eq!(file.take(110, 5, 1, u32::MAX), Ok(run(1010, 5)));
+        assert_eq!(file.take(100, 50, 1, u32::MAX), Ok(run(1000, 10)));
+        assert_eq!(file.take(100, 1, 1, u32::MAX), Err(Coverage::Gap(0..115)));
+        assert_eq!(file.take(140, 20, 1, u32::MAX), Ok(run(1040, 10)));
+        assert_eq!(file.take(120, 20, 21, u32::MAX), Err(Coverage::Covered));
+        assert_eq!(file.take(120, 20, 1, 3), Err(Coverage::Covered));
+        assert_eq!(file.insert(130, run(5000, 50)), Some(run(5000, 50)));
+        assert_eq!(file.insert(90, run(6000, 26)), Some(run(6000, 26)));
+        assert_eq!(file.clusters(), 25);
+        assert_eq!(file.drain(), [run(1015, 25)]);
+        assert!(file.is_empty());
+    }
+
+    #[test]
+    fn pieces_of_dropped_inodes_are_found() {
+        let registry = Registry::new();
+        let core = CoreNr::current();
+        let kept = Arc::new(FilePrealloc::default());
+        kept.insert(0, run(7, 1));
+        assert!(registry.register(core, &kept).is_empty());
+        for i in 0..100 {
+            let file = Arc::new(FilePrealloc::default());
+            file.insert(0, run(100 + i, 1));
+            let left = registry.register(core, &file);
+            left.iter().for_each(|run| assert_ne!(run.start.0, 7));
+        }
+        let held: usize = registry.cores.iter().map(|files| files.lock().len()).sum();
+        assert!(held <= 100, "the registry keeps all {held}");
+        assert!(registry.drain().contains(&run(7, 1)));
+    }
+
+    #[test]
+    fn a_locality_group_serves_from_its_smallest_fit_and_stays_small() {
+        let locality = LocalityGroups::new();
+        let core = CoreNr::current();
+        for i in 0..8 {
+            assert_eq!(locality.insert(core, run(i * 100, 10 + i)), None);
+        }
+        assert_eq!(locality.take(core, 11, u32::MAX), Some(run(100, 11)));
+        assert_eq!(locality.take(core, 100, u32::MAX), None);
+        assert_eq!(locality.take(core, 1, 3), None);
+        assert_eq!(locality.insert(core, run(900, 50)), None);
+        assert_eq!(locality.insert(core, run(1000, 9)), Some(run(1000, 9)));
+        assert_eq!(
+            locality.position(core),
+            Some((GroupNr(3), GroupOffset(900)))
+        );
+        assert_eq!(locality.drain().len(), 8);
+    }
+
+    proptest! {
+        #[test]
+        fn each_prealloced_cluster_is_handed_out_once(
+            steps in prop::collection::vec((0..200_u32, 1..30_u32, any::<bool>()), 1..100),
+        ) {
+            let file = FilePrealloc::default();
+            // Physical = logical + 1000, so that each answer can be judged.
+            let mut held = [false; 256];
+            for (logical, len, add) in steps {
+                let part = logical as usize..(logical + len) as usize;
+                if add {
+                    let clear = held[part.clone()].iter().all(|&bit| !bit);
+                    prop_assert_eq!(file.insert(logical, run(1000 + logical, len)).is_none(), clear);
+                    if clear { held[part].fill(true); }
+                } else {
+                    match file.take(logical, len, 1, u32::MAX) {
+                        Ok(got) => {
+                            prop_assert_eq!(got.start.0, 1000 + logical);
+                            for i in logical..logical + got.len.0 {
+                                prop_assert!(std::mem::replace(&mut held[i as usize], false));
+                            }
+                        }
+                        Err(coverage) => {
+                            prop_assert!(!held[logical as usize]);
+                            let Coverage::Gap(gap) = coverage else { panic!("not covered") };
+                            prop_assert!(gap.contains(&logical));
+                            let gap = gap.start as usize..gap.end.min(256) as usize;
+                            prop_assert!(held[gap].iter().all(|&bit| !bit));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! **Purpose.** Having bitmaps in memory before they are needed, at no cost once they are.
+//!
+//! **Model.** Three gates, cheapest first: the number of groups not loaded, one word for the whole
+//! file system that nobody writes any more once it is zero; the same number for the flex group;
+//! the group's own state. Only behind all three is the descriptor looked at. Groups whose reading
+//! began wait in a list of the core that began it; when their bitmaps have arrived, a later
+//! request of that core or the file system's background thread makes the buddies. Bitmaps that
+//! were never written need no I/O and have arrived at once.
+//!
+//! **Locking.** A list for each core, with a count beside its lock, so that an empty list costs a
+//! load.
+//!
+//! **References.** Ext4 repeats the walk over the states for each criterion of each allocation;
+//! `mb_prefetch_locked` brings back what it did before 2026, a locked read-modify-write and a
+//! descriptor for each group of the walk, for comparison.
+
+use fourscore_ondisk::GroupNr;
+use fourscore_sync::atomic::{AtomicU32, Ordering};
+use fourscore_sync::{CoreNr, Mutex, PerCore};
+
+use crate::error::Error;
+use crate::num::len32;
+use crate::stats::{Count, Tally};
+use crate::table::{GroupState, GroupTable, Patience};
+use crate::tunables::Tunable;
+
+/// Groups whose bitmaps are on their way.
+#[derive(Debug)]
+pub(crate) struct Started {
+    cores: PerCore<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    count: AtomicU32,
+    groups: Mutex<Vec<GroupNr>>,
+}
+
+impl Started {
+    pub(crate) fn new() -> Self {
+        Self {
+            cores: PerCore::new(|_| List {
+                count: AtomicU32::new(0),
+                groups: Mutex::new(Vec::new()),
+            }),
+        }
+    }
+
+    fn add(&self, core: CoreNr, groups: &[GroupNr]) {
+        let list = self.cores.of(core);
+        let mut guard = list.groups.lock();
+        guard.extend_from_slice(groups);
+        list.count.store(len32(guard.len()), Ordering::Relaxed);
+    }
+
+    /// Takes the groups out that have arrived, by `arrived`, at most `most`.
+    fn take_arrived(
+        &self,
+        core: CoreNr,
+        most: usize,
+        arrived: impl Fn(GroupNr) -> bool,
+    ) -> Vec<GroupNr> {
+        let list = self.cores.of(core);
+        if list.count.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut guard = list.groups.lock();
+        let mut taken = Vec::new();
+        guard.retain(|&group| {
+            let take = taken.len() < most && arrived(group);
+            if take {
+                taken.push(group);
+            }
+            !take
+        });
+        list.count.store(len32(guard.len()), Ordering::Relaxed);
+        taken
+    }
+}
+
+/// Buddies that one request makes of bitmaps that have arrived, so that no request pays for all.
+const FINISHED_A_REQUEST: usize = 8;
+
+/// Begins to read bitmaps from `from` on: up to `mb_prefetch` groups, within one flex group.
+/// Returns the group behind the last it looked at, and how many reads it began.
+pub(crate) fn read_ahead(
+    table: &GroupTable,
+    started: &Started,
+    from: GroupNr,
+    core: CoreNr,
+    tally: &mut Tally,
+) -> (GroupNr, u32) {
+    let groups = table.geometry.groups();
+    let flex = table.geometry.flex_groups();
+    let mut most = table.tunables.get(Tunable::MbPrefetch);
+    if flex > 1 {
+        most = most.min(flex - from.0 % flex);
+    }
+    let most = most.min(groups - from.0);
+    let end = GroupNr((from.0 + most) % groups);
+    let locked = table.tunables.get(Tunable::MbPrefetchLocked) != 0;
+    if !locked && (table.absent() == 0 || (flex > 1 && table.flex_absent(from) == 0)) {
+        return (end, 0);
+    }
+    let mut batch = Vec::new();
+    for group in (from.0..from.0 + most).map(GroupNr) {
+        if wants_reading(table, group, locked, tally) {
+            batch.push(group);
+        }
+    }
+    if !batch.is_empty() {
+        tally[Count::PrefetchedBitmaps] += u64::from(len32(batch.len()));
+        table.source.prefetch(&batch);
+        started.add(core, &batch);
+    }
+    (end, len32(batch.len()))
+}
+
+/// The tests on one group; makes the buddy of one that needs no I/O.
+fn wants_reading(table: &GroupTable, group: GroupNr, locked: bool, tally: &mut Tally) -> bool {
+    let counter = if locked {
+        Count::PrefetchLockedTests
+    } else {
+        Count::PrefetchTests
+    };
+    tally[counter] += 1;
+    let descriptor = || table.source.descriptor(group);
+    // The order of before 2026 fetched the descriptor first, whatever the state.
+    let early = locked.then(descriptor);
+    if !table.start_read(group, locked) || table.state(group) != GroupState::Absent {
+        tally[Count::PrefetchDescriptors] += u64::from(locked);
+        return false;
+    }
+    tally[Count::PrefetchDescriptors] += 1;
+    let descriptor = early.unwrap_or_else(descriptor);
+    descriptor.free.0 > 0
+}
+
+/// Makes buddies of bitmaps that this core asked for and that have arrived. An error is left to
+/// whoever needs the group.
+pub(crate) fn finish(table: &GroupTable, started: &Started, core: CoreNr, tally: &mut Tally) {
+    let arrived = |group| table.source.has_arrived(group);
+    for group in started.take_arrived(core, FINISHED_A_REQUEST, arrived) {
+        let _ = table.load(group, Patience::Skip, tally);
+    }
+}
+
+/// Makes buddies of all bitmaps that have arrived, for a thread in the background.
+///
+/// # Errors
+/// The first group's that could not be loaded; the others are loaded all the same.
+pub(crate) fn finish_all(
+    table: &GroupTable,
+    started: &Started,
+    tally: &mut Tally,
+) -> Result<u32, Error> {
+    let mut result = Ok(0);
+    for core in CoreNr::all() {
+        let arrived = |group| table.source.has_arrived(group);
+        for group in started.take_arrived(core, usize::MAX, arrived) {
+            match (table.load(group, Patience::Skip, tally), &mut result) {
+                (Ok(()), Ok(count)) => *count += 1,
+                (Err(error), Ok(_)) => result = Err(error),
+                (_, Err(_)) => {}
+            }
+        }
+    }
+    result
+}

@@ -1,0 +1,479 @@
+//! **Purpose.** The search as ext4 does it: over its order sets (`mb_optimize_scan=1`) or over the
+//! groups one by one (`mb_optimize_scan=0`), with its scan of the extents of a group. It is here
+//! to be compared with, and it is a complete allocator all the same.
+//!
+//! **Model.** ext4's order of criteria. Fast criteria pass by groups whose bitmap must be read;
+//! BestAvailLen exists with sets only; GoalLenSlow and AnyFree walk over all groups from the goal.
+//! Each visited group is scanned extent by extent: a fast criterion skips extents shorter than the
+//! goal, others measure all, up to `mb_max_to_scan`, and take the best.
+//!
+//! **Locking.** The scan works on a copy of the bitmap, taken in slices of 4 KiB with the lock
+//! held for the copying of one slice, and claims under the lock after looking again. ext4 holds
+//! the lock for the whole scan, which is where its threads meet (83 % of the time of a run with
+//! 64 of them).
+//!
+//! **References.** `fs/ext4/mballoc.c` of Linux 6.17.
+
+use std::ops::ControlFlow;
+
+use fourscore_ondisk::{GroupNr, GroupOffset};
+
+use crate::criteria::Criterion;
+use crate::error::Error;
+use crate::geometry::{ClusterCount, Run};
+use crate::num::{floor_log2, len32};
+use crate::order_index::{Direction, Fitness};
+use crate::prefetch;
+use crate::search::Search;
+use crate::source::BitmapState;
+use crate::stats::{Count, CriterionCount};
+use crate::table::{GroupState, Patience};
+use crate::tunables::Tunable;
+use crate::words;
+
+/// Words copied at a time.
+const SLICE_WORDS: usize = 512;
+
+/// What the scans of one request have seen so far.
+struct Scan {
+    /// Extents measured.
+    found: u32,
+    /// The best of them that was not claimed.
+    best: Option<Run>,
+    /// Take the first extent of all.
+    first_fit: bool,
+}
+
+/// The state of a walk over groups.
+struct Visit {
+    criterion: Criterion,
+    /// The length that this round looks for.
+    len: u32,
+    /// The next group at which to read ahead.
+    prefetch_at: GroupNr,
+    /// Bitmaps read ahead by this request.
+    prefetched: u32,
+}
+
+impl<'a> Search<'a> {
+    /// Goes through the criteria; `sets` says whether the order sets are asked.
+    pub(crate) fn by_reference(&mut self, sets: bool) -> Result<Option<Run>, Error> {
+        let mut scan = Scan {
+            found: 0,
+            best: None,
+            first_fit: false,
+        };
+        let start = if self.power_of_two().is_some() {
+            Criterion::Power2Aligned
+        } else {
+            Criterion::GoalLenFast
+        };
+        for &criterion in Criterion::ALL
+            .iter()
+            .filter(|&&criterion| criterion >= start)
+        {
+            let applies = criterion != Criterion::BestAvailLen || (sets && self.want.is_data);
+            if !applies {
+                continue;
+            }
+            match self.criterion(criterion, sets, &mut scan)? {
+                ControlFlow::Break(Some(run)) => {
+                    self.tally[(criterion, CriterionCount::Hits)] += 1;
+                    return Ok(Some(run));
+                }
+                ControlFlow::Break(None) => {
+                    self.tally[Count::Breaks] += 1;
+                    break;
+                }
+                ControlFlow::Continue(()) => {
+                    self.tally[(criterion, CriterionCount::UselessLoops)] += 1;
+                }
+            }
+        }
+        if let Some(best) = scan.best {
+            if let Some(run) = self.claim_again(&best, best.len.0) {
+                return Ok(Some(run));
+            }
+            self.tally[Count::Lost] += 1;
+            scan = Scan {
+                found: 0,
+                best: None,
+                first_fit: true,
+            };
+            if let ControlFlow::Break(found) =
+                self.criterion(Criterion::AnyFree, false, &mut scan)?
+            {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn criterion(
+        &mut self,
+        criterion: Criterion,
+        sets: bool,
+        scan: &mut Scan,
+    ) -> Result<ControlFlow<Option<Run>>, Error> {
+        let mut visit = Visit {
+            criterion,
+            len: self.want.len,
+            prefetch_at: self.want.goal.0,
+            prefetched: 0,
+        };
+        match criterion {
+            Criterion::BestAvailLen => self.best_avail_over_sets(&visit, scan),
+            Criterion::Power2Aligned | Criterion::GoalLenFast if sets => {
+                self.over_sets(&visit, scan)
+            }
+            _ => self.over_groups(&mut visit, scan, u32::MAX),
+        }
+    }
+
+    /// All groups from the goal on, at most `most`.
+    fn over_groups(
+        &mut self,
+        visit: &mut Visit,
+        scan: &mut Scan,
+        most: u32,
+    ) -> Result<ControlFlow<Option<Run>>, Error> {
+        let goal = self.want.goal.0.0;
+        let limit = self.want.limit.min(self.table.geometry.groups());
+        for group in (goal..limit)
+            .chain(0..goal.min(limit))
+            .take(most as usize)
+            .map(GroupNr)
+        {
+            self.read_ahead_at(group, visit);
+            if let ControlFlow::Break(end) = self.visit(group, visit, scan)? {
+                return Ok(ControlFlow::Break(end));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Groups of the order sets, or of the average-fragment sets, from the request's order up.
+    fn over_sets(
+        &mut self,
+        visit: &Visit,
+        scan: &mut Scan,
+    ) -> Result<ControlFlow<Option<Run>>, Error> {
+        let linear = self.table.tunables.get(Tunable::MbMaxLinearGroups);
+        let mut first = Visit { ..*visit };
+        if let ControlFlow::Break(end) = self.over_groups(&mut first, scan, linear)? {
+            return Ok(ControlFlow::Break(end));
+        }
+        let index = &self.table.index;
+        let (family, from) = match visit.criterion {
+            Criterion::Power2Aligned => (&index.by_order, floor_log2(visit.len)),
+            _ => (&index.by_average, index.average_bin(visit.len)),
+        };
+        let limit = self.want.limit.min(self.table.geometry.groups());
+        for group in family.walk(from..u32::MAX, Direction::Upward, self.want.goal.0, limit) {
+            if let ControlFlow::Break(end) = self.visit(group, visit, scan)? {
+                return Ok(ControlFlow::Break(end));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Halves the goal until an average-fragment set has a group, down to the trim limit.
+    fn best_avail_over_sets(
+        &mut self,
+        visit: &Visit,
+        scan: &mut Scan,
+    ) -> Result<ControlFlow<Option<Run>>, Error> {
+        let order = floor_log2(self.want.len);
+        let trim = self.table.tunables.get(Tunable::MbBestAvailMaxTrimOrder);
+        let stripe = self.table.tunables.get(Tunable::Stripe);
+        let floor = |len: u32| floor_log2(len) + u32::from(!len.is_power_of_two());
+        let mut least = order
+            .saturating_sub(trim)
+            .max(floor(self.want.asked))
+            .max(floor(self.want.min_len));
+        if stripe > 0 {
+            least = least.max(floor(stripe));
+        }
+        let goal_len = self.want.len;
+        for order in (least..=order).rev() {
+            self.want.len = goal_len.min(1 << order);
+            let round = Visit {
+                len: self.want.len,
+                ..*visit
+            };
+            let end = self.in_average_bin(&round, scan);
+            self.want.len = goal_len;
+            if let ControlFlow::Break(end) = end? {
+                return Ok(ControlFlow::Break(end));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn in_average_bin(
+        &mut self,
+        visit: &Visit,
+        scan: &mut Scan,
+    ) -> Result<ControlFlow<Option<Run>>, Error> {
+        let index = &self.table.index;
+        let bin = index.average_bin(visit.len);
+        let limit = self.want.limit.min(self.table.geometry.groups());
+        for group in index
+            .by_average
+            .walk(bin..bin + 1, Direction::Upward, self.want.goal.0, limit)
+        {
+            if let ControlFlow::Break(end) = self.visit(group, visit, scan)? {
+                return Ok(ControlFlow::Break(end));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn read_ahead_at(&mut self, group: GroupNr, visit: &mut Visit) {
+        let fast = visit.criterion < Criterion::GoalLenSlow;
+        let limited = fast && visit.prefetched >= self.table.tunables.get(Tunable::MbPrefetchLimit);
+        if group != visit.prefetch_at || limited {
+            return;
+        }
+        let (next, begun) =
+            prefetch::read_ahead(self.table, self.started, group, self.core, self.tally);
+        visit.prefetch_at = next;
+        visit.prefetched += begun;
+    }
+
+    /// Tests a group, loads it if the criterion is worth it, and scans it.
+    fn visit(
+        &mut self,
+        group: GroupNr,
+        visit: &Visit,
+        scan: &mut Scan,
+    ) -> Result<ControlFlow<Option<Run>>, Error> {
+        self.looks += 1;
+        self.tally[(visit.criterion, CriterionCount::GroupsConsidered)] += 1;
+        if self.table.state(group) == GroupState::Absent
+            && !self.load_for(group, visit.criterion)?
+        {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if !self.is_good(visit, group, &self.table.hints(group)) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        self.tally[Count::GroupsScanned] += 1;
+        let stripe = self.table.tunables.get(Tunable::Stripe);
+        let in_stripes = stripe > 1 && visit.len.is_multiple_of(stripe);
+        match visit.criterion {
+            Criterion::Power2Aligned => Ok(self.simple_scan(group, visit)),
+            Criterion::GoalLenFast | Criterion::BestAvailLen if in_stripes => {
+                let end = self.stripe_scan(group, visit, stripe);
+                // Without the fallback a request for stripes could go round for ever.
+                if end.is_break() {
+                    Ok(end)
+                } else {
+                    Ok(self.complex_scan(group, visit, scan))
+                }
+            }
+            _ => Ok(self.complex_scan(group, visit, scan)),
+        }
+    }
+
+    /// Loads a group for a criterion; whether it is loaded now. A fast criterion waits for no
+    /// device, except for the first group of a flex group.
+    fn load_for(&mut self, group: GroupNr, criterion: Criterion) -> Result<bool, Error> {
+        let descriptor = self.table.source.descriptor(group);
+        let first = group.0.is_multiple_of(self.table.geometry.flex_groups())
+            && self.table.geometry.flex_groups() > 1;
+        let fast = criterion < Criterion::BestAvailLen;
+        if descriptor.free.0 == 0 || (fast && !first && descriptor.state == BitmapState::Written) {
+            return Ok(false);
+        }
+        let patience = if criterion == Criterion::AnyFree {
+            Patience::Wait
+        } else {
+            Patience::Skip
+        };
+        match self.table.load(group, patience, self.tally) {
+            Ok(()) => Ok(true),
+            Err(Error::Group { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a group is worth scanning, by ext4's rules.
+    fn is_good(&self, visit: &Visit, group: GroupNr, fitness: &Fitness) -> bool {
+        if fitness.free == 0 || fitness.fragments == 0 {
+            return false;
+        }
+        match visit.criterion {
+            Criterion::Power2Aligned => {
+                !self.is_kept_for_metadata(group) && fitness.order >= floor_log2(visit.len)
+            }
+            Criterion::GoalLenFast | Criterion::BestAvailLen => {
+                fitness.free / fitness.fragments >= visit.len
+            }
+            Criterion::GoalLenSlow => fitness.free >= visit.len,
+            Criterion::AnyFree => true,
+        }
+    }
+
+    fn patience(criterion: Criterion) -> Patience {
+        if criterion == Criterion::AnyFree {
+            Patience::Wait
+        } else {
+            Patience::Skip
+        }
+    }
+
+    fn simple_scan(&mut self, group: GroupNr, visit: &Visit) -> ControlFlow<Option<Run>> {
+        let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip) else {
+            self.tally[Count::BusyGroups] += 1;
+            return ControlFlow::Continue(());
+        };
+        let Some(start) = locked.buddy().first_chunk(floor_log2(visit.len)) else {
+            return ControlFlow::Continue(());
+        };
+        self.tally[(visit.criterion, CriterionCount::ExtentsScanned)] += 1;
+        self.tally[Count::TwoOrderHits] += 1;
+        ControlFlow::Break(Some(locked.claim(start, visit.len)))
+    }
+
+    /// Looks for the request at multiples of the stripe.
+    fn stripe_scan(
+        &mut self,
+        group: GroupNr,
+        visit: &Visit,
+        stripe: u32,
+    ) -> ControlFlow<Option<Run>> {
+        let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip) else {
+            self.tally[Count::BusyGroups] += 1;
+            return ControlFlow::Continue(());
+        };
+        let mut start = self.misalignment(group, 0, stripe);
+        while start < self.table.geometry.clusters_in(group) {
+            if locked.buddy().is_free(start, visit.len) {
+                self.tally[(visit.criterion, CriterionCount::ExtentsScanned)] += 1;
+                return ControlFlow::Break(Some(locked.claim(start, visit.len)));
+            }
+            start += stripe;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Goes over the extents of a group from the first on.
+    fn complex_scan(
+        &mut self,
+        group: GroupNr,
+        visit: &Visit,
+        scan: &mut Scan,
+    ) -> ControlFlow<Option<Run>> {
+        let mut slice = [0; SLICE_WORDS];
+        let clusters = self.table.geometry.clusters_in(group);
+        // Where the extent began that reached the end of the last slice.
+        let mut open = None;
+        let mut base = 0;
+        while base < clusters {
+            let Some(locked) = self
+                .table
+                .lock(group, self.core, Self::patience(visit.criterion))
+            else {
+                self.tally[Count::BusyGroups] += 1;
+                return ControlFlow::Continue(());
+            };
+            let bits = &locked.buddy().bits()[(base / 64) as usize..];
+            let copied = bits.len().min(SLICE_WORDS);
+            slice[..copied].copy_from_slice(&bits[..copied]);
+            drop(locked);
+            let end = (len32(copied) * 64).min(clusters - base);
+            let mut at = 0;
+            while at < end {
+                let start = open
+                    .take()
+                    .unwrap_or_else(|| base + words::next_clear(&slice, at, end));
+                at = words::next_set(&slice, start.max(base) - base, end);
+                if at == end && base + end < clusters && start < base + end {
+                    open = Some(start);
+                } else if start < base + at {
+                    let extent = Run {
+                        group,
+                        start: GroupOffset(start),
+                        len: ClusterCount(base + at - start),
+                    };
+                    self.measure(extent, visit, scan)?;
+                }
+            }
+            base += end;
+        }
+        self.check_limits(group, true, visit, scan)
+    }
+
+    /// Weighs an extent; claims it if it is the one.
+    fn measure(&mut self, extent: Run, visit: &Visit, scan: &mut Scan) -> ControlFlow<Option<Run>> {
+        let fast = visit.criterion < Criterion::GoalLenSlow;
+        if fast && extent.len.0 < visit.len {
+            return ControlFlow::Continue(());
+        }
+        scan.found += 1;
+        self.tally[(visit.criterion, CriterionCount::ExtentsScanned)] += 1;
+        if extent.len.0 < self.want.min_len {
+            return ControlFlow::Continue(());
+        }
+        if scan.first_fit || extent.len.0 == visit.len {
+            return match self.claim_again(&extent, visit.len) {
+                Some(run) => ControlFlow::Break(Some(run)),
+                None => ControlFlow::Continue(()),
+            };
+        }
+        let is_better = scan.best.is_none_or(|best| {
+            if best.len.0 < visit.len {
+                extent.len > best.len
+            } else {
+                extent.len.0 > visit.len && extent.len < best.len
+            }
+        });
+        if is_better {
+            scan.best = Some(extent);
+        }
+        self.check_limits(extent.group, false, visit, scan)
+    }
+
+    /// Ends the scan when enough has been looked at.
+    fn check_limits(
+        &mut self,
+        group: GroupNr,
+        group_done: bool,
+        visit: &Visit,
+        scan: &mut Scan,
+    ) -> ControlFlow<Option<Run>> {
+        if scan.found > self.table.tunables.get(Tunable::MbMaxToScan) && !scan.first_fit {
+            return ControlFlow::Break(None);
+        }
+        let Some(best) = scan
+            .best
+            .filter(|best| best.len.0 >= visit.len && best.group == group)
+        else {
+            return ControlFlow::Continue(());
+        };
+        if !group_done && scan.found <= self.table.tunables.get(Tunable::MbMinToScan) {
+            return ControlFlow::Continue(());
+        }
+        match self.claim_again(&best, visit.len) {
+            Some(run) => ControlFlow::Break(Some(run)),
+            None => {
+                scan.best = None;
+                ControlFlow::Continue(())
+            }
+        }
+    }
+
+    /// Claims an extent seen before, as far as it is still free and up to `most` clusters, if that
+    /// is of use.
+    fn claim_again(&mut self, extent: &Run, most: u32) -> Option<Run> {
+        let mut locked = self.table.lock(extent.group, self.core, Patience::Wait)?;
+        let skip = self.misalignment(extent.group, extent.start.0, self.want.align);
+        let room = extent.len.0.checked_sub(skip)?;
+        let start = extent.start.0 + skip;
+        let wanted = room.min(most);
+        let got = locked.buddy().free_run_at(start, wanted);
+        // A fast criterion promised the whole; others take what is left.
+        (got > 0 && got >= self.want.min_len).then(|| locked.claim(start, got))
+    }
+}

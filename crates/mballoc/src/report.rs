@@ -1,0 +1,173 @@
+//! **Purpose.** What `mb_groups` and `mb_structs_summary` show of a file system.
+
+use std::fmt;
+
+use fourscore_ondisk::GroupNr;
+use fourscore_sync::CoreNr;
+
+use crate::allocator::Allocator;
+use crate::buddy::MAX_ORDERS;
+use crate::error::Error;
+use crate::order_index::Bins;
+use crate::stats::Tally;
+use crate::tunables::Tunable;
+
+/// A line of `mb_groups`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReport {
+    /// The group.
+    pub group: GroupNr,
+    /// Free clusters.
+    pub free: u32,
+    /// Free extents.
+    pub fragments: u32,
+    /// The first free cluster; the number of clusters if none is.
+    pub first: u32,
+    /// Clusters of the largest free extent.
+    pub largest: u32,
+    /// Free buddies of each order.
+    pub counters: Vec<u32>,
+}
+
+/// The line as ext4 prints it, with as many orders as there are, at least 14.
+impl fmt::Display for GroupReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            group,
+            free,
+            fragments,
+            first,
+            counters,
+            ..
+        } = self;
+        write!(f, "#{:<5}: {free:<5} {fragments:<5} {first:<5} [", group.0)?;
+        let padded = counters
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(0))
+            .take(counters.len().max(14));
+        padded
+            .into_iter()
+            .try_for_each(|count| write!(f, " {count:<5}"))?;
+        write!(f, " ]")
+    }
+}
+
+/// `mb_structs_summary`: the groups in each set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StructsSummary {
+    /// `mb_optimize_scan`.
+    pub optimize_scan: u32,
+    /// `max_free_order_lists`: groups by the order of their largest free buddy.
+    pub max_free_order_lists: Vec<u32>,
+    /// `avg_fragment_size_lists`: groups by the order of their average free extent.
+    pub avg_fragment_size_lists: Vec<u32>,
+    /// Groups by their largest free extent, as (smallest length of the bin, groups), without
+    /// empty bins.
+    pub largest_extent_lists: Vec<(u32, u32)>,
+    /// Groups whose bitmap is not in memory.
+    pub absent_groups: u32,
+}
+
+impl fmt::Display for StructsSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "optimize_scan: {}", self.optimize_scan)?;
+        for (name, lists) in [
+            ("max_free_order_lists", &self.max_free_order_lists),
+            ("avg_fragment_size_lists", &self.avg_fragment_size_lists),
+        ] {
+            writeln!(f, "{name}:")?;
+            for (order, groups) in lists.iter().enumerate() {
+                writeln!(f, "\tlist_order_{order}_groups: {groups}")?;
+            }
+        }
+        writeln!(f, "largest_extent_lists:")?;
+        for (len, groups) in &self.largest_extent_lists {
+            writeln!(f, "\tfrom_{len}_clusters_groups: {groups}")?;
+        }
+        writeln!(f, "absent_groups: {}", self.absent_groups)
+    }
+}
+
+impl Allocator {
+    /// The figures of one group, loaded if it is not.
+    ///
+    /// # Errors
+    /// [`Error::Source`] and [`Error::Group`].
+    pub fn group_report(&self, group: GroupNr) -> Result<GroupReport, Error> {
+        let core = CoreNr::current();
+        let mut tally = Tally::default();
+        let locked = self.table().lock_loaded(group, core, &mut tally)?;
+        let (buddy, fitness) = (locked.buddy(), locked.buddy().fitness());
+        let report = GroupReport {
+            group,
+            free: fitness.free,
+            fragments: fitness.fragments,
+            first: buddy
+                .first_free()
+                .unwrap_or(self.geometry().clusters_in(group)),
+            largest: fitness.largest,
+            counters: buddy.counters().to_vec(),
+        };
+        drop(locked);
+        self.stats().add(core, &tally);
+        Ok(report)
+    }
+
+    /// Calls `extent` with the length of each free extent of a group, in order.
+    ///
+    /// # Errors
+    /// [`Error::Source`] and [`Error::Group`].
+    pub fn free_extents(&self, group: GroupNr, mut extent: impl FnMut(u32)) -> Result<(), Error> {
+        let core = CoreNr::current();
+        let mut tally = Tally::default();
+        let clusters = self.geometry().clusters_in(group);
+        let bits = self
+            .table()
+            .lock_loaded(group, core, &mut tally)?
+            .buddy()
+            .bits()
+            .to_vec();
+        let mut at = 0;
+        while at < clusters {
+            let start = crate::words::next_clear(&bits, at, clusters);
+            at = crate::words::next_set(&bits, start, clusters);
+            if start < at {
+                extent(at - start);
+            }
+        }
+        self.stats().add(core, &tally);
+        Ok(())
+    }
+
+    /// The groups in each set; exact while nobody allocates.
+    #[must_use]
+    pub fn structs_summary(&self) -> StructsSummary {
+        let index = &self.table().index;
+        let counts = |bins: &Bins| {
+            (0..bins.bins())
+                .map(|bin| bins.count(bin))
+                .collect::<Vec<_>>()
+        };
+        let largest = counts(&index.by_largest);
+        let starts = crate::order_index::largest_bin_starts();
+        let listed = starts.zip(largest).filter(|&(_, groups)| groups > 0);
+        StructsSummary {
+            optimize_scan: self.tunables().get(Tunable::MbOptimizeScan),
+            max_free_order_lists: counts(&index.by_order),
+            avg_fragment_size_lists: counts(&index.by_average),
+            largest_extent_lists: listed.collect(),
+            absent_groups: self.absent_groups(),
+        }
+    }
+
+    /// Recomputes the buddy of every loaded group, its hints and its listing.
+    ///
+    /// # Errors
+    /// The first contradiction, for the eyes of a developer.
+    pub fn check(&self) -> Result<(), String> {
+        self.table().check()
+    }
+}
+
+const _: () = assert!(MAX_ORDERS >= 14, "mb_groups shows 14 orders");

@@ -1,0 +1,553 @@
+//! **Purpose.** One search: from what is wanted to a claimed run, by asking the indexes.
+//!
+//! **Not here.** Preallocations and tokens, which come before and after ([`crate::Allocator`]);
+//! the criteria of ext4 as they are, for comparison ([`crate::reference`]).
+//!
+//! **Model.** First the goal, then the stream goal, then the goal's group, then the ladder. Each criterion is a question
+//! to one family of bins, and the answers are groups in the order in which they are to be looked
+//! at; a group that fits is locked, asked again, and the run is claimed under the same lock.
+//!
+//! | criterion | question | takes |
+//! |---|---|---|
+//! | Power2Aligned | a free buddy of that order or above | the first such buddy |
+//! | GoalLenFast | a largest extent in the bins that surely fit; then groups ready without I/O | the first fit |
+//! | GoalLenSlow | the one bin whose groups may fit; then groups whose bitmap must be read | the first fit |
+//! | BestAvailLen | the highest bin below, down to the trim limit (data only) | the longest |
+//! | AnyFree | the highest bin at all | the longest |
+//!
+//! GoalLenSlow comes before BestAvailLen, the reverse of ext4's order: there it walks over all
+//! groups, so trimming is the lesser evil; here it is one question, so nothing is trimmed while
+//! any group has the whole length.
+//!
+//! **Invariants.** A search that returns nothing has looked, with patience, at every group
+//! ([`Search::exact_pass`]); it is the only walk, and it is counted.
+//!
+//! **Locking.** Group locks, one at a time. A busy group is passed by, except at the goal, where
+//! waiting a microsecond is better than splitting a file, in AnyFree and in the exact pass.
+
+use std::ops::Range;
+
+use fourscore_ondisk::GroupNr;
+use fourscore_sync::CoreNr;
+
+use crate::criteria::Criterion;
+use crate::error::Error;
+use crate::geometry::Run;
+use crate::group::LockedGroup;
+use crate::num::floor_log2;
+use crate::order_index::{Bins, Direction, Fitness, largest_bin, sure_bin};
+use crate::prefetch::{self, Started};
+use crate::stats::{Count, CriterionCount, Tally};
+use crate::stream::{Slot, StreamGoals};
+use crate::table::{GroupState, GroupTable, Patience};
+use crate::tunables::Tunable;
+
+/// What is searched for; all lengths in clusters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    /// The length that would be best.
+    pub(crate) len: u32,
+    /// What the caller asked for: `len` may be trimmed to it without loss.
+    pub(crate) asked: u32,
+    /// The least length of use.
+    pub(crate) min_len: u32,
+    /// Runs start at a multiple of it, counted from the file system's first cluster.
+    pub(crate) align: u32,
+    /// Groups from here on are out of reach.
+    pub(crate) limit: u32,
+    /// Whether it is file data.
+    pub(crate) is_data: bool,
+    /// Where to begin.
+    pub(crate) goal: (GroupNr, u32),
+    /// Whether to try the goal itself: it would continue an extent.
+    pub(crate) try_goal: bool,
+    /// Whether to try nothing but the goal.
+    pub(crate) goal_only: bool,
+    /// The stream goal to use.
+    pub(crate) stream: Option<Slot>,
+}
+
+/// A search under way.
+pub(crate) struct Search<'a> {
+    pub(crate) table: &'a GroupTable,
+    pub(crate) streams: &'a StreamGoals,
+    pub(crate) started: &'a Started,
+    pub(crate) core: CoreNr,
+    pub(crate) want: Want,
+    pub(crate) tally: &'a mut Tally,
+    /// Groups looked at in the ladder.
+    pub(crate) looks: u64,
+}
+
+/// What a group must have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Need {
+    /// A free buddy of this order.
+    Order(u32),
+    /// A free extent of this length, aligned as wanted.
+    Extent(u32),
+    /// Its longest free extent, of at least the first and at most the second length.
+    Longest(u32, u32),
+}
+
+impl Need {
+    /// Whether a group with these figures can serve; alignment is seen under the lock.
+    fn met_by(self, fitness: &Fitness) -> bool {
+        fitness.free > 0
+            && match self {
+                Self::Order(order) => fitness.order >= order,
+                Self::Extent(len) | Self::Longest(len, _) => fitness.largest >= len,
+            }
+    }
+}
+
+/// Groups that do not fit after all are passed by this often before the next criterion is asked.
+const MOST_MISSES: u32 = 8;
+/// Bitmaps that one request reads and waits for before it rather trims.
+const MOST_READS: u32 = 4;
+
+impl<'a> Search<'a> {
+    /// Finds and claims a run; `None` if no group has one, seen by an exact pass.
+    pub(crate) fn run(&mut self) -> Result<Option<Run>, Error> {
+        if self.want.try_goal
+            && let Some(run) = self.at_goal()?
+        {
+            self.tally[Count::GoalHits] += 1;
+            return Ok(Some(run));
+        }
+        if self.want.goal_only {
+            return Ok(None);
+        }
+        if let Some(slot) = self.want.stream
+            && let Some(run) = self.at_stream_goal(slot)
+        {
+            self.tally[Count::StreamGoalHits] += 1;
+            return Ok(Some(run));
+        }
+        if self.table.absent() > 0 {
+            self.read_ahead();
+        }
+        let optimize = self.table.tunables.get(Tunable::MbOptimizeScan) != 0;
+        let indexes = self.table.tunables.get(Tunable::MbIndexes) != 0;
+        let mut found = match (optimize, indexes) {
+            (true, true) => self.indexed()?,
+            (sets, _) => self.by_reference(sets)?,
+        };
+        if found.is_none() {
+            found = self.exact_pass()?;
+        }
+        self.table.stats.note_looks(self.core, self.looks);
+        if let (Some(run), Some(slot)) = (found, self.want.stream) {
+            self.streams.set(slot, run.group, run.end());
+        }
+        self.tally[Count::LenGoalHits] +=
+            u64::from(found.is_some_and(|run| run.len.0 >= self.want.len));
+        Ok(found)
+    }
+
+    /// Reads bitmaps of the goal's flex group ahead.
+    fn read_ahead(&mut self) {
+        prefetch::read_ahead(
+            self.table,
+            self.started,
+            self.want.goal.0,
+            self.core,
+            self.tally,
+        );
+    }
+
+    /// The run at the goal, if it is whole; a shorter one when nothing else is allowed.
+    fn at_goal(&mut self) -> Result<Option<Run>, Error> {
+        let (group, offset) = self.want.goal;
+        if group.0 >= self.want.limit || !self.is_aligned(group, offset) {
+            return Ok(None);
+        }
+        match self.table.state(group) {
+            GroupState::Unusable => return Ok(None),
+            GroupState::Loaded if self.table.hints(group).free == 0 => return Ok(None),
+            _ => {}
+        }
+        let mut locked = self.table.lock_loaded(group, self.core, self.tally)?;
+        let enough = if self.want.goal_only {
+            self.want.min_len
+        } else {
+            self.want.len
+        };
+        let got = locked.buddy().free_run_at(offset, self.want.len);
+        Ok((got >= enough).then(|| locked.claim(offset, got)))
+    }
+
+    /// A run behind the last one of this stream, in the same group.
+    fn at_stream_goal(&mut self, slot: Slot) -> Option<Run> {
+        let (group, offset) = self.streams.get(slot);
+        self.want.goal = (group, offset.0);
+        let (len, limit) = (
+            self.want.len,
+            self.want.limit.min(self.table.geometry.groups()),
+        );
+        if group.0 >= limit || !Need::Extent(len).met_by(&self.table.hints(group)) {
+            return None;
+        }
+        let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip) else {
+            self.tally[Count::BusyGroups] += 1;
+            return None;
+        };
+        let start = self.fit_from(&locked, offset.0, len)?;
+        let run = locked.claim(start, len);
+        drop(locked);
+        self.streams.set(slot, group, run.end());
+        Some(run)
+    }
+
+    /// The goal's group, whatever the indexes prefer: files of one directory stay together.
+    fn in_goal_group(&mut self) -> Result<Option<Run>, Error> {
+        let group = self.want.goal.0;
+        let (criterion, need) = match self.power_of_two() {
+            Some(order) => (Criterion::Power2Aligned, Need::Order(order)),
+            None => (Criterion::GoalLenFast, Need::Extent(self.want.len)),
+        };
+        if group.0 >= self.limit() || self.want.len < self.want.min_len {
+            return Ok(None);
+        }
+        match self.table.state(group) {
+            GroupState::Loaded if need.met_by(&self.table.hints(group)) => {}
+            GroupState::Absent if self.table.source.descriptor(group).free.0 >= self.want.len => {
+                self.table.load(group, Patience::Skip, self.tally)?;
+            }
+            _ => return Ok(None),
+        }
+        let found = self.look(criterion, group, need);
+        self.tally[(criterion, CriterionCount::Hits)] += u64::from(found.is_some());
+        Ok(found)
+    }
+
+    /// The ladder over the indexes.
+    fn indexed(&mut self) -> Result<Option<Run>, Error> {
+        if let Some(run) = self.in_goal_group()? {
+            return Ok(Some(run));
+        }
+        if let Some(order) = self.power_of_two()
+            && let Some(run) = self.ask(Criterion::Power2Aligned, Self::power2_aligned, order)?
+        {
+            self.tally[Count::TwoOrderHits] += 1;
+            return Ok(Some(run));
+        }
+        let len = self.want.len;
+        let ladder: [(Criterion, Question<'a>, bool); 4] = [
+            (
+                Criterion::GoalLenFast,
+                Self::goal_len_fast,
+                len >= self.want.min_len,
+            ),
+            (
+                Criterion::GoalLenSlow,
+                Self::goal_len_slow,
+                len >= self.want.min_len,
+            ),
+            (
+                Criterion::BestAvailLen,
+                Self::best_avail_len,
+                self.want.is_data,
+            ),
+            (Criterion::AnyFree, Self::any_free, true),
+        ];
+        for (criterion, question, applies) in ladder {
+            if applies && let Some(run) = self.ask(criterion, question, len)? {
+                return Ok(Some(run));
+            }
+        }
+        Ok(None)
+    }
+
+    fn ask(
+        &mut self,
+        criterion: Criterion,
+        question: Question<'a>,
+        arg: u32,
+    ) -> Result<Option<Run>, Error> {
+        let found = question(self, arg)?;
+        let count = if found.is_some() {
+            CriterionCount::Hits
+        } else {
+            CriterionCount::UselessLoops
+        };
+        self.tally[(criterion, count)] += 1;
+        Ok(found)
+    }
+
+    /// The order to ask the buddy for, if the length is a power of two that is worth it.
+    pub(crate) fn power_of_two(&self) -> Option<u32> {
+        let len = self.want.len;
+        let order = floor_log2(len);
+        let worth = order + 1 >= self.table.tunables.get(Tunable::MbOrder2Req) && order > 0;
+        let geometry = &self.table.geometry;
+        // A buddy is aligned to its group; the caller's alignment is to the file system.
+        let aligned = self.want.align == 1;
+        (len.is_power_of_two() && worth && order < geometry.orders() && aligned).then_some(order)
+    }
+
+    fn power2_aligned(&mut self, order: u32) -> Result<Option<Run>, Error> {
+        let family = &self.table.index.by_order;
+        self.walk(
+            Criterion::Power2Aligned,
+            family,
+            order..u32::MAX,
+            Direction::Upward,
+            Need::Order(order),
+        )
+    }
+
+    fn goal_len_fast(&mut self, len: u32) -> Result<Option<Run>, Error> {
+        let (criterion, need) = (Criterion::GoalLenFast, Need::Extent(len));
+        let index = &self.table.index;
+        let found = self.walk(
+            criterion,
+            &index.by_largest,
+            sure_bin(len)..u32::MAX,
+            Direction::Upward,
+            need,
+        )?;
+        if found.is_some() || self.table.absent() == 0 {
+            return Ok(found);
+        }
+        self.walk(
+            criterion,
+            &index.uninit,
+            ceil_log2(len)..u32::MAX,
+            Direction::Upward,
+            need,
+        )
+    }
+
+    fn goal_len_slow(&mut self, len: u32) -> Result<Option<Run>, Error> {
+        let (criterion, need) = (Criterion::GoalLenSlow, Need::Extent(len));
+        let index = &self.table.index;
+        let maybe = largest_bin(len)..sure_bin(len);
+        let found = self.walk(criterion, &index.by_largest, maybe, Direction::Upward, need)?;
+        if found.is_some() || self.table.absent() == 0 {
+            return Ok(found);
+        }
+        self.walk(
+            criterion,
+            &index.unread,
+            ceil_log2(len)..u32::MAX,
+            Direction::Upward,
+            need,
+        )
+    }
+
+    fn best_avail_len(&mut self, len: u32) -> Result<Option<Run>, Error> {
+        let trim = self.table.tunables.get(Tunable::MbBestAvailMaxTrimOrder);
+        let stripe = self.table.tunables.get(Tunable::Stripe);
+        let least = (len >> trim.min(31))
+            .max(self.want.asked.min(len))
+            .max(stripe.min(len))
+            .max(self.want.min_len);
+        let family = &self.table.index.by_largest;
+        let need = Need::Longest(least, len);
+        self.walk(
+            Criterion::BestAvailLen,
+            family,
+            largest_bin(least)..u32::MAX,
+            Direction::Downward,
+            need,
+        )
+    }
+
+    fn any_free(&mut self, len: u32) -> Result<Option<Run>, Error> {
+        let least = self.want.min_len;
+        let (criterion, need, all) = (Criterion::AnyFree, Need::Longest(least, len), 0..u32::MAX);
+        let index = &self.table.index;
+        let loaded = largest_bin(least)..u32::MAX;
+        let mut found = self.walk(
+            criterion,
+            &index.by_largest,
+            loaded,
+            Direction::Downward,
+            need,
+        )?;
+        for family in [&index.uninit, &index.unread] {
+            if found.is_none() && self.table.absent() > 0 {
+                found = self.walk(criterion, family, all.clone(), Direction::Downward, need)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Looks at the groups that some bins name until one serves.
+    pub(crate) fn walk(
+        &mut self,
+        criterion: Criterion,
+        family: &'a Bins,
+        bins: Range<u32>,
+        direction: Direction,
+        need: Need,
+    ) -> Result<Option<Run>, Error> {
+        let mut misses = 0;
+        let mut reads = 0;
+        for group in family.walk(bins, direction, self.want.goal.0, self.limit()) {
+            if criterion == Criterion::Power2Aligned && self.is_kept_for_metadata(group) {
+                continue;
+            }
+            if self.table.state(group) == GroupState::Absent {
+                if reads == MOST_READS {
+                    return Ok(None);
+                }
+                reads += 1;
+                self.table.load(group, Patience::Skip, self.tally)?;
+            }
+            if let Some(run) = self.look(criterion, group, need) {
+                return Ok(Some(run));
+            }
+            misses += 1;
+            if misses == MOST_MISSES {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    fn limit(&self) -> u32 {
+        self.want.limit.min(self.table.geometry.groups())
+    }
+
+    /// The first group of a flex group holds the others' metadata; data in powers of two goes
+    /// elsewhere.
+    pub(crate) fn is_kept_for_metadata(&self, group: GroupNr) -> bool {
+        let flex = self.table.geometry.flex_groups();
+        self.want.is_data && flex >= 4 && group.0.is_multiple_of(flex)
+    }
+
+    /// Looks at one group, and claims what is needed if it is there.
+    fn look(&mut self, criterion: Criterion, group: GroupNr, need: Need) -> Option<Run> {
+        self.looks += 1;
+        self.tally[(criterion, CriterionCount::GroupsConsidered)] += 1;
+        let patience = if criterion == Criterion::AnyFree {
+            Patience::Wait
+        } else {
+            Patience::Skip
+        };
+        let fits = need.met_by(&self.table.hints(group));
+        let Some(mut locked) = self.table.lock(group, self.core, patience) else {
+            self.tally[Count::BusyGroups] += 1;
+            return None;
+        };
+        self.tally[Count::GroupsScanned] += 1;
+        let found = if need.met_by(&locked.buddy().fitness()) {
+            self.find_in(&locked, need)
+        } else {
+            None
+        };
+        let Some((start, len)) = found else {
+            self.tally[Count::StaleHints] += u64::from(!fits);
+            locked.settle_at_once();
+            return None;
+        };
+        self.tally[(criterion, CriterionCount::ExtentsScanned)] += 1;
+        Some(locked.claim(start, len))
+    }
+
+    /// Where in a group the need is met, and with how much.
+    fn find_in(&self, locked: &LockedGroup<'_>, need: Need) -> Option<(u32, u32)> {
+        let buddy = locked.buddy();
+        match need {
+            Need::Order(order) => Some((buddy.first_chunk(order)?, self.want.len)),
+            Need::Extent(len) => {
+                let (goal, offset) = self.want.goal;
+                let from = if goal == locked.nr { offset } else { 0 };
+                Some((self.fit_from(locked, from, len)?, len))
+            }
+            Need::Longest(least, most) => {
+                let mut len = buddy.fitness().largest.min(most);
+                loop {
+                    if let Some(start) = self.fit_from(locked, 0, len) {
+                        return Some((start, len));
+                    }
+                    // Alignment has cost something of the longest.
+                    len = len
+                        .checked_sub(self.want.align)
+                        .filter(|&len| len >= least.max(1))?;
+                }
+            }
+        }
+    }
+
+    /// The first aligned fit from an offset on, else from the start of the group on.
+    fn fit_from(&self, locked: &LockedGroup<'_>, from: u32, len: u32) -> Option<u32> {
+        let behind = self.aligned_fit(locked, from, len);
+        if behind.is_some() || from == 0 {
+            behind
+        } else {
+            self.aligned_fit(locked, 0, len)
+        }
+    }
+
+    fn aligned_fit(&self, locked: &LockedGroup<'_>, mut from: u32, len: u32) -> Option<u32> {
+        let buddy = locked.buddy();
+        let align = self.want.align;
+        loop {
+            let start = buddy.first_fit(from, len)?;
+            if align == 1 {
+                return Some(start);
+            }
+            let run = buddy.free_run_at(start, u32::MAX);
+            let skip = self.misalignment(locked.nr, start, align);
+            if skip.checked_add(len).is_some_and(|needed| needed <= run) {
+                return Some(start + skip);
+            }
+            from = start + run;
+        }
+    }
+
+    /// Clusters from here to the next multiple of `align` clusters of the file system.
+    pub(crate) fn misalignment(&self, group: GroupNr, offset: u32, align: u32) -> u32 {
+        let layout = self.table.geometry.layout();
+        let block = self
+            .table
+            .geometry
+            .block_of(group, fourscore_ondisk::GroupOffset(offset))
+            .0;
+        let over = (block >> layout.cluster_bits) % u64::from(align);
+        let skip = (u64::from(align) - over) % u64::from(align);
+        u32::try_from(skip).unwrap_or(0)
+    }
+
+    fn is_aligned(&self, group: GroupNr, offset: u32) -> bool {
+        self.misalignment(group, offset, self.want.align) == 0
+    }
+
+    /// Looks at every group within reach, loading and waiting, for the first that has the least
+    /// length; takes as much as there is of what is wanted.
+    fn exact_pass(&mut self) -> Result<Option<Run>, Error> {
+        self.tally[Count::ExactPasses] += 1;
+        let goal = self.want.goal.0.0;
+        let limit = self.limit();
+        let need = Need::Longest(self.want.min_len, self.want.len);
+        for group in (goal..limit).chain(0..goal.min(limit)).map(GroupNr) {
+            if self.table.state(group) == GroupState::Unusable {
+                continue;
+            }
+            match self.table.lock_loaded(group, self.core, self.tally) {
+                Ok(mut locked) => {
+                    let found = need
+                        .met_by(&locked.buddy().fitness())
+                        .then(|| self.find_in(&locked, need));
+                    if let Some((start, len)) = found.flatten() {
+                        self.tally[(Criterion::AnyFree, CriterionCount::Hits)] += 1;
+                        return Ok(Some(locked.claim(start, len)));
+                    }
+                }
+                // One group less; the file system has been told.
+                Err(Error::Group { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+type Question<'a> = fn(&mut Search<'a>, u32) -> Result<Option<Run>, Error>;
+
+fn ceil_log2(value: u32) -> u32 {
+    floor_log2(value) + u32::from(!value.is_power_of_two())
+}

@@ -1,0 +1,96 @@
+//! **Purpose.** Where the last large file was left off, so that the next one goes on there:
+//! several such goals, so that writers on different cores do not meet.
+//!
+//! **Model.** `min(cores, ceil(groups / 4))` goals, each a group and an offset in it (at 64 KiB
+//! blocks a group is 32 GiB: the group alone says little). Which goal a request uses is tunable:
+//! one for all, as before Linux 6.17; by inode number, as since; or by core. Goals begin a few
+//! groups apart and move on from there: the spread stays bounded by four groups a goal.
+//!
+//! **Locking.** One word for each goal on a line of its own, loaded and stored plainly, and stored
+//! only when it changes.
+
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr};
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::{CachePadded, CoreNr};
+
+use crate::num::len32;
+
+/// Groups for each goal, at least.
+const GROUPS_A_GOAL: u32 = 4;
+
+/// The goals of a file system.
+#[derive(Debug)]
+pub(crate) struct StreamGoals {
+    goals: Box<[CachePadded<AtomicU64>]>,
+}
+
+/// One of the goals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+fn pack(group: GroupNr, offset: u32) -> u64 {
+    u64::from(group.0) << 32 | u64::from(offset)
+}
+
+impl StreamGoals {
+    pub(crate) fn new(groups: u32, cores: usize) -> Self {
+        let most = groups.div_ceil(GROUPS_A_GOAL);
+        let count = u32::try_from(cores).unwrap_or(u32::MAX).min(most);
+        let start = |i: u32| CachePadded::new(AtomicU64::new(pack(GroupNr(i * GROUPS_A_GOAL), 0)));
+        Self {
+            goals: (0..count).map(start).collect(),
+        }
+    }
+
+    /// The goal of a request, by the value of `mb_stream_goals`.
+    pub(crate) fn slot(&self, sharing: u32, inode: InodeNr, core: CoreNr) -> Slot {
+        let count = len32(self.goals.len());
+        Slot(match sharing {
+            0 => 0,
+            1 => inode.0 % count,
+            _ => len32(core.index()) % count,
+        })
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> (GroupNr, GroupOffset) {
+        let packed = self.goals[slot.0 as usize].load(Ordering::Relaxed);
+        let offset = u32::try_from(packed & u64::from(u32::MAX)).unwrap_or(0);
+        (
+            GroupNr(u32::try_from(packed >> 32).unwrap_or(0)),
+            GroupOffset(offset),
+        )
+    }
+
+    pub(crate) fn set(&self, slot: Slot, group: GroupNr, offset: u32) {
+        let goal = &self.goals[slot.0 as usize];
+        let packed = pack(group, offset);
+        if goal.load(Ordering::Relaxed) != packed {
+            goal.store(packed, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_goals_as_cores_but_four_groups_for_each() {
+        assert_eq!(StreamGoals::new(1000, 80).goals.len(), 80);
+        assert_eq!(StreamGoals::new(13, 80).goals.len(), 4);
+        assert_eq!(StreamGoals::new(1, 80).goals.len(), 1);
+    }
+
+    #[test]
+    fn a_goal_remembers_group_and_offset() {
+        let goals = StreamGoals::new(100, 8);
+        let core = CoreNr::current();
+        let slot = goals.slot(1, InodeNr(11), core);
+        assert_eq!(slot, goals.slot(1, InodeNr(19), core));
+        assert_ne!(slot, goals.slot(1, InodeNr(12), core));
+        assert_eq!(goals.get(slot), (GroupNr(12), GroupOffset(0)));
+        goals.set(slot, GroupNr(77), 500_000);
+        assert_eq!(goals.get(slot), (GroupNr(77), GroupOffset(500_000)));
+        assert_eq!(goals.slot(0, InodeNr(5), core), Slot(0));
+    }
+}

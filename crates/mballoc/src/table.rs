@@ -1,0 +1,456 @@
+//! **Purpose.** All groups: which are loaded, bringing their bitmaps in, throwing idle ones out,
+//! and locking one.
+//!
+//! **Model.** The state of a group is one word: not loaded, being loaded by one thread, loaded,
+//! or unusable. The words of all groups lie side by side, apart from the groups: once all are
+//! loaded nobody writes them, every core keeps them in its cache, and testing one costs a plain
+//! load.
+//!
+//! ```text
+//! Absent -> Loading -> Loaded -> Absent   (evicted: nothing claimed, nothing pending)
+//!              |  \--> Absent             (the read failed: an error for this request only)
+//!              \-----> Unusable           (bitmap and descriptor disagree)
+//! ```
+//!
+//! **Invariants.** One thread at a time makes a buddy of a bitmap, and no bitmap of a group that
+//! is not loaded changes (claims and frees load first). So no buddy is ever made from a bitmap
+//! older than an allocation. `absent` is the number of groups not loaded and not unusable; each
+//! flex group has such a number of its own.
+//!
+//! **Locking.** Reading a bitmap and making the buddy hold no lock. Who must have a group that
+//! another thread is loading waits on a condition variable; who only looks for space goes on.
+
+use std::time::Instant;
+
+use fourscore_ondisk::GroupNr;
+use fourscore_sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex};
+
+use crate::bitset::BitSet;
+use crate::buddy::Buddy;
+use crate::error::{Error, GroupProblem};
+use crate::geometry::Geometry;
+use crate::group::{Context, Group, Loaded, LockedGroup};
+use crate::num::floor_log2;
+use crate::order_index::{OrderIndex, Settle};
+use crate::pending::Clocks;
+use crate::source::{BitmapState, Descriptor, GroupSource};
+use crate::stats::{Count, Stats, Tally};
+use crate::tokens::Tokens;
+use crate::tunables::{Tunable, Tunables};
+
+/// The state of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupState {
+    /// Its bitmap is not in memory.
+    Absent,
+    /// A thread is bringing it in.
+    Loading,
+    /// Its buddy is in memory.
+    Loaded,
+    /// Its bitmap contradicts its descriptor: nothing is allocated or freed in it.
+    Unusable,
+}
+
+/// The bits of a state word that hold the state; the one above says that reading ahead began.
+const STATE_BITS: u8 = 3;
+const READ_STARTED: u8 = 4;
+
+impl GroupState {
+    fn of(word: u8) -> Self {
+        match word & STATE_BITS {
+            0 => Self::Absent,
+            1 => Self::Loading,
+            2 => Self::Loaded,
+            _ => Self::Unusable,
+        }
+    }
+
+    fn bits(self) -> u8 {
+        match self {
+            Self::Absent => 0,
+            Self::Loading => 1,
+            Self::Loaded => 2,
+            Self::Unusable => 3,
+        }
+    }
+}
+
+/// Threads that wait for a group to be loaded, by a hash of its number.
+const WAIT_SLOTS: u32 = 16;
+
+#[derive(Debug, Default)]
+struct WaitSlot {
+    lock: Mutex<()>,
+    done: Condvar,
+}
+
+/// All groups and what belongs to all of them.
+pub(crate) struct GroupTable {
+    pub(crate) geometry: Geometry,
+    pub(crate) source: Box<dyn GroupSource>,
+    pub(crate) index: OrderIndex,
+    pub(crate) clocks: Clocks,
+    pub(crate) tokens: Tokens,
+    pub(crate) stats: Stats,
+    pub(crate) tunables: Tunables,
+    /// Groups in which something may wait; bits are cleared by the sweep only.
+    pub(crate) waiting: BitSet,
+    states: Box<[AtomicU8]>,
+    groups: Box<[CachePadded<Group>]>,
+    /// Groups not loaded: zero means that nothing is left to prefetch.
+    absent: CachePadded<AtomicU32>,
+    flex_absent: Box<[AtomicU32]>,
+    wait_slots: Box<[CachePadded<WaitSlot>]>,
+    /// Where the next eviction pass goes on.
+    evict_cursor: Mutex<u32>,
+}
+
+impl std::fmt::Debug for GroupTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GroupTable")
+            .field("geometry", &self.geometry)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the table is made with, beside the geometry.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) clocks: Clocks,
+    /// Made from the sum of the free counts of all groups.
+    pub(crate) pools: (u64, u64),
+}
+
+/// Whether to wait for a lock that somebody holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Go on without.
+    Skip,
+    /// Wait.
+    Wait,
+}
+
+impl GroupTable {
+    /// A table with nothing loaded: reads each descriptor once.
+    pub(crate) fn new(geometry: Geometry, source: Box<dyn GroupSource>, parts: Parts) -> Self {
+        let groups = geometry.groups();
+        let flex = geometry.flex_groups();
+        let index = OrderIndex::new(groups, geometry.orders());
+        let mut free = 0;
+        for group in (0..groups).map(GroupNr) {
+            let descriptor = source.descriptor(group);
+            free += u64::from(descriptor.free.0.min(geometry.clusters_in(group)));
+            list_absent(&index, group, &descriptor);
+        }
+        let flex_absent = (0..groups.div_ceil(flex))
+            .map(|i| AtomicU32::new((groups - i * flex).min(flex)))
+            .collect();
+        Self {
+            source,
+            index,
+            clocks: parts.clocks,
+            tokens: Tokens::new(free, parts.pools.0, parts.pools.1),
+            stats: Stats::default(),
+            tunables: Tunables::new(geometry),
+            waiting: BitSet::new(groups),
+            states: (0..groups).map(|_| AtomicU8::new(0)).collect(),
+            groups: (0..groups)
+                .map(|_| CachePadded::new(Group::new()))
+                .collect(),
+            absent: CachePadded::new(AtomicU32::new(groups)),
+            flex_absent,
+            wait_slots: (0..WAIT_SLOTS).map(|_| CachePadded::default()).collect(),
+            evict_cursor: Mutex::new(0),
+            geometry,
+        }
+    }
+
+    fn state_word(&self, group: GroupNr) -> &AtomicU8 {
+        &self.states[group.0 as usize]
+    }
+
+    /// The state of a group: one plain load.
+    pub(crate) fn state(&self, group: GroupNr) -> GroupState {
+        GroupState::of(self.state_word(group).load(Ordering::Acquire))
+    }
+
+    /// Groups that are not loaded.
+    pub(crate) fn absent(&self) -> u32 {
+        self.absent.load(Ordering::Relaxed)
+    }
+
+    /// Groups of a group's flex group that are not loaded.
+    pub(crate) fn flex_absent(&self, group: GroupNr) -> u32 {
+        self.flex_absent[(group.0 / self.geometry.flex_groups()) as usize].load(Ordering::Relaxed)
+    }
+
+    /// What a loaded group had when its lock was last released.
+    pub(crate) fn hints(&self, group: GroupNr) -> crate::order_index::Fitness {
+        self.groups[group.0 as usize].hints()
+    }
+
+    /// Notes that a group's bitmap is being read ahead; whether that was news. `locked` is the
+    /// way of before 2026, which takes the word's cache line for itself even when it is not.
+    pub(crate) fn start_read(&self, group: GroupNr, locked: bool) -> bool {
+        let word = self.state_word(group);
+        if !locked && word.load(Ordering::Relaxed) & READ_STARTED != 0 {
+            return false;
+        }
+        word.fetch_or(READ_STARTED, Ordering::AcqRel) & READ_STARTED == 0
+    }
+
+    /// Locks a loaded group; `None` if it is not loaded or, with [`Patience::Skip`], busy.
+    pub(crate) fn lock(
+        &self,
+        nr: GroupNr,
+        core: CoreNr,
+        patience: Patience,
+    ) -> Option<LockedGroup<'_>> {
+        let group = &*self.groups[nr.0 as usize];
+        let guard = match patience {
+            Patience::Skip => group.lock.try_lock()?,
+            Patience::Wait => group.lock.lock(),
+        };
+        let context = Context {
+            index: &self.index,
+            clocks: &self.clocks,
+            tokens: &self.tokens,
+            stats: &self.stats,
+            core,
+            measure_hold: self.tunables.get(Tunable::MbHoldTimes) != 0,
+        };
+        LockedGroup::enter(nr, group, context, guard)
+    }
+
+    /// Locks a group, bringing it in if it is not loaded.
+    ///
+    /// # Errors
+    /// What [`GroupTable::load`] says.
+    pub(crate) fn lock_loaded(
+        &self,
+        nr: GroupNr,
+        core: CoreNr,
+        tally: &mut Tally,
+    ) -> Result<LockedGroup<'_>, Error> {
+        loop {
+            // An eviction may come between loading and locking; then load again.
+            if let Some(locked) = self.lock(nr, core, Patience::Wait) {
+                return Ok(locked);
+            }
+            self.load(nr, Patience::Wait, tally)?;
+        }
+    }
+
+    /// Brings a group in, unless it is there. With [`Patience::Skip`] a group that another thread
+    /// is loading is left to it.
+    ///
+    /// # Errors
+    /// [`Error::Source`] if the bitmap cannot be read, [`Error::Group`] if it contradicts the
+    /// descriptor.
+    pub(crate) fn load(
+        &self,
+        nr: GroupNr,
+        patience: Patience,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        let word = self.state_word(nr);
+        loop {
+            match self.state(nr) {
+                GroupState::Loaded => return Ok(()),
+                GroupState::Unusable => {
+                    return Err(Error::Group {
+                        group: nr,
+                        problem: GroupProblem::Unusable,
+                    });
+                }
+                GroupState::Loading if patience == Patience::Skip => return Ok(()),
+                GroupState::Loading => self.wait_for(nr),
+                GroupState::Absent => {
+                    let now = word.load(Ordering::Relaxed);
+                    let loading = (now & !STATE_BITS) | GroupState::Loading.bits();
+                    let mine = GroupState::of(now) == GroupState::Absent
+                        && word
+                            .compare_exchange(now, loading, Ordering::AcqRel, Ordering::Relaxed)
+                            .is_ok();
+                    if mine {
+                        let result = self.bring_in(nr, tally);
+                        self.finish_loading(nr, &result);
+                        return result;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the thread that loads a group has finished.
+    fn wait_for(&self, nr: GroupNr) {
+        let slot = &self.wait_slots[(nr.0 % WAIT_SLOTS) as usize];
+        let mut guard = slot.lock.lock();
+        while self.state(nr) == GroupState::Loading {
+            slot.done.wait(&mut guard);
+        }
+    }
+
+    /// Makes the buddy and installs it; the state is `Loading`, and this thread's.
+    fn bring_in(&self, nr: GroupNr, tally: &mut Tally) -> Result<(), Error> {
+        let descriptor = self.source.descriptor(nr);
+        let mut bitmap = vec![0; self.geometry.bitmap_bytes()];
+        self.source
+            .read_bitmap(nr, &mut bitmap)
+            .map_err(|error| Error::Source { group: nr, error })?;
+        let since = Instant::now();
+        let buddy = Buddy::new(
+            self.geometry.clusters_in(nr),
+            self.geometry.orders(),
+            &bitmap,
+        );
+        tally[Count::BuddiesGenerated] += 1;
+        tally[Count::BuddiesTimeUsed] +=
+            u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let (found, expected) = (buddy.free_clusters(), descriptor.free.0);
+        unlist_absent(&self.index, nr, &descriptor);
+        if found != expected {
+            // The tokens were made from the descriptor.
+            let counted = expected.min(self.geometry.clusters_in(nr));
+            self.tokens.retire(u64::from(counted));
+            let problem = GroupProblem::FreeCount { found, expected };
+            return Err(Error::Group { group: nr, problem });
+        }
+        let group = &self.groups[nr.0 as usize];
+        let mut guard = group.lock.lock();
+        let mut loaded = Box::new(Loaded::new(buddy));
+        let fitness = loaded.buddy.fitness();
+        group.publish(&fitness);
+        self.index
+            .update(nr, &mut loaded.listing, &fitness, Settle::AtOnce);
+        *guard = Some(loaded);
+        Ok(())
+    }
+
+    fn finish_loading(&self, nr: GroupNr, result: &Result<(), Error>) {
+        let state = match result {
+            Ok(()) => GroupState::Loaded,
+            Err(Error::Source { .. }) => GroupState::Absent,
+            Err(_) => GroupState::Unusable,
+        };
+        if state != GroupState::Absent {
+            self.count_absent(nr, |n| n - 1);
+        }
+        let slot = &self.wait_slots[(nr.0 % WAIT_SLOTS) as usize];
+        let guard = slot.lock.lock();
+        self.set_state(nr, state);
+        drop(guard);
+        slot.done.notify_all();
+    }
+
+    fn set_state(&self, nr: GroupNr, state: GroupState) {
+        let change = |word: u8| Some((word & !STATE_BITS) | state.bits());
+        // The closure never declines.
+        let _ = self
+            .state_word(nr)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
+    }
+
+    fn count_absent(&self, nr: GroupNr, change: fn(u32) -> u32) {
+        let flex = &self.flex_absent[(nr.0 / self.geometry.flex_groups()) as usize];
+        for count in [&*self.absent, flex] {
+            // The closure never declines.
+            let _ = count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| Some(change(n)));
+        }
+    }
+
+    /// Throws the buddy of a group out, unless something is claimed or waits in it, or it was
+    /// used since the last pass. Whether it did.
+    fn evict(&self, nr: GroupNr) -> bool {
+        // Of an idle group it does not change before the group is loaded again.
+        let descriptor = self.source.descriptor(nr);
+        let group = &self.groups[nr.0 as usize];
+        let Some(mut guard) = group.lock.try_lock() else {
+            return false;
+        };
+        let Some(loaded) = guard.as_mut() else {
+            return false;
+        };
+        let unused = !std::mem::replace(&mut loaded.touched, false);
+        if !unused || !loaded.is_idle() || loaded.buddy.free_clusters() != descriptor.free.0 {
+            return false;
+        }
+        self.index.forget(nr, &mut loaded.listing);
+        *guard = None;
+        list_absent(&self.index, nr, &descriptor);
+        self.count_absent(nr, |n| n + 1);
+        let absent = |word: u8| Some(word & !STATE_BITS & !READ_STARTED);
+        // The closure never declines. Last, because from here on others may load the group.
+        let _ = self
+            .state_word(nr)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, absent);
+        true
+    }
+
+    /// Recomputes what is known of every loaded group.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for nr in (0..self.geometry.groups()).map(GroupNr) {
+            let core = CoreNr::current();
+            let Some(mut locked) = self.lock(nr, core, Patience::Wait) else {
+                continue;
+            };
+            // What was released on entry is published on the way out.
+            locked.publish();
+            locked
+                .check()
+                .map_err(|what| format!("group {nr}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// Evicts up to `most` idle groups, going round where the last pass ended, and returns how
+    /// many it evicted. A group used since the last pass is spared once.
+    pub(crate) fn evict_idle(&self, most: u32) -> u32 {
+        let mut evicted = 0;
+        for _ in 0..self.geometry.groups().saturating_mul(2) {
+            if evicted >= most {
+                break;
+            }
+            let nr = {
+                let mut cursor = self.evict_cursor.lock();
+                let nr = *cursor;
+                *cursor = (nr + 1) % self.geometry.groups();
+                GroupNr(nr)
+            };
+            if self.state(nr) == GroupState::Loaded && self.evict(nr) {
+                evicted += 1;
+            }
+        }
+        evicted
+    }
+}
+
+fn absent_bin(descriptor: &Descriptor) -> Option<u32> {
+    (descriptor.free.0 > 0).then(|| floor_log2(descriptor.free.0))
+}
+
+/// The bins of groups that are not loaded; absurd free counts from disk share the last one.
+fn absent_family<'a>(
+    index: &'a OrderIndex,
+    descriptor: &Descriptor,
+) -> &'a crate::order_index::Bins {
+    match descriptor.state {
+        BitmapState::Uninit => &index.uninit,
+        BitmapState::Written => &index.unread,
+    }
+}
+
+fn list_absent(index: &OrderIndex, group: GroupNr, descriptor: &Descriptor) {
+    if let Some(bin) = absent_bin(descriptor) {
+        let family = absent_family(index, descriptor);
+        family.insert(bin.min(family.bins() - 1), group);
+    }
+}
+
+fn unlist_absent(index: &OrderIndex, group: GroupNr, descriptor: &Descriptor) {
+    if let Some(bin) = absent_bin(descriptor) {
+        let family = absent_family(index, descriptor);
+        family.remove(bin.min(family.bins() - 1), group);
+    }
+}

@@ -1,0 +1,136 @@
+//! **Purpose.** A disk for the tests of this crate: bitmaps in memory that refuse any change of a
+//! bit to what it is already, so that a cluster handed out twice is seen at once.
+
+use fourscore_ondisk::{BlockSize, GroupNr, GroupOffset};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::{Arc, Mutex};
+
+use crate::claim::{Change, ChangeKind};
+use crate::geometry::{ClusterCount, Geometry, Layout, Run};
+use crate::source::{BitmapState, Descriptor, GroupSource, SourceError};
+use crate::words;
+
+/// The groups of a disk.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    geometry: Geometry,
+    groups: Vec<Mutex<Vec<u64>>>,
+    /// Whether reads fail.
+    pub(crate) broken: AtomicBool,
+    /// What a descriptor says more than the bitmap has.
+    pub(crate) lie: Option<GroupNr>,
+}
+
+/// A geometry of `groups` groups of `per_group` clusters of 1 KiB.
+pub(crate) fn geometry(groups: u32, per_group: u32) -> Geometry {
+    Geometry::new(Layout {
+        s_blocks_count: u64::from(groups) * u64::from(per_group) + 1,
+        s_first_data_block: 1,
+        block_size: BlockSize::from_log(0).unwrap(),
+        s_clusters_per_group: per_group,
+        cluster_bits: 0,
+        s_log_groups_per_flex: Some(2),
+        stripe: 0,
+    })
+    .unwrap()
+}
+
+pub(crate) fn run(group: u32, start: u32, len: u32) -> Run {
+    Run {
+        group: GroupNr(group),
+        start: GroupOffset(start),
+        len: ClusterCount(len),
+    }
+}
+
+impl Disk {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        let words = geometry.clusters_per_group().div_ceil(64) as usize;
+        let groups = (0..geometry.groups())
+            .map(|_| Mutex::new(vec![0; words]))
+            .collect();
+        Self {
+            geometry,
+            groups,
+            broken: AtomicBool::new(false),
+            lie: None,
+        }
+    }
+
+    /// Makes clusters used from the beginning.
+    pub(crate) fn preset(&self, run: &Run) {
+        words::set(
+            &mut self.groups[run.group.0 as usize].lock(),
+            run.start.0,
+            run.end(),
+        );
+    }
+
+    pub(crate) fn apply(&self, change: Change) {
+        let Change { run, kind } = change;
+        let mut bits = self.groups[run.group.0 as usize].lock();
+        match kind {
+            ChangeKind::Set => {
+                assert!(
+                    words::all_clear(&bits, run.start.0, run.end()),
+                    "{run:?} is handed out twice"
+                );
+                words::set(&mut bits, run.start.0, run.end());
+            }
+            ChangeKind::Clear => {
+                assert!(
+                    words::all_set(&bits, run.start.0, run.end()),
+                    "{run:?} is freed twice"
+                );
+                words::clear(&mut bits, run.start.0, run.end());
+            }
+        }
+    }
+
+    pub(crate) fn free_in(&self, group: GroupNr) -> u32 {
+        let clusters = self.geometry.clusters_in(group);
+        let bits = self.groups[group.0 as usize].lock();
+        let used: u32 = (0..clusters).map(|i| u32::from(words::get(&bits, i))).sum();
+        clusters - used
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        (0..self.geometry.groups())
+            .map(|group| u64::from(self.free_in(GroupNr(group))))
+            .sum()
+    }
+}
+
+impl GroupSource for Arc<Disk> {
+    fn descriptor(&self, group: GroupNr) -> Descriptor {
+        let lie = u32::from(self.lie == Some(group));
+        let clusters = self.geometry.clusters_in(group);
+        let free = self.free_in(group);
+        let state = if free == clusters {
+            BitmapState::Uninit
+        } else {
+            BitmapState::Written
+        };
+        Descriptor {
+            free: ClusterCount(free + lie),
+            state,
+        }
+    }
+
+    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), SourceError> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err("the disk is broken".into());
+        }
+        let bits = self.groups[group.0 as usize].lock();
+        for (bytes, word) in bitmap.chunks_mut(8).zip(bits.iter()) {
+            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+        }
+        Ok(())
+    }
+
+    fn prefetch(&self, _groups: &[GroupNr]) {}
+
+    fn has_arrived(&self, _group: GroupNr) -> bool {
+        true
+    }
+}
