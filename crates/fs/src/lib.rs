@@ -1,2 +1,118 @@
-//! ext4 in user space, made for many cores.
+//! **Purpose.** ext4 in user space, made for many cores: open an image of ext2, ext3 or ext4 and
+//! read everything in it, from any number of threads.
+//!
+//! ```no_run
+//! use fourscore::block::{DeviceOptions, open_path};
+//! use fourscore::{Follow, Fs, OpenOptions};
+//!
+//! let device = open_path("disk.ext4".as_ref(), DeviceOptions::default())?;
+//! let fs = Fs::open(fourscore::Arc::new(device), &OpenOptions::new())?;
+//! let hosts = fs.resolve(b"/etc/hosts", Follow::Yes)?;
+//! let mut content = vec![0; 4096];
+//! let len = fs.read_at(hosts, &mut content, 0)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Calls take inode numbers. There is nothing to close: a number is looked up in the inode cache
+//! by each call, which costs some ten nanoseconds and writes no memory that another core reads,
+//! where a counted handle would be a line that all its users fight for.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `open` | from a device to an [`Fs`] |
+//! | `replay` | the journal of a crashed file system, replayed in memory |
+//! | `inode` | decoded inodes, the inode cache, [`Stat`] |
+//! | `map` | from a block of a file to where it lies |
+//! | `file` | reading content, extents, holes |
+//! | `dir` | finding a name, listing a directory |
+//! | `index` | finding a name through the hash index |
+//! | `names` | what names are equal, and how encrypted ones are shown |
+//! | `path` | from a path to an inode |
+//! | `symlink` | targets of symbolic links |
+//! | `inline` | content that is kept inside the inode |
+//! | `xattr` | extended attributes |
+//! | `group` | group descriptors, bitmaps, inode tables |
+//! | `statfs` | how full the file system is |
+//! | `metadata` | metadata blocks, checked for what they are used as |
+//! | `error` | [`Error`] and its errno |
+//!
+//! # Invariants
+//! No byte of the image makes a call panic, loop for ever or take unbounded memory. Nothing is
+//! written to the device.
+//!
+//! # Locking
+//! The read path takes no lock on a hit; on a miss those of the caches, never across I/O. The
+//! order for writers: rename lock (directory renames only) -> directory inodes by number -> file
+//! inode -> extent map -> handle -> directory, xattr and extent buffers -> group -> core-local
+//! state.
 #![forbid(unsafe_code)]
+
+mod dir;
+mod error;
+mod file;
+mod group;
+mod index;
+mod inline;
+mod inode;
+mod map;
+mod metadata;
+mod names;
+mod open;
+mod path;
+mod replay;
+mod statfs;
+mod symlink;
+mod xattr;
+
+use fourscore_block::{BlockDevice, BufferCache};
+use fourscore_cache::ClockCache;
+use fourscore_ondisk::geometry::Geometry;
+use fourscore_ondisk::superblock::Superblock;
+
+use crate::inode::CachedInode;
+
+pub use crate::dir::{DirEntry, OwnedDirEntry};
+pub use crate::error::{Error, Result};
+pub use crate::file::Seek;
+pub use crate::group::Bitmap;
+pub use crate::inode::Stat;
+pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
+pub use crate::path::Follow;
+pub use crate::statfs::StatFs;
+pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
+pub use fourscore_block as block;
+pub use fourscore_ondisk as ondisk;
+pub use fourscore_ondisk::extent::{Extent, ExtentState};
+pub use fourscore_ondisk::inode::FileType;
+pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBlock};
+pub use fourscore_sync::Arc;
+
+/// A file system that was opened. Shared between threads in an [`Arc`]; every call takes `&self`.
+#[derive(Debug)]
+pub struct Fs {
+    /// What reads go to: the device, or the overlay of a replayed journal over it.
+    device: Arc<dyn BlockDevice>,
+    superblock: Superblock,
+    buffers: BufferCache,
+    inodes: ClockCache<InodeNr, CachedInode>,
+}
+
+impl Fs {
+    /// The superblock, as the journal left it.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Sizes, counts and places.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        self.superblock.geometry()
+    }
+
+    /// What reads go to. Its `host_range` tells where bytes lie in a file of the host.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+}

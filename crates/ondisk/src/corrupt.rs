@@ -18,6 +18,7 @@ use crate::inode::InodeError;
 use crate::jbd2::JournalError;
 use crate::mmp::MmpError;
 use crate::orphan::OrphanError;
+use crate::relation::RelationError;
 use crate::superblock::SuperblockError;
 use crate::types::{GroupNr, InodeNr, PhysBlock};
 use crate::verity::VerityError;
@@ -54,6 +55,9 @@ pub enum CorruptKind {
     /// An inode.
     #[error(transparent)]
     Inode(#[from] InodeError),
+    /// Two structures that contradict each other.
+    #[error(transparent)]
+    Relation(#[from] RelationError),
     /// In the journal.
     #[error(transparent)]
     Journal(#[from] JournalError),

@@ -329,6 +329,15 @@ impl<'a> Node<'a> {
         })
     }
 
+    /// The key of its first entry; `None` if it has no entries.
+    #[must_use]
+    pub fn first(&self) -> Option<LogicalBlock> {
+        match self {
+            Self::Leaf(leaf) => leaf.get(0).map(|extent| extent.logical),
+            Self::Inner(inner) => inner.get(0, LOGICAL_END).map(|child| child.logical.start),
+        }
+    }
+
     /// Levels below this node: 0 for a leaf.
     #[must_use]
     pub fn depth(&self) -> u16 {
@@ -457,11 +466,7 @@ pub fn check_node(
         verify(block, seed)?;
     }
     let node = Node::parse(block)?;
-    let first = match &node {
-        Node::Leaf(leaf) => leaf.get(0).map(|extent| extent.logical),
-        Node::Inner(inner) => inner.get(0, LOGICAL_END).map(|first| first.logical.start),
-    };
-    if let Some(found) = first.filter(|&first| first != child.logical.start) {
+    if let Some(found) = node.first().filter(|&first| first != child.logical.start) {
         return Err(ExtentError::FirstKey {
             found,
             expected: child.logical.start,

@@ -15,6 +15,7 @@
 //! | [`inode`] | inodes without what their blocks hold |
 //! | [`orphan`] | blocks of the orphan file |
 //! | [`mmp`] | the block that tells hosts from each other |
+//! | [`relation`] | contradictions between structures |
 //! | [`time`] | timestamps |
 //! | [`fast_commit`] | the records of the fast-commit area |
 //! | [`jbd2`] | the journal's superblock and the blocks that frame its transactions |
@@ -53,6 +54,7 @@ pub mod mmp;
 #[cfg(test)]
 mod oracle;
 pub mod orphan;
+pub mod relation;
 pub mod superblock;
 #[cfg(test)]
 mod testing;

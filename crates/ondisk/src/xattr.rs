@@ -32,6 +32,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::{ChecksumMismatch, ChecksumSeed};
 use crate::dirhash::CharSign;
+use crate::inode::RawInode;
 use crate::types::{InodeNr, PhysBlock};
 
 /// Value of `h_magic`, in inodes and in blocks.
@@ -660,21 +661,15 @@ pub struct EaInode {
 }
 
 impl EaInode {
-    /// Reads the raw bytes of the inode; `None` if they are too few.
+    /// Reads the fields of the inode.
     #[must_use]
-    pub fn parse(raw_inode: &[u8]) -> Option<Self> {
-        let field = |at: usize| {
-            let (field, _) = U32::ref_from_prefix(raw_inode.get(at..)?).ok()?;
-            Some(field.get())
-        };
-        let (i_atime, i_ctime, l_i_version) = (field(0x8)?, field(0xC)?, field(0x24)?);
-        let refs = u64::from(i_ctime) << 32 | u64::from(l_i_version);
-        let lustre_parent = InodeNr(field(0x10)?);
-        Some(Self {
-            refs,
-            value_hash: i_atime,
-            lustre_parent,
-        })
+    pub fn of(inode: &RawInode) -> Self {
+        let (high, low) = (inode.i_ctime.get(), inode.i_version.get());
+        Self {
+            refs: u64::from(high) << 32 | u64::from(low),
+            value_hash: inode.i_atime.get(),
+            lustre_parent: InodeNr(inode.i_mtime.get()),
+        }
     }
 
     /// The checksum of a value. It finds equal values, so it does not depend on the inode.

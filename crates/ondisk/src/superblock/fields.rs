@@ -3,9 +3,10 @@
 use uuid::Uuid;
 
 use super::{
-    CreatorOs, DefaultMountOpts, ErrorPolicy, ErrorRecord, HashSign, JournalPlace,
-    MetadataChecksum, NameEncoding, QuotaInodes, State, SuperFlags, Superblock,
+    CreatorOs, DefaultMountOpts, ErrorPolicy, ErrorRecord, JournalPlace, MetadataChecksum,
+    NameEncoding, QuotaInodes, State, SuperFlags, Superblock,
 };
+use crate::dirhash::CharSign;
 use crate::features::{Compat, Incompat, RoCompat};
 use crate::text::until_zero;
 use crate::time::Timestamp;
@@ -292,10 +293,10 @@ impl Superblock {
     /// Whether hashes take name bytes as signed. A file system without either flag was written
     /// where `char` is signed, or has no hash trees yet.
     #[must_use]
-    pub fn hash_sign(&self) -> HashSign {
+    pub fn hash_sign(&self) -> CharSign {
         match self.flags().contains(SuperFlags::UNSIGNED_HASH) {
-            true => HashSign::Unsigned,
-            false => HashSign::Signed,
+            true => CharSign::Unsigned,
+            false => CharSign::Signed,
         }
     }
 

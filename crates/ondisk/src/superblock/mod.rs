@@ -33,8 +33,8 @@ pub use error::{SuperblockError, SuperblockRejected, UnsupportedFormat};
 pub use parse::JournalDevice;
 pub use raw::RawSuperblock;
 pub use values::{
-    CreatorOs, DefaultMountOpts, ErrorPolicy, ErrorRecord, HashSign, JournalPlace,
-    MetadataChecksum, NameEncoding, QuotaInodes, State, SuperFlags,
+    CreatorOs, DefaultMountOpts, ErrorPolicy, ErrorRecord, JournalPlace, MetadataChecksum,
+    NameEncoding, QuotaInodes, State, SuperFlags,
 };
 
 /// Where the primary superblock starts on the device, in bytes, whatever the block size.

@@ -121,15 +121,6 @@ pub enum JournalPlace {
     },
 }
 
-/// Whether directory hashes take name bytes as signed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HashSign {
-    /// Signed, as on x86.
-    Signed,
-    /// Unsigned, as on ARM and PowerPC.
-    Unsigned,
-}
-
 /// The encoding of names under `casefold`: UTF-8, Unicode 12.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameEncoding {

@@ -1,0 +1,355 @@
+//! **Purpose.** Directories: finding a name, and listing all of them.
+//!
+//! **Model.** A directory is one of three things: inline data with entries in it, blocks of
+//! entries, or such blocks with an index of hashes over them. Whatever it is, a list of its
+//! entries is the entries of its blocks in order, the index left out; a search in an indexed one
+//! follows the hash of the name.
+//!
+//! ```text
+//! lookup:  inline -> scan      indexed -> hash, descend, scan one leaf (or the next, if the
+//!          blocks -> scan                  hash goes on there)
+//! ```
+//!
+//! **Invariants.** Work is bounded by the size of the file system: a directory with more blocks
+//! than the file system, or with a hole, is `Corrupt`; a search visits each leaf at most once.
+//!
+//! **Locking.** None. Names found in the records of a fast commit come first, see
+//! [`fast_commit`](crate::fast_commit).
+
+use std::ops::ControlFlow;
+
+use fourscore_block::Structure;
+use fourscore_ondisk::dirent::{
+    DirFormat, DirentError, Entry, EntryType, MAX_NAME_BYTES, NameForm, TypeByte,
+};
+use fourscore_ondisk::features::{Compat, Incompat};
+use fourscore_ondisk::htree::IndexLevels;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{BlockCount, Corrupt, InodeNr, LogicalBlock, PhysBlock, htree};
+use fourscore_sync::epoch::{self, Guard};
+
+use crate::inode::{CachedInode, Layout};
+use crate::map::Target;
+use crate::names::Names;
+use crate::{Error, Fs, Result};
+
+/// Blocks of a directory read together when it is listed.
+const READAHEAD_BLOCKS: u32 = 32;
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// The inode it leads to.
+    pub inode: InodeNr,
+    /// The name as a user sees it: any bytes but `/` and NUL. `.` and `..` are entries as well.
+    /// In an encrypted directory, the form Linux shows without the key.
+    pub name: &'a [u8],
+    /// The type of the inode, where the directory tells it.
+    pub file_type: Option<FileType>,
+}
+
+/// A name in a directory, with its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedDirEntry {
+    /// The inode it leads to.
+    pub inode: InodeNr,
+    /// The name, as in [`DirEntry::name`].
+    pub name: Vec<u8>,
+    /// The type of the inode, where the directory tells it.
+    pub file_type: Option<FileType>,
+}
+
+/// What a block of a directory is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DirBlock {
+    /// Entries.
+    Leaf,
+    /// The root of the index, which begins with `.` and `..`.
+    Root,
+    /// An index block below the root.
+    Node,
+}
+
+impl Fs {
+    /// The inode that `name` leads to in directory `dir`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NameTooLong`.
+    pub fn lookup(&self, dir: InodeNr, name: &[u8]) -> Result<InodeNr> {
+        self.lookup_under(dir, name, &epoch::pin())
+    }
+
+    pub(crate) fn lookup_under(&self, dir: InodeNr, name: &[u8], guard: &Guard) -> Result<InodeNr> {
+        let dir = self.directory(dir, guard)?;
+        if name.len() > MAX_NAME_BYTES {
+            return Err(Error::NameTooLong);
+        }
+        if name == b"." {
+            return Ok(dir.nr());
+        }
+        let names = Names::of(dir, self);
+        if dir.layout() != Layout::Inline && self.is_indexed(dir) && names.can_be_hashed() {
+            if let Some(inode) = self.search_index(dir, &names, name, guard)? {
+                return Ok(inode);
+            }
+            // A folded name may have been hashed by another version of Unicode.
+            if !names.fold_case() {
+                return Err(Error::NotFound);
+            }
+        }
+        let mut found = None;
+        self.visit_entries(dir, guard, &mut |entry| {
+            if names.matches(entry.name, name) {
+                found = Some(entry.inode);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        found.ok_or(Error::NotFound)
+    }
+
+    /// Calls `visit` for each entry of a directory, `.` and `..` included, in the order they have
+    /// on disk.
+    ///
+    /// # Errors
+    /// `NotADirectory`; `Corrupt` for the first block that is not what it must be.
+    pub fn for_each_entry(
+        &self,
+        dir: InodeNr,
+        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let guard = epoch::pin();
+        let dir = self.directory(dir, &guard)?;
+        let names = Names::of(dir, self);
+        let mut shown = Vec::new();
+        self.visit_entries(dir, &guard, &mut |entry| {
+            let name = names.show(entry.name, &mut shown);
+            visit(DirEntry {
+                inode: entry.inode,
+                name,
+                file_type: file_type(entry.kind),
+            })
+        })
+    }
+
+    /// All entries of a directory, as [`Fs::for_each_entry`] visits them.
+    ///
+    /// # Errors
+    /// As [`Fs::for_each_entry`].
+    pub fn read_dir(&self, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> {
+        let mut entries = Vec::new();
+        self.for_each_entry(dir, |entry| {
+            let DirEntry {
+                inode,
+                name,
+                file_type,
+            } = entry;
+            entries.push(OwnedDirEntry {
+                inode,
+                name: name.to_vec(),
+                file_type,
+            });
+            ControlFlow::Continue(())
+        })?;
+        Ok(entries)
+    }
+
+    fn directory<'g>(&self, nr: InodeNr, guard: &'g Guard) -> Result<&'g CachedInode> {
+        let dir = self.inode(nr, guard)?;
+        if dir.file_type() == FileType::Directory {
+            Ok(dir)
+        } else {
+            Err(Error::NotADirectory)
+        }
+    }
+
+    fn is_indexed(&self, dir: &CachedInode) -> bool {
+        self.superblock()
+            .features()
+            .compat
+            .contains(Compat::DIR_INDEX)
+            && dir.has(InodeFlags::INDEX_FL)
+    }
+
+    pub(crate) fn dir_format(&self, dir: &CachedInode) -> DirFormat {
+        let incompat = self.superblock().features().incompat;
+        let names = match (
+            dir.has(InodeFlags::ENCRYPT_FL),
+            dir.has(InodeFlags::CASEFOLD_FL),
+        ) {
+            (false, _) => NameForm::Plain,
+            (true, false) => NameForm::Encrypted,
+            (true, true) => NameForm::EncryptedHashed,
+        };
+        let type_byte = if incompat.contains(Incompat::FILETYPE) {
+            TypeByte::Present
+        } else {
+            TypeByte::Absent
+        };
+        let inodes_count = InodeNr(self.geometry().inodes());
+        DirFormat {
+            names,
+            type_byte,
+            inodes_count,
+            seed: dir.seed(),
+        }
+    }
+
+    /// The number of blocks of a directory.
+    pub(crate) fn dir_end(&self, dir: &CachedInode) -> Result<LogicalBlock> {
+        let block_bytes = self.geometry().block_size().bytes() as u64;
+        let blocks = dir.size_bytes() / block_bytes;
+        let limit = self.geometry().blocks().0;
+        u32::try_from(blocks)
+            .ok()
+            .filter(|_| blocks <= limit)
+            .map(LogicalBlock)
+            .ok_or_else(|| {
+                let error = RelationError::DirectorySize {
+                    found_bytes: dir.size_bytes(),
+                    limit,
+                };
+                Corrupt::from(error).in_inode(dir.nr()).into()
+            })
+    }
+
+    /// Calls `visit` for each entry in use.
+    fn visit_entries(
+        &self,
+        dir: &CachedInode,
+        guard: &Guard,
+        visit: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let format = self.dir_format(dir);
+        if dir.layout() == Layout::Inline {
+            return self.visit_inline_entries(dir, &format, guard, visit);
+        }
+        let end = self.dir_end(dir)?;
+        let mut at = LogicalBlock(0);
+        while at < end {
+            let run = self.map(dir, at, guard)?;
+            let Target::Written(first) = run.target else {
+                let hole = RelationError::DirectoryHole { found: at };
+                return Err(Corrupt::from(hole).in_inode(dir.nr()).into());
+            };
+            let last = run.end().min(end);
+            while at < last {
+                let offset = u64::from(at.0 - run.logical.0);
+                if offset % u64::from(READAHEAD_BLOCKS) == 0 && last.0 - at.0 > 1 {
+                    let ahead = (last.0 - at.0).min(READAHEAD_BLOCKS);
+                    let start = PhysBlock(first.0 + offset);
+                    self.buffers.read_ahead(start, BlockCount(ahead.into()));
+                }
+                let block = PhysBlock(first.0 + offset);
+                let (bytes, what) = self.listed_block(dir, &format, at, block, guard)?;
+                if visit_block(&format, bytes, what, visit)
+                    .map_err(|error| Corrupt::from(error).in_inode(dir.nr()).in_block(block))?
+                    .is_break()
+                {
+                    return Ok(());
+                }
+                at = LogicalBlock(at.0 + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads block `at` of a directory for listing it, and tells by its place and its first record
+    /// what it is.
+    fn listed_block<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        at: LogicalBlock,
+        block: PhysBlock,
+        guard: &'g Guard,
+    ) -> Result<(&'g [u8], DirBlock)> {
+        let bytes = self.unchecked_metadata(block, guard)?;
+        let what = if !dir.has(InodeFlags::INDEX_FL) {
+            DirBlock::Leaf
+        } else if at == LogicalBlock(0) {
+            DirBlock::Root
+        } else if htree::looks_like_node(bytes) {
+            DirBlock::Node
+        } else {
+            DirBlock::Leaf
+        };
+        // Without checksums nothing tells an empty leaf from an index block; neither has entries.
+        if what == DirBlock::Node && format.seed.is_none() {
+            return Ok((bytes, what));
+        }
+        Ok((self.check_dir_block(dir, format, block, what, guard)?, what))
+    }
+
+    pub(crate) fn check_dir_block<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        block: PhysBlock,
+        what: DirBlock,
+        guard: &'g Guard,
+    ) -> Result<&'g [u8]> {
+        let structure = match what {
+            DirBlock::Leaf => Structure::DirectoryLeaf,
+            DirBlock::Root | DirBlock::Node => Structure::DirectoryIndex,
+        };
+        let end = self.dir_end(dir)?;
+        self.metadata(block, structure, dir.nr(), guard, |bytes| {
+            match what {
+                DirBlock::Leaf => format.check_block(bytes).map_err(Corrupt::from),
+                DirBlock::Root => htree::check_root(bytes, format, self.index_levels(), end)
+                    .map_err(Corrupt::from),
+                DirBlock::Node => htree::check_node(bytes, format, end).map_err(Corrupt::from),
+            }
+            .map_err(|corrupt| corrupt.in_inode(dir.nr()))
+        })
+    }
+
+    fn index_levels(&self) -> IndexLevels {
+        if self
+            .superblock()
+            .features()
+            .incompat
+            .contains(Incompat::LARGEDIR)
+        {
+            IndexLevels::Three
+        } else {
+            IndexLevels::Two
+        }
+    }
+}
+
+/// Visits the entries of one checked block.
+fn visit_block(
+    format: &DirFormat,
+    bytes: &[u8],
+    what: DirBlock,
+    visit: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
+) -> std::result::Result<ControlFlow<()>, DirentError> {
+    let entries = match what {
+        DirBlock::Node => 0,
+        DirBlock::Root => 2,
+        DirBlock::Leaf => usize::MAX,
+    };
+    for entry in format.entries(bytes).take(entries) {
+        if visit(&entry?).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// What the type byte of an entry says.
+fn file_type(kind: EntryType) -> Option<FileType> {
+    Some(match kind {
+        EntryType::Unknown => return None,
+        EntryType::Regular => FileType::Regular,
+        EntryType::Directory => FileType::Directory,
+        EntryType::CharDevice => FileType::CharDevice,
+        EntryType::BlockDevice => FileType::BlockDevice,
+        EntryType::Fifo => FileType::Fifo,
+        EntryType::Socket => FileType::Socket,
+        EntryType::Symlink => FileType::Symlink,
+    })
+}

@@ -1,0 +1,114 @@
+//! **Purpose.** What can go wrong, for programs ([`Error`], [`Error::errno`]) and for people
+//! (one line each).
+//!
+//! **References.** Numbers are Linux's (`include/uapi/asm-generic/errno*.h`); the choice of
+//! `EUCLEAN` for broken metadata follows the kernel's `EFSCORRUPTED`.
+
+use std::io;
+
+use fourscore_block::raw_os_error;
+use fourscore_ondisk::superblock::SuperblockRejected;
+use fourscore_ondisk::{Corrupt, InodeNr};
+
+/// The result of every call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed, or ends before the file system does.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Bytes on disk break the format.
+    #[error("{0}")]
+    Corrupt(#[from] Corrupt),
+    /// Not ext2, ext3 or ext4, or of a kind that is not opened.
+    #[error("{0}")]
+    Refused(SuperblockRejected),
+    /// The image needs something that is not at hand or not done here.
+    #[error("{0}")]
+    Unsupported(String),
+    /// No such name in the directory, or no such inode in use.
+    #[error("no such file or directory")]
+    NotFound,
+    /// A path component that is not a directory was used as one.
+    #[error("not a directory")]
+    NotADirectory,
+    /// A directory was read as a file.
+    #[error("is a directory")]
+    IsADirectory,
+    /// More than 40 symbolic links on the way.
+    #[error("too many levels of symbolic links")]
+    TooManySymlinks,
+    /// A name longer than 255 bytes.
+    #[error("file name too long")]
+    NameTooLong,
+    /// An argument that makes no sense for this object.
+    #[error("{0}")]
+    InvalidArgument(&'static str),
+    /// The extended attribute is not there.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The content is encrypted and the key is not known here.
+    #[error("inode {inode}: encrypted, and the key is not known")]
+    NoKey {
+        /// The encrypted inode.
+        inode: InodeNr,
+    },
+}
+
+impl Error {
+    /// The number that Linux would return.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Io(error) => raw_os_error(error).unwrap_or(libc_errno::EIO),
+            Self::Corrupt(_) => libc_errno::EUCLEAN,
+            Self::Refused(_) | Self::InvalidArgument(_) => libc_errno::EINVAL,
+            Self::Unsupported(_) => libc_errno::EOPNOTSUPP,
+            Self::NotFound => libc_errno::ENOENT,
+            Self::NotADirectory => libc_errno::ENOTDIR,
+            Self::IsADirectory => libc_errno::EISDIR,
+            Self::TooManySymlinks => libc_errno::ELOOP,
+            Self::NameTooLong => libc_errno::ENAMETOOLONG,
+            Self::NoAttribute => libc_errno::ENODATA,
+            Self::NoKey { .. } => libc_errno::ENOKEY,
+        }
+    }
+}
+
+impl From<SuperblockRejected> for Error {
+    fn from(rejected: SuperblockRejected) -> Self {
+        match rejected {
+            SuperblockRejected::Corrupt(error) => Self::Corrupt(error.into()),
+            other => Self::Refused(other),
+        }
+    }
+}
+
+impl From<fourscore_journal::Error> for Error {
+    fn from(error: fourscore_journal::Error) -> Self {
+        match error {
+            fourscore_journal::Error::Corrupt(error) => Self::Corrupt(error.into()),
+            fourscore_journal::Error::Io { .. } | fourscore_journal::Error::Overlay(_) => {
+                Self::Io(io::Error::other(error))
+            }
+        }
+    }
+}
+
+/// Linux's numbers, on every host: an image server may run elsewhere.
+mod libc_errno {
+    pub(super) const ENOENT: i32 = 2;
+    pub(super) const EIO: i32 = 5;
+    pub(super) const ENOTDIR: i32 = 20;
+    pub(super) const EISDIR: i32 = 21;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const ENAMETOOLONG: i32 = 36;
+    pub(super) const ELOOP: i32 = 40;
+    pub(super) const ENODATA: i32 = 61;
+    pub(super) const EOPNOTSUPP: i32 = 95;
+    pub(super) const EUCLEAN: i32 = 117;
+    pub(super) const ENOKEY: i32 = 126;
+}

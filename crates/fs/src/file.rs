@@ -1,0 +1,359 @@
+//! **Purpose.** Reading the bytes of a file, and asking where they lie.
+//!
+//! **Model.** A read is cut into runs of blocks that go on without a gap on disk; each run is one
+//! device read into the caller's own buffers. Holes and unwritten extents are filled with zeroes.
+//! Bytes at and behind the file's size are never shown, whatever blocks lie there.
+//!
+//! **Locking.** None: see the module [`map`](crate::map). No cache line is written that another
+//! thread reads.
+
+use std::io::IoSliceMut;
+use std::ops::ControlFlow;
+
+use fourscore_ondisk::extent::{Extent, LOGICAL_END};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
+use fourscore_sync::epoch::{self, Guard};
+
+use crate::inode::{CachedInode, Layout};
+use crate::map::Target;
+use crate::{Error, FileType, Fs, Result};
+
+/// Slices handed to the device in one call; a read into more is cut.
+const SLICES: usize = 16;
+
+/// What [`Fs::seek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that may hold data: `SEEK_DATA`.
+    Data,
+    /// The next byte that belongs to a hole; the end of the file counts as one: `SEEK_HOLE`.
+    Hole,
+}
+
+impl Fs {
+    /// Reads from a regular file at `offset` (bytes) into `buf`, as much as there is. Returns the
+    /// number of bytes read, less than the buffer only at the end of the file.
+    ///
+    /// # Errors
+    /// `IsADirectory`; `InvalidArgument` for what is neither a file nor a directory; `NoKey` for
+    /// an encrypted file.
+    pub fn read_at(&self, inode: InodeNr, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_vectored_at(inode, &mut [IoSliceMut::new(buf)], offset)
+    }
+
+    /// Reads like [`Fs::read_at`] into several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As [`Fs::read_at`].
+    pub fn read_vectored_at(
+        &self,
+        inode: InodeNr,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        let guard = epoch::pin();
+        let inode = self.inode(inode, &guard)?;
+        match inode.file_type() {
+            FileType::Regular => self.read_content(inode, bufs, offset, &guard),
+            FileType::Directory => Err(Error::IsADirectory),
+            _ => Err(Error::InvalidArgument("not a regular file")),
+        }
+    }
+
+    /// Reads the content of a file as its user sees it.
+    pub(crate) fn read_content(
+        &self,
+        inode: &CachedInode,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+        guard: &Guard,
+    ) -> Result<usize> {
+        if inode.is_encrypted() {
+            return Err(Error::NoKey { inode: inode.nr() });
+        }
+        self.read_stored(inode, bufs, offset, guard)
+    }
+
+    /// Reads the content of anything that has one as it is stored: files, long symbolic links,
+    /// the values of EA inodes.
+    pub(crate) fn read_stored(
+        &self,
+        inode: &CachedInode,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+        guard: &Guard,
+    ) -> Result<usize> {
+        let asked: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let mut left = asked.min(inode.size_bytes().saturating_sub(offset));
+        let mut out = Scatter::new(bufs);
+        if inode.layout() == Layout::Inline {
+            let content = self.inline_content(inode, guard)?;
+            out.copy_from(&content, offset, left);
+            return Ok(out.filled);
+        }
+        let mut at = offset;
+        while left > 0 {
+            let run = self.byte_run(inode, at, left, guard)?;
+            match run.device_offset {
+                None => out.zero(run.len_bytes),
+                Some(from) => out.read(run.len_bytes, from, |slices, from| {
+                    self.device().read_vectored_at(slices, from)
+                })?,
+            }
+            at += run.len_bytes;
+            left -= run.len_bytes;
+        }
+        Ok(out.filled)
+    }
+
+    /// The longest run of at most `limit` bytes from byte `at` on that is one piece on disk, or
+    /// one hole. Never empty for a `limit` above 0.
+    fn byte_run(&self, inode: &CachedInode, at: u64, limit: u64, guard: &Guard) -> Result<ByteRun> {
+        let block_size = self.geometry().block_size();
+        let block_bytes = block_size.bytes() as u64;
+        let Ok(first) = u32::try_from(at / block_bytes) else {
+            // Behind the last block a file can have there is nothing but hole.
+            return Ok(ByteRun {
+                len_bytes: limit,
+                device_offset: None,
+            });
+        };
+        let inside_block = at % block_bytes;
+        let mut mapping = self.map(inode, LogicalBlock(first), guard)?;
+        let target = mapping.target;
+        let mut blocks = u64::from(mapping.blocks);
+        while blocks * block_bytes - inside_block < limit && mapping.end() < LOGICAL_END {
+            mapping = self.map(inode, mapping.end(), guard)?;
+            if !continues(target, blocks, mapping.target) {
+                break;
+            }
+            blocks += u64::from(mapping.blocks);
+        }
+        let reached = (blocks * block_bytes - inside_block).min(limit);
+        Ok(match target {
+            Target::Written(physical) => ByteRun {
+                len_bytes: reached,
+                device_offset: Some(block_size.offset(physical).saturating_add(inside_block)),
+            },
+            // The last hole has no end: a file may be larger than what its blocks can number.
+            _ if mapping.end() == LOGICAL_END => ByteRun {
+                len_bytes: limit,
+                device_offset: None,
+            },
+            _ => ByteRun {
+                len_bytes: reached,
+                device_offset: None,
+            },
+        })
+    }
+
+    /// Calls `visit` for each extent of a file from logical block `from` on, in order, holes left
+    /// out, blocks behind the file's size included. Extents are reported as they are on disk; the
+    /// runs of a block map are reported as extents. Inline data has none.
+    ///
+    /// # Errors
+    /// What reading the map meets.
+    pub fn for_each_extent(
+        &self,
+        inode: InodeNr,
+        from: LogicalBlock,
+        mut visit: impl FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let guard = epoch::pin();
+        let inode = self.inode(inode, &guard)?;
+        let limit = self.geometry().blocks().0;
+        let (mut at, mut found) = (from, 0_u64);
+        while at < LOGICAL_END {
+            let mapping = self.map(inode, at, &guard)?;
+            at = mapping.end();
+            let Some(extent) = mapping.extent() else {
+                continue;
+            };
+            found += u64::from(extent.blocks);
+            if found > limit {
+                let error = RelationError::TooManyBlocks { found, limit };
+                return Err(Corrupt::from(error).in_inode(inode.nr()).into());
+            }
+            if visit(extent).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The extents of a file, as [`Fs::for_each_extent`] reports them.
+    ///
+    /// # Errors
+    /// What reading the map meets.
+    pub fn extents(&self, inode: InodeNr) -> Result<Vec<Extent>> {
+        let mut extents = Vec::new();
+        self.for_each_extent(inode, LogicalBlock(0), |extent| {
+            extents.push(extent);
+            ControlFlow::Continue(())
+        })?;
+        Ok(extents)
+    }
+
+    /// The first byte at or behind `offset` that is data, or hole, inside the file's size. Unwritten
+    /// blocks count as holes, as they do for the kernel while nothing is cached. `None` if there
+    /// is no such byte, or `offset` is not in the file: `ENXIO`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for anything but a regular file.
+    pub fn seek(&self, inode: InodeNr, offset: u64, what: Seek) -> Result<Option<u64>> {
+        let guard = epoch::pin();
+        let inode = self.inode(inode, &guard)?;
+        if inode.file_type() != FileType::Regular {
+            return Err(Error::InvalidArgument("not a regular file"));
+        }
+        let size_bytes = inode.size_bytes();
+        if offset >= size_bytes {
+            return Ok(None);
+        }
+        let mut at = offset;
+        if inode.layout() != Layout::Inline {
+            while at < size_bytes {
+                let run = self.byte_run(inode, at, size_bytes - at, &guard)?;
+                let found = if run.device_offset.is_some() {
+                    Seek::Data
+                } else {
+                    Seek::Hole
+                };
+                if found == what {
+                    return Ok(Some(at));
+                }
+                at += run.len_bytes;
+            }
+        } else if what == Seek::Data {
+            return Ok(Some(offset));
+        }
+        Ok((what == Seek::Hole).then_some(size_bytes))
+    }
+}
+
+/// Whether a run that began with `first` and has `blocks` goes on with `next`.
+fn continues(first: Target, blocks: u64, next: Target) -> bool {
+    match (first, next) {
+        (Target::Written(first), Target::Written(next)) => next.0 == first.0.saturating_add(blocks),
+        (Target::Written(_), _) | (_, Target::Written(_)) => false,
+        _ => true,
+    }
+}
+
+/// Bytes of a file that are one piece on the device, or one hole.
+struct ByteRun {
+    len_bytes: u64,
+    device_offset: Option<u64>,
+}
+
+/// The caller's buffers, filled from the front.
+struct Scatter<'a, 'b> {
+    bufs: &'a mut [IoSliceMut<'b>],
+    /// The buffer to fill next, and how much of it is filled.
+    next: usize,
+    used: usize,
+    filled: usize,
+}
+
+impl<'a, 'b> Scatter<'a, 'b> {
+    fn new(bufs: &'a mut [IoSliceMut<'b>]) -> Self {
+        Self {
+            bufs,
+            next: 0,
+            used: 0,
+            filled: 0,
+        }
+    }
+
+    /// Hands the next free bytes, at most `limit` of one buffer, to `fill`.
+    fn with_next(&mut self, limit: u64, fill: impl FnOnce(&mut [u8])) -> u64 {
+        while let Some(buf) = self.bufs.get_mut(self.next) {
+            let room = buf.get_mut(self.used..).unwrap_or_default();
+            if room.is_empty() {
+                self.next += 1;
+                self.used = 0;
+                continue;
+            }
+            let len = usize::try_from(limit).unwrap_or(usize::MAX).min(room.len());
+            fill(&mut room[..len]);
+            self.used += len;
+            self.filled += len;
+            return len as u64;
+        }
+        0
+    }
+
+    fn zero(&mut self, mut len_bytes: u64) {
+        while len_bytes > 0 {
+            let done = self.with_next(len_bytes, |room| room.fill(0));
+            if done == 0 {
+                break;
+            }
+            len_bytes -= done;
+        }
+    }
+
+    /// Copies `len_bytes` of `content` from byte `offset` on; what is not there becomes zeroes.
+    fn copy_from(&mut self, content: &[u8], offset: u64, len_bytes: u64) {
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        let mut rest = content.get(offset..).unwrap_or_default();
+        let mut left = len_bytes;
+        while left > 0 && !rest.is_empty() {
+            let mut copied = 0;
+            let limit = left.min(rest.len() as u64);
+            let done = self.with_next(limit, |room| {
+                copied = room.len();
+                room.copy_from_slice(&rest[..copied]);
+            });
+            if done == 0 {
+                return;
+            }
+            rest = &rest[copied..];
+            left -= done;
+        }
+        self.zero(left);
+    }
+
+    /// Fills `len_bytes` with as few calls of `read` as there are groups of [`SLICES`] buffers.
+    fn read(
+        &mut self,
+        mut len_bytes: u64,
+        mut from: u64,
+        mut read: impl FnMut(&mut [IoSliceMut<'_>], u64) -> std::io::Result<()>,
+    ) -> Result<()> {
+        while len_bytes > 0 {
+            let mut slices: [IoSliceMut<'_>; SLICES] =
+                std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            let (mut count, mut gathered) = (0, 0_u64);
+            let (mut next, mut used) = (self.next, self.used);
+            for buf in self.bufs.iter_mut().skip(self.next) {
+                if count == SLICES || gathered == len_bytes {
+                    break;
+                }
+                let room = buf.get_mut(used..).unwrap_or_default();
+                let want = usize::try_from(len_bytes - gathered).unwrap_or(usize::MAX);
+                let len = want.min(room.len());
+                if len == room.len() {
+                    (next, used) = (next + 1, 0);
+                } else {
+                    used += len;
+                }
+                if len > 0 {
+                    slices[count] = IoSliceMut::new(&mut room[..len]);
+                    count += 1;
+                    gathered += len as u64;
+                }
+            }
+            if gathered == 0 {
+                break;
+            }
+            read(&mut slices[..count], from)?;
+            (self.next, self.used) = (next, used);
+            self.filled += usize::try_from(gathered).unwrap_or(usize::MAX);
+            from += gathered;
+            len_bytes -= gathered;
+        }
+        Ok(())
+    }
+}

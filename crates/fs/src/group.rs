@@ -1,0 +1,249 @@
+//! **Purpose.** Group descriptors, bitmaps and the blocks of inode tables.
+//!
+//! **Model.** Descriptors are decoded and verified when they are asked for: one costs less than
+//! the cache entry it would take, and a file system of 15 TiB has 120 000. Bitmaps of groups that
+//! were never used (`BLOCK_UNINIT`, `INODE_UNINIT`) do not exist on disk; they are made up from
+//! the geometry.
+//!
+//! **Locking.** None.
+
+use fourscore_ondisk::group::{GroupDesc, GroupFlags};
+use fourscore_ondisk::superblock::MetadataChecksum;
+use fourscore_ondisk::{BlockCount, Corrupt, GroupNr, PhysBlock};
+use fourscore_sync::epoch::{self, Guard};
+
+use crate::{Error, Fs, Result};
+
+/// Blocks of an inode table read together, as in Linux (`inode_readahead_blks`).
+const INODE_READAHEAD_BLOCKS: u32 = 32;
+
+/// A bitmap of a group: bit i of byte i / 8 tells whether cluster or inode i is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bitmap {
+    bytes: Box<[u8]>,
+    bits: u32,
+}
+
+impl Bitmap {
+    fn new(bytes: &[u8], bits: u32) -> Self {
+        Self {
+            bytes: bytes.into(),
+            bits,
+        }
+    }
+
+    /// How many clusters or inodes the group has.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.bits
+    }
+
+    /// Whether the group has none, which no valid group does.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bits == 0
+    }
+
+    /// Whether number `bit` is in use; what is behind the end counts as used.
+    #[must_use]
+    pub fn is_used(&self, bit: u32) -> bool {
+        let byte = self.bytes.get(bit as usize / 8).copied().unwrap_or(0xff);
+        bit >= self.bits || byte >> (bit % 8) & 1 == 1
+    }
+
+    /// How many are free.
+    #[must_use]
+    pub fn free(&self) -> u32 {
+        self.free_runs().map(|run| run.end - run.start).sum()
+    }
+
+    /// The runs of free ones, in order.
+    pub fn free_runs(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let start = self.next(at, Bit::Free)?;
+            let end = self.next(start, Bit::Used).unwrap_or(self.bits);
+            at = end;
+            Some(start..end)
+        })
+    }
+
+    /// The first bit at or behind `from` that is as asked; whole words at a time.
+    fn next(&self, from: u32, want: Bit) -> Option<u32> {
+        let invert = match want {
+            Bit::Free => u64::MAX,
+            Bit::Used => 0,
+        };
+        let mut at = from;
+        while at < self.bits {
+            let start = (at / 64) as usize * 8;
+            let mut word = [0xff; 8];
+            let rest = self.bytes.get(start..).unwrap_or_default();
+            let there = rest.len().min(8);
+            word[..there].copy_from_slice(&rest[..there]);
+            let matching = (u64::from_le_bytes(word) ^ invert) >> (at % 64);
+            if matching != 0 {
+                return Some(at + matching.trailing_zeros()).filter(|&bit| bit < self.bits);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Bit {
+    Free,
+    Used,
+}
+
+impl Fs {
+    /// The descriptor of a group.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a group the file system does not have; `Corrupt` for a descriptor
+    /// whose checksum or content is wrong.
+    pub fn group(&self, group: GroupNr) -> Result<GroupDesc> {
+        let no_group = Error::InvalidArgument("no such block group");
+        let place = self.geometry().desc_place(group).ok_or(no_group)?;
+        let guard = epoch::pin();
+        let block = self.unchecked_metadata(place.block, &guard)?;
+        let bytes = block.get(place.offset_bytes..).unwrap_or_default();
+        let desc = GroupDesc::parse(bytes, group, self.superblock());
+        Ok(desc.map_err(|error| Corrupt::from(error).in_group(group).in_block(place.block))?)
+    }
+
+    /// Which clusters of a group are in use.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bitmap's checksum is wrong.
+    pub fn block_bitmap(&self, group: GroupNr) -> Result<Bitmap> {
+        let desc = self.group(group)?;
+        let bits = self.geometry().group_clusters(group);
+        if self.has_uninit_groups() && desc.flags().contains(GroupFlags::BLOCK_UNINIT) {
+            return self.unused_block_bitmap(group, bits);
+        }
+        let guard = epoch::pin();
+        let bytes = self.unchecked_metadata(desc.block_bitmap(), &guard)?;
+        desc.verify_block_bitmap(bytes, self.superblock())
+            .map_err(|error| {
+                Corrupt::from(error)
+                    .in_group(group)
+                    .in_block(desc.block_bitmap())
+            })?;
+        Ok(Bitmap::new(bytes, bits))
+    }
+
+    /// Which inodes of a group are in use.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bitmap's checksum is wrong.
+    pub fn inode_bitmap(&self, group: GroupNr) -> Result<Bitmap> {
+        let desc = self.group(group)?;
+        let bits = self.geometry().inodes_per_group();
+        if self.has_uninit_groups() && desc.flags().contains(GroupFlags::INODE_UNINIT) {
+            let bytes = vec![0; self.geometry().block_size().bytes()];
+            return Ok(Bitmap::new(&bytes, bits));
+        }
+        let guard = epoch::pin();
+        let bytes = self.unchecked_metadata(desc.inode_bitmap(), &guard)?;
+        desc.verify_inode_bitmap(bytes, self.superblock())
+            .map_err(|error| {
+                Corrupt::from(error)
+                    .in_group(group)
+                    .in_block(desc.inode_bitmap())
+            })?;
+        Ok(Bitmap::new(bytes, bits))
+    }
+
+    /// Whether descriptors have checksums; only then do the flags for unused groups count.
+    fn has_uninit_groups(&self) -> bool {
+        self.superblock().metadata_checksum() != MetadataChecksum::None
+    }
+
+    /// The bitmap of a group in which nothing but its own metadata is in use: what lies at its
+    /// start, and the bitmaps and table of any group of its flex group that are placed in it.
+    fn unused_block_bitmap(&self, group: GroupNr, bits: u32) -> Result<Bitmap> {
+        let geometry = self.geometry();
+        let mut bytes = vec![0; geometry.block_size().bytes()];
+        let mut mark = |first: PhysBlock, count: u32| {
+            for block in first.0..first.0.saturating_add(count.into()) {
+                if let Some((owner, offset)) = geometry.block_group(PhysBlock(block))
+                    && owner == group
+                    && let Some(byte) = bytes.get_mut(offset.0 as usize / 8)
+                {
+                    *byte |= 1 << (offset.0 % 8);
+                }
+            }
+        };
+        mark(
+            geometry.group_first_block(group),
+            geometry.base_meta_blocks(group),
+        );
+        let flex = self.superblock().groups_per_flex().max(1);
+        let first = group.0 / flex * flex;
+        for member in first..first.saturating_add(flex).min(geometry.groups()) {
+            let desc = self.group(GroupNr(member))?;
+            mark(desc.block_bitmap(), 1);
+            mark(desc.inode_bitmap(), 1);
+            mark(desc.inode_table(), geometry.inode_table_blocks());
+        }
+        Ok(Bitmap {
+            bytes: bytes.into(),
+            bits,
+        })
+    }
+
+    /// A block of the inode table of the group `desc` describes. When it is not in memory, the
+    /// blocks around it that belong to the used part of the table are read with it.
+    pub(crate) fn inode_table_block<'g>(
+        &self,
+        desc: &GroupDesc,
+        block: PhysBlock,
+        guard: &'g Guard,
+    ) -> Result<&'g [u8]> {
+        if let Some(buffer) = self.buffers.cached(block, guard) {
+            return Ok(buffer.bytes(guard));
+        }
+        let geometry = self.geometry();
+        let unused = if self.has_uninit_groups() {
+            desc.itable_unused()
+        } else {
+            0
+        };
+        let used = geometry.inodes_per_group().saturating_sub(unused);
+        let used_blocks = used.div_ceil(geometry.inodes_per_block());
+        let offset = block.0.saturating_sub(desc.inode_table().0);
+        let start = offset - offset % u64::from(INODE_READAHEAD_BLOCKS);
+        let end = (start + u64::from(INODE_READAHEAD_BLOCKS)).min(used_blocks.into());
+        if offset < end {
+            let first = PhysBlock(desc.inode_table().0 + start);
+            self.buffers.read_ahead(first, BlockCount(end - start));
+        }
+        self.unchecked_metadata(block, guard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_runs_follow_the_bits_and_stop_at_the_end() {
+        let mut bytes = vec![0xff; 32];
+        bytes[0] = 0b1110_0111; // 3, 4 free
+        bytes[8] = 0; // 64..72 free
+        bytes[12] = 0b0000_1111; // 100..104 free, cut at 102
+        let bitmap = Bitmap::new(&bytes, 102);
+        let runs: Vec<_> = bitmap.free_runs().collect();
+        assert_eq!(runs, [3..5, 64..72, 100..102]);
+        assert_eq!(bitmap.free(), 12);
+        assert!(bitmap.is_used(102) && bitmap.is_used(u32::MAX));
+    }
+
+    #[test]
+    fn a_bitmap_shorter_than_its_bits_counts_as_used() {
+        let bitmap = Bitmap::new(&[0], 64);
+        assert_eq!(bitmap.free_runs().collect::<Vec<_>>(), [0..8]);
+    }
+}

@@ -1,0 +1,165 @@
+//! **Purpose.** Finding a name in a hashed directory.
+//!
+//! **Model.** The hash of the name picks one entry in each index block from the root down to a
+//! leaf. Names with equal hashes may go on in the next leaf; whether they do is told by the low
+//! bit of that leaf's hash, so the path is kept and moved one leaf to the right while it is set.
+//!
+//! **Invariants.** The path only moves to the right, and no more leaves are visited than the
+//! directory has blocks, whatever the index says.
+//!
+//! **Locking.** None.
+
+use fourscore_ondisk::dirent::DirFormat;
+use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
+use fourscore_ondisk::htree::{self, Index};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
+use fourscore_sync::epoch::Guard;
+
+use crate::dir::DirBlock;
+use crate::inode::CachedInode;
+use crate::map::Target;
+use crate::names::Names;
+use crate::{Fs, Result};
+
+/// Index blocks on the way to a leaf: the root and at most two levels below.
+const MAX_LEVELS: usize = 3;
+
+/// The index blocks on the way to a leaf, each with the entry taken.
+struct IndexPath<'g> {
+    steps: [Option<(Index<'g>, usize)>; MAX_LEVELS],
+    levels: usize,
+}
+
+impl IndexPath<'_> {
+    /// The leaf the path leads to.
+    fn leaf(&self) -> Option<LogicalBlock> {
+        let (index, position) = self.steps.get(self.levels.checked_sub(1)?)?.as_ref()?;
+        index.block(*position)
+    }
+}
+
+impl Fs {
+    /// The inode of `name` in the indexed directory `dir`, or `None` if it is not there.
+    pub(crate) fn search_index(
+        &self,
+        dir: &CachedInode,
+        names: &Names,
+        name: &[u8],
+        guard: &Guard,
+    ) -> Result<Option<InodeNr>> {
+        let format = self.dir_format(dir);
+        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        if name == b".." {
+            let dots = format
+                .dots(root)
+                .map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+            return Ok(Some(dots.parent));
+        }
+        let info = htree::root_info(root).map_err(place)?;
+        let Some(hasher) = self.hasher(info.algorithm) else {
+            return Ok(None);
+        };
+        let hash = hasher.hash(&names.hashed_form(name)).hash;
+
+        let mut path = IndexPath {
+            steps: [None; MAX_LEVELS],
+            levels: usize::from(info.indirect_levels) + 1,
+        };
+        let top = Index::root(root).map_err(place)?;
+        path.steps[0] = Some((top, top.search(hash)));
+        self.descend(dir, &format, &mut path, 0, hash, guard)?;
+        for _ in 0..self.dir_end(dir)?.0 {
+            let Some(leaf) = path.leaf() else {
+                return Ok(None);
+            };
+            let bytes = self.indexed_block(dir, &format, leaf, DirBlock::Leaf, guard)?;
+            for entry in format.entries(bytes) {
+                let entry = entry.map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+                if names.matches(entry.name, name) {
+                    return Ok(Some(entry.inode));
+                }
+            }
+            if !self.move_right(dir, &format, &mut path, hash, guard)? {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Fills the steps of `path` below `level` with the entries responsible for `hash`.
+    fn descend<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        path: &mut IndexPath<'g>,
+        level: usize,
+        hash: u32,
+        guard: &'g Guard,
+    ) -> Result<()> {
+        for below in level + 1..path.levels.min(MAX_LEVELS) {
+            let block = path.steps[below - 1].and_then(|(index, position)| index.block(position));
+            let Some(block) = block else { return Ok(()) };
+            let bytes = self.indexed_block(dir, format, block, DirBlock::Node, guard)?;
+            let index = Index::node(bytes).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+            path.steps[below] = Some((index, index.search(hash)));
+        }
+        Ok(())
+    }
+
+    /// Moves the path to the next leaf if names with `hash` may go on there.
+    fn move_right<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        path: &mut IndexPath<'g>,
+        hash: u32,
+        guard: &'g Guard,
+    ) -> Result<bool> {
+        for level in (0..path.levels.min(MAX_LEVELS)).rev() {
+            let Some((index, position)) = path.steps[level] else {
+                return Ok(false);
+            };
+            let next = position + 1;
+            if next >= index.len() {
+                continue;
+            }
+            if !index.continues(next, hash) {
+                return Ok(false);
+            }
+            path.steps[level] = Some((index, next));
+            // Below, the lowest hash is where it goes on.
+            self.descend(dir, format, path, level, 0, guard)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Reads block `at` of an indexed directory, which its index says is `what`.
+    fn indexed_block<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        at: LogicalBlock,
+        what: DirBlock,
+        guard: &'g Guard,
+    ) -> Result<&'g [u8]> {
+        match self.map(dir, at, guard)?.target {
+            Target::Written(block) => self.check_dir_block(dir, format, block, what, guard),
+            Target::Hole | Target::Unwritten(_) => {
+                let error = RelationError::DirectoryHole { found: at };
+                Err(Corrupt::from(error).in_inode(dir.nr()).into())
+            }
+        }
+    }
+
+    /// The hash function of a directory; `None` for the one that needs an encryption key.
+    fn hasher(&self, algorithm: HashAlgorithm) -> Option<NameHasher> {
+        NameHasher::seeded(
+            algorithm,
+            self.superblock().hash_sign(),
+            self.superblock().hash_seed(),
+        )
+    }
+}

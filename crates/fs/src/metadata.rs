@@ -1,0 +1,57 @@
+//! **Purpose.** Metadata blocks through the buffer cache, checked for what they are used as.
+//!
+//! **Model.** A caller names a block, the structure it expects and the inode it belongs to, and
+//! gives the check. The check runs when these bytes have not passed it before for that structure
+//! and that inode. The bytes live as long as the caller's guard.
+//!
+//! **Locking.** None on a hit; see `fourscore_block::buffer_cache` for a miss.
+
+use std::ops::Range;
+
+use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
+use fourscore_sync::epoch::Guard;
+
+use crate::{Fs, Result};
+
+impl Fs {
+    /// The bytes of `block`, which `check` has accepted as `structure` of `owner`.
+    pub(crate) fn metadata<'g>(
+        &self,
+        block: PhysBlock,
+        structure: Structure,
+        owner: InodeNr,
+        guard: &'g Guard,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+    ) -> Result<&'g [u8]> {
+        let buffer = self.buffer(block, guard)?;
+        let tag = VerifiedAs::new(structure, owner);
+        Ok(buffer.verified(tag, guard, |bytes| {
+            check(bytes).map_err(|e| e.in_block(block))
+        })?)
+    }
+
+    /// The bytes of a block whose parts are checked one by one: descriptors, inodes.
+    pub(crate) fn unchecked_metadata<'g>(
+        &self,
+        block: PhysBlock,
+        guard: &'g Guard,
+    ) -> Result<&'g [u8]> {
+        Ok(self.buffer(block, guard)?.bytes(guard))
+    }
+
+    fn buffer<'g>(&self, block: PhysBlock, guard: &'g Guard) -> Result<&'g Buffer> {
+        loop {
+            if let Some(buffer) = self.buffers.cached(block, guard) {
+                return Ok(buffer);
+            }
+            // In the cache afterwards, unless the cache is so short of room that it left again.
+            self.buffers.load(block)?;
+        }
+    }
+
+    /// The blocks that anything on disk may point to.
+    pub(crate) fn data_blocks(&self) -> Range<PhysBlock> {
+        self.geometry().first_data_block()..PhysBlock(self.geometry().blocks().0)
+    }
+}

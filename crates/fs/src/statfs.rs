@@ -1,0 +1,79 @@
+//! **Purpose.** How full the file system is.
+//!
+//! **Model.** The counters of the superblock are only written now and then; the truth is the sum
+//! over the group descriptors, which is what the kernel computes at each mount.
+
+use fourscore_ondisk::features::Compat;
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::{GroupNr, InodeNr};
+use fourscore_sync::epoch;
+
+use crate::{Fs, Result};
+
+/// How full a file system is, in blocks and inodes: what `statfs` of a mount says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// The block size in bytes.
+    pub block_bytes: usize,
+    /// Blocks for users: all but the overhead of metadata and journal.
+    pub blocks: u64,
+    /// Blocks that are free.
+    pub free_blocks: u64,
+    /// Blocks that are free for anyone but root.
+    pub available_blocks: u64,
+    /// Inodes.
+    pub inodes: u32,
+    /// Inodes that are free.
+    pub free_inodes: u32,
+    /// The longest name in bytes.
+    pub max_name_bytes: usize,
+}
+
+impl Fs {
+    /// How full the file system is. Reads every group descriptor.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn statfs(&self) -> Result<StatFs> {
+        let geometry = self.geometry();
+        let (mut free_clusters, mut free_inodes) = (0_u64, 0_u32);
+        for group in 0..geometry.groups() {
+            let desc = self.group(GroupNr(group))?;
+            free_clusters = free_clusters.saturating_add(desc.free_clusters().into());
+            free_inodes = free_inodes.saturating_add(desc.free_inodes());
+        }
+        let free_blocks = free_clusters << geometry.blocks_per_cluster_log();
+        let reserved = self.superblock.reserved_blocks().0;
+        Ok(StatFs {
+            block_bytes: geometry.block_size().bytes(),
+            blocks: geometry.blocks().0.saturating_sub(self.overhead_blocks()?),
+            free_blocks,
+            available_blocks: free_blocks.saturating_sub(reserved),
+            inodes: geometry.inodes(),
+            free_inodes,
+            max_name_bytes: fourscore_ondisk::dirent::MAX_NAME_BYTES,
+        })
+    }
+
+    /// Blocks that never hold data of users: metadata of the groups, and an internal journal.
+    fn overhead_blocks(&self) -> Result<u64> {
+        let stored = u64::from(self.superblock.overhead_clusters());
+        if stored != 0 {
+            return Ok(stored << self.geometry().blocks_per_cluster_log());
+        }
+        let mut blocks = self.geometry().overhead_blocks().0;
+        if self
+            .superblock
+            .features()
+            .compat
+            .contains(Compat::HAS_JOURNAL)
+        {
+            let guard = epoch::pin();
+            let journal = self.inode(InodeNr::JOURNAL, &guard)?;
+            if journal.file_type() == FileType::Regular {
+                blocks += journal.size_bytes() >> self.geometry().block_size().bits();
+            }
+        }
+        Ok(blocks)
+    }
+}

@@ -1,0 +1,99 @@
+//! **Purpose.** What can be wrong between structures that are each sound by themselves: a directory
+//! with a hole, a value whose inode says another length, a device shorter than its file system.
+//!
+//! The parsers cannot see these; the layer that follows pointers can.
+
+use std::ops::Range;
+
+use crate::types::{InodeNr, LogicalBlock, PhysBlock};
+
+/// A contradiction between two structures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RelationError {
+    /// The device ends before the file system does.
+    #[error(
+        "the device has {found_bytes} bytes, the file system needs {expected_bytes} (truncated?)"
+    )]
+    DeviceSize {
+        /// Bytes of the device.
+        found_bytes: u64,
+        /// Bytes of the file system.
+        expected_bytes: u64,
+    },
+    /// The journal must be replayed, and there is none.
+    #[error("superblock: needs recovery, but there is no journal")]
+    NoJournal,
+    /// A file, directory or link claims more blocks than there are.
+    #[error("maps {found} blocks, the file system has {limit}")]
+    TooManyBlocks {
+        /// Blocks mapped so far.
+        found: u64,
+        /// Blocks of the file system.
+        limit: u64,
+    },
+    /// A directory with more blocks than the file system.
+    #[error("directory: i_size is {found_bytes}, the file system has {limit} blocks")]
+    DirectorySize {
+        /// `i_size` in bytes.
+        found_bytes: u64,
+        /// Blocks of the file system.
+        limit: u64,
+    },
+    /// A directory block that is not there.
+    #[error("directory: block {found} is a hole")]
+    DirectoryHole {
+        /// The block of the directory.
+        found: LogicalBlock,
+    },
+    /// A directory that is met twice on the way down from the root.
+    #[error("directory: has a second parent, inode {found}")]
+    DirectoryLoop {
+        /// The parent it was met in the second time.
+        found: InodeNr,
+    },
+    /// A symbolic link whose target is empty, or longer than a block.
+    #[error("symbolic link: i_size is {found_bytes}, expected 1 to {most}")]
+    SymlinkSize {
+        /// `i_size` in bytes.
+        found_bytes: u64,
+        /// The longest target.
+        most: usize,
+    },
+    /// An xattr block outside the file system.
+    #[error("i_file_acl: block {found} is not in {}..{}", blocks.start, blocks.end)]
+    XattrBlock {
+        /// `i_file_acl`.
+        found: PhysBlock,
+        /// The blocks of the file system.
+        blocks: Range<PhysBlock>,
+    },
+    /// An attribute's value is in an inode that is not one for values.
+    #[error("holds the value of an attribute, but i_flags has no EA_INODE_FL")]
+    NotAnEaInode,
+    /// The inode with an attribute's value has another size than the entry says.
+    #[error("value of an attribute: i_size is {found}, expected {entry} and at most {most}")]
+    EaInodeSize {
+        /// `i_size` in bytes.
+        found: u64,
+        /// `e_value_size` of the entry.
+        entry: u32,
+        /// The longest value.
+        most: usize,
+    },
+    /// The inode with an attribute's value has another hash than its content.
+    #[error("value of an attribute: hash is {found:#010x}, expected {expected:#010x}")]
+    EaInodeHash {
+        /// The hash in the inode.
+        found: u32,
+        /// The hash of the content.
+        expected: u32,
+    },
+    /// Inline data is longer than the room for it.
+    #[error("inline data: i_size is {found_bytes}, stored are {stored}")]
+    InlineSize {
+        /// `i_size` in bytes.
+        found_bytes: u64,
+        /// Bytes stored in the inode.
+        stored: usize,
+    },
+}
