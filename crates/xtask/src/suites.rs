@@ -87,19 +87,33 @@ pub(crate) fn model(workspace: &Workspace) -> Result<()> {
     run_command(cargo(workspace).args(["test", "--workspace", "--", "model"]))
 }
 
-/// The tests of every crate that has the feature, built with it.
+/// The library's tests of every crate that has the feature, built with it, and the integration
+/// test named after the feature. Other integration tests are left to the ordinary build: they drive
+/// whole images, where nothing is counted and shuttle's scheduler is not at home.
 pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
     let name = feature.name();
     for manifest in workspace.manifests()? {
-        if manifest.has_feature(name) {
-            run_command(cargo(workspace).args([
-                "test",
-                "--package",
-                manifest.name(),
-                "--features",
-                name,
-            ]))?;
+        if !manifest.has_feature(name) {
+            continue;
         }
+        let mut command = cargo(workspace);
+        command.args([
+            "test",
+            "--lib",
+            "--package",
+            manifest.name(),
+            "--features",
+            name,
+        ]);
+        if manifest
+            .path
+            .with_file_name("tests")
+            .join(format!("{name}.rs"))
+            .is_file()
+        {
+            command.args(["--test", name]);
+        }
+        run_command(&mut command)?;
     }
     Ok(())
 }

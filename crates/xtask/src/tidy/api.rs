@@ -13,6 +13,7 @@ const ASSERTIONS: &[&str] = &[
     ".expect(",
     ".expect_err(",
     "proptest!",
+    "model::check",
     "shuttle::check",
     "loom::model",
 ];
