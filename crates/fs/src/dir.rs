@@ -13,15 +13,12 @@
 //! **Invariants.** Work is bounded by the size of the file system: a directory with more blocks
 //! than the file system, or with a hole, is `Corrupt`; a search visits each leaf at most once.
 //!
-//! **Locking.** None. Names found in the records of a fast commit come first, see
-//! [`fast_commit`](crate::fast_commit).
+//! **Locking.** None.
 
 use std::ops::ControlFlow;
 
 use fourscore_block::Structure;
-use fourscore_ondisk::dirent::{
-    DirFormat, DirentError, Entry, EntryType, MAX_NAME_BYTES, NameForm, TypeByte,
-};
+use fourscore_ondisk::dirent::{DirFormat, Entry, EntryType, MAX_NAME_BYTES, NameForm, TypeByte};
 use fourscore_ondisk::features::{Compat, Incompat};
 use fourscore_ondisk::htree::IndexLevels;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
@@ -31,7 +28,6 @@ use fourscore_sync::epoch::{self, Guard};
 
 use crate::inode::{CachedInode, Layout};
 use crate::map::Target;
-use crate::names::Names;
 use crate::{Error, Fs, Result};
 
 /// Blocks of a directory read together when it is listed.
@@ -71,6 +67,17 @@ pub(crate) enum DirBlock {
     Node,
 }
 
+impl DirBlock {
+    /// How many of the block's records are entries of the directory.
+    fn entries_to_list(self) -> usize {
+        match self {
+            Self::Leaf => usize::MAX,
+            Self::Root => 2,
+            Self::Node => 0,
+        }
+    }
+}
+
 impl Fs {
     /// The inode that `name` leads to in directory `dir`.
     ///
@@ -88,23 +95,22 @@ impl Fs {
         if name == b"." {
             return Ok(dir.nr());
         }
-        let names = Names::of(dir, self);
-        if dir.layout() != Layout::Inline && self.is_indexed(dir) && names.can_be_hashed() {
-            if let Some(inode) = self.search_index(dir, &names, name, guard)? {
+        let wanted = self.wanted(dir, name);
+        if self.is_indexed(dir) && (name == b".." || wanted.hash_input().is_some()) {
+            if let Some(inode) = self.search_index(dir, &wanted, guard)? {
                 return Ok(inode);
             }
-            // A folded name may have been hashed by another version of Unicode.
-            if !names.fold_case() {
+            if !wanted.hash_may_mislead() {
                 return Err(Error::NotFound);
             }
         }
         let mut found = None;
         self.visit_entries(dir, guard, &mut |entry| {
-            if names.matches(entry.name, name) {
+            if wanted.matches(entry) {
                 found = Some(entry.inode);
-                return ControlFlow::Break(());
+                return Ok(ControlFlow::Break(()));
             }
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
         })?;
         found.ok_or(Error::NotFound)
     }
@@ -121,15 +127,23 @@ impl Fs {
     ) -> Result<()> {
         let guard = epoch::pin();
         let dir = self.directory(dir, &guard)?;
-        let names = Names::of(dir, self);
-        let mut shown = Vec::new();
+        let root = if self.is_indexed(dir) {
+            self.index_algorithm(dir, &guard)?
+        } else {
+            None
+        };
+        let shown = self.shown(dir, root);
+        let mut room = Vec::new();
         self.visit_entries(dir, &guard, &mut |entry| {
-            let name = names.show(entry.name, &mut shown);
-            visit(DirEntry {
+            let name = shown
+                .name(entry, &mut room)
+                .map_err(|error| Corrupt::from(error).in_inode(dir.nr()))?;
+            let file_type = file_type(entry.kind);
+            Ok(visit(DirEntry {
                 inode: entry.inode,
                 name,
-                file_type: file_type(entry.kind),
-            })
+                file_type,
+            }))
         })
     }
 
@@ -165,11 +179,9 @@ impl Fs {
     }
 
     fn is_indexed(&self, dir: &CachedInode) -> bool {
-        self.superblock()
-            .features()
-            .compat
-            .contains(Compat::DIR_INDEX)
-            && dir.has(InodeFlags::INDEX_FL)
+        let compat = self.superblock().features().compat;
+        let indexed = compat.contains(Compat::DIR_INDEX) && dir.has(InodeFlags::INDEX_FL);
+        indexed && dir.layout() != Layout::Inline
     }
 
     pub(crate) fn dir_format(&self, dir: &CachedInode) -> DirFormat {
@@ -219,11 +231,11 @@ impl Fs {
         &self,
         dir: &CachedInode,
         guard: &Guard,
-        visit: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let format = self.dir_format(dir);
         if dir.layout() == Layout::Inline {
-            return self.visit_inline_entries(dir, &format, guard, visit);
+            return self.visit_inline_entries(dir, &format, visit);
         }
         let end = self.dir_end(dir)?;
         let mut at = LogicalBlock(0);
@@ -243,11 +255,12 @@ impl Fs {
                 }
                 let block = PhysBlock(first.0 + offset);
                 let (bytes, what) = self.listed_block(dir, &format, at, block, guard)?;
-                if visit_block(&format, bytes, what, visit)
-                    .map_err(|error| Corrupt::from(error).in_inode(dir.nr()).in_block(block))?
-                    .is_break()
-                {
-                    return Ok(());
+                for entry in format.entries(bytes).take(what.entries_to_list()) {
+                    let entry = entry
+                        .map_err(|error| Corrupt::from(error).in_inode(dir.nr()).in_block(block))?;
+                    if visit(&entry)?.is_break() {
+                        return Ok(());
+                    }
                 }
                 at = LogicalBlock(at.0 + 1);
             }
@@ -318,26 +331,6 @@ impl Fs {
             IndexLevels::Two
         }
     }
-}
-
-/// Visits the entries of one checked block.
-fn visit_block(
-    format: &DirFormat,
-    bytes: &[u8],
-    what: DirBlock,
-    visit: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
-) -> std::result::Result<ControlFlow<()>, DirentError> {
-    let entries = match what {
-        DirBlock::Node => 0,
-        DirBlock::Root => 2,
-        DirBlock::Leaf => usize::MAX,
-    };
-    for entry in format.entries(bytes).take(entries) {
-        if visit(&entry?).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-    }
-    Ok(ControlFlow::Continue(()))
 }
 
 /// What the type byte of an entry says.

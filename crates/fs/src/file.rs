@@ -88,8 +88,16 @@ impl Fs {
         let mut left = asked.min(inode.size_bytes().saturating_sub(offset));
         let mut out = Scatter::new(bufs);
         if inode.layout() == Layout::Inline {
-            let content = self.inline_content(inode, guard)?;
-            out.copy_from(&content, offset, left);
+            let inline = self.inline_data(inode)?;
+            let mut at = offset;
+            while left > 0 {
+                let done = out.with_next(left, |room| inline.read_at(at, room));
+                if done == 0 {
+                    break;
+                }
+                at += done;
+                left -= done;
+            }
             return Ok(out.filled);
         }
         let mut at = offset;
@@ -292,27 +300,6 @@ impl<'a, 'b> Scatter<'a, 'b> {
             }
             len_bytes -= done;
         }
-    }
-
-    /// Copies `len_bytes` of `content` from byte `offset` on; what is not there becomes zeroes.
-    fn copy_from(&mut self, content: &[u8], offset: u64, len_bytes: u64) {
-        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        let mut rest = content.get(offset..).unwrap_or_default();
-        let mut left = len_bytes;
-        while left > 0 && !rest.is_empty() {
-            let mut copied = 0;
-            let limit = left.min(rest.len() as u64);
-            let done = self.with_next(limit, |room| {
-                copied = room.len();
-                room.copy_from_slice(&rest[..copied]);
-            });
-            if done == 0 {
-                return;
-            }
-            rest = &rest[copied..];
-            left -= done;
-        }
-        self.zero(left);
     }
 
     /// Fills `len_bytes` with as few calls of `read` as there are groups of [`SLICES`] buffers.

@@ -19,7 +19,7 @@ use fourscore_sync::epoch::Guard;
 use crate::dir::DirBlock;
 use crate::inode::CachedInode;
 use crate::map::Target;
-use crate::names::Names;
+use crate::names::Wanted;
 use crate::{Fs, Result};
 
 /// Index blocks on the way to a leaf: the root and at most two levels below.
@@ -40,18 +40,20 @@ impl IndexPath<'_> {
 }
 
 impl Fs {
-    /// The inode of `name` in the indexed directory `dir`, or `None` if it is not there.
+    /// The inode of the name in the indexed directory `dir`, or `None` if it is not found.
     pub(crate) fn search_index(
         &self,
         dir: &CachedInode,
-        names: &Names,
-        name: &[u8],
+        wanted: &Wanted<'_>,
         guard: &Guard,
     ) -> Result<Option<InodeNr>> {
         let format = self.dir_format(dir);
         let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
         let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
-        if name == b".." {
+        let Some(input) = wanted.hash_input() else {
+            return Ok(None);
+        };
+        if input == b".." {
             let dots = format
                 .dots(root)
                 .map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
@@ -61,7 +63,7 @@ impl Fs {
         let Some(hasher) = self.hasher(info.algorithm) else {
             return Ok(None);
         };
-        let hash = hasher.hash(&names.hashed_form(name)).hash;
+        let hash = hasher.hash(input).hash;
 
         let mut path = IndexPath {
             steps: [None; MAX_LEVELS],
@@ -77,7 +79,7 @@ impl Fs {
             let bytes = self.indexed_block(dir, &format, leaf, DirBlock::Leaf, guard)?;
             for entry in format.entries(bytes) {
                 let entry = entry.map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
-                if names.matches(entry.name, name) {
+                if wanted.matches(&entry) {
                     return Ok(Some(entry.inode));
                 }
             }
@@ -86,6 +88,21 @@ impl Fs {
             }
         }
         Ok(None)
+    }
+
+    /// The hash function that an indexed directory says it uses.
+    pub(crate) fn index_algorithm(
+        &self,
+        dir: &CachedInode,
+        guard: &Guard,
+    ) -> Result<Option<HashAlgorithm>> {
+        if !dir.is_encrypted() {
+            return Ok(None);
+        }
+        let format = self.dir_format(dir);
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        let info = htree::root_info(root).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+        Ok(Some(info.algorithm))
     }
 
     /// Fills the steps of `path` below `level` with the entries responsible for `hash`.
@@ -155,7 +172,7 @@ impl Fs {
     }
 
     /// The hash function of a directory; `None` for the one that needs an encryption key.
-    fn hasher(&self, algorithm: HashAlgorithm) -> Option<NameHasher> {
+    pub(crate) fn hasher(&self, algorithm: HashAlgorithm) -> Option<NameHasher> {
         NameHasher::seeded(
             algorithm,
             self.superblock().hash_sign(),

@@ -15,6 +15,7 @@ use std::io::IoSliceMut;
 use std::ops::ControlFlow;
 
 use fourscore_block::Structure;
+use fourscore_ondisk::acl;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
@@ -130,7 +131,7 @@ impl Fs {
         })
     }
 
-    fn ea_inodes(&self) -> EaInodes {
+    pub(crate) fn ea_inodes(&self) -> EaInodes {
         let sb = self.superblock();
         if sb.features().incompat.contains(Incompat::EA_INODE) {
             EaInodes::Between {
@@ -162,6 +163,12 @@ impl Fs {
                     other => other,
                 })?,
         };
+        if matches!(
+            entry.index,
+            NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT
+        ) {
+            return Ok(acl::disk_to_xattr(&value).map_err(|error| place(error.into()))?);
+        }
         Ok(value)
     }
 
