@@ -210,9 +210,9 @@ fn mke2fs_copies_the_tree_where_the_kernel_cannot_mount() {
 /// A line of debugfs's `stat` without what a copy does not keep: inode number, flags, block count.
 fn without_inode(line: &str) -> String {
     let from = line.find("Type:").unwrap_or(0);
-    line[from..]
-        .split("Flags:")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    let until = ["Flags:", "Blockcount:"]
+        .iter()
+        .filter_map(|word| line.find(word))
+        .min();
+    line[from..until.unwrap_or(line.len())].to_owned()
 }

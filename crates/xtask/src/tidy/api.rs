@@ -50,12 +50,12 @@ pub(super) fn test_has_assert(source: &Source, found: &mut Vec<Finding>) {
 }
 
 fn asserts(source: &Source, function: &Function) -> bool {
-    source.code_of(function).iter().any(|line| {
-        ASSERTIONS.iter().any(|assertion| line.contains(assertion))
-            || line.contains("?;")
-            || line.contains("?.")
-            || line.trim_end().ends_with('?')
-    })
+    function.should_panic
+        || source.code_of(function).iter().any(|line| {
+            ASSERTIONS.iter().any(|assertion| line.contains(assertion))
+                || ["?;", "?."].iter().any(|operator| line.contains(operator))
+                || line.trim_end().ends_with('?')
+        })
 }
 
 fn calls(source: &Source, function: &Function, callee: &Function) -> bool {
@@ -142,6 +142,9 @@ mod tests {
         assert_eq!(
             lines("#[test]\nfn a() { c() }\nfn c() {\n    d();\n}\n"),
             [2]
+        );
+        assert!(
+            lines("#[test]\n#[should_panic(expected = \"x\")]\nfn a() {\n    b();\n}\n").is_empty()
         );
         assert!(lines("fn a() {\n    b();\n}\n").is_empty());
     }

@@ -31,6 +31,8 @@ pub(super) struct Function {
     pub(super) last_line: usize,
     /// Whether an attribute above it makes it a test.
     pub(super) is_test: bool,
+    /// Whether an attribute above it says that it must panic.
+    pub(super) should_panic: bool,
 }
 
 impl Source {
@@ -220,11 +222,12 @@ fn character_length(chars: &[char], at: usize) -> usize {
 /// The functions with a body.
 fn functions(code: &[String]) -> Vec<Function> {
     let mut found = Vec::new();
-    let mut test_attribute = false;
+    let (mut test_attribute, mut should_panic) = (false, false);
     for (index, line) in code.iter().enumerate() {
         let trimmed = line.trim_start();
         if trimmed.starts_with("#[") {
             test_attribute |= is_test_attribute(trimmed);
+            should_panic |= trimmed.starts_with("#[should_panic");
         } else if let Some(name) = function_name(trimmed) {
             if let Some(last) = end_of_body(code, index) {
                 found.push(Function {
@@ -232,17 +235,18 @@ fn functions(code: &[String]) -> Vec<Function> {
                     first_line: index + 1,
                     last_line: last + 1,
                     is_test: test_attribute,
+                    should_panic,
                 });
             }
-            test_attribute = false;
+            (test_attribute, should_panic) = (false, false);
         } else if !trimmed.is_empty() {
-            test_attribute = false;
+            (test_attribute, should_panic) = (false, false);
         }
     }
     found
 }
 
-/// `#[test]`, `#[tokio::test]`, `#[should_panic]` next to it, and the like.
+/// `#[test]` and what other crates call so.
 fn is_test_attribute(line: &str) -> bool {
     line.starts_with("#[test]") || line.contains("::test]")
 }
