@@ -1,0 +1,97 @@
+//! What reading moves between cores: nothing, however many there are.
+//!
+//! The counting build knows of every shared location which core touched its cache line last.
+//! Each operation is run on 2, 80 and 192 virtual cores in turn, over the same files; once every
+//! core has seen them, no line may move any more.
+#![cfg(feature = "count")]
+
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::{Arc, Follow, Fs, InodeNr, OpenOptions, Seek};
+use fourscore_sync::count::{Cores, with_cores};
+use fourscore_testkit::image::{Image, MiB};
+
+const BLOCK_BYTES: u64 = 4096;
+/// More than fit into an inode and into one leaf of the tree.
+const EXTENTS: u64 = 500;
+
+/// A tree with a file of many extents, a long directory and a deep path.
+fn image(source: &Path) -> Image {
+    let deep = source.join("a/b/c/d");
+    std::fs::create_dir_all(&deep).unwrap();
+    for nr in 0..400 {
+        std::fs::write(
+            deep.join(format!("file with a name of some length {nr}")),
+            b"x",
+        )
+        .unwrap();
+    }
+    std::os::unix::fs::symlink("/a/b/c", source.join("link")).unwrap();
+    let file = std::fs::File::create(source.join("holes")).unwrap();
+    for extent in 0..EXTENTS {
+        file.write_all_at(b"data", extent * 2 * BLOCK_BYTES)
+            .unwrap();
+    }
+    Image::builder(MiB(64))
+        .block_size_bytes(4096)
+        .source(source)
+        .make()
+        .unwrap()
+}
+
+/// Runs `operation` on every core until all have seen everything, then counts.
+fn assert_moves_nothing(cores: &Cores, what: &str, operation: impl Fn(u64)) {
+    let rounds = 3;
+    cores.run(rounds, |_, round| operation(round as u64));
+    let report = cores.run(rounds, |_, round| operation(round as u64));
+    assert_eq!(report.transfers(), 0, "{what}: {report}");
+    assert!(report.operations() > 0);
+}
+
+fn assert_reading_moves_nothing(cores: &Cores, image: &Path) {
+    let device = open_path(image, DeviceOptions::default()).unwrap();
+    let fs = Fs::open(Arc::new(device), &OpenOptions::new()).unwrap();
+    let holes = fs.resolve(b"/holes", Follow::Yes).unwrap();
+
+    assert_moves_nothing(cores, "path walk", |_| {
+        let path = b"/link/d/file with a name of some length 399";
+        fs.resolve(path, Follow::Yes).unwrap();
+    });
+    assert_moves_nothing(cores, "stat of a cached inode", |_| {
+        assert_eq!(fs.stat(holes).unwrap().inode, holes);
+    });
+    assert_moves_nothing(cores, "map of a deep extent tree", |round| {
+        let at = round * 2 * BLOCK_BYTES;
+        let next = fs.seek(holes, at + BLOCK_BYTES, Seek::Data).unwrap();
+        assert_eq!(next, Some(at + 2 * BLOCK_BYTES));
+    });
+    assert_moves_nothing(cores, "read of a block", |round| {
+        let mut data = [0; 4];
+        fs.read_at(holes, &mut data, (EXTENTS - 1 - round) * 2 * BLOCK_BYTES)
+            .unwrap();
+        assert_eq!(&data, b"data");
+    });
+    assert_moves_nothing(cores, "list of a directory", |_| {
+        let mut names = 0;
+        fs.for_each_entry(InodeNr::ROOT, |_| {
+            names += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(names, 6);
+    });
+}
+
+#[test]
+fn reading_moves_no_line() {
+    let source = tempfile::tempdir().unwrap();
+    let image = image(source.path());
+    for size in [2, 80, 192] {
+        with_cores(size, |cores| {
+            assert_reading_moves_nothing(cores, image.path())
+        });
+    }
+}
