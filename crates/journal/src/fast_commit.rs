@@ -148,3 +148,210 @@ impl Scan {
         Ok(GoOn::Yes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fourscore_block::{BlockDevice, RamDevice};
+    use fourscore_ondisk::jbd2::{JournalIncompat, RawJournalSuperblock};
+    use fourscore_ondisk::{BlockCount, BlockSize, InodeNr, PhysBlock};
+    use fourscore_sync::Arc;
+    use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+    use zerocopy::byteorder::big_endian::U32;
+
+    use super::*;
+    use crate::log::{JournalMap, JournalRun};
+
+    const BLOCK: usize = 1024;
+    const TID: Tid = Tid(70);
+    const MAXLEN: u32 = 1280;
+
+    /// Writes a fast-commit area, block after block.
+    struct Area {
+        blocks: Vec<Vec<u8>>,
+        pending: Vec<u8>,
+        checksum: Vec<u8>,
+    }
+
+    impl Area {
+        /// An area that begins with a HEAD.
+        fn new(features: u32, tid: Tid) -> Self {
+            let mut area = Self {
+                blocks: Vec::new(),
+                pending: Vec::new(),
+                checksum: Vec::new(),
+            };
+            area.record(9, &[features.to_le_bytes(), tid.0.to_le_bytes()].concat());
+            area
+        }
+
+        fn record(&mut self, tag: u16, value: &[u8]) {
+            let len = u16::try_from(value.len()).unwrap();
+            let bytes = [&tag.to_le_bytes()[..], &len.to_le_bytes(), value].concat();
+            assert!(self.pending.len() + bytes.len() <= BLOCK);
+            self.checksum.extend(&bytes);
+            self.pending.extend(bytes);
+        }
+
+        fn unlink(&mut self, inode: u32) {
+            let value = [&2_u32.to_le_bytes()[..], &inode.to_le_bytes(), b"name"].concat();
+            self.record(5, &value);
+        }
+
+        /// Fills the block and begins the next.
+        fn pad(&mut self) {
+            let left = BLOCK - self.pending.len() - 4;
+            self.record(7, &vec![0xee; left]);
+            self.blocks.push(std::mem::take(&mut self.pending));
+        }
+
+        /// Ends the fast commit; its TAIL takes the rest of the block.
+        fn tail(&mut self, tid: Tid) {
+            let len = u16::try_from(BLOCK - self.pending.len() - 4).unwrap();
+            let covered = [
+                &8_u16.to_le_bytes()[..],
+                &len.to_le_bytes(),
+                &tid.0.to_le_bytes(),
+            ]
+            .concat();
+            self.checksum.extend(&covered);
+            let checksum = fourscore_ondisk::Crc32c::from_state(0).update(&self.checksum);
+            self.checksum.clear();
+            self.pending.extend(covered);
+            self.pending.extend(checksum.value().to_le_bytes());
+            self.pending.resize(BLOCK, 0);
+            self.blocks.push(std::mem::take(&mut self.pending));
+        }
+
+        /// Writes the area, and what is still pending, behind a log.
+        fn log(&self) -> Log {
+            let block_size = BlockSize::from_log(0).unwrap();
+            let mut raw = RawJournalSuperblock::new(block_size, MAXLEN, uuid::Uuid::nil());
+            raw.s_feature_incompat = U32::new(JournalIncompat::FAST_COMMIT.bits());
+            raw.s_num_fc_blks = U32::new(16);
+            let device = RamDevice::new(2000 * BLOCK as u64);
+            let at = |journal_block: u32| u64::from(journal_block + 500) * BLOCK as u64;
+            device.write_at(raw.as_bytes(), at(0)).unwrap();
+            let blocks = self.blocks.iter().chain([&self.pending]);
+            for (index, block) in (MAXLEN - 15..).zip(blocks) {
+                device.write_at(block, at(index)).unwrap();
+            }
+            let run = JournalRun {
+                journal_block: JournalBlock(0),
+                block: PhysBlock(500),
+                blocks: MAXLEN,
+            };
+            let map = JournalMap::from_runs([run], BlockCount(2000)).unwrap();
+            Log::open(Arc::new(device), block_size, map).unwrap()
+        }
+
+        fn read(&self) -> FastCommits {
+            FastCommits::read(&self.log(), TID, 256).unwrap()
+        }
+    }
+
+    fn unlinked(commits: &FastCommits) -> Vec<InodeNr> {
+        let inodes = commits.records().filter_map(|record| match record {
+            Record::Unlink(dentry) => Some(dentry.inode),
+            _ => None,
+        });
+        inodes.collect()
+    }
+
+    /// Two fast commits, the second over two blocks.
+    fn two_commits() -> Area {
+        let mut area = Area::new(0, TID);
+        area.unlink(12);
+        area.tail(TID);
+        area.unlink(13);
+        area.pad();
+        area.unlink(14);
+        area.tail(TID);
+        area
+    }
+
+    #[test]
+    fn records_up_to_the_last_good_tail_count() {
+        let mut area = two_commits();
+        area.unlink(15);
+        area.pad();
+        area.unlink(16);
+        let commits = area.read();
+        assert_eq!(unlinked(&commits), [InodeNr(12), InodeNr(13), InodeNr(14)]);
+        assert_eq!((commits.commits(), commits.is_empty()), (2, false));
+        assert_eq!(commits.records().count(), 7, "HEAD, 3 UNLINK, PAD, 2 TAIL");
+    }
+
+    #[test]
+    fn a_commit_that_was_not_finished_does_not_count() {
+        // Block 2 holds the end of the second commit.
+        for damage in 0..BLOCK - 1000 {
+            let mut area = two_commits();
+            area.blocks[2][damage] ^= 0x40;
+            let commits = area.read();
+            assert_eq!(unlinked(&commits), [InodeNr(12)], "byte {damage}");
+        }
+        let mut area = two_commits();
+        area.blocks.truncate(2);
+        assert_eq!(unlinked(&area.read()), [InodeNr(12)]);
+    }
+
+    #[test]
+    fn an_area_of_another_transaction_is_empty() {
+        let mut area = Area::new(0, Tid(69));
+        area.unlink(12);
+        area.tail(Tid(69));
+        assert!(area.read().is_empty());
+        // Only the HEAD is ours.
+        let mut area = Area::new(0, TID);
+        area.unlink(12);
+        area.tail(Tid(69));
+        assert!(area.read().is_empty());
+        // No HEAD.
+        let mut area = two_commits();
+        area.blocks.remove(0);
+        assert!(area.read().is_empty());
+    }
+
+    #[test]
+    fn unknown_features_are_refused_unless_the_area_is_stale() {
+        let mut area = Area::new(4, TID);
+        area.unlink(12);
+        area.tail(TID);
+        let error = FastCommits::read(&area.log(), TID, 256).unwrap_err();
+        let expected = JournalError::FastCommitFeatures { found: 4 };
+        assert!(matches!(error, Error::Corrupt(error) if error == expected));
+        assert!(
+            FastCommits::read(&area.log(), Tid(71), 256)
+                .unwrap()
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_full_area_ends_at_its_last_block() {
+        let mut area = Area::new(0, TID);
+        for inode in 0..15 {
+            area.unlink(inode);
+            area.tail(TID);
+        }
+        assert_eq!(area.read().commits(), 15);
+    }
+
+    proptest! {
+        #[test]
+        fn mutated_areas_are_read_without_a_panic(
+            mutations in prop::collection::vec((0_usize..3, 0..BLOCK, any::<u8>()), 1..8),
+        ) {
+            let mut area = two_commits();
+            for (block, byte, value) in mutations {
+                area.blocks[block][byte] = value;
+            }
+            let log = area.log();
+            if let Ok(commits) = FastCommits::read(&log, TID, 256) {
+                prop_assert!(commits.records().count() <= 7);
+                prop_assert!(commits.commits() <= 2);
+            }
+        }
+    }
+}

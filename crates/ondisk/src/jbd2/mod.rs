@@ -316,6 +316,12 @@ pub enum JournalError {
     /// The fast-commit area needs features that this code does not know.
     #[error("fast commit: fc_features {found:#x}, expected 0")]
     FastCommitFeatures { found: u32 },
+    /// A fast commit maps blocks outside the file system.
+    #[error("fast commit: {blocks} blocks from {block} on lie outside the file system")]
+    FastCommitRange { block: PhysBlock, blocks: u32 },
+    /// A fast commit adds a name that no entry may have.
+    #[error("fast commit: the name {name:?} cannot be added to a directory")]
+    FastCommitName { name: String },
     /// A transaction does not match its checksums although a later one was committed after it.
     #[error("transaction {tid}: {damage}, although transaction {later} was committed after it")]
     Damaged {
