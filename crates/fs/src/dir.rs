@@ -26,6 +26,7 @@ use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{BlockCount, Corrupt, InodeNr, LogicalBlock, PhysBlock, htree};
 use fourscore_sync::epoch::{self, Guard};
 
+use crate::fast_commit::DirChanges;
 use crate::inode::{CachedInode, Layout};
 use crate::map::Target;
 use crate::{Error, Fs, Result};
@@ -96,6 +97,11 @@ impl Fs {
             return Ok(dir.nr());
         }
         let wanted = self.wanted(dir, name);
+        if let Some(changes) = self.dir_changes(dir.nr())
+            && let Some(now) = changes.find(&wanted, name)
+        {
+            return now.ok_or(Error::NotFound);
+        }
         if self.is_indexed(dir) && (name == b".." || wanted.hash_input().is_some()) {
             if let Some(inode) = self.search_index(dir, &wanted, guard)? {
                 return Ok(inode);
@@ -134,6 +140,9 @@ impl Fs {
         };
         let shown = self.shown(dir, root);
         let mut room = Vec::new();
+        if let Some(changes) = self.dir_changes(dir.nr()) {
+            return self.visit_changed(dir, changes, &guard, &mut visit);
+        }
         self.visit_entries(dir, &guard, &mut |entry| {
             let name = shown
                 .name(entry, &mut room)
@@ -145,6 +154,36 @@ impl Fs {
                 file_type,
             }))
         })
+    }
+
+    /// As [`Fs::for_each_entry`], for a directory whose names fast commits changed: what is left
+    /// of those on disk, then the new ones. Such a directory is not encrypted.
+    fn visit_changed(
+        &self,
+        dir: &CachedInode,
+        changes: &DirChanges,
+        guard: &Guard,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut flow = ControlFlow::Continue(());
+        if changes.made_in().is_none() {
+            self.visit_entries(dir, guard, &mut |entry| {
+                let wanted = self.wanted(dir, entry.name);
+                if changes.find(&wanted, entry.name).is_none() {
+                    let (inode, name) = (entry.inode, entry.name);
+                    let file_type = file_type(entry.kind);
+                    flow = visit(DirEntry { inode, name, file_type });
+                }
+                Ok(flow)
+            })?;
+        }
+        for (name, inode, file_type) in changes.entries(dir.nr()) {
+            if flow.is_break() {
+                break;
+            }
+            flow = visit(DirEntry { inode, name, file_type: Some(file_type) });
+        }
+        Ok(())
     }
 
     /// All entries of a directory, as [`Fs::for_each_entry`] visits them.

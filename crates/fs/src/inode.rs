@@ -15,6 +15,7 @@ use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
+use crate::fast_commit::{InodeChange, InodePatch};
 use crate::{Error, Fs, Result};
 
 /// How the content of an inode is stored.
@@ -232,15 +233,29 @@ impl Fs {
         }
     }
 
-    /// Reads inode `nr` from its table.
-    fn load_inode(&self, nr: InodeNr) -> Result<Inode> {
+    /// Inode `nr` as fast commits left it, or from its table.
+    pub(crate) fn load_inode(&self, nr: InodeNr) -> Result<Inode> {
+        match self.inode_change(nr) {
+            None => self.inode_on_disk(nr, None),
+            Some(InodeChange::Patched(patch)) => self.inode_on_disk(nr, Some(patch)),
+            Some(InodeChange::Deleted) => Err(Error::NotFound),
+        }
+    }
+
+    /// Reads inode `nr` from its table, and changes it as `patch` says.
+    fn inode_on_disk(&self, nr: InodeNr, patch: Option<&InodePatch>) -> Result<Inode> {
         let (group, index) = self.geometry().inode_group(nr).ok_or(Error::NotFound)?;
         let desc = self.group(group)?;
         let place = self.geometry().inode_place(desc.inode_table(), index);
         let guard = epoch::pin();
         let block = self.inode_table_block(&desc, place.block, &guard)?;
         let bytes = block.get(place.offset_bytes..).unwrap_or_default();
-        let inode = Inode::parse(bytes, nr, self.superblock());
+        let inode = match patch {
+            None => Inode::parse(bytes, nr, self.superblock()),
+            Some(patch) => patch
+                .apply(bytes, nr, self.superblock())
+                .and_then(|bytes| Inode::parse(&bytes, nr, self.superblock())),
+        };
         Ok(inode.map_err(|error| Corrupt::from(error).in_inode(nr).in_block(place.block))?)
     }
 }

@@ -21,6 +21,7 @@
 //! |---|---|
 //! | `open` | from a device to an [`Fs`] |
 //! | `replay` | the journal of a crashed file system, replayed in memory |
+//! | `fast_commit` | what fast commits change, kept beside the device |
 //! | `inode` | decoded inodes, the inode cache, [`Stat`] |
 //! | `map` | from a block of a file to where it lies |
 //! | `file` | reading content, extents, holes |
@@ -49,6 +50,7 @@
 
 mod dir;
 mod error;
+mod fast_commit;
 mod file;
 mod group;
 mod index;
@@ -69,6 +71,7 @@ use fourscore_cache::ClockCache;
 use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::superblock::Superblock;
 
+use crate::fast_commit::FastCommitOverlay;
 use crate::inode::CachedInode;
 
 pub use crate::dir::{DirEntry, OwnedDirEntry};
@@ -95,6 +98,8 @@ pub struct Fs {
     superblock: Superblock,
     buffers: BufferCache,
     inodes: ClockCache<InodeNr, CachedInode>,
+    /// Changes of fast commits, which are in no block; `None` but after a crash with some.
+    fast_commit: Option<FastCommitOverlay>,
 }
 
 impl Fs {

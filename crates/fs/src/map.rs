@@ -109,6 +109,24 @@ impl Fs {
         logical: LogicalBlock,
         guard: &Guard,
     ) -> Result<Mapping> {
+        let Some(edits) = self.range_edits(inode.nr()) else {
+            return self.map_on_disk(inode, logical, guard);
+        };
+        match edits.at(logical) {
+            Some(edited) => Ok(edited),
+            None => {
+                let on_disk = self.map_on_disk(inode, logical, guard)?;
+                Ok(on_disk.until(edits.next_after(logical)))
+            }
+        }
+    }
+
+    fn map_on_disk(
+        &self,
+        inode: &CachedInode,
+        logical: LogicalBlock,
+        guard: &Guard,
+    ) -> Result<Mapping> {
         match inode.layout() {
             Layout::Extents => self.map_in_tree(inode, logical, guard),
             Layout::BlockMap => self.map_through_pointers(inode, logical, guard),

@@ -22,6 +22,7 @@ use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTE
 use fourscore_ondisk::{BlockSize, Corrupt, PhysBlock, RawSuperblock};
 use fourscore_sync::Arc;
 
+use crate::fast_commit::FastCommitOverlay;
 use crate::{Fs, Result};
 
 /// Memory for decoded inodes, as a share of the whole cache budget.
@@ -132,7 +133,16 @@ impl Fs {
         }
         let replayed = bare.replay(options)?;
         let superblock = read_superblock(&*replayed.device, SuperblockCopy::Primary)?;
-        Ok(Arc::new(Self::bare(replayed.device, superblock, options)?))
+        let mut fs = Self::bare(replayed.device, superblock, options)?;
+        if let Some(overlay) = FastCommitOverlay::build(&replayed.records, &fs, &fs.superblock)? {
+            // What was cached on the way is the state before.
+            let Self {
+                device, superblock, ..
+            } = fs;
+            fs = Self::bare(device, superblock, options)?;
+            fs.fast_commit = Some(overlay);
+        }
+        Ok(Arc::new(fs))
     }
 
     /// A file system that reads what is in place.
@@ -167,6 +177,7 @@ impl Fs {
             superblock,
             buffers,
             inodes,
+            fast_commit: None,
         })
     }
 }

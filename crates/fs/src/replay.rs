@@ -10,7 +10,7 @@ use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
 use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::JournalPlace;
-use fourscore_ondisk::{BlockCount, Corrupt, InodeNr};
+use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::Arc;
 
 use crate::{Error, Fs, OpenOptions, Result};
@@ -74,9 +74,7 @@ impl Fs {
             block: extent.physical,
             blocks: extent.blocks,
         });
-        let bits = self.geometry().block_size().bits();
-        let blocks = BlockCount(self.stat(inode)?.size_bytes >> bits);
-        let map = JournalMap::from_runs(runs, blocks);
+        let map = JournalMap::from_runs(runs, self.geometry().blocks());
         Ok(map.map_err(|error| Corrupt::from(error).in_inode(inode))?)
     }
 }

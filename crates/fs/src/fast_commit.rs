@@ -1,0 +1,206 @@
+//! **Purpose.** Fast commits, read as if they had been replayed: what the records of the journal's
+//! fast-commit area change in inodes, in the maps of files and in directories, kept in memory
+//! beside the device.
+//!
+//! **Not here.** Which records count (crate `journal`). Replaying them onto a device, which also
+//! has to mark blocks and inodes as used.
+//!
+//! # Model
+//! ```text
+//! inode n   = bytes in its table, laid over with the last INODE record, and its link count
+//! map of n  = its tree on disk, laid over with ADD_RANGE and DEL_RANGE in log order
+//! names in d = entries on disk, laid over with CREAT, LINK and UNLINK in log order
+//! ```
+//! Whoever loads an inode asks [`Fs::inode_change`], whoever maps a block [`Fs::range_edits`],
+//! whoever looks into a directory [`Fs::dir_changes`].
+//!
+//! # How records are applied
+//! As the kernel does (`ext4_fc_replay_*`): each sets a state, so applying it twice does no harm.
+//! A record about an inode that is not in use is ignored. INODE leaves the block map alone, unless
+//! the content is inline. LINK and CREAT leave a name alone that exists; UNLINK does nothing
+//! without the name, and takes one link from its inode even where the name now leads to another.
+//! CREAT of a directory makes an empty one. An inode without links is gone.
+//!
+//! Where the kernel's own replay goes wrong, the state before the crash is what is shown:
+//! - It leaves link counts of parents alone when directories come and go, and gives a new
+//!   directory one link: e2fsck then finds errors. Here they are counted.
+//! - It refuses to mount when a file that was unlinked but open has an INODE record. Here that
+//!   file is gone.
+//! - It loses the target of a short symbolic link and the number of a device, which are in the
+//!   block map. Here they are taken from the record. (Current kernels log no such inodes.)
+//! - It sets times of directories and links to the time of the mount. Here they stay.
+//!
+//! # Invariants
+//! Memory is proportional to the records. Ranges lie inside the file system.
+//!
+//! # Locking
+//! None: an overlay never changes once it is built.
+//!
+//! # References
+//! Kernel `fs/ext4/fast_commit.c`; documentation, `filesystems/ext4/journal.rst`.
+
+mod apply;
+mod patch;
+mod ranges;
+
+use std::collections::{BTreeMap, HashMap};
+
+use fourscore_journal::FastCommits;
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::{Inode, InodeNr};
+use fourscore_sync::epoch;
+
+use crate::names::Names;
+use crate::{Error, Fs, Result};
+
+pub(crate) use patch::InodePatch;
+
+use ranges::RangeEdits;
+
+/// What the records need to know of the state before them.
+pub(crate) trait Before {
+    /// An inode as its table has it; `None` if it is not in use, or broken.
+    fn inode(&self, nr: InodeNr) -> Result<Option<Inode>>;
+
+    /// What `name` leads to in directory `dir`.
+    fn find(&self, dir: InodeNr, name: &[u8]) -> Result<Option<InodeNr>>;
+
+    /// The form of a name in which it equals every name that `dir` takes for the same; the name
+    /// itself if `dir` is new.
+    fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>>;
+}
+
+/// Everything that fast commits change.
+#[derive(Debug, Default)]
+pub(crate) struct FastCommitOverlay {
+    inodes: HashMap<InodeNr, InodeChange>,
+    ranges: HashMap<InodeNr, RangeEdits>,
+    dirs: HashMap<InodeNr, DirChanges>,
+}
+
+/// How an inode differs from its bytes on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum InodeChange {
+    /// It is not in use any more.
+    Deleted,
+    /// Some of its bytes are others.
+    Patched(InodePatch),
+}
+
+/// How the names in a directory differ from those on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DirChanges {
+    /// For a directory that the fast commits made, its parent: nothing on disk counts.
+    pub(crate) made_in: Option<InodeNr>,
+    /// By [`Before::key`]. Entries on disk with one of these keys do not count.
+    names: BTreeMap<Vec<u8>, Option<NewName>>,
+}
+
+/// A name that was added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewName {
+    /// The name as stored.
+    pub(crate) name: Box<[u8]>,
+    /// What it leads to.
+    pub(crate) inode: InodeNr,
+    /// The type of that inode.
+    pub(crate) file_type: FileType,
+}
+
+impl FastCommitOverlay {
+    /// Applies the records of `commits` to the state `before`; `None` if there are none.
+    ///
+    /// # Errors
+    /// A record maps blocks outside the file system or adds a name that none can have; or the
+    /// state before cannot be read.
+    pub(crate) fn build(
+        commits: &FastCommits,
+        before: &impl Before,
+        superblock: &Superblock,
+    ) -> Result<Option<Self>> {
+        if commits.is_empty() {
+            return Ok(None);
+        }
+        apply::apply(commits.records(), before, superblock).map(Some)
+    }
+}
+
+/// What the read path asks. The answer is `None` at the price of one test in a file system
+/// without fast commits.
+impl Fs {
+    /// How inode `nr` differs from its bytes on disk.
+    pub(crate) fn inode_change(&self, nr: InodeNr) -> Option<&InodeChange> {
+        self.fast_commit.as_ref()?.inodes.get(&nr)
+    }
+
+    /// The ranges of inode `nr` that do not map as its tree on disk says.
+    pub(crate) fn range_edits(&self, nr: InodeNr) -> Option<&RangeEdits> {
+        self.fast_commit.as_ref()?.ranges.get(&nr)
+    }
+
+    /// How the names in directory `nr` differ from those on disk.
+    pub(crate) fn dir_changes(&self, nr: InodeNr) -> Option<&DirChanges> {
+        self.fast_commit.as_ref()?.dirs.get(&nr)
+    }
+}
+
+/// A file system whose log was replayed and whose fast commits were not yet.
+impl Before for Fs {
+    fn inode(&self, nr: InodeNr) -> Result<Option<Inode>> {
+        match self.load_inode(nr) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Error::NotFound | Error::Corrupt(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn find(&self, dir: InodeNr, name: &[u8]) -> Result<Option<InodeNr>> {
+        match self.lookup(dir, name) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
+        let guard = epoch::pin();
+        match Fs::inode(self, dir, &guard) {
+            Ok(dir) => Ok(Names::of(dir, self).hashed_form(name).into_owned()),
+            Err(Error::NotFound | Error::Corrupt(_)) => Ok(name.to_vec()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl DirChanges {
+    /// What the name with this key leads to now: `None` if the disk knows, `Some(None)` if it
+    /// leads nowhere.
+    fn get(&self, key: &[u8]) -> Option<Option<InodeNr>> {
+        match self.names.get(key) {
+            Some(now) => Some(now.as_ref().map(|new| new.inode)),
+            // Of a directory that was just made the disk knows nothing.
+            None => self.made_in.map(|_| None),
+        }
+    }
+
+    /// As [`get`](Self::get), for a name as users write it or entries store it.
+    pub(crate) fn find(&self, names: &Names, name: &[u8]) -> Option<Option<InodeNr>> {
+        if name == b".." && self.made_in.is_some() {
+            return Some(self.made_in);
+        }
+        match self.get(&names.hashed_form(name)) {
+            // The names of a new directory are kept as they are: how they compare was not known.
+            Some(None) if self.made_in.is_some() && names.fold_case() => {
+                let same = |new: &&NewName| names.matches(&new.name, name);
+                Some(self.added().find(same).map(|new| new.inode))
+            }
+            now => now,
+        }
+    }
+
+    /// The names that were added, by key.
+    pub(crate) fn added(&self) -> impl Iterator<Item = &NewName> {
+        self.names.values().flatten()
+    }
+}
