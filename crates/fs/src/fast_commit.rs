@@ -42,6 +42,8 @@
 mod apply;
 mod patch;
 mod ranges;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,0 +1,390 @@
+//! Fast commits that the kernel wrote before it died: a file system opened from such an image
+//! shows the tree as it was when the last fsync returned.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
+
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::{Arc, FileType, Fs, InodeNr, OpenOptions};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+use rustix::fs::FallocateFlags;
+
+/// What is compared of each object: everything but the sizes, link counts and times that the
+/// kernel does not fast-commit for directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Object {
+    inode: u32,
+    kind: FileType,
+    mode: u16,
+    links: Option<u16>,
+    size_bytes: u64,
+    sectors: u64,
+    mtime: Option<i64>,
+    content: Vec<u8>,
+}
+
+type Tree = BTreeMap<Vec<u8>, Object>;
+
+fn host_tree(root: &Path) -> Tree {
+    let mut tree = Tree::new();
+    let mut pending = vec![root.to_owned()];
+    while let Some(path) = pending.pop() {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        let (kind, content) = if meta.is_dir() {
+            pending.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+            (FileType::Directory, Vec::new())
+        } else if meta.is_symlink() {
+            (
+                FileType::Symlink,
+                fs::read_link(&path)
+                    .unwrap()
+                    .as_os_str()
+                    .as_bytes()
+                    .to_vec(),
+            )
+        } else {
+            (FileType::Regular, fs::read(&path).unwrap())
+        };
+        let is_dir = kind == FileType::Directory;
+        let object = Object {
+            inode: u32::try_from(meta.ino()).unwrap(),
+            kind,
+            mode: u16::try_from(meta.mode()).unwrap(),
+            links: Some(u16::try_from(meta.nlink()).unwrap()),
+            size_bytes: if is_dir { 0 } else { meta.size() },
+            sectors: if is_dir { 0 } else { meta.blocks() },
+            mtime: (!is_dir).then(|| meta.mtime()),
+            content,
+        };
+        tree.insert(
+            path.strip_prefix(root)
+                .unwrap()
+                .as_os_str()
+                .as_bytes()
+                .to_vec(),
+            object,
+        );
+    }
+    tree
+}
+
+fn our_tree(fs: &Fs) -> Tree {
+    let mut tree = Tree::new();
+    let mut pending = vec![(Vec::new(), InodeNr::ROOT)];
+    while let Some((path, inode)) = pending.pop() {
+        let stat = fs.stat(inode).unwrap();
+        let is_dir = stat.file_type == FileType::Directory;
+        let mut content = Vec::new();
+        match stat.file_type {
+            FileType::Directory => {
+                for entry in fs.read_dir(inode).unwrap() {
+                    assert_eq!(fs.lookup(inode, &entry.name).unwrap(), entry.inode);
+                    if entry.name == b"." || entry.name == b".." {
+                        continue;
+                    }
+                    let mut below = path.clone();
+                    if !below.is_empty() {
+                        below.push(b'/');
+                    }
+                    below.extend(&entry.name);
+                    pending.push((below, entry.inode));
+                }
+            }
+            FileType::Symlink => content = fs.read_link(inode).unwrap(),
+            _ => {
+                content = vec![0; usize::try_from(stat.size_bytes).unwrap()];
+                assert_eq!(fs.read_at(inode, &mut content, 0).unwrap(), content.len());
+            }
+        }
+        let object = Object {
+            inode: inode.0,
+            kind: stat.file_type,
+            mode: stat.mode.0,
+            links: Some(stat.links),
+            size_bytes: if is_dir { 0 } else { stat.size_bytes },
+            sectors: if is_dir { 0 } else { stat.sectors },
+            mtime: (!is_dir).then(|| stat.mtime.seconds()),
+            content,
+        };
+        assert!(tree.insert(path, object).is_none());
+    }
+    tree
+}
+
+fn open(image: &Path) -> Arc<Fs> {
+    let device = open_path(image, DeviceOptions::default()).unwrap();
+    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
+}
+
+/// A number of `fc_info`, such as `commits`.
+fn fc_info(mount: &KernelMount, what: &str) -> u64 {
+    let path = format!("/proc/fs/ext4/{}/fc_info", mount.device_name().unwrap());
+    let text = fs::read_to_string(path).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.ends_with(&format!(" {what}")))
+        .unwrap();
+    line.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn fsync(path: &Path) {
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+/// An image on which `setup` was done and written back, then `change`, which ends in fast commits
+/// only; and the tree as it was then.
+fn crashed(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> (Image, Tree) {
+    let image = Image::builder(MiB(64))
+        .kind("ext4")
+        .features(&["fast_commit"])
+        .block_size_bytes(4096)
+        .make()
+        .unwrap();
+    let mount = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let root = mount.path();
+    setup(root);
+    mount.sync().unwrap();
+    // The first fsync after a mount is never a fast commit.
+    fs::write(root.join("warm"), b"warm").unwrap();
+    fsync(&root.join("warm"));
+    mount.sync().unwrap();
+    let (commits, ineligible) = (fc_info(&mount, "commits"), fc_info(&mount, "ineligible"));
+    change(root);
+    assert!(
+        fc_info(&mount, "commits") > commits,
+        "the kernel made no fast commit"
+    );
+    assert_eq!(
+        fc_info(&mount, "ineligible"),
+        ineligible,
+        "the kernel made a full commit"
+    );
+    let tree = host_tree(root);
+    let mut shutdown = tools::command("xfs_io").unwrap();
+    shutdown.args(["-x", "-c", "shutdown"]).arg(root);
+    tools::stdout_of(&mut shutdown).unwrap();
+    mount.unmount().unwrap();
+    (image, tree)
+}
+
+/// Makes the changes, and compares what was there before the crash with what is read after it.
+fn check(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
+    let (image, expected) = crashed(setup, change);
+    let found = our_tree(&open(image.path()));
+    for (path, object) in &expected {
+        assert_eq!(
+            found.get(path),
+            Some(object),
+            "{:?}",
+            String::from_utf8_lossy(path)
+        );
+    }
+    assert_eq!(found.len(), expected.len(), "{:?}", found.keys());
+    image
+}
+
+/// The same, and the kernel's recovery says so too.
+fn check_as_kernel(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) {
+    let image = check(setup, change);
+    let ours = our_tree(&open(image.path()));
+    let recovered = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    assert_eq!(host_tree(recovered.path()), ours);
+}
+
+const NEEDS: [Need; 3] = [
+    Need::KernelMount,
+    Need::Program("mke2fs"),
+    Need::Program("xfs_io"),
+];
+
+macro_rules! needs_kernel {
+    () => {
+        require!(NEEDS[0], NEEDS[1], NEEDS[2])
+    };
+}
+
+fn content(seed: u8, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| seed ^ u8::try_from(at % 251).unwrap())
+        .collect()
+}
+
+#[test]
+fn new_files_appear_with_content() {
+    needs_kernel!();
+    check_as_kernel(
+        |_| {},
+        |root| {
+            for nr in 0..10 {
+                let path = root.join(format!("file{nr}"));
+                fs::write(&path, content(nr, usize::from(nr) * 2500)).unwrap();
+                fsync(&path);
+            }
+        },
+    );
+}
+
+#[test]
+fn files_grow_shrink_and_are_overwritten() {
+    needs_kernel!();
+    check_as_kernel(
+        |root| {
+            for name in ["grow", "shrink", "over", "sparse", "deep"] {
+                fs::write(root.join(name), content(1, 50_000)).unwrap();
+            }
+            let deep = File::options().write(true).open(root.join("deep")).unwrap();
+            for nr in 0..400 {
+                deep.write_at(&content(2, 4096), nr * 8192).unwrap();
+            }
+        },
+        |root| {
+            let at = |name: &str| File::options().write(true).open(root.join(name)).unwrap();
+            at("grow").write_at(&content(3, 30_000), 50_000).unwrap();
+            at("shrink").set_len(9_000).unwrap();
+            at("over").write_at(&content(4, 10_000), 20_000).unwrap();
+            at("sparse")
+                .write_at(&content(5, 5_000), 3_000_000)
+                .unwrap();
+            at("deep").set_len(1_000_000).unwrap();
+            for name in ["grow", "shrink", "over", "sparse", "deep"] {
+                fsync(&root.join(name));
+            }
+            // A later fast commit undoes part of an earlier one.
+            at("shrink").set_len(20_000).unwrap();
+            fsync(&root.join("shrink"));
+        },
+    );
+}
+
+#[test]
+fn preallocated_blocks_are_unwritten_until_written() {
+    needs_kernel!();
+    check_as_kernel(
+        |_| {},
+        |root| {
+            let file = File::create(root.join("allocated")).unwrap();
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+            file.write_at(&content(6, 12_288), 40_960).unwrap();
+            file.sync_all().unwrap();
+            file.write_at(&content(7, 8_192), 204_800).unwrap();
+            file.sync_all().unwrap();
+        },
+    );
+}
+
+#[test]
+fn names_are_added_moved_replaced_and_removed() {
+    needs_kernel!();
+    check_as_kernel(
+        |root| {
+            fs::create_dir(root.join("dir")).unwrap();
+            for name in ["a", "b", "c", "dir/d", "dir/e"] {
+                fs::write(root.join(name), content(8, 100)).unwrap();
+            }
+            fs::hard_link(root.join("a"), root.join("a2")).unwrap();
+            symlink("a", root.join("link")).unwrap();
+        },
+        |root| {
+            fs::hard_link(root.join("b"), root.join("dir/b2")).unwrap();
+            fs::rename(root.join("c"), root.join("dir/d")).unwrap();
+            fs::rename(root.join("dir/e"), root.join("e")).unwrap();
+            fs::remove_file(root.join("a2")).unwrap();
+            fs::write(root.join("new"), b"new").unwrap();
+            fs::rename(root.join("new"), root.join("newer")).unwrap();
+            fsync(&root.join("newer"));
+            fs::rename(root.join("newer"), root.join("newest")).unwrap();
+            fsync(&root.join("newest"));
+        },
+    );
+}
+
+#[test]
+fn a_number_can_be_used_again() {
+    needs_kernel!();
+    check_as_kernel(
+        |root| fs::write(root.join("old"), content(9, 200_000)).unwrap(),
+        |root| {
+            fs::remove_file(root.join("old")).unwrap();
+            fs::write(root.join("new"), content(10, 5_000)).unwrap();
+            fsync(&root.join("new"));
+        },
+    );
+}
+
+/// The kernel's own recovery leaves wrong link counts here, which e2fsck finds.
+#[test]
+fn directories_are_made_and_removed() {
+    needs_kernel!();
+    check(
+        |root| {
+            fs::create_dir_all(root.join("gone/below")).unwrap();
+            fs::remove_dir(root.join("gone/below")).unwrap();
+        },
+        |root| {
+            fs::create_dir_all(root.join("one/two/three")).unwrap();
+            fs::create_dir(root.join("one/four")).unwrap();
+            fs::remove_dir(root.join("one/four")).unwrap();
+            fs::remove_dir(root.join("gone")).unwrap();
+            fs::write(root.join("one/two/file"), content(11, 3_000)).unwrap();
+            fsync(&root.join("one/two/file"));
+        },
+    );
+}
+
+/// The kernel refuses to mount this one: the file has an INODE record, but no links.
+#[test]
+fn a_file_that_was_unlinked_but_open_is_gone() {
+    needs_kernel!();
+    let mut gone = None;
+    let mut held = None;
+    let image = check(
+        |root| fs::write(root.join("open"), content(12, 10_000)).unwrap(),
+        |root| {
+            let file = File::open(root.join("open")).unwrap();
+            gone = Some(file.metadata().unwrap().ino());
+            fs::remove_file(root.join("open")).unwrap();
+            fs::write(root.join("other"), b"other").unwrap();
+            file.sync_all().unwrap();
+            fsync(&root.join("other"));
+            // Closing it would make the kernel free it, which is no matter of fast commits.
+            held = Some(file);
+            drop(held.take());
+        },
+    );
+    let gone = InodeNr(u32::try_from(gone.unwrap()).unwrap());
+    let error = open(image.path()).stat(gone).unwrap_err();
+    assert_eq!(error.errno(), fourscore::Error::NotFound.errno());
+}
+
+#[test]
+fn names_in_an_indexed_directory() {
+    needs_kernel!();
+    check_as_kernel(
+        |root| {
+            fs::create_dir(root.join("big")).unwrap();
+            for nr in 0..1_500 {
+                fs::write(root.join(format!("big/file number {nr}")), b"").unwrap();
+            }
+        },
+        |root| {
+            for nr in (0..60).map(|nr| nr * 20) {
+                fs::remove_file(root.join(format!("big/file number {nr}"))).unwrap();
+            }
+            for nr in 0..50 {
+                fs::write(root.join(format!("big/new {nr}")), b"").unwrap();
+            }
+            fs::rename(root.join("big/file number 7"), root.join("big/seven")).unwrap();
+            fsync(&root.join("big/seven"));
+        },
+    );
+}
