@@ -133,6 +133,9 @@ impl Fs {
     ) -> Result<()> {
         let guard = epoch::pin();
         let dir = self.directory(dir, &guard)?;
+        if let Some(changes) = self.dir_changes(dir.nr()) {
+            return self.visit_changed(dir, changes, &guard, &mut visit);
+        }
         let root = if self.is_indexed(dir) {
             self.index_algorithm(dir, &guard)?
         } else {
@@ -140,9 +143,6 @@ impl Fs {
         };
         let shown = self.shown(dir, root);
         let mut room = Vec::new();
-        if let Some(changes) = self.dir_changes(dir.nr()) {
-            return self.visit_changed(dir, changes, &guard, &mut visit);
-        }
         self.visit_entries(dir, &guard, &mut |entry| {
             let name = shown
                 .name(entry, &mut room)
@@ -172,7 +172,11 @@ impl Fs {
                 if changes.find(&wanted, entry.name).is_none() {
                     let (inode, name) = (entry.inode, entry.name);
                     let file_type = file_type(entry.kind);
-                    flow = visit(DirEntry { inode, name, file_type });
+                    flow = visit(DirEntry {
+                        inode,
+                        name,
+                        file_type,
+                    });
                 }
                 Ok(flow)
             })?;
@@ -181,7 +185,11 @@ impl Fs {
             if flow.is_break() {
                 break;
             }
-            flow = visit(DirEntry { inode, name, file_type: Some(file_type) });
+            flow = visit(DirEntry {
+                inode,
+                name,
+                file_type: Some(file_type),
+            });
         }
         Ok(())
     }

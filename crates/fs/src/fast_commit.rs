@@ -19,7 +19,8 @@
 //! A record about an inode that is not in use is ignored. INODE leaves the block map alone, unless
 //! the content is inline. LINK and CREAT leave a name alone that exists; UNLINK does nothing
 //! without the name, and takes one link from its inode even where the name now leads to another.
-//! CREAT of a directory makes an empty one. An inode without links is gone.
+//! CREAT of a directory makes an empty one. An inode without links is gone. Names in encrypted
+//! directories are never fast-committed; records that say otherwise are ignored.
 //!
 //! Where the kernel's own replay goes wrong, the state before the crash is what is shown:
 //! - It leaves link counts of parents alone when directories come and go, and gives a new
@@ -48,12 +49,13 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 
 use fourscore_journal::FastCommits;
+use fourscore_ondisk::dirent::{Entry as DirRecord, EntryType};
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Inode, InodeNr};
 use fourscore_sync::epoch;
 
-use crate::names::Names;
+use crate::names::Wanted;
 use crate::{Error, Fs, Result};
 
 pub(crate) use patch::InodePatch;
@@ -93,21 +95,33 @@ pub(crate) enum InodeChange {
 /// How the names in a directory differ from those on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DirChanges {
-    /// For a directory that the fast commits made, its parent: nothing on disk counts.
-    pub(crate) made_in: Option<InodeNr>,
+    /// The parent of a directory that the fast commits made.
+    made_in: Option<InodeNr>,
     /// By [`Before::key`]. Entries on disk with one of these keys do not count.
     names: BTreeMap<Vec<u8>, Option<NewName>>,
 }
 
 /// A name that was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NewName {
-    /// The name as stored.
-    pub(crate) name: Box<[u8]>,
-    /// What it leads to.
-    pub(crate) inode: InodeNr,
-    /// The type of that inode.
-    pub(crate) file_type: FileType,
+struct NewName {
+    name: Box<[u8]>,
+    inode: InodeNr,
+    file_type: FileType,
+}
+
+impl NewName {
+    /// The name as an entry of a directory. What tells where it lies is zero.
+    fn entry(&self) -> DirRecord<'_> {
+        let kind = EntryType::Unknown;
+        DirRecord {
+            at: 0,
+            rec_len: 0,
+            inode: self.inode,
+            name: &self.name,
+            kind,
+            hash: None,
+        }
+    }
 }
 
 impl FastCommitOverlay {
@@ -167,11 +181,13 @@ impl Before for Fs {
 
     fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
         let guard = epoch::pin();
-        match Fs::inode(self, dir, &guard) {
-            Ok(dir) => Ok(Names::of(dir, self).hashed_form(name).into_owned()),
-            Err(Error::NotFound | Error::Corrupt(_)) => Ok(name.to_vec()),
-            Err(error) => Err(error),
-        }
+        let dir = match Fs::inode(self, dir, &guard) {
+            Ok(dir) => dir,
+            Err(Error::NotFound | Error::Corrupt(_)) => return Ok(name.to_vec()),
+            Err(error) => return Err(error),
+        };
+        let wanted = self.wanted(dir, name);
+        Ok(wanted.hash_input().unwrap_or(name).to_vec())
     }
 }
 
@@ -186,23 +202,41 @@ impl DirChanges {
         }
     }
 
-    /// As [`get`](Self::get), for a name as users write it or entries store it.
-    pub(crate) fn find(&self, names: &Names, name: &[u8]) -> Option<Option<InodeNr>> {
+    /// As [`get`](Self::get), for a name that somebody looks for.
+    pub(crate) fn find(&self, wanted: &Wanted<'_>, name: &[u8]) -> Option<Option<InodeNr>> {
         if name == b".." && self.made_in.is_some() {
             return Some(self.made_in);
         }
-        match self.get(&names.hashed_form(name)) {
+        match self.get(wanted.hash_input()?) {
             // The names of a new directory are kept as they are: how they compare was not known.
-            Some(None) if self.made_in.is_some() && names.fold_case() => {
-                let same = |new: &&NewName| names.matches(&new.name, name);
+            Some(None) if self.made_in.is_some() && wanted.hash_may_mislead() => {
+                let same = |new: &&NewName| wanted.matches(&new.entry());
                 Some(self.added().find(same).map(|new| new.inode))
             }
             now => now,
         }
     }
 
+    /// For a directory that fast commits made, its parent: nothing on disk counts.
+    pub(crate) fn made_in(&self) -> Option<InodeNr> {
+        self.made_in
+    }
+
+    /// Every entry that is not on disk, for the directory `dir`.
+    pub(crate) fn entries(&self, dir: InodeNr) -> impl Iterator<Item = (&[u8], InodeNr, FileType)> {
+        let dots = self
+            .made_in
+            .map(|parent| [(&b"."[..], dir), (b"..", parent)]);
+        let dots = dots.into_iter().flatten();
+        dots.map(|(name, inode)| (name, inode, FileType::Directory))
+            .chain(
+                self.added()
+                    .map(|new| (&*new.name, new.inode, new.file_type)),
+            )
+    }
+
     /// The names that were added, by key.
-    pub(crate) fn added(&self) -> impl Iterator<Item = &NewName> {
+    fn added(&self) -> impl Iterator<Item = &NewName> {
         self.names.values().flatten()
     }
 }

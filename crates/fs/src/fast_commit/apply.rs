@@ -22,7 +22,7 @@ struct Known {
     /// Its type; `None` while it is not in use.
     file_type: Option<FileType>,
     links: u16,
-    has_extents: bool,
+    flags: InodeFlags,
     base: Base,
     record: Option<Box<[u8]>>,
     ranges: RangeSet,
@@ -34,7 +34,7 @@ impl Known {
         Self {
             file_type: None,
             links: 0,
-            has_extents: false,
+            flags: InodeFlags::empty(),
             base: Base::Zeroes,
             record: None,
             ranges: RangeSet::default(),
@@ -50,7 +50,7 @@ impl Known {
         Self {
             file_type,
             links: inode.links_count(),
-            has_extents: inode.flags().contains(InodeFlags::EXTENTS_FL),
+            flags: inode.flags(),
             base: Base::Table,
             ..Self::not_in_use()
         }
@@ -62,6 +62,16 @@ impl Known {
             changed: true,
             ..Self::not_in_use()
         };
+    }
+
+    /// Whether it is in use, and its blocks are in an extent tree.
+    fn has_extents(&self) -> bool {
+        self.file_type.is_some() && self.flags.contains(InodeFlags::EXTENTS_FL)
+    }
+
+    /// Whether names can be added and removed.
+    fn is_open_directory(&self) -> bool {
+        self.file_type == Some(FileType::Directory) && !self.flags.contains(InodeFlags::ENCRYPT_FL)
     }
 
     fn set_links(&mut self, links: u16) {
@@ -94,7 +104,7 @@ pub(super) fn apply<'r, B: Before>(
             Record::AddRange(range) => apply.add_range(&range)?,
             Record::DelRange(range) => {
                 let known = apply.known(range.inode)?;
-                if known.file_type.is_some() && known.has_extents {
+                if known.has_extents() {
                     known.ranges.set(range.logical, range.blocks, Target::Hole);
                 }
             }
@@ -142,7 +152,7 @@ impl<B: Before> Apply<'_, B> {
         }
         let flags = InodeFlags::from_bits_retain(fields.i_flags.get());
         known.file_type = file_type;
-        known.has_extents = flags.contains(InodeFlags::EXTENTS_FL);
+        known.flags = flags;
         known.record = Some(raw.into());
         known.set_links(fields.i_links_count.get());
         Ok(())
@@ -161,7 +171,7 @@ impl<B: Before> Apply<'_, B> {
             .geometry()
             .contains(physical, BlockCount(blocks.into()));
         let known = self.known(inode)?;
-        if known.file_type.is_none() || !known.has_extents || blocks == 0 {
+        if !known.has_extents() || blocks == 0 {
             return Ok(());
         }
         if !inside {
@@ -182,8 +192,8 @@ impl<B: Before> Apply<'_, B> {
     /// The type of what a name is to lead to, if both it and the directory are in use.
     fn types(&mut self, dentry: &Dentry<'_>) -> Result<Option<FileType>> {
         let file_type = self.known(dentry.inode)?.file_type;
-        let parent_type = self.known(dentry.parent)?.file_type;
-        Ok(file_type.filter(|_| parent_type == Some(FileType::Directory)))
+        let parent = self.known(dentry.parent)?;
+        Ok(file_type.filter(|_| parent.is_open_directory()))
     }
 
     /// What the name leads to now.

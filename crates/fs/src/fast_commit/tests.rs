@@ -158,6 +158,31 @@ fn records_about_reserved_or_unused_inodes_are_ignored() {
 }
 
 #[test]
+fn names_in_encrypted_directories_are_ignored() {
+    require!(Need::Program("mke2fs"));
+    let fs = empty_fs();
+    let dir = InodeNr(13);
+    let (raw, encrypted) = (
+        raw_inode(0o10_0644, 1, EXTENTS),
+        raw_inode(0o4_0755, 2, 0x800),
+    );
+    let records = [
+        Record::Inode {
+            inode: FILE,
+            raw: &raw,
+        },
+        Record::Inode {
+            inode: dir,
+            raw: &encrypted,
+        },
+        Record::Creat(name(InodeNr::ROOT, dir, b"dir")),
+        Record::Link(name(dir, FILE, b"name")),
+    ];
+    let overlay = apply(&fs, &records).unwrap();
+    assert_eq!(overlay.dirs[&dir].entries(dir).count(), 2, "only . and ..");
+}
+
+#[test]
 fn an_inode_without_links_is_gone_until_it_is_made_again() {
     require!(Need::Program("mke2fs"));
     let fs = empty_fs();
@@ -246,6 +271,15 @@ struct Edit {
     target: Target,
 }
 
+/// What the block `by` blocks further in a run maps to.
+fn further(target: Target, by: u32) -> Target {
+    match target {
+        Target::Hole => Target::Hole,
+        Target::Unwritten(block) => Target::Unwritten(PhysBlock(block.0 + u64::from(by))),
+        Target::Written(block) => Target::Written(PhysBlock(block.0 + u64::from(by))),
+    }
+}
+
 fn any_edit() -> impl Strategy<Value = Edit> {
     let target = (0..3, 1_u64..1000).prop_map(|(kind, block)| match kind {
         0 => Target::Hole,
@@ -268,11 +302,7 @@ proptest! {
         for Edit { logical, blocks, target } in edits {
             set.set(LogicalBlock(logical), blocks, target);
             for by in 0..blocks {
-                model[(logical + by) as usize] = Some(match target {
-                    Target::Hole => Target::Hole,
-                    Target::Unwritten(PhysBlock(at)) => Target::Unwritten(PhysBlock(at + u64::from(by))),
-                    Target::Written(PhysBlock(at)) => Target::Written(PhysBlock(at + u64::from(by))),
-                });
+                model[(logical + by) as usize] = Some(further(target, by));
             }
         }
         let Some(edits) = set.finish() else {
