@@ -11,6 +11,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | [`alloc`] | the bare allocator on file systems in memory |
 //! | [`clock`] | where times come from, so that statistics can be tested exactly |
 //! | [`stats`] | medians, extremes, spread, ratios |
 //! | [`comparison`] | sides run in turns |
@@ -21,6 +22,7 @@
 //! | [`workload`] | workloads and the threads that drive them |
 #![forbid(unsafe_code)]
 
+pub mod alloc;
 pub mod clock;
 pub mod comparison;
 pub mod machine;

@@ -1,0 +1,256 @@
+//! **Purpose.** The bitmaps of a file system that exists in memory only, and mostly not even
+//! there: a group's bitmap is made from the seed whenever it is read, until it is changed.
+//!
+//! **Model.** Two ways to run. With changes applied, a group becomes real at its first change and
+//! every change is checked: a cluster handed out or freed twice is an error. Without, the
+//! allocator's own buddies are the only record, and a run measures nothing but the allocator.
+
+use fourscore_mballoc::geometry::ClusterCount;
+use fourscore_mballoc::{
+    BitmapState, Change, ChangeKind, Descriptor, Geometry, GroupSource, SourceError,
+};
+use fourscore_ondisk::GroupNr;
+use fourscore_sync::atomic::{AtomicU32, Ordering};
+use fourscore_sync::{Arc, Mutex};
+
+use crate::alloc::scenario::{Fragments, Scenario};
+
+/// A stream of random numbers (xorshift64*).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`, which is not 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        (u128::from(self.next_u64()) * u128::from(bound) >> 64)
+            .try_into()
+            .unwrap_or(0)
+    }
+
+    /// A length of at least 1 whose mean is about `mean` and whose spread is that of files: many
+    /// short ones, some long ones.
+    fn length(&mut self, mean: u64) -> u64 {
+        // Halvings until a coin falls: an exponential distribution in steps, stretched evenly.
+        let halvings = self.next_u64().trailing_zeros().min(6);
+        let scale = (mean << halvings) / 4;
+        1 + self.below(scale.max(1))
+    }
+}
+
+/// A group that has been changed.
+type Bits = Mutex<Option<Box<[u8]>>>;
+
+/// The groups of a scenario.
+#[derive(Debug)]
+pub struct RamGroups {
+    scenario: Scenario,
+    geometry: Geometry,
+    free: Box<[AtomicU32]>,
+    changed: Box<[Bits]>,
+}
+
+impl RamGroups {
+    /// The groups of a scenario as its seed makes them.
+    #[must_use]
+    pub fn new(scenario: Scenario, geometry: Geometry) -> Arc<Self> {
+        let groups = geometry.groups();
+        let mut bitmap = vec![0; geometry.bitmap_bytes()];
+        let free = (0..groups).map(|group| {
+            let free = if is_fresh(&scenario, GroupNr(group)) {
+                geometry.clusters_in(GroupNr(group)) - METADATA
+            } else {
+                make(&scenario, &geometry, GroupNr(group), &mut bitmap)
+            };
+            AtomicU32::new(free)
+        });
+        let free = free.collect();
+        let changed = (0..groups).map(|_| Mutex::new(None)).collect();
+        Arc::new(Self {
+            scenario,
+            geometry,
+            free,
+            changed,
+        })
+    }
+
+    /// The division into groups.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Free clusters of all groups.
+    #[must_use]
+    pub fn free_clusters(&self) -> u64 {
+        self.free
+            .iter()
+            .map(|free| u64::from(free.load(Ordering::Relaxed)))
+            .sum()
+    }
+
+    /// Changes a bitmap.
+    ///
+    /// # Errors
+    /// What was handed out or freed twice.
+    pub fn apply(&self, change: &Change) -> Result<(), String> {
+        let group = change.run.group;
+        let mut slot = self.changed[group.0 as usize].lock();
+        let bits = slot.get_or_insert_with(|| {
+            let mut bitmap = vec![0; self.geometry.bitmap_bytes()];
+            make(&self.scenario, &self.geometry, group, &mut bitmap);
+            bitmap.into()
+        });
+        for i in change.run.start.0..change.run.end() {
+            let (byte, bit) = (&mut bits[(i / 8) as usize], 1 << (i % 8));
+            if (*byte & bit != 0) == (change.kind == ChangeKind::Set) {
+                return Err(format!(
+                    "cluster {i} of group {group}: {:?} twice",
+                    change.kind
+                ));
+            }
+            *byte ^= bit;
+        }
+        match change.kind {
+            ChangeKind::Set => {
+                self.free[group.0 as usize].fetch_sub(change.run.len.0, Ordering::Relaxed)
+            }
+            ChangeKind::Clear => {
+                self.free[group.0 as usize].fetch_add(change.run.len.0, Ordering::Relaxed)
+            }
+        };
+        Ok(())
+    }
+}
+
+/// Clusters at the front of each group that hold its metadata.
+const METADATA: u32 = 8;
+
+/// Whether no data was ever written to a group.
+fn is_fresh(scenario: &Scenario, group: GroupNr) -> bool {
+    let Fragments::Packed { .. } = scenario.fragments else {
+        return false;
+    };
+    // Groups in use are 97 % full; which they are is drawn flex group by flex group, as files
+    // fill these one after another.
+    let in_use = u64::from(scenario.used_per_mille) * 1000 / 970;
+    let mut random = Random::new(scenario.seed ^ (u64::from(group.0 / 16) << 20));
+    random.below(1000) >= in_use
+}
+
+/// Fills a bitmap and returns its free clusters.
+fn make(scenario: &Scenario, geometry: &Geometry, group: GroupNr, bitmap: &mut [u8]) -> u32 {
+    let clusters = geometry.clusters_in(group);
+    bitmap.fill(0);
+    set(bitmap, 0, METADATA.min(clusters));
+    if is_fresh(scenario, group) {
+        return clusters - METADATA;
+    }
+    let (used_per_mille, mean_bytes) = match scenario.fragments {
+        Fragments::Packed { mean_bytes } => (970, mean_bytes),
+        Fragments::Everywhere { mean_bytes } => (u64::from(scenario.used_per_mille), mean_bytes),
+    };
+    let mean_free = (mean_bytes / geometry.cluster_bytes()).max(1);
+    let mean_used = mean_free * used_per_mille / (1000 - used_per_mille).max(1);
+    let mut random = Random::new(scenario.seed ^ (u64::from(group.0) << 24) ^ 0x5eed);
+    let mut free = 0;
+    let mut at = u64::from(METADATA.min(clusters));
+    let end = u64::from(clusters);
+    while at < end {
+        let used = (at + random.length(mean_used)).min(end);
+        set(bitmap, clamp(at), clamp(used));
+        at = (used + random.length(mean_free)).min(end);
+        free += at - used;
+    }
+    clamp(free)
+}
+
+/// A number of clusters of one group, which fits.
+fn clamp(clusters: u64) -> u32 {
+    u32::try_from(clusters).unwrap_or(u32::MAX)
+}
+
+fn set(bitmap: &mut [u8], start: u32, end: u32) {
+    let mut i = start;
+    while i < end {
+        if i.is_multiple_of(8) && end - i >= 8 {
+            bitmap[(i / 8) as usize] = 0xff;
+            i += 8;
+        } else {
+            bitmap[(i / 8) as usize] |= 1 << (i % 8);
+            i += 1;
+        }
+    }
+}
+
+/// The groups as the allocator reads them.
+#[derive(Clone, Debug)]
+pub struct RamSource(pub Arc<RamGroups>);
+
+impl GroupSource for RamSource {
+    fn descriptor(&self, group: GroupNr) -> Descriptor {
+        let free = ClusterCount(self.0.free[group.0 as usize].load(Ordering::Relaxed));
+        let fresh = is_fresh(&self.0.scenario, group);
+        let state = if fresh {
+            BitmapState::Uninit
+        } else {
+            BitmapState::Written
+        };
+        Descriptor { free, state }
+    }
+
+    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), SourceError> {
+        let changed = self.0.changed[group.0 as usize].lock();
+        match &*changed {
+            Some(bits) => bitmap.copy_from_slice(bits),
+            None => {
+                make(&self.0.scenario, &self.0.geometry, group, bitmap);
+            }
+        }
+        Ok(())
+    }
+
+    fn prefetch(&self, _groups: &[GroupNr]) {}
+
+    fn has_arrived(&self, _group: GroupNr) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_makes_the_same_file_system_again_as_full_as_asked() {
+        for name in ["133g-50", "16g-aged-4k", "16g-aged-64k"] {
+            let scenario = Scenario::by_name(name).unwrap();
+            let geometry = scenario.geometry().unwrap();
+            let groups = RamGroups::new(scenario, geometry);
+            assert_eq!(
+                groups.free_clusters(),
+                RamGroups::new(scenario, geometry).free_clusters()
+            );
+            let all = scenario.bytes / geometry.cluster_bytes();
+            let used = 1000 - groups.free_clusters() * 1000 / all;
+            let asked = u64::from(scenario.used_per_mille);
+            assert!(
+                used.abs_diff(asked) < 60,
+                "{name}: {used} per mille used, not {asked}"
+            );
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! **Purpose.** The file systems that the allocator is measured on: those of the published
+//! figures, as far as a description of them exists.
+
+use fourscore_mballoc::geometry::LayoutError;
+use fourscore_mballoc::{Geometry, Layout};
+use fourscore_ondisk::BlockSize;
+
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+
+/// How the free space of used groups is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragments {
+    /// Groups are full from the front or empty, as files of a fresh file system leave them: the
+    /// groups in use are 97 % full, with free extents of this mean.
+    Packed {
+        /// Bytes of a free extent, on average.
+        mean_bytes: u64,
+    },
+    /// All groups are equally full, with free extents of this mean: an aged file system.
+    Everywhere {
+        /// Bytes of a free extent, on average.
+        mean_bytes: u64,
+    },
+}
+
+/// A file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its size.
+    pub bytes: u64,
+    /// log2 of the block size minus 10.
+    pub s_log_block_size: u32,
+    /// Used space in per mille.
+    pub used_per_mille: u32,
+    /// How the free space is cut up.
+    pub fragments: Fragments,
+    /// From what the bitmaps are made.
+    pub seed: u64,
+}
+
+const fn packed(name: &'static str, bytes: u64, used_per_mille: u32) -> Scenario {
+    let fragments = Fragments::Packed {
+        mean_bytes: 1 << 20,
+    };
+    Scenario {
+        name,
+        bytes,
+        s_log_block_size: 2,
+        used_per_mille,
+        fragments,
+        seed: 1,
+    }
+}
+
+const fn aged(name: &'static str, bytes: u64, s_log_block_size: u32) -> Scenario {
+    let fragments = Fragments::Everywhere {
+        mean_bytes: 4 << 20,
+    };
+    Scenario {
+        name,
+        bytes,
+        s_log_block_size,
+        used_per_mille: 750,
+        fragments,
+        seed: 1,
+    }
+}
+
+impl Scenario {
+    /// The file systems of the figures: S1's (842 GB 31 % full, 802 GB 68 %, 15 TiB 6 %, 133 GB at
+    /// 25, 50 and 75 %) and S5's (aged to free extents of 4 MiB at 75 %, 4 and 64 KiB blocks).
+    pub const ALL: &[Self] = &[
+        packed("842g", 842 * GIB, 310),
+        packed("802g", 802 * GIB, 680),
+        packed("15t", 15 * TIB, 60),
+        packed("133g-25", 133 * GIB, 250),
+        packed("133g-50", 133 * GIB, 500),
+        packed("133g-75", 133 * GIB, 750),
+        aged("16g-aged-4k", 16 * GIB, 2),
+        aged("16g-aged-64k", 16 * GIB, 6),
+        aged("100g-aged-4k", 100 * GIB, 2),
+        aged("100g-aged-64k", 100 * GIB, 6),
+    ];
+
+    /// The scenario of a name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|scenario| scenario.name == name)
+    }
+
+    /// Its groups, in flex groups of 16.
+    ///
+    /// # Errors
+    /// [`LayoutError`], for a size or block size that does not exist.
+    pub fn geometry(&self) -> Result<Geometry, LayoutError> {
+        let block_size = BlockSize::from_log(self.s_log_block_size);
+        let block_size = block_size.ok_or(LayoutError::ClustersPerGroup { found: 0, most: 0 })?;
+        let log = block_size.bits();
+        Geometry::new(Layout {
+            s_blocks_count: self.bytes >> log,
+            s_first_data_block: u32::from(self.s_log_block_size == 0),
+            block_size,
+            s_clusters_per_group: 8 << log,
+            cluster_bits: 0,
+            s_log_groups_per_flex: Some(4),
+            stripe: 0,
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! **Purpose.** The workloads of the works on ext4's allocation that ordinary directories can run
+//! as well.
+
+use std::io;
+
+use crate::alloc::ram::Random;
+use crate::comparison::Work;
+use crate::target::{FileNr, Operation, Worker};
+use crate::workload::Workload;
+
+fn one(bytes: u64) -> Work {
+    Work {
+        operations: 1,
+        bytes,
+        wall: None,
+    }
+}
+
+/// The rocksdb-like loop of the prefetch work: create or empty an own file, fallocate 73 819 750
+/// bytes, close. One step is one round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fallocate3;
+
+impl Fallocate3 {
+    const BYTES: u64 = 73_819_750;
+}
+
+impl Workload for Fallocate3 {
+    fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::Create).map(|_| ())
+    }
+
+    fn step(&self, worker: &mut dyn Worker, _step: u64) -> io::Result<Work> {
+        worker.apply(FileNr(0), Operation::Create)?;
+        let len = Self::BYTES;
+        let bytes = worker.apply(FileNr(0), Operation::Fallocate { offset: 0, len })?;
+        worker.apply(FileNr(0), Operation::Close)?;
+        Ok(one(bytes))
+    }
+
+    fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::Truncate { len: 0 })?;
+        worker.apply(FileNr(0), Operation::Unlink).map(|_| ())
+    }
+}
+
+/// fs_mark's files: one after another, each written whole and kept. One step is one file.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallFiles {
+    /// The size of each.
+    pub file_bytes: u64,
+}
+
+impl Workload for SmallFiles {
+    fn prepare(&self, _worker: &mut dyn Worker) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
+        let nr = FileNr(u32::try_from(step).map_err(io::Error::other)?);
+        worker.apply(nr, Operation::Create)?;
+        let len = self.file_bytes;
+        let bytes = worker.apply(nr, Operation::Write { offset: 0, len })?;
+        worker.apply(nr, Operation::Close)?;
+        Ok(one(bytes))
+    }
+
+    fn clean_up(&self, _worker: &mut dyn Worker) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Appends of random length to a few files in random order, as logs and databases make them. One
+/// step is one append.
+#[derive(Clone, Copy, Debug)]
+pub struct MixedAppend {
+    /// Files of each worker.
+    pub files: u32,
+    /// The longest append.
+    pub most_bytes: u64,
+}
+
+impl MixedAppend {
+    /// Files begin again at this size.
+    const FILE_BYTES: u64 = 64 << 20;
+
+    /// File and length of a step: the same in every run, so that where the file ends is known
+    /// without being kept.
+    fn draw(&self, step: u64) -> (FileNr, u64) {
+        let mut random = Random::new(step + 1);
+        let file = u32::try_from(random.below(u64::from(self.files.max(1)))).unwrap_or(0);
+        (FileNr(file), 1 + random.below(self.most_bytes.max(1)))
+    }
+}
+
+impl Workload for MixedAppend {
+    fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        (0..self.files).try_for_each(|nr| worker.apply(FileNr(nr), Operation::Create).map(|_| ()))
+    }
+
+    fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
+        let (file, len) = self.draw(step);
+        // On average every file gets every `files`th append.
+        let offset = step / u64::from(self.files.max(1)) * (self.most_bytes / 2) % Self::FILE_BYTES;
+        if offset + len > Self::FILE_BYTES - self.most_bytes {
+            worker.apply(file, Operation::Truncate { len: 0 })?;
+        }
+        Ok(one(worker.apply(file, Operation::Write { offset, len })?))
+    }
+
+    fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        for nr in (0..self.files).map(FileNr) {
+            worker.apply(nr, Operation::Truncate { len: 0 })?;
+            worker.apply(nr, Operation::Close)?;
+        }
+        Ok(())
+    }
+}
