@@ -10,10 +10,12 @@
 //! | [`tidy`] | the rules of style that a program can check |
 //! | [`suites`] | the test suites, alone and all in a row |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
+//! | [`bench`] | measurements with other people's programs beside them |
 //! | [`demo`] | the tour |
 //! | [`generate`] | man pages and shell completions |
 #![forbid(unsafe_code)]
 
+mod bench;
 mod check;
 mod demo;
 mod fuzz;
@@ -58,6 +60,8 @@ enum Verb {
     Count,
     /// Fuzzes one target until its executions, over all calls, reach a number.
     Fuzz(fuzz::Options),
+    /// Measures fourscore beside other people's programs, with tables.
+    Bench(bench::Options),
     /// Writes the man pages to a directory.
     Man(generate::Options),
     /// Writes the shell completions to a directory.
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Verb::Shuttle => suites::feature(&workspace, suites::Feature::Shuttle),
         Verb::Count => suites::feature(&workspace, suites::Feature::Count),
         Verb::Fuzz(options) => fuzz::run(&workspace, options),
+        Verb::Bench(options) => bench::run(&workspace, options),
         Verb::Man(options) => generate::run(&workspace, generate::What::Man, options),
         Verb::Completions(options) => {
             generate::run(&workspace, generate::What::Completions, options)

@@ -1,0 +1,74 @@
+//! **Purpose.** Measurements with other people's programs beside them. Each prints its tables and
+//! can put them into `docs/PERFORMANCE.md`.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`read`] | reading images: extract, walk, info, threads |
+
+mod read;
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use fourscore_lab::Report;
+
+use crate::workspace::Workspace;
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The measurement.
+    what: What,
+    /// Replaces the measurement's section in docs/PERFORMANCE.md.
+    #[arg(long)]
+    record: bool,
+    /// Rounds of each side.
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// The tree of this machine that the image is made of.
+    #[arg(long, default_value = "/usr")]
+    tree: std::path::PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// Reading images: extract, walk, info, and threads on one file system.
+    Read,
+}
+
+/// Measures, prints, and records if asked to.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let (name, report) = match options.what {
+        What::Read => ("read", read::run(workspace, options)?),
+    };
+    let markdown = report.to_markdown();
+    println!("\n{markdown}");
+    if options.record {
+        record(workspace, name, &report)
+    } else {
+        Ok(())
+    }
+}
+
+/// Puts the report between the marks of its section.
+fn record(workspace: &Workspace, name: &str, report: &Report) -> Result<()> {
+    let path = workspace.path("docs/PERFORMANCE.md");
+    let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    let (begin, end) = (
+        format!("<!-- bench {name} -->\n"),
+        format!("<!-- end {name} -->"),
+    );
+    let start = text
+        .find(&begin)
+        .with_context(|| format!("no mark {begin:?}"))?
+        + begin.len();
+    let stop = text
+        .find(&end)
+        .with_context(|| format!("no mark {end:?}"))?;
+    let before = text.get(..start).unwrap_or_default();
+    let after = text.get(stop..).unwrap_or_default();
+    fs::write(&path, format!("{before}{}{after}", report.to_markdown()))?;
+    println!("recorded in {}", path.display());
+    Ok(())
+}
