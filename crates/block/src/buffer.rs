@@ -431,6 +431,10 @@ impl fmt::Debug for Sealed {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 #[path = "buffer_tests.rs"]
 mod tests;
+
+#[cfg(all(test, feature = "shuttle"))]
+#[path = "buffer_model_tests.rs"]
+mod model_tests;

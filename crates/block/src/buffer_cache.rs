@@ -374,6 +374,14 @@ impl<'a> Runs<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 #[path = "buffer_cache_tests.rs"]
 mod tests;
+
+#[cfg(all(test, feature = "shuttle"))]
+#[path = "buffer_cache_model_tests.rs"]
+mod model_tests;
+
+#[cfg(all(test, feature = "count"))]
+#[path = "buffer_cache_count_tests.rs"]
+mod count_tests;

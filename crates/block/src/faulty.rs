@@ -200,7 +200,7 @@ impl BlockDevice for FaultyDevice {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::{Batch, DeviceError, IoBuf, RamDevice};

@@ -211,6 +211,6 @@ impl BlockDevice for FileDevice {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 #[path = "file_tests.rs"]
 mod tests;

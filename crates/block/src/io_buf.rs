@@ -133,7 +133,7 @@ impl fmt::Debug for IoBuf {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -282,7 +282,7 @@ impl BlockDevice for OverlayDevice {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use proptest::prelude::*;
 

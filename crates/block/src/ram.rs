@@ -370,7 +370,7 @@ impl BlockDevice for RamDevice {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use fourscore_sync::thread;

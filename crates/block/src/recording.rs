@@ -226,7 +226,7 @@ impl BlockDevice for RecordingDevice {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

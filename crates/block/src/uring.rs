@@ -478,6 +478,6 @@ impl Drop for UringFlight {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 #[path = "uring_tests.rs"]
 mod tests;

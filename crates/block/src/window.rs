@@ -150,7 +150,7 @@ impl BlockDevice for Window {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use proptest::prelude::*;
 
