@@ -11,7 +11,8 @@
 //! **Invariants.** A flush begins when every request before it in the batch has ended, and what
 //! comes after it begins when it has succeeded. Once a request before a flush has failed, that
 //! flush and everything after it is not begun and reported as cancelled, and so is everything
-//! after a flush that failed itself: a commit record is never written over missing blocks. Outcomes come in the order of the requests.
+//! after a flush that failed itself: a commit record is never written over missing blocks.
+//! Outcomes come in the order of the requests.
 //!
 //! **Crash safety.** Dropping an [`InFlight`] does not cancel anything: it waits, since the
 //! device may still be working on the memory that the batch owns. Requests behind a flush that

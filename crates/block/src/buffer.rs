@@ -432,9 +432,7 @@ impl fmt::Debug for Sealed {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-#[path = "buffer_tests.rs"]
 mod tests;
 
 #[cfg(all(test, feature = "shuttle"))]
-#[path = "buffer_model_tests.rs"]
 mod model_tests;

@@ -137,7 +137,9 @@ impl BufferCache {
     }
 
     /// The buffer of `block`, read from the device if need be. For callers that keep it: a share
-    /// writes the buffer's reference count, which [`BufferCache::read`] does only on a miss.
+    /// writes the buffer's reference count, which [`BufferCache::read`] does only on a miss. A
+    /// clean buffer may leave the cache while somebody has a share in it, and then no longer
+    /// shows what becomes of the block.
     ///
     /// # Errors
     /// Those of the device, with a [`BlockError`] as payload; `UnexpectedEof` for a block past
@@ -375,13 +377,10 @@ impl<'a> Runs<'a> {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-#[path = "buffer_cache_tests.rs"]
 mod tests;
 
 #[cfg(all(test, feature = "shuttle"))]
-#[path = "buffer_cache_model_tests.rs"]
 mod model_tests;
 
 #[cfg(all(test, feature = "count"))]
-#[path = "buffer_cache_count_tests.rs"]
 mod count_tests;

@@ -212,5 +212,4 @@ impl BlockDevice for FileDevice {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-#[path = "file_tests.rs"]
 mod tests;

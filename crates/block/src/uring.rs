@@ -479,5 +479,4 @@ impl Drop for UringFlight {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-#[path = "uring_tests.rs"]
 mod tests;
