@@ -1,130 +1,20 @@
 //! Fast commits that the kernel wrote before it died: a file system opened from such an image
 //! shows the tree as it was when the last fsync returned.
 
-use std::collections::BTreeMap;
+mod tree;
+
 use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, FileType, Fs, InodeNr, OpenOptions};
+use fourscore::InodeNr;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use rustix::fs::FallocateFlags;
 
-/// What is compared of each object: everything but the sizes, link counts and times that the
-/// kernel does not fast-commit for directories.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Object {
-    inode: u32,
-    kind: FileType,
-    mode: u16,
-    links: Option<u16>,
-    size_bytes: u64,
-    sectors: u64,
-    mtime: Option<i64>,
-    content: Vec<u8>,
-}
-
-type Tree = BTreeMap<Vec<u8>, Object>;
-
-fn host_tree(root: &Path) -> Tree {
-    let mut tree = Tree::new();
-    let mut pending = vec![root.to_owned()];
-    while let Some(path) = pending.pop() {
-        let meta = fs::symlink_metadata(&path).unwrap();
-        let (kind, content) = if meta.is_dir() {
-            pending.extend(
-                fs::read_dir(&path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
-            );
-            (FileType::Directory, Vec::new())
-        } else if meta.is_symlink() {
-            (
-                FileType::Symlink,
-                fs::read_link(&path)
-                    .unwrap()
-                    .as_os_str()
-                    .as_bytes()
-                    .to_vec(),
-            )
-        } else {
-            (FileType::Regular, fs::read(&path).unwrap())
-        };
-        let is_dir = kind == FileType::Directory;
-        let object = Object {
-            inode: u32::try_from(meta.ino()).unwrap(),
-            kind,
-            mode: u16::try_from(meta.mode()).unwrap(),
-            links: Some(u16::try_from(meta.nlink()).unwrap()),
-            size_bytes: if is_dir { 0 } else { meta.size() },
-            sectors: if is_dir { 0 } else { meta.blocks() },
-            mtime: (!is_dir).then(|| meta.mtime()),
-            content,
-        };
-        tree.insert(
-            path.strip_prefix(root)
-                .unwrap()
-                .as_os_str()
-                .as_bytes()
-                .to_vec(),
-            object,
-        );
-    }
-    tree
-}
-
-fn our_tree(fs: &Fs) -> Tree {
-    let mut tree = Tree::new();
-    let mut pending = vec![(Vec::new(), InodeNr::ROOT)];
-    while let Some((path, inode)) = pending.pop() {
-        let stat = fs.stat(inode).unwrap();
-        let is_dir = stat.file_type == FileType::Directory;
-        let mut content = Vec::new();
-        match stat.file_type {
-            FileType::Directory => {
-                for entry in fs.read_dir(inode).unwrap() {
-                    assert_eq!(fs.lookup(inode, &entry.name).unwrap(), entry.inode);
-                    if entry.name == b"." || entry.name == b".." {
-                        continue;
-                    }
-                    let mut below = path.clone();
-                    if !below.is_empty() {
-                        below.push(b'/');
-                    }
-                    below.extend(&entry.name);
-                    pending.push((below, entry.inode));
-                }
-            }
-            FileType::Symlink => content = fs.read_link(inode).unwrap(),
-            _ => {
-                content = vec![0; usize::try_from(stat.size_bytes).unwrap()];
-                assert_eq!(fs.read_at(inode, &mut content, 0).unwrap(), content.len());
-            }
-        }
-        let object = Object {
-            inode: inode.0,
-            kind: stat.file_type,
-            mode: stat.mode.0,
-            links: Some(stat.links),
-            size_bytes: if is_dir { 0 } else { stat.size_bytes },
-            sectors: if is_dir { 0 } else { stat.sectors },
-            mtime: (!is_dir).then(|| stat.mtime.seconds()),
-            content,
-        };
-        assert!(tree.insert(path, object).is_none());
-    }
-    tree
-}
-
-fn open(image: &Path) -> Arc<Fs> {
-    let device = open_path(image, DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
-}
+use tree::{Tree, host_tree, open, our_tree};
 
 /// A number of `fc_info`, such as `commits`.
 fn fc_info(mount: &KernelMount, what: &str) -> u64 {
