@@ -6,7 +6,7 @@
 //!
 //! **Model.** Block number -> [`Buffer`]. There are three ways in: a miss (one block, read by
 //! one thread while others wait for it), read-ahead (runs of blocks, read together), and
-//! [`BufferCache::create`] (not read at all). All hold a ticket of [`crate::loading`] from
+//! [`BufferCache::create`] (not read at all). All hold the block's ticket (see `loading`) from
 //! before the device is read until the buffer is in.
 //!
 //! **Invariants.**
@@ -62,7 +62,7 @@ impl Default for CacheOptions {
 /// What happened so far, summed over all cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Lookups, insertions and evictions.
+    /// Lookups (those of read-ahead included), insertions and evictions.
     pub cache: Stats,
     /// Blocks read because somebody wanted them at once.
     pub read_blocks: u64,

@@ -1,7 +1,7 @@
 //! **Purpose.** A device that is a file of the host: an image file or a block device.
 //!
 //! **Not here.** How a path is opened and judged: [`crate::open`]. What only block devices
-//! have: [`crate::raw`].
+//! have: the module `raw`.
 //!
 //! **Model.** Every call is one positioned system call (more only when the host transfers less
 //! than asked). With direct I/O there are two descriptors of the same file: transfers whose

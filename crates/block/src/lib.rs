@@ -7,8 +7,10 @@
 //! | [`io_buf`] | memory that a request owns while a device works on it |
 //! | [`error`] | one sentence for each way in which a device can refuse or fail |
 //! | [`open`] | from a path to a device, by what the path turns out to be |
-//! | [`file`] | image files and block devices of the host |
+//! | [`mod@file`] | image files and block devices of the host |
 //! | [`uring`] | the same, with batches truly in flight at once |
+//! | `raw` | what only block devices have |
+//! | `host_io` | whole transfers over a file descriptor of the host |
 //! | [`ram`] | memory, sparse |
 //! | [`window`] | a part of another device, or all of it read-only |
 //! | [`overlay`] | a device some of whose blocks come from elsewhere |

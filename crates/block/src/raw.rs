@@ -60,3 +60,6 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, range: &Range<u64>) -> Result<(), Errn
         ioctl::ioctl(fd, command)
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
