@@ -1,0 +1,102 @@
+//! **Purpose.** `fourscore cat` and `fourscore readlink`: what is in a file, and where a symbolic
+//! link leads.
+//!
+//! **Model.** Holes are seeked over when standard output is a regular file that is written from
+//! its current end, so a sparse file stays sparse; into a pipe, long runs are spliced.
+
+use std::os::unix::ffi::OsStrExt;
+
+use fourscore::{Follow, Stat};
+use serde_json::json;
+
+use crate::args::{Cat, OnePath};
+use crate::content::{Stopped, for_each_run, read_exactly};
+use crate::facts::{Facts, Kind};
+use crate::failure::Result;
+use crate::image::Image;
+use crate::output::Stdout;
+use crate::text::for_people;
+
+/// How much is copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+/// Runs from this length on are spliced.
+const SPLICE_BYTES_MIN: u64 = 64 << 10;
+
+/// Runs `cat`.
+pub(crate) fn run(args: &Cat) -> Result<()> {
+    let image = Image::open(&args.image)?;
+    let mut out = Stdout::open()?;
+    let mut buffer = Vec::new();
+    for path in &args.paths {
+        let inode = image.resolve(path, Follow::Yes)?;
+        let path = path.as_os_str().as_bytes();
+        let stat = image
+            .fs
+            .stat(inode)
+            .map_err(|why| image.failure(path, why))?;
+        let kind = Facts::from(&stat).kind;
+        if kind != Kind::File {
+            return Err(image.failure(path, format_args!("is a {}", kind.name())));
+        }
+        file(&image, path, &stat, &mut buffer, &mut out)?;
+    }
+    out.finish()
+}
+
+fn file(
+    image: &Image,
+    path: &[u8],
+    stat: &Stat,
+    buffer: &mut Vec<u8>,
+    out: &mut Stdout,
+) -> Result<()> {
+    let mut at = 0;
+    let visited = for_each_run(&image.fs, stat, |run| {
+        out.zeros(run.offset - at)?;
+        at = run.offset;
+        let end = at + run.len_bytes;
+        let long = run
+            .device_offset
+            .filter(|_| run.len_bytes >= SPLICE_BYTES_MIN);
+        if let Some(from) = long
+            && let Some(source) = image.fs.device().host_range(from..from + run.len_bytes)
+        {
+            at += out.splice(source.fd, source.offset, run.len_bytes)?.bytes;
+        }
+        buffer.resize(COPY_BYTES, 0);
+        while at < end {
+            let len = usize::try_from(end - at).map_or(COPY_BYTES, |len| len.min(COPY_BYTES));
+            let part = &mut buffer[..len];
+            let read = read_exactly(&image.fs, stat.inode, part, at);
+            read.map_err(|why| image.failure(path, why))?;
+            out.write(part)?;
+            at += len as u64;
+        }
+        Ok(())
+    });
+    visited.map_err(|stopped| match stopped {
+        Stopped::Fs(why) => image.failure(path, why),
+        Stopped::Visitor(failure) => failure,
+    })?;
+    out.zeros(stat.size_bytes - at)
+}
+
+/// Runs `readlink`.
+pub(crate) fn readlink(args: &OnePath) -> Result<()> {
+    let image = Image::open(&args.image)?;
+    let inode = image.resolve(&args.path, Follow::No)?;
+    let path = args.path.as_os_str().as_bytes();
+    let target = image
+        .fs
+        .read_link(inode)
+        .map_err(|why| image.failure(path, why))?;
+    let mut out = Stdout::open()?;
+    if args.json {
+        let value = json!({ "path": for_people(path), "target": for_people(&target) });
+        out.write(format!("{value}\n").as_bytes())?;
+    } else {
+        out.write(&target)?;
+        out.write(b"\n")?;
+    }
+    out.flush()
+}

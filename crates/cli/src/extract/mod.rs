@@ -1,0 +1,424 @@
+//! **Purpose.** `fourscore extract`: the whole tree of an image to a directory of the host, or as
+//! a tar to standard output (see [`crate::tar`]).
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`host`] | making objects below one directory, and nowhere else |
+//!
+//! **Model.** All threads make objects; a directory is entered only by its owner until everything
+//! in it is complete. The first thread that meets a file with several names makes it; the other
+//! names become links when everything else is done, and the directories get their owners,
+//! attributes, modes and times last, since every entry made in them changes these.
+//!
+//! **Locking.** The lists of links and directories are locked once per task; the map of inodes
+//! with several names is in shards by inode number, locked once for each such name.
+
+pub(crate) mod host;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use fourscore::Stat;
+use fourscore_ondisk::InodeNr;
+use fourscore_sync::{Arc, CachePadded, Counter, Mutex};
+use rustix::io::Errno;
+
+use crate::content::{Run, Stopped, for_each_run, read_exactly};
+use crate::facts::{Facts, Kind};
+use crate::failure::{Failure, Problems, Result};
+use crate::image::Image;
+use crate::progress::Progress;
+use crate::tree::listing::Listing;
+use crate::tree::{self, Output, Received, Walker};
+use crate::walk::image::{Seen, attributes, list};
+use crate::walk::line::Attributes;
+use host::{Privilege, TargetDir, TargetTree, finish_open};
+
+/// Entries of one task.
+const CHUNK_OBJECTS: usize = 256;
+/// How much content is copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+/// Runs from this length on are handed to the kernel to copy or share.
+const KERNEL_COPY_BYTES_MIN: u64 = 128 << 10;
+/// Paths longer than this are not followed.
+const PATH_BYTES_MAX: usize = 64 << 10;
+const SHARDS: usize = 64;
+
+/// Extracts the tree of `image` to the directory `to` with `threads` threads.
+pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<()> {
+    let target = TargetTree::open(to)?;
+    let superblock = image.fs.superblock();
+    let used = u64::from(
+        image
+            .fs
+            .geometry()
+            .inodes()
+            .saturating_sub(superblock.free_inodes()),
+    );
+    let extractor = Extractor {
+        image,
+        target,
+        problems: Problems::default(),
+        progress: Progress::of_objects(used),
+        seen: Seen::default(),
+        first_names: FirstNames::default(),
+        more_names: Mutex::default(),
+        directories: Mutex::default(),
+        left_out: Counter::default(),
+    };
+    let root = Task::Directory {
+        inode: InodeNr::ROOT,
+        path: Vec::new(),
+    };
+    tree::walk(&extractor, root, threads, |received| match received {
+        Received::Bytes(_) => Ok(()),
+        Received::Special(never) => match never {},
+    })?;
+    extractor.finish()
+}
+
+struct Extractor<'i> {
+    image: &'i Image,
+    target: TargetTree,
+    problems: Problems,
+    progress: Progress,
+    seen: Seen,
+    first_names: FirstNames,
+    /// Further names of files, to be linked at the end.
+    more_names: Mutex<Vec<(InodeNr, Vec<u8>)>>,
+    /// Directories by path, to be finished at the end.
+    directories: Mutex<Vec<(Vec<u8>, InodeNr)>>,
+    /// Attributes and devices that only root can make.
+    left_out: Counter,
+}
+
+/// Paths by inode.
+type Paths = HashMap<InodeNr, Vec<u8>>;
+
+/// The path at which each file with several names was made.
+struct FirstNames {
+    shards: [CachePadded<Mutex<Paths>>; SHARDS],
+}
+
+impl Default for FirstNames {
+    fn default() -> Self {
+        let shards = std::array::from_fn(|_| CachePadded::default());
+        Self { shards }
+    }
+}
+
+impl FirstNames {
+    fn shard(&self, inode: InodeNr) -> &Mutex<Paths> {
+        &self.shards[inode.0 as usize % SHARDS]
+    }
+}
+
+enum Task {
+    /// Fill the directory `path`, which exists and is empty.
+    Directory { inode: InodeNr, path: Vec<u8> },
+    /// Make some of the entries of a big directory.
+    Chunk {
+        shared: Arc<Shared>,
+        from: usize,
+        to: usize,
+    },
+}
+
+struct Shared {
+    dir: TargetDir,
+    listing: Listing,
+    path: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Buffers {
+    content: Vec<u8>,
+    attributes: Attributes,
+    links: Vec<(InodeNr, Vec<u8>)>,
+}
+
+impl Walker for Extractor<'_> {
+    type Task = Task;
+    type Special = std::convert::Infallible;
+    type Scratch = Buffers;
+
+    fn run(&self, task: Task, buffers: &mut Buffers, out: &mut Output<Self>) {
+        match task {
+            Task::Directory { inode, path } => {
+                let filled = self.fill(inode, path.clone(), buffers, out);
+                if let Err(failure) = filled {
+                    self.tell(&path, b"", &failure);
+                }
+                self.directories.lock().push((path, inode));
+            }
+            Task::Chunk { shared, from, to } => {
+                for nr in from..to {
+                    self.entry(&shared, nr, buffers, out);
+                }
+                self.progress.add(to - from);
+            }
+        }
+        if !buffers.links.is_empty() {
+            self.more_names.lock().append(&mut buffers.links);
+        }
+    }
+}
+
+impl Extractor<'_> {
+    fn fill(
+        &self,
+        inode: InodeNr,
+        path: Vec<u8>,
+        buffers: &mut Buffers,
+        out: &mut Output<Self>,
+    ) -> Result<()> {
+        self.seen.visit(inode)?;
+        let dir = self.target.directory(&path)?;
+        let mut listing = Listing::default();
+        // What was listed before a failure is extracted all the same.
+        let listed = list(self.image, inode, &mut listing);
+        let len = listing.len();
+        let shared = Shared { dir, listing, path };
+        if len <= CHUNK_OBJECTS {
+            for nr in 0..len {
+                self.entry(&shared, nr, buffers, out);
+            }
+            self.progress.add(len);
+        } else {
+            let shared = Arc::new(shared);
+            for from in (0..len).step_by(CHUNK_OBJECTS) {
+                out.child(Task::Chunk {
+                    shared: Arc::clone(&shared),
+                    from,
+                    to: len.min(from + CHUNK_OBJECTS),
+                });
+            }
+        }
+        listed
+    }
+
+    /// Makes one entry.
+    fn entry(&self, shared: &Shared, nr: usize, buffers: &mut Buffers, out: &mut Output<Self>) {
+        let name = shared.listing.name(nr);
+        let made = u32::try_from(shared.listing.inode(nr))
+            .map_err(|error| Failure::new("", error))
+            .and_then(|inode| self.make(shared, name, InodeNr(inode), buffers, out));
+        if let Err(failure) = made {
+            self.tell(&shared.path, name, &failure);
+        }
+    }
+
+    fn make(
+        &self,
+        shared: &Shared,
+        name: &[u8],
+        inode: InodeNr,
+        buffers: &mut Buffers,
+        out: &mut Output<Self>,
+    ) -> Result<()> {
+        host::check_name(name)?;
+        let stat = self
+            .image
+            .fs
+            .stat(inode)
+            .map_err(|error| Failure::new("", error))?;
+        let facts = Facts::from(&stat);
+        let path = join(&shared.path, name);
+        if facts.kind == Kind::Directory {
+            if path.len() > PATH_BYTES_MAX {
+                let why = format_args!("the path is longer than {PATH_BYTES_MAX} bytes");
+                return Err(Failure::new("", why));
+            }
+            shared.dir.make_directory(name)?;
+            out.child(Task::Directory { inode, path });
+            return Ok(());
+        }
+        if facts.links > 1 && self.has_name(inode, &path) {
+            buffers.links.push((inode, path));
+            return Ok(());
+        }
+        buffers.attributes.clear();
+        attributes(self.image, inode, &mut buffers.attributes)?;
+        let privilege = self.target.privilege;
+        let left_out = match facts.kind {
+            Kind::File => {
+                let file = shared.dir.make_file(name)?;
+                // A file that could not be read to its end keeps what there is, and is told.
+                let copied = self.copy(&stat, &file, &mut buffers.content);
+                let left_out = finish_open(&file, &facts, &buffers.attributes, privilege)?;
+                copied?;
+                left_out
+            }
+            Kind::CharDevice | Kind::BlockDevice if privilege == Privilege::User => 1,
+            Kind::Symlink => {
+                let target = self.image.fs.read_link(inode);
+                let target = target.map_err(|error| Failure::new("", error))?;
+                shared.dir.make_symlink(name, &target)?;
+                shared
+                    .dir
+                    .finish(name, &facts, &buffers.attributes, privilege)?
+            }
+            _ => {
+                shared.dir.make_node(name, &facts)?;
+                shared
+                    .dir
+                    .finish(name, &facts, &buffers.attributes, privilege)?
+            }
+        };
+        if left_out > 0 {
+            self.left_out.add(left_out);
+        }
+        Ok(())
+    }
+
+    /// Whether the file has been given a name already; if not, `path` is going to be it.
+    fn has_name(&self, inode: InodeNr, path: &[u8]) -> bool {
+        let mut names = self.first_names.shard(inode).lock();
+        if names.contains_key(&inode) {
+            return true;
+        }
+        names.insert(inode, path.to_vec());
+        false
+    }
+
+    /// Copies the data of a file; what is not copied is a hole.
+    fn copy(&self, stat: &Stat, file: &File, buffer: &mut Vec<u8>) -> Result<()> {
+        file.set_len(stat.size_bytes)
+            .map_err(|error| Failure::new("", error))?;
+        let copied = for_each_run(&self.image.fs, stat, |run| {
+            if self.copy_in_kernel(run, file)? {
+                return Ok(());
+            }
+            buffer.resize(COPY_BYTES, 0);
+            let (mut at, end) = (run.offset, run.offset + run.len_bytes);
+            while at < end {
+                let len = usize::try_from(end - at).map_or(COPY_BYTES, |len| len.min(COPY_BYTES));
+                let part = &mut buffer[..len];
+                read_exactly(&self.image.fs, stat.inode, part, at)
+                    .map_err(|error| Failure::new("", error))?;
+                file.write_all_at(part, at)
+                    .map_err(|error| Failure::new("", error))?;
+                at += len as u64;
+            }
+            Ok(())
+        });
+        copied.map_err(|stopped| match stopped {
+            Stopped::Fs(error) => Failure::new("", error),
+            Stopped::Visitor(failure) => failure,
+        })
+    }
+
+    /// Has the kernel copy a long run from the image's file, or share its blocks where the host's
+    /// file system can. Returns whether it did.
+    fn copy_in_kernel(&self, run: Run, file: &File) -> Result<bool> {
+        let Some(from) = run
+            .device_offset
+            .filter(|_| run.len_bytes >= KERNEL_COPY_BYTES_MIN)
+        else {
+            return Ok(false);
+        };
+        let Some(source) = self
+            .image
+            .fs
+            .device()
+            .host_range(from..from + run.len_bytes)
+        else {
+            return Ok(false);
+        };
+        let (mut from, mut to, mut left) = (source.offset, run.offset, run.len_bytes);
+        while left > 0 {
+            let len = usize::try_from(left).unwrap_or(COPY_BYTES);
+            let result =
+                rustix::fs::copy_file_range(source.fd, Some(&mut from), file, Some(&mut to), len);
+            match result {
+                // The image ends early: the other way of copying reports where.
+                Ok(0) => return Ok(false),
+                Ok(count) => left = left.saturating_sub(count as u64),
+                Err(Errno::INTR) => {}
+                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                    return Ok(false);
+                }
+                Err(errno) => return Err(Failure::new("", errno)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Links the further names and finishes the directories.
+    fn finish(self) -> Result<()> {
+        let mut more_names = std::mem::take(&mut *self.more_names.lock());
+        more_names.sort_unstable_by(|a, b| a.1.cmp(&b.1));
+        for (inode, path) in &more_names {
+            if let Err(failure) = self.link(*inode, path) {
+                self.tell(path, b"", &failure);
+            }
+        }
+        let mut directories = std::mem::take(&mut *self.directories.lock());
+        // Deepest first: the mode of a directory may keep this user out of what is below.
+        directories.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+        let mut with = Attributes::default();
+        for (path, inode) in &directories {
+            if let Err(failure) = self.finish_directory(path, *inode, &mut with) {
+                self.tell(path, b"", &failure);
+            }
+        }
+        let left_out = self.left_out.sum();
+        if left_out > 0 {
+            crate::failure::say(&format!(
+                "{left_out} devices and attributes were left out (run as root to keep them)"
+            ));
+        }
+        self.problems.result()
+    }
+
+    fn link(&self, inode: InodeNr, path: &[u8]) -> Result<()> {
+        let names = self.first_names.shard(inode).lock();
+        let old = names.get(&inode).map_or(&b""[..], Vec::as_slice);
+        let (old_dir, old_name) = split_name(old);
+        let (dir, name) = split_name(path);
+        let (dir, old_dir) = (self.target.directory(dir)?, self.target.directory(old_dir)?);
+        dir.make_hard_link(name, &old_dir, old_name)
+    }
+
+    fn finish_directory(&self, path: &[u8], inode: InodeNr, with: &mut Attributes) -> Result<()> {
+        let stat = self
+            .image
+            .fs
+            .stat(inode)
+            .map_err(|error| Failure::new("", error))?;
+        with.clear();
+        attributes(self.image, inode, with)?;
+        let dir = self.target.directory(path)?;
+        let left_out = dir.finish_itself(&Facts::from(&stat), with, self.target.privilege)?;
+        self.left_out.add(left_out);
+        Ok(())
+    }
+
+    fn tell(&self, path: &[u8], name: &[u8], failure: &Failure) {
+        let path = if name.is_empty() {
+            path.to_vec()
+        } else {
+            join(path, name)
+        };
+        self.problems
+            .tell_at(&[b"/", path.as_slice()].concat(), failure);
+    }
+}
+
+fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() {
+        name.to_vec()
+    } else {
+        [path, b"/", name].concat()
+    }
+}
+
+/// The directory and the name of a path.
+fn split_name(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}

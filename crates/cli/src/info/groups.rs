@@ -1,0 +1,280 @@
+//! **Purpose.** `fourscore info --groups`: the block groups, as dumpe2fs lists them.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use fourscore::Bitmap;
+use fourscore_ondisk::features::{Incompat, RoCompat};
+use fourscore_ondisk::group::{GroupDesc, GroupFlags};
+use fourscore_ondisk::superblock::{MetadataChecksum, Superblock};
+use fourscore_ondisk::{GroupNr, PhysBlock};
+use serde_json::{Value, json};
+
+use crate::failure::Result;
+use crate::image::Image;
+use crate::output::Stdout;
+
+/// Prints an empty line and all groups.
+pub(crate) fn print(image: &Image, out: &mut Stdout) -> Result<()> {
+    out.write(b"\n")?;
+    for group in (0..image.fs.geometry().groups()).map(GroupNr) {
+        let group = Group::read(image, group)?;
+        out.write(group.to_text().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// All groups as an array.
+pub(crate) fn as_json(image: &Image) -> Result<Value> {
+    let groups = (0..image.fs.geometry().groups()).map(GroupNr);
+    groups
+        .map(|group| Group::read(image, group).map(|group| group.to_json()))
+        .collect()
+}
+
+/// What is shown about a group.
+struct Group<'i> {
+    sb: &'i Superblock,
+    nr: GroupNr,
+    blocks: Range<PhysBlock>,
+    desc: GroupDesc,
+    block_bitmap: Bitmap,
+    inode_bitmap: Bitmap,
+}
+
+impl<'i> Group<'i> {
+    fn read(image: &'i Image, nr: GroupNr) -> Result<Self> {
+        let fs = &image.fs;
+        let told = |why: fourscore::Error| image.failure(format!("group {nr}").as_bytes(), why);
+        Ok(Self {
+            sb: fs.superblock(),
+            nr,
+            blocks: fs.geometry().group_blocks(nr),
+            desc: fs.group(nr).map_err(told)?,
+            block_bitmap: fs.block_bitmap(nr).map_err(told)?,
+            inode_bitmap: fs.inode_bitmap(nr).map_err(told)?,
+        })
+    }
+
+    fn flags(&self) -> Vec<&'static str> {
+        let names = [
+            (GroupFlags::INODE_UNINIT, "INODE_UNINIT"),
+            (GroupFlags::BLOCK_UNINIT, "BLOCK_UNINIT"),
+            (GroupFlags::INODE_ZEROED, "ITABLE_ZEROED"),
+        ];
+        let has = |flag| self.desc.flags().contains(flag);
+        names
+            .iter()
+            .filter(|(flag, _)| has(*flag))
+            .map(|(_, name)| *name)
+            .collect()
+    }
+
+    /// Whether the descriptor has a checksum, and with it flags that mean something.
+    fn has_checksum(&self) -> bool {
+        self.sb.metadata_checksum() != MetadataChecksum::None
+    }
+
+    fn to_text(&self) -> String {
+        let (first, last) = (self.blocks.start.0, self.blocks.end.0.saturating_sub(1));
+        let mut text = format!("Group {}: (Blocks {first}-{last})", self.nr);
+        // Writing into a String cannot fail.
+        if self.has_checksum() {
+            let _ = write!(text, " csum 0x{:04x}", self.desc.checksum());
+            if !self.flags().is_empty() {
+                let _ = write!(text, " [{}]", self.flags().join(", "));
+            }
+        }
+        text.push('\n');
+        self.superblock_and_descriptors(&mut text);
+        let (block_csum, inode_csum) = self.bitmap_checksums();
+        let bitmap = |block: PhysBlock| format!("{block}{}", self.relative(block));
+        let _ = writeln!(
+            text,
+            "  Block bitmap at {}{block_csum}",
+            bitmap(self.desc.block_bitmap())
+        );
+        let _ = writeln!(
+            text,
+            "  Inode bitmap at {}{inode_csum}",
+            bitmap(self.desc.inode_bitmap())
+        );
+        let table = self.desc.inode_table();
+        let end = table.0 + u64::from(self.sb.geometry().inode_table_blocks()).saturating_sub(1);
+        let _ = writeln!(
+            text,
+            "  Inode table at {table}-{end}{}",
+            self.relative(table)
+        );
+        self.counts(&mut text);
+        text
+    }
+
+    fn superblock_and_descriptors(&self, text: &mut String) {
+        let geometry = self.sb.geometry();
+        let place = self.descriptors();
+        let mut parts = Vec::new();
+        if geometry.has_super(self.nr) {
+            let (kind, block) = match self.nr {
+                GroupNr(0) => ("Primary", geometry.super_block()),
+                _ => ("Backup", self.blocks.start),
+            };
+            parts.push(format!("{kind} superblock at {block}"));
+        }
+        if !place.is_empty() {
+            let (first, last) = (place.start, place.end.0.saturating_sub(1));
+            parts.push(if self.is_in_meta_group() {
+                format!("Group descriptor at {first}")
+            } else {
+                format!("Group descriptors at {first}-{last}")
+            });
+        }
+        if !parts.is_empty() {
+            let _ = writeln!(text, "  {}", parts.join(", "));
+        }
+        let reserved = u64::from(self.sb.reserved_gdt_blocks());
+        if reserved > 0 && !place.is_empty() && !self.is_in_meta_group() {
+            let start = place.end.0;
+            let _ = writeln!(
+                text,
+                "  Reserved GDT blocks at {start}-{}",
+                start + reserved - 1
+            );
+        }
+    }
+
+    /// The descriptor blocks that this group holds a copy of.
+    fn descriptors(&self) -> Range<PhysBlock> {
+        let geometry = self.sb.geometry();
+        let super_block = match self.nr {
+            GroupNr(0) => geometry.super_block(),
+            _ => self.blocks.start,
+        };
+        let has_super = geometry.has_super(self.nr);
+        let meta_bg = self.sb.features().incompat.contains(Incompat::META_BG);
+        let (start, count) = if self.is_in_meta_group() {
+            let per_block = geometry.descs_per_block();
+            let place = self.nr.0 % per_block;
+            let here = place == 0 || place == 1 || place == per_block - 1;
+            (super_block.0 + u64::from(has_super), u64::from(here))
+        } else if has_super {
+            let first = self.sb.raw().s_first_meta_bg.get();
+            let count = if meta_bg {
+                first
+            } else {
+                geometry.desc_blocks()
+            };
+            (super_block.0 + 1, u64::from(count))
+        } else {
+            (super_block.0, 0)
+        };
+        PhysBlock(start)..PhysBlock(start + count)
+    }
+
+    fn is_in_meta_group(&self) -> bool {
+        let first = self.sb.raw().s_first_meta_bg.get();
+        let meta_group = self.nr.0 / self.sb.geometry().descs_per_block();
+        self.sb.features().incompat.contains(Incompat::META_BG) && meta_group >= first
+    }
+
+    /// Where a block lies relative to this group, or to the group it is in.
+    fn relative(&self, block: PhysBlock) -> String {
+        if self.blocks.contains(&block) {
+            let offset = block.0 - self.blocks.start.0;
+            return format!(" (+{offset})");
+        }
+        let geometry = self.sb.geometry();
+        let flex = self.sb.features().incompat.contains(Incompat::FLEX_BG);
+        geometry
+            .block_group(block)
+            .filter(|_| flex)
+            .map_or_else(String::new, |(group, _)| {
+                let offset = block.0 - geometry.group_first_block(group).0;
+                format!(" (bg #{group} + {offset})")
+            })
+    }
+
+    fn bitmap_checksums(&self) -> (String, String) {
+        if self.sb.metadata_checksum() != MetadataChecksum::Crc32c {
+            return (String::new(), String::new());
+        }
+        let (low, high) = (self.desc.raw(), self.desc.raw_high());
+        let wide = |low: u16, high: Option<u16>| {
+            let value = u32::from(low) | u32::from(high.unwrap_or(0)) << 16;
+            format!(", csum 0x{value:08x}")
+        };
+        (
+            wide(
+                low.bg_block_bitmap_csum_lo.get(),
+                high.map(|high| high.bg_block_bitmap_csum_hi.get()),
+            ),
+            wide(
+                low.bg_inode_bitmap_csum_lo.get(),
+                high.map(|high| high.bg_inode_bitmap_csum_hi.get()),
+            ),
+        )
+    }
+
+    fn counts(&self, text: &mut String) {
+        let bigalloc = self.sb.features().ro_compat.contains(RoCompat::BIGALLOC);
+        let unit = if bigalloc { "clusters" } else { "blocks" };
+        let _ = write!(
+            text,
+            "  {} free {unit}, {} free inodes, {} directories",
+            self.desc.free_clusters(),
+            self.desc.free_inodes(),
+            self.desc.used_dirs(),
+        );
+        if self.has_checksum() && self.desc.itable_unused() > 0 {
+            let _ = write!(text, ", {} unused inodes", self.desc.itable_unused());
+        }
+        let _ = writeln!(text, "\n  Free blocks: {}", self.free_blocks());
+        let first = u64::from(self.nr.0) * u64::from(self.sb.geometry().inodes_per_group()) + 1;
+        let _ = writeln!(
+            text,
+            "  Free inodes: {}",
+            runs(&self.inode_bitmap, first, 0)
+        );
+    }
+
+    fn free_blocks(&self) -> String {
+        let cluster_log = self.sb.geometry().blocks_per_cluster_log();
+        runs(&self.block_bitmap, self.blocks.start.0, cluster_log)
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "group": self.nr.0,
+            "first_block": self.blocks.start.0,
+            "last_block": self.blocks.end.0.saturating_sub(1),
+            "flags": self.flags(),
+            "checksum": self.desc.checksum(),
+            "block_bitmap": self.desc.block_bitmap().0,
+            "inode_bitmap": self.desc.inode_bitmap().0,
+            "inode_table": self.desc.inode_table().0,
+            "free_clusters": self.desc.free_clusters(),
+            "free_inodes": self.desc.free_inodes(),
+            "directories": self.desc.used_dirs(),
+            "unused_inodes": self.desc.itable_unused(),
+        })
+    }
+}
+
+/// The free runs of a bitmap as `first-last`, in the numbers that begin with `start`; a cluster
+/// is named by its first block.
+fn runs(bitmap: &Bitmap, start: u64, cluster_log: u32) -> String {
+    let number = |bit: u32| start + (u64::from(bit) << cluster_log);
+    let mut text = String::new();
+    for run in bitmap.free_runs() {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let (first, last) = (number(run.start), number(run.end.saturating_sub(1)));
+        let _ = if first == last {
+            write!(text, "{first}")
+        } else {
+            write!(text, "{first}-{last}")
+        };
+    }
+    text
+}

@@ -1,0 +1,114 @@
+//! **Purpose.** `fourscore info`: the superblock in the terms of dumpe2fs, line for line.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`superblock`] | the lines about the superblock |
+//! | [`journal`] | the lines about the journal |
+//! | [`groups`] | `--groups`: the list of block groups |
+//! | [`features`] | `--features`: what can be read and written |
+//!
+//! **Model.** The superblock is a list of labels and values, printed as text or as JSON; only
+//! `--groups` reads descriptors and bitmaps, so that a file system of any size is shown at once.
+
+mod features;
+mod groups;
+mod journal;
+mod superblock;
+
+use serde_json::{Map, Value};
+
+use crate::args::Info;
+use crate::failure::Result;
+use crate::image::Image;
+use crate::output::Stdout;
+
+/// The column at which values begin.
+const VALUE_COLUMN: usize = 26;
+
+/// Labels and values in the order of dumpe2fs.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(Vec<(&'static str, Value)>);
+
+impl Lines {
+    fn text(&mut self, label: &'static str, value: impl Into<String>) {
+        self.0.push((label, Value::String(value.into())));
+    }
+
+    fn number(&mut self, label: &'static str, value: impl Into<u64>) {
+        self.0.push((label, value.into().into()));
+    }
+
+    /// A number that is only shown when it is not 0.
+    fn nonzero(&mut self, label: &'static str, value: impl Into<u64>) {
+        let value = value.into();
+        if value != 0 {
+            self.number(label, value);
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        for (label, value) in &self.0 {
+            let value = match value {
+                Value::String(value) => value.clone(),
+                other => other.to_string(),
+            };
+            text.push_str(label);
+            text.push(':');
+            // The one line that has a tab in its label there.
+            let width = if *label == "Inode size" {
+                10
+            } else {
+                VALUE_COLUMN - label.len() - 1
+            };
+            if *label == "Inode size" {
+                text.push('\t');
+            }
+            text.extend(std::iter::repeat_n(' ', width));
+            text.push_str(&value);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Keys are the labels in lower case with underscores.
+    fn to_json(&self) -> Map<String, Value> {
+        let key = |label: &str| {
+            label
+                .to_lowercase()
+                .replace(" #", "_number")
+                .replace([' ', '/'], "_")
+        };
+        self.0
+            .iter()
+            .map(|(label, value)| (key(label), value.clone()))
+            .collect()
+    }
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Info) -> Result<()> {
+    let mut out = Stdout::open()?;
+    let Some(spec) = &args.image else {
+        features::print(args.json, &mut out)?;
+        return out.flush();
+    };
+    let image = Image::open(spec)?;
+    let mut lines = Lines::default();
+    superblock::describe(image.fs.superblock(), &mut lines);
+    journal::describe(&image, &mut lines)?;
+    if args.json {
+        let mut json = lines.to_json();
+        if args.groups {
+            json.insert("groups".into(), groups::as_json(&image)?);
+        }
+        out.write(format!("{:#}\n", Value::Object(json)).as_bytes())?;
+    } else {
+        out.write(lines.to_text().as_bytes())?;
+        out.write(b"\n")?;
+        if args.groups {
+            groups::print(&image, &mut out)?;
+        }
+    }
+    out.flush()
+}

@@ -1,0 +1,150 @@
+//! **Purpose.** The `fourscore` command as a library: [`main`] runs it, [`command`] describes it
+//! for man pages and shell completions.
+//!
+//! **Model.** Each verb reads an image through the public library and prints. Errors are one line
+//! `fourscore: WHAT: WHY (what to do)` on standard error; the exit status is 0 when everything was
+//! done, 1 when something failed, 2 when the command line was wrong. A reader of standard output
+//! that goes away ends the command quietly.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `args` | verbs and options |
+//! | `failure` | errors as people meet them |
+//! | `image` | `IMAGE[@OFFSET]` and opening it |
+//! | `output` | standard output through one big buffer |
+//! | `text`, `facts` | numbers, names, stat facts as bytes |
+//! | `tree` | a tree walked by many threads, its output in order |
+//! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
+//! | `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `freefrag`, `filefrag` | the verbs |
+#![forbid(unsafe_code)]
+
+mod args;
+mod cat;
+mod content;
+mod extract;
+mod facts;
+mod failure;
+mod filefrag;
+mod freefrag;
+mod image;
+mod info;
+mod ls;
+mod output;
+mod progress;
+mod stat;
+mod tar;
+mod text;
+mod time;
+mod tree;
+mod walk;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use fourscore::Follow;
+use fourscore_ondisk::InodeNr;
+
+use args::{Cli, Verb};
+use failure::{Failure, Result};
+use image::Image;
+use output::Stdout;
+use walk::Hashing;
+use walk::host::HostTree;
+use walk::image::ImageTree;
+use walk::line::Detail;
+
+/// The command line, for what is generated from it.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command with `arguments`, the program's name first.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output and are no error.
+            let status = if error.use_stderr() { 2 } else { 0 };
+            // Nobody is left to tell when this cannot be printed.
+            let _ = error.print();
+            return ExitCode::from(status);
+        }
+    };
+    match run(cli.verb) {
+        Ok(()) | Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
+        Err(Failure::AlreadyTold) => ExitCode::FAILURE,
+        Err(failure) => {
+            failure::say(&failure.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Info(args) => info::run(&args),
+        Verb::Ls(args) => ls::run(&args),
+        Verb::Stat(args) => stat::run(&args),
+        Verb::Cat(args) => cat::run(&args),
+        Verb::Readlink(args) => cat::readlink(&args),
+        Verb::Extract(args) => extract(&args),
+        Verb::Walk(args) => walk(&args),
+        Verb::Freefrag(args) => freefrag::run(&args),
+        Verb::Filefrag(args) => filefrag::run(&args),
+    }
+}
+
+/// As many threads as asked for, or as this process may run at once.
+fn threads(asked: Option<usize>) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    asked.unwrap_or_else(cores).max(1)
+}
+
+fn extract(args: &args::Extract) -> Result<()> {
+    let image = Image::open(&args.image)?;
+    let threads = threads(args.threads);
+    if args.destination.as_os_str() == "-" {
+        tar::to_stdout(&image, threads, &mut Stdout::open()?)
+    } else {
+        extract::to_directory(&image, &args.destination, threads)
+    }
+}
+
+fn walk(args: &args::Walk) -> Result<()> {
+    let format = walk::Format {
+        detail: if args.full {
+            Detail::Full
+        } else {
+            Detail::Portable
+        },
+        hashing: if args.hash {
+            Hashing::Sha256
+        } else {
+            Hashing::No
+        },
+    };
+    let threads = threads(args.threads);
+    if let Some(directory) = &args.host {
+        let tree = HostTree::open(directory)?;
+        return walk::print(&tree, format, threads, &mut Stdout::open()?);
+    }
+    let Some(spec) = &args.image else {
+        return Err(Failure::new(
+            "walk",
+            "neither an image nor a directory was named",
+        ));
+    };
+    let image = Image::open(spec)?;
+    let root = match &args.path {
+        Some(path) => image.resolve(path, Follow::No)?,
+        None => InodeNr::ROOT,
+    };
+    walk::print(
+        &ImageTree::new(&image, root),
+        format,
+        threads,
+        &mut Stdout::open()?,
+    )
+}

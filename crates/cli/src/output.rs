@@ -1,0 +1,178 @@
+//! **Purpose.** Standard output through one big buffer: a pipe is made as big as allowed and can
+//! take pages without a copy, a file keeps holes.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
+
+use crate::failure::{Failure, Result};
+
+/// How much is collected before it is written.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Pieces from this length on are written from where they are.
+const DIRECT_BYTES: usize = 64 << 10;
+/// How much is spliced in one call; a pipe takes no more at once.
+const SPLICE_BYTES: u64 = 1 << 20;
+/// Zeros from this length on become a hole where that is possible.
+const HOLE_BYTES_MIN: u64 = 4096;
+
+/// Standard output. What is not flushed is lost, so every command ends with
+/// [`Stdout::flush`].
+#[derive(Debug)]
+pub(crate) struct Stdout {
+    file: File,
+    is_pipe: bool,
+    /// A regular file, not in append mode.
+    is_seekable: bool,
+    ends_with_hole: bool,
+    buffer: Vec<u8>,
+}
+
+/// How far [`Stdout::splice`] came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spliced {
+    pub(crate) bytes: u64,
+}
+
+impl Stdout {
+    /// Takes over standard output.
+    pub(crate) fn open() -> Result<Self> {
+        let fd = io::stdout().as_fd().try_clone_to_owned();
+        let file = File::from(fd.map_err(|error| Failure::stdout(&error))?);
+        let kind = file
+            .metadata()
+            .map_err(|error| Failure::stdout(&error))?
+            .file_type();
+        let is_pipe = kind.is_fifo();
+        if is_pipe {
+            // Refused where the user's pipes hold too many pages already; it stays as it was.
+            let _ = rustix::pipe::fcntl_setpipe_size(&file, BUFFER_BYTES);
+        }
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::APPEND);
+        Ok(Self {
+            file,
+            is_pipe,
+            is_seekable: kind.is_file() && !flags.contains(OFlags::APPEND),
+            ends_with_hole: false,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+        })
+    }
+
+    /// Adds bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() < DIRECT_BYTES && self.buffer.len() + bytes.len() <= BUFFER_BYTES {
+            self.buffer.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.write_both(bytes)
+            .map_err(|error| Failure::stdout(&error))
+    }
+
+    /// Writes out what was collected.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let done = self.file.write_all(&self.buffer);
+        self.buffer.clear();
+        done.map_err(|error| Failure::stdout(&error))
+    }
+
+    /// Adds `count` zeros: as a hole if standard output is a regular file that is written at
+    /// its end.
+    pub(crate) fn zeros(&mut self, mut count: u64) -> Result<()> {
+        if count >= HOLE_BYTES_MIN && self.is_at_end_of_file() {
+            self.flush()?;
+            let moved = i64::try_from(count).map(SeekFrom::Current);
+            let moved = moved.map_err(|_| io::ErrorKind::FileTooLarge.into());
+            moved
+                .and_then(|to| self.file.seek(to))
+                .map_err(|error| Failure::stdout(&error))?;
+            self.ends_with_hole = true;
+            return Ok(());
+        }
+        const ZEROS: &[u8] = &[0; 32 << 10];
+        while count > 0 {
+            let part = usize::try_from(count).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
+            self.write(&ZEROS[..part])?;
+            count -= part as u64;
+        }
+        Ok(())
+    }
+
+    /// Flushes, and makes a file that ends with a hole as long as it should be.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.flush()?;
+        if self.ends_with_hole {
+            let len = self.file.stream_position();
+            let grown = len.and_then(|len| match self.file.metadata()?.len() {
+                found if found < len => self.file.set_len(len),
+                _ => Ok(()),
+            });
+            grown.map_err(|error| Failure::stdout(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Whether what is written next lands behind everything in a regular file. In append mode a
+    /// seek has no effect, so that does not count.
+    fn is_at_end_of_file(&mut self) -> bool {
+        if !self.is_seekable {
+            return false;
+        }
+        let position = self.file.stream_position().ok();
+        let len = self.file.metadata().ok().map(|file| file.len());
+        position
+            .zip(len)
+            .is_some_and(|(position, len)| position >= len)
+    }
+
+    /// Moves pages of `from` into standard output without copying them, as far as that is
+    /// possible: only a pipe can take them.
+    pub(crate) fn splice(
+        &mut self,
+        from: impl AsFd,
+        mut offset: u64,
+        len_bytes: u64,
+    ) -> Result<Spliced> {
+        let mut spliced = Spliced { bytes: 0 };
+        if !self.is_pipe {
+            return Ok(spliced);
+        }
+        self.flush()?;
+        while spliced.bytes < len_bytes {
+            let len = usize::try_from((len_bytes - spliced.bytes).min(SPLICE_BYTES)).unwrap_or(0);
+            let (from, flags) = (from.as_fd(), SpliceFlags::MORE | SpliceFlags::MOVE);
+            match splice(from, Some(&mut offset), &self.file, None, len, flags) {
+                // The file ends early: whoever reads it in the other way says so.
+                Ok(0) => break,
+                Ok(count) => spliced.bytes += count as u64,
+                Err(Errno::INTR) => {}
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => break,
+                Err(errno) => return Err(Failure::stdout(&errno.into())),
+            }
+        }
+        Ok(spliced)
+    }
+
+    /// Writes the buffer and `bytes` with as few calls as possible.
+    fn write_both(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut waiting = self.buffer.as_slice();
+        while !waiting.is_empty() {
+            let slices = [IoSlice::new(waiting), IoSlice::new(bytes)];
+            let count = match self.file.write_vectored(&slices) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let from_waiting = count.min(waiting.len());
+            waiting = &waiting[from_waiting..];
+            bytes = &bytes[count - from_waiting..];
+        }
+        self.buffer.clear();
+        self.file.write_all(bytes)
+    }
+}

@@ -1,0 +1,530 @@
+//! **Purpose.** `fourscore extract IMAGE -`: the whole tree as a tar.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`header`] | headers in the pax format |
+//!
+//! **Model.** Any thread makes headers and reads small files; the receiving thread writes the
+//! archive in path order. The content of a big file is not read by anyone if standard output is
+//! a pipe: its pages go from the image's file into the pipe with `splice`.
+//!
+//! Holes are kept: a file that has some is stored as GNU's PAX format 1.0 describes. A file with
+//! several names is stored under the first in path order; the others are links to that. Sockets
+//! cannot be stored and are said to be left out.
+
+pub(crate) mod header;
+
+use std::collections::HashMap;
+
+use fourscore::Stat;
+use fourscore_ondisk::InodeNr;
+use fourscore_sync::Arc;
+
+use crate::content::{Run, Stopped, for_each_run, read_exactly};
+use crate::facts::{Facts, Kind};
+use crate::failure::{Failure, Problems, Result, say};
+use crate::image::Image;
+use crate::output::{Spliced, Stdout};
+use crate::text::for_people;
+use crate::tree::listing::{Listing, Step};
+use crate::tree::{self, Output, Received, Walker};
+use crate::walk::image::{Seen, attributes, list};
+use crate::walk::line::Attributes;
+use header::{BLOCK_BYTES, Link, Member, Payload, RECORD_BYTES};
+
+/// Steps of one task.
+const CHUNK_OBJECTS: usize = 128;
+/// Files up to this size are read by the thread that makes their header.
+const SMALL_FILE_BYTES: u64 = 128 << 10;
+/// Runs from this length on are spliced.
+const SPLICE_BYTES_MIN: u64 = 64 << 10;
+/// How much content is copied at a time where it cannot be spliced.
+const COPY_BYTES: usize = 1 << 20;
+/// Paths longer than this are not followed.
+const PATH_BYTES_MAX: usize = 64 << 10;
+
+/// Writes the tree of `image` as a tar to `out` with `threads` threads.
+pub(crate) fn to_stdout(image: &Image, threads: usize, out: &mut Stdout) -> Result<()> {
+    let problems = Problems::default();
+    let packer = Packer {
+        image,
+        problems: &problems,
+        seen: Seen::default(),
+    };
+    let mut archive = Archive {
+        image,
+        problems: &problems,
+        out,
+        written_bytes: 0,
+        first_names: HashMap::new(),
+        headers: Vec::new(),
+        records: Vec::new(),
+        buffer: Vec::new(),
+    };
+    tree::walk(&packer, Task::Root, threads, |received| match received {
+        Received::Bytes(bytes) => archive.write(bytes),
+        Received::Special(Special::Content(content)) => archive.content(&content),
+        Received::Special(Special::SeveralNames(file)) => archive.file_with_names(&file),
+    })?;
+    archive.end()?;
+    problems.result()
+}
+
+/// Makes headers and reads small files.
+struct Packer<'a> {
+    image: &'a Image,
+    problems: &'a Problems,
+    seen: Seen,
+}
+
+enum Task {
+    Root,
+    /// The contents of a directory; the path ends with a slash.
+    Directory {
+        inode: InodeNr,
+        path: Vec<u8>,
+    },
+    /// Some of the steps of a big directory.
+    Chunk {
+        shared: Arc<Shared>,
+        from: usize,
+        to: usize,
+    },
+}
+
+struct Shared {
+    listing: Listing,
+    steps: Vec<Step>,
+    path: Vec<u8>,
+}
+
+/// What the receiving thread does itself.
+enum Special {
+    /// The content of a big file, whose header is written.
+    Content(Box<Content>),
+    /// A file with several names: only in path order it is known which is the first.
+    SeveralNames(Box<FileWithNames>),
+}
+
+/// The data of a file, without holes, and the zeros behind it.
+struct Content {
+    path: Vec<u8>,
+    inode: InodeNr,
+    runs: Vec<Run>,
+}
+
+struct FileWithNames {
+    path: Vec<u8>,
+    facts: Facts,
+    attributes: Attributes,
+    layout: FileLayout,
+    inode: InodeNr,
+}
+
+/// How the content of a file is stored.
+struct FileLayout {
+    payload: Payload,
+    runs: Vec<Run>,
+}
+
+impl FileLayout {
+    fn data_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.len_bytes).sum()
+    }
+
+    /// The start and length of each run, and an empty one at the end of the file.
+    fn map(&self, size: u64) -> Vec<(u64, u64)> {
+        let ends_with_hole = self
+            .runs
+            .last()
+            .is_none_or(|run| run.offset + run.len_bytes < size);
+        let runs = self.runs.iter().map(|run| (run.offset, run.len_bytes));
+        runs.chain(ends_with_hole.then_some((size, 0))).collect()
+    }
+}
+
+#[derive(Default)]
+struct Buffers {
+    attributes: Attributes,
+    records: Vec<u8>,
+}
+
+impl Walker for Packer<'_> {
+    type Task = Task;
+    type Special = Special;
+    type Scratch = Buffers;
+
+    fn run(&self, task: Task, buffers: &mut Buffers, out: &mut Output<Self>) {
+        match task {
+            Task::Root => {
+                self.object(b"./".to_vec(), InodeNr::ROOT, buffers, out);
+                out.child(Task::Directory {
+                    inode: InodeNr::ROOT,
+                    path: b"./".to_vec(),
+                });
+            }
+            Task::Directory { inode, path } => {
+                if let Err(failure) = self.directory(inode, &path, buffers, out) {
+                    self.problems.tell_at(&path, &failure);
+                }
+            }
+            Task::Chunk { shared, from, to } => {
+                for step in shared.steps.get(from..to).unwrap_or_default() {
+                    self.step(*step, &shared.listing, &shared.path, buffers, out);
+                }
+            }
+        }
+    }
+}
+
+impl Packer<'_> {
+    fn directory(
+        &self,
+        inode: InodeNr,
+        path: &[u8],
+        buffers: &mut Buffers,
+        out: &mut Output<Self>,
+    ) -> Result<()> {
+        self.seen.visit(inode)?;
+        let mut listing = Listing::default();
+        // What was listed before a failure is stored all the same.
+        let listed = list(self.image, inode, &mut listing);
+        self.learn_kinds(&mut listing);
+        let mut steps = Vec::new();
+        listing.steps(&mut steps);
+        if steps.len() <= CHUNK_OBJECTS {
+            for step in &steps {
+                self.step(*step, &listing, path, buffers, out);
+            }
+        } else {
+            let len = steps.len();
+            let path = path.to_vec();
+            let shared = Arc::new(Shared {
+                listing,
+                steps,
+                path,
+            });
+            for from in (0..len).step_by(CHUNK_OBJECTS) {
+                out.child(Task::Chunk {
+                    shared: Arc::clone(&shared),
+                    from,
+                    to: len.min(from + CHUNK_OBJECTS),
+                });
+            }
+        }
+        listed
+    }
+
+    /// Asks the inodes for the kinds that the directory does not tell.
+    fn learn_kinds(&self, listing: &mut Listing) {
+        for nr in 0..listing.len() {
+            if listing.kind(nr).is_none()
+                && let Ok(inode) = u32::try_from(listing.inode(nr))
+                && let Ok(facts) = self.image.facts(InodeNr(inode))
+            {
+                listing.set_kind(nr, facts.kind);
+            }
+        }
+    }
+
+    fn step(
+        &self,
+        step: Step,
+        listing: &Listing,
+        directory: &[u8],
+        buffers: &mut Buffers,
+        out: &mut Output<Self>,
+    ) {
+        let (Step::Object(nr) | Step::Subtree(nr)) = step;
+        let name = listing.name(nr);
+        let mut path = [directory, name].concat();
+        if listing.kind(nr) == Some(Kind::Directory) {
+            path.push(b'/');
+        }
+        if let Err(failure) = crate::extract::host::check_name(name) {
+            return self.problems.tell_at(&path, &failure);
+        }
+        let Ok(inode) = u32::try_from(listing.inode(nr)).map(InodeNr) else {
+            return;
+        };
+        match step {
+            Step::Object(_) => self.object(path, inode, buffers, out),
+            Step::Subtree(_) if path.len() > PATH_BYTES_MAX => {
+                let why = format_args!("the path is longer than {PATH_BYTES_MAX} bytes");
+                self.problems.tell_at(&path, &Failure::new("", why));
+            }
+            Step::Subtree(_) => out.child(Task::Directory { inode, path }),
+        }
+    }
+
+    fn object(&self, path: Vec<u8>, inode: InodeNr, buffers: &mut Buffers, out: &mut Output<Self>) {
+        let before = out.bytes.len();
+        let shown = path.clone();
+        if let Err(failure) = self.try_object(path, inode, buffers, out) {
+            out.bytes.truncate(before);
+            self.problems.tell_at(&shown, &failure);
+        }
+    }
+
+    fn try_object(
+        &self,
+        path: Vec<u8>,
+        inode: InodeNr,
+        buffers: &mut Buffers,
+        out: &mut Output<Self>,
+    ) -> Result<()> {
+        let stat = self.image.fs.stat(inode).map_err(told)?;
+        let facts = Facts::from(&stat);
+        if facts.kind == Kind::Socket {
+            say(&format!(
+                "{}: a socket cannot be in a tar (left out)",
+                for_people(&path)
+            ));
+            return Ok(());
+        }
+        if path.ends_with(b"/") != (facts.kind == Kind::Directory) {
+            let why = format_args!(
+                "the directory entry and the inode, a {}, differ in type",
+                facts.kind.name()
+            );
+            return Err(Failure::new("", why));
+        }
+        buffers.attributes.clear();
+        attributes(self.image, inode, &mut buffers.attributes)?;
+        buffers.attributes.sort();
+        if facts.kind != Kind::File {
+            return self.without_content(&path, &facts, inode, buffers, out);
+        }
+        let layout = self.layout(&stat)?;
+        if facts.links > 1 {
+            out.special(Special::SeveralNames(Box::new(FileWithNames {
+                path,
+                facts,
+                attributes: std::mem::take(&mut buffers.attributes),
+                layout,
+                inode,
+            })));
+            return Ok(());
+        }
+        push_file_header(
+            &path,
+            &facts,
+            &buffers.attributes,
+            &layout,
+            &mut buffers.records,
+            &mut out.bytes,
+        );
+        let data_bytes = layout.data_bytes();
+        if data_bytes <= SMALL_FILE_BYTES {
+            for run in &layout.runs {
+                let start = out.bytes.len();
+                let len = usize::try_from(run.len_bytes).unwrap_or(0);
+                out.bytes.resize(start + len, 0);
+                read_exactly(&self.image.fs, inode, &mut out.bytes[start..], run.offset)
+                    .map_err(told)?;
+            }
+        } else {
+            let runs = layout.runs;
+            out.special(Special::Content(Box::new(Content { path, inode, runs })));
+        }
+        header::pad(&mut out.bytes, data_bytes);
+        Ok(())
+    }
+
+    fn without_content(
+        &self,
+        path: &[u8],
+        facts: &Facts,
+        inode: InodeNr,
+        buffers: &mut Buffers,
+        out: &mut Output<Self>,
+    ) -> Result<()> {
+        let target;
+        let link = if facts.kind == Kind::Symlink {
+            target = self.image.fs.read_link(inode).map_err(told)?;
+            Link::Symbolic(&target)
+        } else {
+            Link::No
+        };
+        let member = Member {
+            path,
+            facts,
+            link,
+            attributes: &buffers.attributes,
+            payload: Payload::Nothing,
+        };
+        header::push_member(&mut out.bytes, &member, &mut buffers.records);
+        Ok(())
+    }
+
+    /// Where the data of a file is, and whether it pays to keep its holes.
+    fn layout(&self, stat: &Stat) -> Result<FileLayout> {
+        let size = stat.size_bytes;
+        let mut runs = Vec::new();
+        let visited = for_each_run(&self.image.fs, stat, |run| {
+            runs.push(run);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        if let Err(Stopped::Fs(error)) = visited {
+            return Err(told(error));
+        }
+        let mut layout = FileLayout {
+            payload: Payload::Whole(size),
+            runs,
+        };
+        let data_bytes = layout.data_bytes();
+        if data_bytes < size {
+            let mut map = Vec::new();
+            header::push_sparse_map(&mut map, &layout.map(size));
+            let stored_bytes = data_bytes + map.len() as u64;
+            if stored_bytes + BLOCK_BYTES as u64 <= size {
+                layout.payload = Payload::Sparse {
+                    stored_bytes,
+                    real_bytes: size,
+                };
+            } else {
+                layout.runs = vec![Run {
+                    offset: 0,
+                    len_bytes: size,
+                    device_offset: None,
+                }];
+            }
+        }
+        Ok(layout)
+    }
+}
+
+fn told(error: fourscore::Error) -> Failure {
+    Failure::new("", error)
+}
+
+/// Appends the headers of a regular file, and the map if it is sparse.
+fn push_file_header(
+    path: &[u8],
+    facts: &Facts,
+    attributes: &Attributes,
+    layout: &FileLayout,
+    records: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) {
+    let member = Member {
+        path,
+        facts,
+        link: Link::No,
+        attributes,
+        payload: layout.payload,
+    };
+    header::push_member(out, &member, records);
+    if let Payload::Sparse { real_bytes, .. } = layout.payload {
+        header::push_sparse_map(out, &layout.map(real_bytes));
+    }
+}
+
+/// The receiving side: the archive as it is written.
+struct Archive<'a> {
+    image: &'a Image,
+    problems: &'a Problems,
+    out: &'a mut Stdout,
+    written_bytes: u64,
+    first_names: HashMap<InodeNr, Vec<u8>>,
+    headers: Vec<u8>,
+    records: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Archive<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.written_bytes += bytes.len() as u64;
+        self.out.write(bytes)
+    }
+
+    fn file_with_names(&mut self, file: &FileWithNames) -> Result<()> {
+        let mut headers = std::mem::take(&mut self.headers);
+        headers.clear();
+        if let Some(first) = self.first_names.get(&file.inode) {
+            let member = Member {
+                path: &file.path,
+                facts: &file.facts,
+                link: Link::Hard(first),
+                attributes: &file.attributes,
+                payload: Payload::Nothing,
+            };
+            header::push_member(&mut headers, &member, &mut self.records);
+            self.write(&headers)?;
+        } else {
+            self.first_names.insert(file.inode, file.path.clone());
+            let FileWithNames {
+                path,
+                facts,
+                attributes,
+                layout,
+                inode,
+            } = file;
+            push_file_header(
+                path,
+                facts,
+                attributes,
+                layout,
+                &mut self.records,
+                &mut headers,
+            );
+            self.write(&headers)?;
+            self.runs(path, *inode, &layout.runs)?;
+            let padding = header::padding(layout.data_bytes());
+            self.write(&[0; BLOCK_BYTES][..padding])?;
+        }
+        self.headers = headers;
+        Ok(())
+    }
+
+    fn content(&mut self, content: &Content) -> Result<()> {
+        self.runs(&content.path, content.inode, &content.runs)
+    }
+
+    /// Writes runs. What cannot be read is told and becomes zeros, since the header has promised
+    /// a length.
+    fn runs(&mut self, path: &[u8], inode: InodeNr, runs: &[Run]) -> Result<()> {
+        for run in runs {
+            let mut done = self.splice(*run)?;
+            self.buffer.resize(COPY_BYTES, 0);
+            while done < run.len_bytes {
+                let left = run.len_bytes - done;
+                let len = usize::try_from(left).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
+                let part = &mut self.buffer[..len];
+                if let Err(error) = read_exactly(&self.image.fs, inode, part, run.offset + done) {
+                    self.problems.tell_at(path, &told(error));
+                    part.fill(0);
+                }
+                self.out.write(part)?;
+                done += len as u64;
+            }
+            self.written_bytes += run.len_bytes;
+        }
+        Ok(())
+    }
+
+    /// Splices as much of a run as can be; returns how many bytes that was.
+    fn splice(&mut self, run: Run) -> Result<u64> {
+        let Some(from) = run
+            .device_offset
+            .filter(|_| run.len_bytes >= SPLICE_BYTES_MIN)
+        else {
+            return Ok(0);
+        };
+        let device = self.image.fs.device();
+        let Some(source) = device.host_range(from..from.saturating_add(run.len_bytes)) else {
+            return Ok(0);
+        };
+        let Spliced { bytes } = self.out.splice(source.fd, source.offset, run.len_bytes)?;
+        Ok(bytes)
+    }
+
+    /// Two blocks of zeros, and more up to a whole record.
+    fn end(&mut self) -> Result<()> {
+        let end = self.written_bytes + 2 * BLOCK_BYTES as u64;
+        let fill = end.next_multiple_of(RECORD_BYTES) - self.written_bytes;
+        let zeros = vec![0; usize::try_from(fill).unwrap_or(0)];
+        self.write(&zeros)?;
+        self.out.flush()
+    }
+}
