@@ -41,13 +41,18 @@ impl Random {
             .unwrap_or(0)
     }
 
-    /// A length of at least 1 whose mean is about `mean` and whose spread is that of files: many
-    /// short ones, some long ones.
-    fn length(&mut self, mean: u64) -> u64 {
-        // Halvings until a coin falls: an exponential distribution in steps, stretched evenly.
-        let halvings = self.next_u64().trailing_zeros().min(6);
-        let scale = (mean << halvings) / 4;
-        1 + self.below(scale.max(1))
+    /// A length of at least 1 around `mean`, spread like files: many short ones, some long ones.
+    fn used_length(&mut self, mean: u64) -> u64 {
+        // One in two stays at the first doubling, one in four at the second, and so on: six times
+        // an eighth of the mean and, from the last, a quarter.
+        let doublings = self.next_u64().trailing_zeros().min(6);
+        1 + self.below(((mean << doublings) / 2).max(1))
+    }
+
+    /// A length from half of `mean` to one and a half, as what is left between files of like
+    /// sizes.
+    fn free_length(&mut self, mean: u64) -> u64 {
+        1 + mean / 2 + self.below(mean.max(1))
     }
 }
 
@@ -170,9 +175,9 @@ fn make(scenario: &Scenario, geometry: &Geometry, group: GroupNr, bitmap: &mut [
     let mut at = u64::from(METADATA.min(clusters));
     let end = u64::from(clusters);
     while at < end {
-        let used = (at + random.length(mean_used)).min(end);
+        let used = (at + random.used_length(mean_used)).min(end);
         set(bitmap, clamp(at), clamp(used));
-        at = (used + random.length(mean_free)).min(end);
+        at = (used + random.free_length(mean_free)).min(end);
         free += at - used;
     }
     clamp(free)
