@@ -20,7 +20,7 @@ use crate::prefetch::{self, Started};
 use crate::request::{Provider, Reach, Request, Sizing, Window, normalize, provider};
 use crate::search::{Search, Want};
 use crate::source::GroupSource;
-use crate::stats::{Count, Stats, Tally};
+use crate::stats::{Count, Quick, Stats, Tally};
 use crate::stream::StreamGoals;
 use crate::table::{GroupTable, Parts, Patience};
 use crate::tokens::{Privilege, Reservation};
@@ -155,17 +155,22 @@ impl Allocator {
         }
         let core = CoreNr::current();
         let mut tally = Tally::default();
-        tally[Count::Reqs] += 1;
-        let result = self.attempts(request, file, core, &mut tally);
-        if let Ok(run) = &result {
-            reservation.spend(run.len);
-            tally[Count::Success] += u64::from(run.len >= request.len);
-            tally[Count::Allocated] += u64::from(run.len.0);
-        }
+        let mut quick = None;
+        let result = self.attempts(request, file, core, &mut tally, &mut quick);
+        let len = result.as_ref().map_or(ClusterCount(0), |run| run.len);
+        reservation.spend(len);
         if self.table.absent() > 0 {
             prefetch::finish(&self.table, &self.started, core, &mut tally);
         }
-        self.table.stats.add(core, &tally);
+        match quick.filter(|_| len == request.len && tally.is_empty()) {
+            Some(quick) => self.table.stats.add_quick(core, quick),
+            None => {
+                tally[Count::Reqs] += 1;
+                tally[Count::Success] += u64::from(len >= request.len);
+                quick.iter().for_each(|quick| tally[quick.count()] += 1);
+                self.table.stats.add(core, &tally);
+            }
+        }
         result.map(Claim::new)
     }
 
@@ -175,10 +180,11 @@ impl Allocator {
         file: Option<&Arc<FilePrealloc>>,
         core: CoreNr,
         tally: &mut Tally,
+        quick: &mut Option<Quick>,
     ) -> Result<Run, Error> {
         let mut waiting = 0;
         for _ in 0..MOST_ATTEMPTS {
-            if let Some(run) = self.attempt(request, file, core, tally)? {
+            if let Some(run) = self.attempt(request, file, core, tally, quick)? {
                 return Ok(run);
             }
             if request.sizing == Sizing::GoalOnly {
@@ -216,6 +222,7 @@ impl Allocator {
         file: Option<&Arc<FilePrealloc>>,
         core: CoreNr,
         tally: &mut Tally,
+        quick: &mut Option<Quick>,
     ) -> Result<Option<Run>, Error> {
         let limit = self.limit(request.reach);
         let mut provider = provider(request, &self.table.tunables);
@@ -226,7 +233,7 @@ impl Allocator {
         {
             match file.take(request.logical.0, request.len.0, request.min_len.0, limit) {
                 Ok(run) => {
-                    tally[Count::InodePreallocHits] += 1;
+                    *quick = Some(Quick::InodePrealloc);
                     return Ok(Some(run));
                 }
                 Err(Coverage::Covered) => provider = Provider::Direct,
@@ -242,7 +249,7 @@ impl Allocator {
         if provider == Provider::Locality
             && let Some(run) = self.locality.take(core, asked, limit)
         {
-            tally[Count::GroupPreallocHits] += 1;
+            *quick = Some(Quick::GroupPrealloc);
             return Ok(Some(run));
         }
         let is_normalized =
@@ -257,11 +264,14 @@ impl Allocator {
             want: plan.want,
             tally,
             looks: 0,
+            quick: None,
         };
-        let Some(run) = search.run()? else {
-            return Ok(None);
-        };
-        Ok(self.keep_surplus(request, file, &plan, run, core, tally))
+        let found = search.run()?;
+        *quick = search.quick;
+        let Some(run) = found else { return Ok(None) };
+        Ok(Some(
+            self.keep_surplus(request, file, &plan, run, core, tally),
+        ))
     }
 
     /// The first group that is out of reach.
@@ -297,10 +307,7 @@ impl Allocator {
         let continued = self
             .continued_goal(request, start, len)
             .filter(|_| !locality);
-        let position = locality.then(|| self.locality.position(core)).flatten();
-        let hint = continued
-            .or(position)
-            .or_else(|| self.table.geometry.locate(request.goal));
+        let hint = continued.or_else(|| self.table.geometry.locate(request.goal));
         let (group, offset) = hint.unwrap_or((GroupNr(0), GroupOffset(0)));
         let sharing = tunables.get(Tunable::MbStreamGoals);
         let want = Want {
@@ -313,8 +320,11 @@ impl Allocator {
             goal: (group, offset.0),
             try_goal: continued.is_some() || request.sizing == Sizing::GoalOnly,
             goal_only: request.sizing == Sizing::GoalOnly,
-            stream: (provider == Provider::Stream)
-                .then(|| self.streams.slot(sharing, request.inode, core)),
+            stream: match provider {
+                Provider::Direct => None,
+                Provider::Stream => Some(self.streams.slot(sharing, request.inode, core)),
+                Provider::Locality => Some(self.streams.of_core(core)),
+            },
         };
         Plan {
             provider,
@@ -347,8 +357,8 @@ impl Allocator {
         })
     }
 
-    /// Puts what was found beyond the request where later requests will find it. `None` if another
-    /// writer of the file was faster and the request has to be looked at again.
+    /// Keeps the part of a run that the request is for, and puts what was found beyond it where
+    /// later requests will find it.
     fn keep_surplus(
         &self,
         request: &Request,
@@ -357,31 +367,30 @@ impl Allocator {
         run: Run,
         core: CoreNr,
         tally: &mut Tally,
-    ) -> Option<Run> {
+    ) -> Run {
         if run.len.0 <= plan.asked {
-            return Some(run);
+            return run;
         }
-        let surplus = u64::from(run.len.0 - plan.asked);
         if let (Some(window), Some(file)) = (plan.window, file) {
-            let logical = best_start(window, request.logical.0, plan.asked, run.len.0);
-            if file.insert(logical, run).is_none() {
-                tally[Count::Preallocated] += surplus;
+            let logical = request.logical.0;
+            let start = best_start(window, request, plan.asked, run.len.0);
+            let used = plan.asked.min(start + run.len.0 - logical);
+            if let Some(front) = file.add(start, run, logical, used) {
+                tally[Count::Preallocated] += u64::from(run.len.0 - used);
                 let left = self.registry.register(core, file);
                 self.unclaim_all(&left, core, tally);
-                return file
-                    .take(request.logical.0, plan.asked, request.min_len.0, u32::MAX)
-                    .ok();
+                return front;
             }
         }
         let (front, rest) = run.split_at(ClusterCount(plan.asked));
         let unwanted = if plan.provider == Provider::Locality {
-            tally[Count::Preallocated] += surplus;
+            tally[Count::Preallocated] += u64::from(rest.len.0);
             self.locality.insert(core, rest)
         } else {
             Some(rest)
         };
         self.unclaim_all(unwanted.as_slice(), core, tally);
-        Some(front)
+        front
     }
 
     /// Gives claimed runs that nobody has paid for back to their groups.
@@ -593,11 +602,14 @@ impl Allocator {
 }
 
 /// Where in the file a run begins that is shorter than its window: at the window's end if that
-/// covers the request's start, else at the window's start if that covers the whole request, else
-/// at the request.
-fn best_start(window: Window, logical: u32, asked: u32, len: u32) -> u32 {
+/// covers enough from the request's start on, else at the window's start if that covers the whole
+/// request, else at the request.
+fn best_start(window: Window, request: &Request, asked: u32, len: u32) -> u32 {
+    let logical = request.logical.0;
+    let end = window.start + window.len;
     let at_end = window.start + window.len.saturating_sub(len);
-    if at_end <= logical {
+    let enough = asked.min(request.min_len.0);
+    if at_end <= logical && end - logical >= enough {
         at_end
     } else if logical + asked <= window.start + len {
         window.start
@@ -606,5 +618,5 @@ fn best_start(window: Window, logical: u32, asked: u32, len: u32) -> u32 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -177,5 +177,5 @@ impl BitSet {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

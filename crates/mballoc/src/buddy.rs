@@ -347,5 +347,5 @@ impl Buddy {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -90,7 +90,7 @@ impl Intervals {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -60,6 +60,8 @@ pub mod error;
 pub mod geometry;
 mod group;
 mod intervals;
+#[cfg(all(test, feature = "shuttle"))]
+mod model;
 mod num;
 pub mod order_index;
 pub mod pending;

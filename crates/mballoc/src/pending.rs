@@ -197,7 +197,7 @@ fn add(batches: &mut Vec<Batch>, start: u32, end: u32, release: Release) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -20,7 +20,7 @@
 
 use std::ops::Range;
 
-use fourscore_ondisk::{GroupNr, GroupOffset};
+use fourscore_ondisk::GroupOffset;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, CoreNr, Mutex, PerCore};
 
@@ -126,21 +126,32 @@ impl FilePrealloc {
         Ok(piece.part(skip, got).run)
     }
 
-    /// Adds a piece for the file's clusters from `logical` on; those that another piece covers
-    /// by now (two writers of one file searched at once) come back for the groups.
-    pub(crate) fn insert(&self, logical: u32, run: Run) -> Option<Run> {
-        let piece = Piece { logical, run };
+    /// Adds a run that is meant for the file's clusters from `start` on, but for the `len`
+    /// clusters from `logical` on, which are used at once and come back. `None` if another piece
+    /// covers some of it by now, because two writers of one file searched at the same time.
+    pub(crate) fn add(&self, start: u32, run: Run, logical: u32, len: u32) -> Option<Run> {
+        let whole = Piece {
+            logical: start,
+            run,
+        };
         let mut pieces = self.pieces.lock();
-        let behind = pieces.partition_point(|other| other.logical < logical);
-        let clear_before = behind == 0 || pieces[behind - 1].end() <= logical;
+        let behind = pieces.partition_point(|other| other.logical < start);
+        let clear_before = behind == 0 || pieces[behind - 1].end() <= start;
         let clear_behind = pieces
             .get(behind)
-            .is_none_or(|other| piece.end() <= other.logical);
+            .is_none_or(|other| whole.end() <= other.logical);
         if !clear_before || !clear_behind {
-            return Some(run);
+            return None;
         }
-        pieces.insert(behind, piece);
-        None
+        let skip = logical - start;
+        let rest = run.len.0 - skip - len;
+        if rest > 0 {
+            pieces.insert(behind, whole.part(skip + len, rest));
+        }
+        if skip > 0 {
+            pieces.insert(behind, whole.part(0, skip));
+        }
+        Some(whole.part(skip, len).run)
     }
 
     /// Takes all pieces out.
@@ -242,15 +253,6 @@ impl LocalityGroups {
         Some(front)
     }
 
-    /// Where the core's latest run goes on: the next one should be near.
-    pub(crate) fn position(&self, core: CoreNr) -> Option<(GroupNr, GroupOffset)> {
-        self.cores
-            .of(core)
-            .lock()
-            .last()
-            .map(|run| (run.group, run.start))
-    }
-
     /// Adds a run; one too many, the smallest, comes back for the groups.
     pub(crate) fn insert(&self, core: CoreNr, run: Run) -> Option<Run> {
         let mut runs = self.cores.of(core).lock();
@@ -271,9 +273,10 @@ impl LocalityGroups {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use fourscore_ondisk::GroupNr;
     use proptest::prelude::*;
 
     fn run(start: u32, len: u32) -> Run {
@@ -287,15 +290,16 @@ mod tests {
     #[test]
     fn a_piece_is_used_from_anywhere_and_splits() {
         let file = FilePrealloc::default();
-        assert_eq!(file.insert(100, run(1000, 50)), None);
+        assert_eq!(file.add(95, run(995, 57), 95, 5), Some(run(995, 5)));
+        assert_eq!(file.take(150, 9, 1, u32::MAX), Ok(run(1050, 2)));
         assert_eq!(file.take(110, 5, 1, u32::MAX), Ok(run(1010, 5)));
         assert_eq!(file.take(100, 50, 1, u32::MAX), Ok(run(1000, 10)));
         assert_eq!(file.take(100, 1, 1, u32::MAX), Err(Coverage::Gap(0..115)));
         assert_eq!(file.take(140, 20, 1, u32::MAX), Ok(run(1040, 10)));
         assert_eq!(file.take(120, 20, 21, u32::MAX), Err(Coverage::Covered));
         assert_eq!(file.take(120, 20, 1, 3), Err(Coverage::Covered));
-        assert_eq!(file.insert(130, run(5000, 50)), Some(run(5000, 50)));
-        assert_eq!(file.insert(90, run(6000, 26)), Some(run(6000, 26)));
+        assert_eq!(file.add(130, run(5000, 50), 130, 1), None);
+        assert_eq!(file.add(90, run(6000, 26), 90, 1), None);
         assert_eq!(file.clusters(), 25);
         assert_eq!(file.drain(), [run(1015, 25)]);
         assert!(file.is_empty());
@@ -306,11 +310,11 @@ mod tests {
         let registry = Registry::new();
         let core = CoreNr::current();
         let kept = Arc::new(FilePrealloc::default());
-        kept.insert(0, run(7, 1));
+        kept.add(0, run(6, 2), 0, 1);
         assert!(registry.register(core, &kept).is_empty());
         for i in 0..100 {
             let file = Arc::new(FilePrealloc::default());
-            file.insert(0, run(100 + i, 1));
+            file.add(0, run(99 + i, 2), 0, 1);
             let left = registry.register(core, &file);
             left.iter().for_each(|run| assert_ne!(run.start.0, 7));
         }
@@ -331,10 +335,6 @@ mod tests {
         assert_eq!(locality.take(core, 1, 3), None);
         assert_eq!(locality.insert(core, run(900, 50)), None);
         assert_eq!(locality.insert(core, run(1000, 9)), Some(run(1000, 9)));
-        assert_eq!(
-            locality.position(core),
-            Some((GroupNr(3), GroupOffset(900)))
-        );
         assert_eq!(locality.drain().len(), 8);
     }
 
@@ -350,8 +350,14 @@ mod tests {
                 let part = logical as usize..(logical + len) as usize;
                 if add {
                     let clear = held[part.clone()].iter().all(|&bit| !bit);
-                    prop_assert_eq!(file.insert(logical, run(1000 + logical, len)).is_none(), clear);
-                    if clear { held[part].fill(true); }
+                    // The middle is used at once.
+                    let (first, used) = (logical + len / 3, len - len / 3 - len / 4);
+                    let got = file.add(logical, run(1000 + logical, len), first, used);
+                    prop_assert_eq!(got, clear.then(|| run(1000 + first, used)));
+                    if clear {
+                        held[part].fill(true);
+                        held[first as usize..(first + used) as usize].fill(false);
+                    }
                 } else {
                     match file.take(logical, len, 1, u32::MAX) {
                         Ok(got) => {

@@ -49,6 +49,8 @@ struct Visit {
     criterion: Criterion,
     /// The length that this round looks for.
     len: u32,
+    /// Whether a set named the group.
+    by_sets: bool,
     /// The next group at which to read ahead.
     prefetch_at: GroupNr,
     /// Bitmaps read ahead by this request.
@@ -118,6 +120,7 @@ impl<'a> Search<'a> {
         let mut visit = Visit {
             criterion,
             len: self.want.len,
+            by_sets: sets && criterion < Criterion::GoalLenSlow,
             prefetch_at: self.want.goal.0,
             prefetched: 0,
         };
@@ -159,7 +162,10 @@ impl<'a> Search<'a> {
         scan: &mut Scan,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let linear = self.table.tunables.get(Tunable::MbMaxLinearGroups);
-        let mut first = Visit { ..*visit };
+        let mut first = Visit {
+            by_sets: false,
+            ..*visit
+        };
         if let ControlFlow::Break(end) = self.over_groups(&mut first, scan, linear)? {
             return Ok(ControlFlow::Break(end));
         }
@@ -256,6 +262,12 @@ impl<'a> Search<'a> {
             return Ok(ControlFlow::Continue(()));
         }
         if !self.is_good(visit, group, &self.table.hints(group)) {
+            // A set that named it wrongly does so once.
+            if visit.by_sets
+                && let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip)
+            {
+                locked.settle_at_once();
+            }
             return Ok(ControlFlow::Continue(()));
         }
         self.tally[Count::GroupsScanned] += 1;

@@ -251,7 +251,7 @@ fn size_class(request: &Request, geometry: &Geometry) -> (u32, u32) {
     (start, clusters(bytes).max(1))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::geometry::Layout;

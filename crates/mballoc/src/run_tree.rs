@@ -232,7 +232,7 @@ impl Search<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -37,7 +37,7 @@ use crate::group::LockedGroup;
 use crate::num::floor_log2;
 use crate::order_index::{Bins, Direction, Fitness, largest_bin, sure_bin};
 use crate::prefetch::{self, Started};
-use crate::stats::{Count, CriterionCount, Tally};
+use crate::stats::{Count, CriterionCount, Quick, Tally};
 use crate::stream::{Slot, StreamGoals};
 use crate::table::{GroupState, GroupTable, Patience};
 use crate::tunables::Tunable;
@@ -77,6 +77,8 @@ pub(crate) struct Search<'a> {
     pub(crate) tally: &'a mut Tally,
     /// Groups looked at in the ladder.
     pub(crate) looks: u64,
+    /// How it was answered, if not by the ladder.
+    pub(crate) quick: Option<Quick>,
 }
 
 /// What a group must have.
@@ -112,7 +114,7 @@ impl<'a> Search<'a> {
         if self.want.try_goal
             && let Some(run) = self.at_goal()?
         {
-            self.tally[Count::GoalHits] += 1;
+            self.quick = Some(Quick::Goal);
             return Ok(Some(run));
         }
         if self.want.goal_only {
@@ -121,7 +123,7 @@ impl<'a> Search<'a> {
         if let Some(slot) = self.want.stream
             && let Some(run) = self.at_stream_goal(slot)
         {
-            self.tally[Count::StreamGoalHits] += 1;
+            self.quick = Some(Quick::Stream);
             return Ok(Some(run));
         }
         if self.table.absent() > 0 {

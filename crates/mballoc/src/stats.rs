@@ -1,8 +1,9 @@
 //! **Purpose.** What the allocator counts, under the names of ext4's `mb_stats`.
 //!
 //! **Model.** A request counts in a block of plain words of its own ([`Tally`]) and adds what is
-//! not zero to its core's block when it ends; the sums are taken when they are read. So counting
-//! is always on.
+//! not zero to its core's block when it ends; the sums are taken when they are read. Requests that
+//! are answered in full without a search, nearly all of them, count as one word that the reader
+//! takes apart ([`Quick`]). So counting is always on.
 //!
 //! **Locking.** None; no two cores write the same line.
 
@@ -51,8 +52,6 @@ counts! {
     Preallocated,
     /// Clusters of preallocations given back (`discarded`).
     Discarded,
-    /// Clusters handed out.
-    Allocated,
     /// Requests answered from an inode's preallocation.
     InodePreallocHits,
     /// Requests answered from a locality group.
@@ -71,6 +70,38 @@ counts! {
     PrefetchDescriptors,
     /// Bitmaps whose reading was started ahead.
     PrefetchedBitmaps,
+}
+
+/// A request that was answered in full, without a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quick {
+    /// At its goal.
+    Goal,
+    /// At its stream goal.
+    Stream,
+    /// From an inode's preallocation.
+    InodePrealloc,
+    /// From a locality group.
+    GroupPrealloc,
+}
+
+impl Quick {
+    const ALL: [Self; 4] = [
+        Self::Goal,
+        Self::Stream,
+        Self::InodePrealloc,
+        Self::GroupPrealloc,
+    ];
+
+    /// What is counted beside the request and its success.
+    pub(crate) fn count(self) -> Count {
+        match self {
+            Self::Goal => Count::GoalHits,
+            Self::Stream => Count::StreamGoalHits,
+            Self::InodePrealloc => Count::InodePreallocHits,
+            Self::GroupPrealloc => Count::GroupPreallocHits,
+        }
+    }
 }
 
 /// What is counted for each criterion.
@@ -130,6 +161,11 @@ impl IndexMut<(Criterion, CriterionCount)> for Tally {
 }
 
 impl Tally {
+    /// Whether nothing was counted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().fold(0, |all, word| all | word) == 0
+    }
+
     /// Groups looked at in all criteria.
     #[must_use]
     pub fn groups_considered(&self) -> u64 {
@@ -195,7 +231,6 @@ impl fmt::Display for Tally {
             ("buddies_time_used", self[Count::BuddiesTimeUsed]),
             ("preallocated", self[Count::Preallocated]),
             ("discarded", self[Count::Discarded]),
-            ("allocated_clusters", self[Count::Allocated]),
             ("inode_prealloc_hits", self[Count::InodePreallocHits]),
             ("group_prealloc_hits", self[Count::GroupPreallocHits]),
             ("busy_groups", self[Count::BusyGroups]),
@@ -222,6 +257,7 @@ pub type HoldHistogram = [u64; 32];
 #[derive(Debug)]
 struct CoreBlock {
     words: [AtomicU64; WORDS],
+    quick: [AtomicU64; 4],
     looks: [AtomicU64; 18],
     holds: [AtomicU64; 32],
 }
@@ -238,6 +274,7 @@ impl Default for Stats {
         Self {
             cores: PerCore::new(|_| CoreBlock {
                 words: std::array::from_fn(zero),
+                quick: std::array::from_fn(zero),
                 looks: std::array::from_fn(zero),
                 holds: std::array::from_fn(zero),
             }),
@@ -254,6 +291,11 @@ impl Stats {
                 word.fetch_add(value, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Counts a request of the usual kinds.
+    pub(crate) fn add_quick(&self, core: CoreNr, quick: Quick) {
+        self.cores.of(core).quick[quick as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes how many groups a search looked at.
@@ -276,6 +318,12 @@ impl Stats {
         for block in self.cores.iter() {
             for (sum, word) in sum.0.iter_mut().zip(&block.words) {
                 *sum += word.load(Ordering::Relaxed);
+            }
+            for (quick, word) in Quick::ALL.into_iter().zip(&block.quick) {
+                let requests = word.load(Ordering::Relaxed);
+                sum[Count::Reqs] += requests;
+                sum[Count::Success] += requests;
+                sum[quick.count()] += requests;
             }
         }
         sum
@@ -306,7 +354,7 @@ impl Stats {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
@@ -323,6 +371,16 @@ mod tests {
         assert!(text.contains("\tcr_best_avail_stats:\n\t\thits: 0\n\t\tgroups_considered: 0\n\t\textents_scanned: 14\n"));
         assert!(text.contains("\textents_scanned: 14\n\t\tgoal_hits: 0\n"));
         assert_eq!(stats.sum().since(&tally)[Count::Reqs], 3);
+        stats.add_quick(CoreNr::current(), Quick::GroupPrealloc);
+        let sum = stats.sum();
+        assert_eq!(
+            (
+                sum[Count::Reqs],
+                sum[Count::Success],
+                sum[Count::GroupPreallocHits]
+            ),
+            (7, 1, 1)
+        );
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! **Purpose.** Where the last large file was left off, so that the next one goes on there:
 //! several such goals, so that writers on different cores do not meet.
 //!
-//! **Model.** `min(cores, ceil(groups / 4))` goals, each a group and an offset in it (at 64 KiB
-//! blocks a group is 32 GiB: the group alone says little). Which goal a request uses is tunable:
-//! one for all, as before Linux 6.17; by inode number, as since; or by core. Goals begin a few
-//! groups apart and move on from there: the spread stays bounded by four groups a goal.
+//! **Model.** `min(cores, ceil(groups / 4))` goals, each a group and an offset in it (a group of
+//! large blocks is so big that its number alone says little). Which goal a request uses is
+//! tunable: one for all, as before Linux 6.17; by inode number, as since; or by core. Goals begin
+//! a few groups apart and move on from there: the spread stays bounded by four groups a goal. The
+//! small files of a core go where its own goal is, whatever the large ones do.
 //!
 //! **Locking.** One word for each goal on a line of its own, loaded and stored plainly, and stored
 //! only when it changes.
@@ -45,11 +46,16 @@ impl StreamGoals {
     /// The goal of a request, by the value of `mb_stream_goals`.
     pub(crate) fn slot(&self, sharing: u32, inode: InodeNr, core: CoreNr) -> Slot {
         let count = len32(self.goals.len());
-        Slot(match sharing {
-            0 => 0,
-            1 => inode.0 % count,
-            _ => len32(core.index()) % count,
-        })
+        match sharing {
+            0 => Slot(0),
+            1 => Slot(inode.0 % count),
+            _ => self.of_core(core),
+        }
+    }
+
+    /// The goal of a core.
+    pub(crate) fn of_core(&self, core: CoreNr) -> Slot {
+        Slot(len32(core.index()) % len32(self.goals.len()))
     }
 
     pub(crate) fn get(&self, slot: Slot) -> (GroupNr, GroupOffset) {
@@ -70,7 +76,7 @@ impl StreamGoals {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

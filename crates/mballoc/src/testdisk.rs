@@ -1,12 +1,12 @@
 //! **Purpose.** A disk for the tests of this crate: bitmaps in memory that refuse any change of a
 //! bit to what it is already, so that a cluster handed out twice is seen at once.
 
-use fourscore_ondisk::{BlockSize, GroupNr, GroupOffset};
+use fourscore_ondisk::{BlockSize, GroupNr};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, Mutex};
 
 use crate::claim::{Change, ChangeKind};
-use crate::geometry::{ClusterCount, Geometry, Layout, Run};
+use crate::geometry::{ClusterCount, Geometry, Layout};
 use crate::source::{BitmapState, Descriptor, GroupSource, SourceError};
 use crate::words;
 
@@ -35,10 +35,11 @@ pub(crate) fn geometry(groups: u32, per_group: u32) -> Geometry {
     .unwrap()
 }
 
-pub(crate) fn run(group: u32, start: u32, len: u32) -> Run {
-    Run {
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn run(group: u32, start: u32, len: u32) -> crate::geometry::Run {
+    crate::geometry::Run {
         group: GroupNr(group),
-        start: GroupOffset(start),
+        start: fourscore_ondisk::GroupOffset(start),
         len: ClusterCount(len),
     }
 }
@@ -58,7 +59,8 @@ impl Disk {
     }
 
     /// Makes clusters used from the beginning.
-    pub(crate) fn preset(&self, run: &Run) {
+    #[cfg(not(feature = "shuttle"))]
+    pub(crate) fn preset(&self, run: &crate::geometry::Run) {
         words::set(
             &mut self.groups[run.group.0 as usize].lock(),
             run.start.0,

@@ -295,5 +295,5 @@ impl Tokens {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -112,7 +112,7 @@ tunables! {
     MbPrefetchLocked = "mb_prefetch_locked", |_| 0, |_| 1, |_| 0;
     /// Who shares a stream goal: 0 the whole file system, 1 inodes with the same number modulo
     /// the number of goals, 2 the threads of a core.
-    MbStreamGoals = "mb_stream_goals", |_| 0, |_| 2, |_| 1;
+    MbStreamGoals = "mb_stream_goals", |_| 0, |_| 2, |_| 2;
     /// 1: measure for how long group locks are held.
     MbHoldTimes = "mb_hold_times", |_| 0, |_| 1, |_| 0;
 }
@@ -190,7 +190,7 @@ impl Tunables {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::geometry::Layout;

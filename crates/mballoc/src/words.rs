@@ -90,7 +90,7 @@ pub(crate) fn clear_run_start(words: &[u64], end: u32, floor: u32) -> u32 {
     floor
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -36,7 +36,7 @@ impl Random {
 
     /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next_u64()) * u128::from(bound) >> 64)
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64)
             .try_into()
             .unwrap_or(0)
     }

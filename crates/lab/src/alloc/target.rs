@@ -225,7 +225,7 @@ impl AllocWorker<'_> {
             let file = self.file(nr)?;
             match file.extents.last_mut() {
                 Some((_, last)) if last.group == run.group && last.end() == run.start.0 => {
-                    last.len.0 += run.len.0
+                    last.len.0 += run.len.0;
                 }
                 _ => {
                     file.extents.push((start, run));
