@@ -35,6 +35,7 @@
 //! | `group` | group descriptors, bitmaps, inode tables |
 //! | `statfs` | how full the file system is |
 //! | `metadata` | metadata blocks, checked for what they are used as |
+//! | [`format`] | making file systems |
 //! | `error` | [`Error`] and its errno |
 //!
 //! # Invariants
@@ -52,6 +53,7 @@ mod dir;
 mod error;
 mod fast_commit;
 mod file;
+pub mod format;
 mod group;
 mod index;
 mod inline;

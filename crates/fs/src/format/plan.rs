@@ -1,0 +1,295 @@
+//! **Purpose.** A planned file system: every block of metadata with its content, before anything
+//! is written.
+//!
+//! **Not here.** How contents come about (`files`), and how they are written (`write`).
+//!
+//! **Invariants.** The superblock of a [`Plan`] passes the checks of the reading side. Blocks
+//! with content are taken in the space map, and no two structures share one.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
+use fourscore_ondisk::group::GroupFlags;
+use fourscore_ondisk::superblock::{RawSuperblock, Superblock};
+use fourscore_ondisk::{BlockCount, Geometry, GroupNr, PhysBlock};
+use uuid::Uuid;
+
+use super::error::{FormatError, FormatResult};
+use super::options::{OldContent, Options};
+use super::profile::Profile;
+use super::resolve::{Parameters, resolve};
+use super::sizes::{FIRST_INO, settle};
+use super::space::Space;
+use super::superblock::{Identity, build, checked, high, low, provisional};
+use super::tables::{GroupPlan, Tables};
+
+/// A planned file system.
+#[derive(Debug)]
+pub struct Plan {
+    pub(super) superblock: Superblock,
+    pub(super) groups: Vec<GroupPlan>,
+    pub(super) space: Space,
+    /// Inodes in use and reserved ones, sealed.
+    pub(super) inodes: BTreeMap<u32, Vec<u8>>,
+    /// Content of blocks outside the fixed tables.
+    pub(super) blocks: BTreeMap<u64, Vec<u8>>,
+    /// Blocks outside the inode tables that must read as zeroes.
+    pub(super) zero: Vec<Range<u64>>,
+    pub(super) old_content: OldContent,
+    pub(super) discard: bool,
+    pub(super) journal: Option<JournalSize>,
+    requested_blocks: u64,
+    root_owner: (u32, u32),
+}
+
+/// The blocks of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JournalSize {
+    pub(super) log_blocks: u64,
+    pub(super) fast_commit_blocks: u64,
+}
+
+impl JournalSize {
+    pub(super) fn blocks(self) -> u64 {
+        self.log_blocks + self.fast_commit_blocks
+    }
+}
+
+/// A plan in the making.
+pub(super) struct Planner {
+    pub(super) p: Parameters,
+    pub(super) raw: RawSuperblock,
+    /// For geometry and checksum seeds: without features that name inodes and blocks.
+    pub(super) sb: Superblock,
+    pub(super) id: Identity,
+    pub(super) space: Space,
+    pub(super) groups: Vec<GroupPlan>,
+    pub(super) inodes: BTreeMap<u32, Vec<u8>>,
+    pub(super) blocks: BTreeMap<u64, Vec<u8>>,
+    pub(super) zero: Vec<Range<u64>>,
+}
+
+impl Plan {
+    /// Plans a file system for a device of `len_bytes` bytes (a last part of a block is not
+    /// used).
+    ///
+    /// # Errors
+    /// Everything that keeps the file system from being made, except I/O.
+    pub fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
+        let p = resolve(options, profile, len_bytes)?;
+        let sizes = settle(&p)?;
+        let id = identity(options)?;
+        let raw = build(&p, &sizes, &id);
+        let sb = provisional(&raw)?;
+        let first = sb.geometry().first_data_block().0;
+        let mut planner = Planner {
+            space: Space::new(first..sizes.blocks),
+            groups: Vec::new(),
+            inodes: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            zero: Vec::new(),
+            p,
+            raw,
+            sb,
+            id,
+        };
+        planner.begin_groups();
+        planner.place_tables()?;
+        let journal = planner.fill()?;
+        planner.finish(journal)
+    }
+
+    /// The superblock of the file system to be.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Blocks the device has and the file system will not use.
+    #[must_use]
+    pub fn unused_blocks(&self) -> BlockCount {
+        BlockCount(self.requested_blocks - self.superblock.geometry().blocks().0)
+    }
+
+    /// The blocks of the journal, its fast-commit area included; 0 without one.
+    #[must_use]
+    pub fn journal_blocks(&self) -> BlockCount {
+        BlockCount(self.journal.map_or(0, JournalSize::blocks))
+    }
+
+    /// Whether a journal was wanted but left out because the file system is too small for one.
+    #[must_use]
+    pub fn is_too_small_for_a_journal(&self) -> bool {
+        self.journal.is_some_and(|journal| journal.blocks() == 0)
+    }
+
+    /// Where backup superblocks will be.
+    pub fn backups(&self) -> impl Iterator<Item = PhysBlock> {
+        let geometry = self.superblock.geometry();
+        (1..geometry.groups())
+            .map(GroupNr)
+            .filter(|&group| geometry.has_super(group))
+            .map(|group| geometry.group_first_block(group))
+    }
+
+    /// User and group of the root directory.
+    pub(super) fn root_owner(&self) -> (u32, u32) {
+        self.root_owner
+    }
+}
+
+impl Planner {
+    pub(super) fn geometry(&self) -> &Geometry {
+        self.sb.geometry()
+    }
+
+    pub(super) fn has_desc_checksums(&self) -> bool {
+        let either = RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM;
+        self.raw.features().ro_compat.intersects(either)
+    }
+
+    /// Superblocks and descriptors, and what groups say before anything is placed in them.
+    fn begin_groups(&mut self) {
+        let groups = self.geometry().groups();
+        let per_group = self.geometry().inodes_per_group();
+        let mut reserved = FIRST_INO;
+        for number in 0..groups {
+            let mut plan = GroupPlan::default();
+            if self.has_desc_checksums() {
+                // The bitmap of the last group has bits behind the end that must be set.
+                let last = number == groups - 1;
+                plan.flags.set(GroupFlags::BLOCK_UNINIT, !last);
+                plan.flags.insert(GroupFlags::INODE_UNINIT);
+                let here = reserved.min(per_group);
+                reserved -= here;
+                plan.itable_unused = per_group - here;
+            }
+            self.groups.push(plan);
+            let start = self.geometry().group_first_block(GroupNr(number)).0;
+            let blocks = u64::from(self.geometry().base_meta_blocks(GroupNr(number)));
+            if blocks > 0 {
+                self.space.take(start..start + blocks);
+            }
+        }
+    }
+
+    fn place_tables(&mut self) -> FormatResult<()> {
+        let flex = self.raw.features().incompat.contains(Incompat::FLEX_BG);
+        let mut tables = Tables {
+            geometry: self.sb.geometry(),
+            space: &mut self.space,
+            groups: &mut self.groups,
+            log_groups_per_flex: if flex { self.p.log_groups_per_flex } else { 0 },
+            stride: self.raw.s_raid_stride.get().into(),
+        };
+        if flex && self.p.packed {
+            tables.place_packed()
+        } else {
+            tables.place_all()
+        }
+    }
+
+    fn finish(mut self, journal: Option<JournalSize>) -> FormatResult<Plan> {
+        let geometry = *self.geometry();
+        let first = geometry.first_data_block().0;
+        let free = self.space.free_in(first..geometry.blocks().0);
+        (
+            self.raw.s_free_blocks_count_lo,
+            self.raw.s_free_blocks_count_hi,
+        ) = (low(free), high(free));
+        let used: u32 = self.groups.iter().map(|plan| plan.used_inodes).sum();
+        self.raw.s_free_inodes_count = (geometry.inodes() - used).into();
+        let superblock = checked(&mut self.raw)?;
+        let owner = self.p.options.root_owner;
+        Ok(Plan {
+            superblock,
+            groups: self.groups,
+            space: self.space,
+            inodes: self.inodes,
+            blocks: self.blocks,
+            zero: self.zero,
+            old_content: self.p.options.old_content,
+            discard: self.p.discard,
+            journal,
+            requested_blocks: self.p.blocks,
+            root_owner: (owner.uid, owner.gid),
+        })
+    }
+
+    /// Everything that is a file: in the order in which mke2fs places it.
+    fn fill(&mut self) -> FormatResult<Option<JournalSize>> {
+        let cluster_log = self.geometry().blocks_per_cluster_log();
+        self.space.use_clusters(cluster_log);
+        let first = self.geometry().first_data_block().0;
+        let blocks = self.geometry().blocks().0;
+        let mut overhead = blocks - first - self.space.free_in(first..blocks);
+        overhead = overhead.div_ceil(1 << cluster_log);
+
+        self.promise_zeroed_tables();
+        self.reserve_inodes()?;
+        self.make_root()?;
+        if self.raw.features().compat.contains(Compat::RESIZE_INODE) {
+            self.make_resize_inode()?;
+        }
+        let journal = self.journal_size()?;
+        if let Some(size) = journal {
+            overhead += size.blocks().div_ceil(1 << cluster_log);
+            self.make_journal(size)?;
+        }
+        if self.raw.features().incompat.contains(Incompat::MMP) {
+            self.make_mmp_block()?;
+        }
+        self.raw.s_overhead_clusters = low(overhead + first);
+        if self.raw.features().ro_compat.contains(RoCompat::QUOTA) {
+            self.make_quota_files()?;
+        }
+        if self.raw.features().compat.contains(Compat::ORPHAN_FILE) {
+            self.make_orphan_file()?;
+        }
+        Ok(journal)
+    }
+
+    /// Says of inode tables which will be zeroes throughout.
+    fn promise_zeroed_tables(&mut self) {
+        let old = self.p.options.old_content;
+        let clear =
+            old == OldContent::AllZero || (self.p.discard && old == OldContent::ZeroAfterDiscard);
+        if clear || !self.p.lazy_itables {
+            for plan in &mut self.groups {
+                plan.flags.insert(GroupFlags::INODE_ZEROED);
+            }
+        }
+    }
+}
+
+fn identity(options: &Options) -> FormatResult<Identity> {
+    let time_seconds = match options.time_seconds {
+        Some(seconds) => seconds,
+        None => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            now.map_or(0, |since| since.as_secs())
+        }
+    };
+    // Superblocks count seconds in 40 bits.
+    if time_seconds >> 40 != 0 {
+        let why = format!("{time_seconds} seconds are past the year 36000");
+        return Err(FormatError::option("the time", why));
+    }
+    Ok(Identity {
+        uuid: options.uuid.map_or_else(random_uuid, Ok)?,
+        hash_seed: match options.hash_seed {
+            Some(seed) if !seed.is_nil() => seed,
+            _ => random_uuid()?,
+        },
+        time_seconds,
+    })
+}
+
+fn random_uuid() -> FormatResult<Uuid> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
+}

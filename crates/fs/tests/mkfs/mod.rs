@@ -1,0 +1,231 @@
+//! One file system made twice, by mke2fs and by fourscore, and compared byte by byte.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::format::{
+    BlockSizeWish, OldContent, Options, Plan, Profile, parse_size, parse_uuid,
+};
+use fourscore::ondisk::BlockSize;
+use fourscore_testkit::{oracle, scratch, tools};
+use rustix::fs::SeekFrom;
+
+pub(crate) const UUID: &str = "f0055c09-e4a0-4b1d-9c00-000000000080";
+pub(crate) const SEED: &str = "0a55c09e-e4a0-4b1d-9c00-000000000008";
+pub(crate) const TIME: u64 = 1_700_000_000;
+
+/// A size and arguments that both programs get.
+pub(crate) struct Case {
+    pub(crate) size: &'static str,
+    pub(crate) arguments: &'static str,
+}
+
+pub(crate) const fn case(size: &'static str, arguments: &'static str) -> Case {
+    Case { size, arguments }
+}
+
+impl Case {
+    pub(crate) fn size_bytes(&self) -> u64 {
+        parse_size("size", self.size, 1).expect("a size")
+    }
+
+    /// The same wishes as mke2fs reads them.
+    pub(crate) fn options(&self) -> Result<Options> {
+        let mut options = Options {
+            uuid: parse_uuid("-U", UUID)?,
+            hash_seed: parse_uuid("hash_seed", SEED)?,
+            time_seconds: Some(TIME),
+            old_content: OldContent::ZeroAfterDiscard,
+            ..Options::default()
+        };
+        options.fs_type = Some("ext2".to_owned());
+        let mut words = self.arguments.split_whitespace();
+        while let Some(letter) = words.next() {
+            if letter == "-j" {
+                options.journal = Some(options.journal.unwrap_or_default());
+                continue;
+            }
+            let value = words
+                .next()
+                .with_context(|| format!("{letter} lacks a value"))?;
+            match letter {
+                "-t" => options.fs_type = Some(value.to_owned()),
+                "-T" => options.usage = Some(value.to_owned()),
+                "-O" => options.features = Some(value.to_owned()),
+                "-b" => {
+                    let log = value.parse::<u32>()?.ilog2() - 10;
+                    options.block_size = BlockSize::from_log(log).map(BlockSizeWish::Exactly);
+                }
+                "-C" => {
+                    options.cluster_size_bytes = Some(parse_size("-C", value, 1)?.try_into()?);
+                }
+                "-g" => options.blocks_per_group = Some(value.parse()?),
+                "-G" => options.groups_per_flex = Some(value.parse()?),
+                "-i" => options.inode_ratio_bytes = Some(value.parse()?),
+                "-N" => options.inodes = Some(value.parse()?),
+                "-I" => options.inode_size_bytes = Some(value.parse()?),
+                "-J" => options.add_journal(value)?,
+                "-L" => options.label = value.as_bytes().to_vec(),
+                "-M" => options.last_mounted = value.as_bytes().to_vec(),
+                "-m" => options.reserved_percent = Some(value.parse()?),
+                "-r" => options.revision = Some(value.parse()?),
+                "-E" => options.add_extended(value)?,
+                other => bail!("{other} is not known to this test"),
+            }
+        }
+        Ok(options)
+    }
+
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        let profile = Profile::system()?;
+        Ok(Plan::new(&self.options()?, &profile, self.size_bytes())?)
+    }
+
+    /// Makes the image with fourscore.
+    pub(crate) fn make(&self, image: &Path) -> Result<Plan> {
+        File::create(image)?.set_len(self.size_bytes())?;
+        let plan = self.plan()?;
+        plan.write(&open_path(image, DeviceOptions::read_write())?)?;
+        Ok(plan)
+    }
+
+    /// Makes the image with mke2fs.
+    pub(crate) fn make_with_mke2fs(&self, image: &Path) -> Result<()> {
+        File::create(image)?.set_len(self.size_bytes())?;
+        let mut command = tools::command("mke2fs")?;
+        command
+            .env("E2FSPROGS_FAKE_TIME", TIME.to_string())
+            .args(["-q", "-F", "-U", UUID]);
+        let mut extended = format!("hash_seed={SEED}");
+        let mut words = self.arguments.split_whitespace();
+        while let Some(word) = words.next() {
+            if word == "-E" {
+                extended = format!("{extended},{}", words.next().unwrap_or_default());
+            } else {
+                command.arg(word);
+            }
+        }
+        command.args(["-E", &extended]).arg(image);
+        tools::stdout_of(&mut command)?;
+        Ok(())
+    }
+
+    /// Makes both and compares; ours must also pass e2fsck.
+    pub(crate) fn check(&self) -> Result<()> {
+        let folder = scratch::folder()?;
+        let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+        self.make_with_mke2fs(&theirs)?;
+        let plan = self.make(&ours)?;
+        let differing = compare(&ours, &theirs, &plan)?;
+        let fsck = oracle::e2fsck(&ours)?;
+        if !fsck.is_clean() {
+            bail!("e2fsck: {fsck:?}\n{differing}");
+        }
+        if !differing.is_empty() {
+            bail!("{differing}");
+        }
+        Ok(())
+    }
+}
+
+/// Checks all cases and panics with those that failed.
+pub(crate) fn check_all(cases: &[Case]) {
+    let mut failures = String::new();
+    for case in cases {
+        if let Err(error) = case.check() {
+            failures += &format!("{} {}\n    {error:#}\n", case.size, case.arguments);
+        }
+    }
+    assert!(failures.is_empty(), "\n{failures}");
+}
+
+/// Where two images differ, apart from what may.
+fn compare(ours: &Path, theirs: &Path, plan: &Plan) -> Result<String> {
+    let (a, b) = (File::open(ours)?, File::open(theirs)?);
+    if a.metadata()?.len() != b.metadata()?.len() {
+        bail!("different lengths");
+    }
+    let geometry = plan.superblock().geometry();
+    let bits = geometry.block_size().bits();
+    let mut supers: Vec<u64> = plan.backups().map(|block| block.0 << bits).collect();
+    supers.push(1024);
+    let mmp = plan.superblock().mmp_block().map(|block| block.0 << bits);
+    let mut ranges = data_ranges(&a)?;
+    ranges.extend(data_ranges(&b)?);
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut found = String::new();
+    let mut count = 0;
+    let mut done = 0;
+    for range in ranges {
+        let mut at = range.start.max(done);
+        while at < range.end {
+            let length = usize::try_from((range.end - at).min(1 << 20))?;
+            let (mut left, mut right) = (vec![0; length], vec![0; length]);
+            a.read_exact_at(&mut left, at)?;
+            b.read_exact_at(&mut right, at)?;
+            if left != right {
+                for bytes in [&mut left, &mut right] {
+                    forgive(bytes, at, &supers, mmp);
+                }
+                for (index, (x, y)) in left.iter().zip(&right).enumerate() {
+                    if x != y {
+                        count += 1;
+                        if count <= 12 {
+                            let byte = at + index as u64;
+                            let block = byte >> bits;
+                            let within = byte - (block << bits);
+                            found += &format!(
+                                "block {block} byte {within:#x}: {x:#04x}, mke2fs {y:#04x}; "
+                            );
+                        }
+                    }
+                }
+            }
+            at += length as u64;
+        }
+        done = done.max(range.end);
+    }
+    if count > 0 {
+        found += &format!("{count} bytes differ");
+    }
+    Ok(found)
+}
+
+/// Zeroes what may differ: bytes written in superblocks and their checksum; time and names of
+/// the MMP block.
+fn forgive(bytes: &mut [u8], at: u64, supers: &[u64], mmp: Option<u64>) {
+    let mut zero = |range: Range<u64>| {
+        for byte in range {
+            let index = byte
+                .checked_sub(at)
+                .and_then(|index| usize::try_from(index).ok());
+            if let Some(place) = index.and_then(|index| bytes.get_mut(index)) {
+                *place = 0;
+            }
+        }
+    };
+    for start in supers {
+        zero(start + 0x178..start + 0x180);
+        zero(start + 0x3fc..start + 0x400);
+    }
+    if let Some(start) = mmp {
+        zero(start + 8..start + 0x70);
+        zero(start + 0x3fc..start + 0x400);
+    }
+}
+
+/// Where a sparse file has data.
+fn data_ranges(file: &File) -> Result<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while let Ok(start) = rustix::fs::seek(file, SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+        ranges.push(start..end);
+        at = end;
+    }
+    Ok(ranges)
+}
