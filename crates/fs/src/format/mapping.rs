@@ -274,6 +274,9 @@ impl Planner {
                 what: "the extents of the journal",
             });
         }
+        // Extents that the root held before it had a child stay behind its index, as libext2fs
+        // leaves them.
+        put_leaf(&mut i_block, ROOT_ENTRIES, &runs[..ROOT_ENTRIES]);
         put_header(&mut i_block, children.len(), ROOT_ENTRIES, 1);
         for (index, &(logical, block)) in children.iter().enumerate() {
             let raw = RawIndex {
