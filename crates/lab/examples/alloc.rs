@@ -6,7 +6,7 @@ use std::io;
 
 use fourscore_lab::alloc::bench::Bitmaps;
 use fourscore_lab::alloc::target::Changes;
-use fourscore_lab::alloc::{AllocBench, Fallocate3, MixedAppend, Scenario, SmallFiles};
+use fourscore_lab::alloc::{AllocBench, AllocFree, Fallocate3, MixedAppend, Scenario, SmallFiles};
 use fourscore_lab::workload::{Fallocate2, Workload};
 use fourscore_lab::{MonotonicClock, ThreadCount};
 
@@ -15,7 +15,7 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         format!(
-            "{what}; usage: fallocate2|fallocate3|files|append SCENARIO THREADS,.. STEPS \
+            "{what}; usage: pair|fallocate2|fallocate3|files|append SCENARIO THREADS,.. STEPS \
              [absent] [applied] [NAME=VALUE..]; scenarios: {}",
             names.join(" ")
         ),
@@ -29,6 +29,7 @@ fn main() -> io::Result<()> {
     };
     let workload: &dyn Workload = match name.as_str() {
         "fallocate2" => &Fallocate2,
+        "pair" => &AllocFree { bytes: 8192 },
         "fallocate3" => &Fallocate3,
         "files" => &SmallFiles { file_bytes: 65_536 },
         "append" => &MixedAppend {

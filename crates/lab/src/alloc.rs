@@ -6,7 +6,7 @@
 //! | [`scenario`] | which file system: size, block size, how full, how fragmented |
 //! | [`ram`] | its bitmaps, made from a seed |
 //! | [`target`] | files as sets of extents, and commits |
-//! | [`workloads`] | fallocate3, small files, mixed appends (fallocate2 is everybody's) |
+//! | [`workloads`] | pairs, fallocate3, small files, mixed appends (fallocate2 is everybody's) |
 //! | [`bench`] | one run: set up, drive, report |
 
 pub mod bench;
@@ -19,4 +19,4 @@ pub use bench::{AllocBench, AllocOutcome, FreeSpace};
 pub use ram::RamGroups;
 pub use scenario::{Fragments, Scenario};
 pub use target::AllocTarget;
-pub use workloads::{Fallocate3, MixedAppend, SmallFiles};
+pub use workloads::{AllocFree, Fallocate3, MixedAppend, SmallFiles};

@@ -446,6 +446,10 @@ impl<'a> Search<'a> {
             return None;
         };
         self.tally[(criterion, CriterionCount::ExtentsScanned)] += 1;
+        if matches!(need, Need::Longest(..)) {
+            // The next to ask for the longest must not be sent here by what was taken now.
+            locked.settle_at_once();
+        }
         Some(locked.claim(start, len))
     }
 

@@ -95,9 +95,9 @@ pub struct AllocOutcome {
     pub looks: LooksHistogram,
     /// How long group locks were held, if that was measured.
     pub holds: HoldHistogram,
-    /// Free space before.
+    /// Free space before; nothing if bitmaps were to be read in the run.
     pub before: FreeSpace,
-    /// Free space after.
+    /// Free space after; nothing if bitmaps were to be read in the run.
     pub after: FreeSpace,
 }
 
@@ -158,6 +158,10 @@ impl AllocBench {
         let commits = target.commits();
         target.commit();
         allocator.discard_preallocations();
+        let after = match self.bitmaps {
+            Bitmaps::Loaded => FreeSpace::of(allocator)?,
+            Bitmaps::Absent => FreeSpace::default(),
+        };
         Ok(AllocOutcome {
             threads,
             operations: work.operations,
@@ -169,7 +173,7 @@ impl AllocBench {
             looks,
             holds,
             before,
-            after: FreeSpace::of(allocator)?,
+            after,
         })
     }
 }

@@ -74,11 +74,21 @@ impl RamGroups {
     pub fn new(scenario: Scenario, geometry: Geometry) -> Arc<Self> {
         let groups = geometry.groups();
         let mut bitmap = vec![0; geometry.bitmap_bytes()];
+        // Groups of the same pattern and length have the same free count.
+        let mut known = vec![None; PATTERNS as usize];
         let free = (0..groups).map(|group| {
-            let free = if is_fresh(&scenario, GroupNr(group)) {
-                geometry.clusters_in(GroupNr(group)) - METADATA
-            } else {
-                make(&scenario, &geometry, GroupNr(group), &mut bitmap)
+            let whole = geometry.clusters_in(GroupNr(group)) == geometry.clusters_per_group();
+            let pattern = &mut known[(group % PATTERNS) as usize];
+            let free = match pattern {
+                _ if is_fresh(&scenario, GroupNr(group)) => {
+                    geometry.clusters_in(GroupNr(group)) - METADATA
+                }
+                Some(free) if whole => *free,
+                _ => {
+                    let free = make(&scenario, &geometry, GroupNr(group), &mut bitmap);
+                    *pattern = Some(free).filter(|_| whole);
+                    free
+                }
             };
             AtomicU32::new(free)
         });
@@ -141,6 +151,9 @@ impl RamGroups {
     }
 }
 
+/// Different groups; beyond that they repeat, so that millions of them are set up quickly.
+const PATTERNS: u32 = 4096;
+
 /// Clusters at the front of each group that hold its metadata.
 const METADATA: u32 = 8;
 
@@ -170,7 +183,7 @@ fn make(scenario: &Scenario, geometry: &Geometry, group: GroupNr, bitmap: &mut [
     };
     let mean_free = (mean_bytes / geometry.cluster_bytes()).max(1);
     let mean_used = mean_free * used_per_mille / (1000 - used_per_mille).max(1);
-    let mut random = Random::new(scenario.seed ^ (u64::from(group.0) << 24) ^ 0x5eed);
+    let mut random = Random::new(scenario.seed ^ (u64::from(group.0 % PATTERNS) << 24) ^ 0x5eed);
     let mut free = 0;
     let mut at = u64::from(METADATA.min(clusters));
     let end = u64::from(clusters);

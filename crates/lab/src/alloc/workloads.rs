@@ -16,6 +16,31 @@ fn one(bytes: u64) -> Work {
     }
 }
 
+/// One run of clusters allocated and freed again: what an allocation costs when nothing helps.
+/// One step is one pair.
+#[derive(Clone, Copy, Debug)]
+pub struct AllocFree {
+    /// The length of the run.
+    pub bytes: u64,
+}
+
+impl Workload for AllocFree {
+    fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::Create).map(|_| ())
+    }
+
+    fn step(&self, worker: &mut dyn Worker, _step: u64) -> io::Result<Work> {
+        let len = self.bytes;
+        let bytes = worker.apply(FileNr(0), Operation::Fallocate { offset: 0, len })?;
+        worker.apply(FileNr(0), Operation::Truncate { len: 0 })?;
+        Ok(one(bytes))
+    }
+
+    fn clean_up(&self, _worker: &mut dyn Worker) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The rocksdb-like loop of the prefetch work: create or empty an own file, fallocate 73 819 750
 /// bytes, close. One step is one round.
 #[derive(Clone, Copy, Debug, Default)]
