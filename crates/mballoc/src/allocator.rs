@@ -14,6 +14,7 @@ use fourscore_sync::{Arc, CoreNr};
 use crate::claim::{Claim, Freeing};
 use crate::error::{Error, RequestProblem};
 use crate::geometry::{ClusterCount, Geometry, Run};
+use crate::group::LockedGroup;
 use crate::pending::{Clocks, Stamp};
 use crate::prealloc::{Coverage, FilePrealloc, LocalityGroups, Registry};
 use crate::prefetch::{self, Started};
@@ -495,13 +496,18 @@ impl Allocator {
             });
         }
         let core = CoreNr::current();
-        let mut tally = Tally::default();
-        let mut locked = self.table.lock_loaded(run.group, core, &mut tally)?;
-        locked
-            .begin_free(&run)
-            .map_err(|_| Error::NotInUse { run })?;
-        drop(locked);
-        self.table.stats.add(core, &tally);
+        let begin = |mut locked: LockedGroup<'_>| {
+            let begun = locked.begin_free(&run);
+            begun.map_err(|_| Error::NotInUse { run })
+        };
+        match self.table.lock(run.group, core, Patience::Wait) {
+            Some(locked) => begin(locked)?,
+            None => {
+                let mut tally = Tally::default();
+                begin(self.table.lock_loaded(run.group, core, &mut tally)?)?;
+                self.table.stats.add(core, &tally);
+            }
+        }
         Ok(Freeing::new(run))
     }
 

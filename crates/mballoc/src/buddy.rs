@@ -183,8 +183,7 @@ impl Buddy {
     /// Notes that the chunk of `order` at `start` is a free chunk.
     fn put(&mut self, order: u32, start: u32) {
         if order > 0 {
-            let chunk = start >> order;
-            words::clear(&mut self.maps[order as usize - 1], chunk, chunk + 1);
+            words::clear_bit(&mut self.maps[order as usize - 1], start >> order);
         }
         self.counters[order as usize] += 1;
     }
@@ -192,8 +191,7 @@ impl Buddy {
     /// Notes that the chunk of `order` at `start` is no free chunk any more.
     fn take(&mut self, order: u32, start: u32) {
         if order > 0 {
-            let chunk = start >> order;
-            words::set(&mut self.maps[order as usize - 1], chunk, chunk + 1);
+            words::set_bit(&mut self.maps[order as usize - 1], start >> order);
         }
         self.counters[order as usize] -= 1;
     }

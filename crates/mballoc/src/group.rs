@@ -283,14 +283,19 @@ impl<'a> LockedGroup<'a> {
         self.end_freeing(run);
     }
 
-    /// The bits are cleared: the clusters wait, and are free at once if they wait for nothing
-    /// that has not been reached.
+    /// The bits are cleared: the clusters wait, or are free at once if there is nothing that has
+    /// not been reached.
     pub(crate) fn finish_free(&mut self, run: &Run, tid: Tid, stamp: Stamp) {
         self.end_freeing(run);
-        self.loaded_mut()
-            .pending
-            .free(run.start.0, run.end(), tid, stamp);
-        self.release_due();
+        let clocks = self.context.clocks;
+        let Loaded { buddy, pending, .. } = self.loaded_mut();
+        let mut released = 0;
+        pending.free(run.start.0, run.end(), tid, stamp, clocks, |start, end| {
+            buddy.mark_free(start, end - start);
+            released += u64::from(end - start);
+        });
+        self.changed |= released > 0;
+        self.released += released;
     }
 
     /// Tells the hints and the index what has changed.
@@ -321,10 +326,10 @@ impl<'a> LockedGroup<'a> {
         Ok(())
     }
 
-    /// Lists the group where it belongs when the lock is released: somebody found it too high.
-    pub(crate) fn settle_at_once(&mut self) {
+    /// How to list the group when the lock is released.
+    pub(crate) fn settle(&mut self, settle: Settle) {
         self.changed = true;
-        self.settle = Settle::AtOnce;
+        self.settle = settle;
     }
 }
 

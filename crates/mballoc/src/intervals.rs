@@ -1,26 +1,25 @@
 //! **Purpose.** A set of clusters of one group, kept as sorted intervals that never touch.
 //!
-//! **Model.** A map from the start of each interval to its end. Two intervals that meet become
-//! one, so a file freed extent by extent waits as few entries.
-
-use std::collections::BTreeMap;
+//! **Model.** A sorted row of `(start, end)`. Two intervals that meet become one, so a file freed
+//! extent by extent waits as few entries, and the row is short; its memory stays, so that a set
+//! that is filled and emptied again and again allocates nothing.
 
 /// The set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Intervals {
-    /// Start to end, both in clusters from the start of the group.
-    map: BTreeMap<u32, u32>,
+    /// Start and end of each, in clusters from the start of the group.
+    row: Vec<(u32, u32)>,
 }
 
 impl Intervals {
     /// Empties it.
     pub(crate) fn clear(&mut self) {
-        self.map.clear();
+        self.row.clear();
     }
 
     /// The intervals as `(start, end)`, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.map.iter().map(|(&start, &end)| (start, end))
+        self.row.iter().copied()
     }
 
     /// Clusters in all intervals.
@@ -28,65 +27,61 @@ impl Intervals {
         self.iter().map(|(start, end)| u64::from(end - start)).sum()
     }
 
+    /// The first interval that ends behind `at`.
+    fn first_behind(&self, at: u32) -> usize {
+        self.row.partition_point(|&(_, end)| end <= at)
+    }
+
     /// Whether any cluster from `start` to `end - 1` is in it.
     pub(crate) fn overlaps(&self, start: u32, end: u32) -> bool {
-        self.map
-            .range(..end)
-            .next_back()
-            .is_some_and(|(_, &last)| last > start)
+        self.row
+            .get(self.first_behind(start))
+            .is_some_and(|&(first, _)| first < end)
     }
 
     /// Adds the clusters `start` to `end - 1`, none of which may be in it.
-    pub(crate) fn insert(&mut self, mut start: u32, mut end: u32) {
+    pub(crate) fn insert(&mut self, start: u32, end: u32) {
         debug_assert!(start < end && !self.overlaps(start, end));
-        if let Some((&before, last)) = self.map.range_mut(..start).next_back()
-            && *last == start
-        {
-            // The common case of clusters that come in order changes one entry in place.
-            if !self.map.contains_key(&end) {
-                if let Some(last) = self.map.get_mut(&before) {
-                    *last = end;
-                }
-                return;
+        let at = self.first_behind(start);
+        let joins_before = at > 0 && self.row[at - 1].1 == start;
+        let joins_behind = self.row.get(at).is_some_and(|&(first, _)| first == end);
+        match (joins_before, joins_behind) {
+            (true, true) => {
+                self.row[at - 1].1 = self.row[at].1;
+                self.row.remove(at);
             }
-            start = before;
+            (true, false) => self.row[at - 1].1 = end,
+            (false, true) => self.row[at].0 = start,
+            (false, false) => self.row.insert(at, (start, end)),
         }
-        if let Some(further) = self.map.remove(&end) {
-            end = further;
-        }
-        self.map.insert(start, end);
     }
 
     /// Takes the clusters from `start` to `end - 1` out, as far as they are in it, and calls
-    /// `taken` with each part that was.
+    /// `taken` with each part that was, in order.
     pub(crate) fn take(&mut self, start: u32, end: u32, mut taken: impl FnMut(u32, u32)) {
-        let mut at = start;
-        while at < end {
-            let Some((&first, &last)) = self.next_from(at).filter(|&(&first, _)| first < end)
-            else {
-                return;
-            };
-            let (from, to) = (first.max(at), last.min(end));
-            self.map.remove(&first);
-            if first < from {
-                self.map.insert(first, from);
-            }
-            if to < last {
-                self.map.insert(to, last);
+        let mut at = self.first_behind(start);
+        while let Some(&(first, last)) = self.row.get(at).filter(|&&(first, _)| first < end) {
+            let (from, to) = (first.max(start), last.min(end));
+            match (first < from, to < last) {
+                (true, true) => {
+                    self.row[at] = (first, from);
+                    self.row.insert(at + 1, (to, last));
+                    at += 1;
+                }
+                (true, false) => {
+                    self.row[at] = (first, from);
+                    at += 1;
+                }
+                (false, true) => self.row[at] = (to, last),
+                (false, false) => {
+                    self.row.remove(at);
+                }
             }
             taken(from, to);
-            at = to;
+            if to == end {
+                return;
+            }
         }
-    }
-
-    /// The first interval that ends behind `at`.
-    fn next_from(&self, at: u32) -> Option<(&u32, &u32)> {
-        let holds = self
-            .map
-            .range(..=at)
-            .next_back()
-            .filter(|&(_, &last)| last > at);
-        holds.or_else(|| self.map.range(at..).next())
     }
 }
 

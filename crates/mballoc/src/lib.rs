@@ -44,6 +44,7 @@
 //! | `search` | the ladder over the indexes |
 //! | `reference` | the ladder as ext4 has it |
 //! | [`claim`] | claims, frees under way, changes to log |
+//! | [`placement`] | groups for new inodes |
 //! | [`allocator`] | the whole |
 //! | [`report`] | mb_groups, mb_structs_summary |
 //! | [`stats`] | mb_stats |
@@ -65,6 +66,7 @@ mod model;
 mod num;
 pub mod order_index;
 pub mod pending;
+pub mod placement;
 pub mod prealloc;
 mod prefetch;
 mod reference;
@@ -87,6 +89,7 @@ pub use claim::{Change, ChangeKind, Claim, Freeing};
 pub use error::{Error, GroupProblem, RequestProblem};
 pub use geometry::{ClusterCount, Geometry, Layout, LogicalCluster, Run};
 pub use pending::Stamp;
+pub use placement::{GroupCounts, InodeSource, Kinship, Placement, Totals};
 pub use prealloc::FilePrealloc;
 pub use request::{Content, Neighbour, Reach, Request, Sizing, Writers};
 pub use source::{BitmapState, Descriptor, GroupSource, SourceError};

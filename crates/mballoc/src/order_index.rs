@@ -12,10 +12,12 @@
 //! bin asked after that.
 //!
 //! **Invariants.** A group is never listed below its true bin: better groups are not hidden. It
-//! may be listed above it, for as long as [`LAG_CHANGES`] changes in a row leave it below: a file
-//! that is written and truncated again and again would otherwise move its group back and forth,
-//! and each move writes words that other cores read. Whoever meets a group listed too high moves
-//! it down at once, so a wrong listing costs one look.
+//! may be listed above it for a while: a file that is written and truncated again and again would
+//! otherwise move its group back and forth, and each move writes words that other cores read.
+//! How long a while is learned for each group: up to [`MOST_PATIENCE`] changes to begin with, none
+//! once a search met the group in the wrong bin, and from then on a little longer with each move
+//! that nobody asked for. So where space is plentiful nothing is written, and where it is short
+//! the bins are right.
 //!
 //! **Locking.** A group's listing changes under its lock only. Searches take no lock.
 
@@ -26,8 +28,8 @@ use fourscore_ondisk::GroupNr;
 use crate::bitset::BitSet;
 use crate::num::floor_log2;
 
-/// After so many changes in a row below the listed bin a group is moved down.
-pub const LAG_CHANGES: u16 = 512;
+/// At most so many changes in a row may leave a group below its bin.
+pub const MOST_PATIENCE: u16 = 512;
 
 /// Bins of groups by one property.
 #[derive(Debug)]
@@ -204,19 +206,34 @@ pub struct Listing {
     entries: [Entry; 3],
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     bin: Option<u32>,
+    /// Changes in a row that left the group below its bin.
     below: u16,
+    /// How many of them there may be.
+    patience: u16,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self {
+            bin: None,
+            below: 0,
+            patience: MOST_PATIENCE,
+        }
+    }
 }
 
 /// When a group that is listed too high moves down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
-    /// After [`LAG_CHANGES`] changes.
+    /// After a while.
     Lagging,
     /// Now.
     AtOnce,
+    /// Now, and sooner from now on: a search was misled.
+    Stale,
 }
 
 /// All families.
@@ -327,9 +344,16 @@ impl Entry {
         }
         // A group without free clusters is below every bin.
         let too_high = self.bin > target;
-        if too_high && settle == Settle::Lagging && self.below < LAG_CHANGES {
-            self.below += 1;
-            return;
+        match settle {
+            Settle::Lagging if too_high && self.below < self.patience => {
+                self.below += 1;
+                return;
+            }
+            Settle::Lagging if too_high => {
+                self.patience = (self.patience + self.patience / 4 + 1).min(MOST_PATIENCE);
+            }
+            Settle::Stale if too_high => self.patience = 0,
+            _ => {}
         }
         // In before out: the group is never missing.
         if let Some(bin) = target {
@@ -338,10 +362,8 @@ impl Entry {
         if let Some(bin) = self.bin {
             family.remove(bin, group);
         }
-        *self = Self {
-            bin: target,
-            below: 0,
-        };
+        self.bin = target;
+        self.below = 0;
     }
 }
 
@@ -396,22 +418,30 @@ mod tests {
     }
 
     #[test]
-    fn groups_rise_at_once_and_sink_with_a_lag() {
+    fn groups_rise_at_once_and_sink_later_and_later() {
         let index = OrderIndex::new(100, 14);
         let (group, mut listing) = (GroupNr(7), Listing::default());
         let listed = |len| index.by_largest.contains(largest_bin(len), group);
-        index.update(group, &mut listing, &fitness(2048), Settle::Lagging);
-        assert!(listed(2048));
-        for _ in 0..LAG_CHANGES {
-            index.update(group, &mut listing, &fitness(1500), Settle::Lagging);
-            assert!(listed(2048));
-        }
-        index.update(group, &mut listing, &fitness(1500), Settle::Lagging);
-        assert!(listed(1500) && !listed(2048));
-        index.update(group, &mut listing, &fitness(4096), Settle::Lagging);
-        assert!(listed(4096) && !listed(1500));
-        index.update(group, &mut listing, &fitness(100), Settle::AtOnce);
-        assert!(listed(100), "whoever meets it moves it");
+        let mut changes_until_listed = |settle| {
+            index.update(group, &mut listing, &fitness(2048), Settle::Lagging);
+            assert!(listed(2048), "up at once");
+            let mut changes = 0;
+            while !listed(100) {
+                index.update(group, &mut listing, &fitness(100), settle);
+                changes += 1;
+            }
+            assert!(!listed(2048));
+            changes
+        };
+        assert_eq!(changes_until_listed(Settle::Lagging), 513);
+        assert_eq!(changes_until_listed(Settle::AtOnce), 1);
+        assert_eq!(changes_until_listed(Settle::Stale), 1);
+        let waits: Vec<_> = (0..7)
+            .map(|_| changes_until_listed(Settle::Lagging))
+            .collect();
+        assert_eq!(waits, [1, 2, 3, 4, 5, 7, 9]);
+        (0..30).for_each(|_| assert!(changes_until_listed(Settle::Lagging) <= 513));
+        assert_eq!(changes_until_listed(Settle::Lagging), 513);
         let full = Fitness {
             free: 0,
             fragments: 0,

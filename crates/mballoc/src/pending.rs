@@ -133,27 +133,38 @@ impl Pending {
         self.fresh.take(start, end, |_, _| {});
     }
 
-    /// Frees clusters in a transaction: those that are fresh in it wait for the stamp only.
-    pub(crate) fn free(&mut self, start: u32, end: u32, tid: Tid, stamp: Stamp) {
-        let mut waiting = Intervals::default();
-        waiting.insert(start, end);
+    /// Frees clusters in a transaction: those that are fresh in it wait for the stamp only. Calls
+    /// `released` with each part that need not wait at all.
+    pub(crate) fn free(
+        &mut self,
+        start: u32,
+        end: u32,
+        tid: Tid,
+        stamp: Stamp,
+        clocks: &Clocks,
+        mut released: impl FnMut(u32, u32),
+    ) {
+        let batches = &mut self.batches;
+        let mut wait = |from: u32, to: u32, tid: Option<Tid>| {
+            let release = Release { tid, stamp };
+            if clocks.reached(&release) {
+                released(from, to);
+            } else {
+                add(batches, from, to, release);
+            }
+        };
+        let mut at = start;
         if self.fresh_tid == tid {
-            let (fresh, batches) = (&mut self.fresh, &mut self.batches);
-            fresh.take(start, end, |from, to| {
-                waiting.take(from, to, |_, _| {});
-                add(batches, from, to, Release { tid: None, stamp });
+            self.fresh.take(start, end, |from, to| {
+                if at < from {
+                    wait(at, from, Some(tid));
+                }
+                wait(from, to, None);
+                at = to;
             });
         }
-        for (from, to) in waiting.iter() {
-            add(
-                &mut self.batches,
-                from,
-                to,
-                Release {
-                    tid: Some(tid),
-                    stamp,
-                },
-            );
+        if at < end {
+            wait(at, end, Some(tid));
         }
     }
 
@@ -201,6 +212,13 @@ fn add(batches: &mut Vec<Batch>, start: u32, end: u32, release: Release) {
 mod tests {
     use super::*;
 
+    /// Frees what must not be released at once.
+    fn free(pending: &mut Pending, clocks: &Clocks, start: u32, end: u32, tid: Tid, stamp: Stamp) {
+        pending.free(start, end, tid, stamp, clocks, |_, _| {
+            panic!("it has to wait")
+        });
+    }
+
     fn released(pending: &mut Pending, clocks: &Clocks) -> Vec<(u32, u32)> {
         let mut runs = Vec::new();
         pending.release(clocks, |start, end| runs.push((start, end)));
@@ -212,7 +230,7 @@ mod tests {
     fn a_free_waits_for_its_commit_and_for_quiet() {
         let clocks = Clocks::new(Tid(4));
         let mut pending = Pending::default();
-        pending.free(10, 20, Tid(5), Stamp(3));
+        free(&mut pending, &clocks, 10, 20, Tid(5), Stamp(3));
         assert!(released(&mut pending, &clocks).is_empty());
         clocks.set_quiet(Stamp(3));
         assert!(released(&mut pending, &clocks).is_empty());
@@ -229,14 +247,21 @@ mod tests {
         pending.note_marked(10, 20, Tid(5));
         pending.note_marked(20, 30, Tid(5));
         pending.note_logged(24, 26);
-        pending.free(5, 30, Tid(5), Stamp(0));
-        assert_eq!(released(&mut pending, &clocks), [(10, 24), (26, 30)]);
+        let mut at_once = Vec::new();
+        pending.free(5, 20, Tid(5), Stamp(0), &clocks, |from, to| {
+            at_once.push((from, to));
+        });
+        assert_eq!(at_once, [(10, 20)]);
+        free(&mut pending, &clocks, 20, 30, Tid(5), Stamp(1));
+        assert!(released(&mut pending, &clocks).is_empty());
+        clocks.set_quiet(Stamp(1));
+        assert_eq!(released(&mut pending, &clocks), [(20, 24), (26, 30)]);
         assert_eq!(pending.total(), 7);
         clocks.set_durable(Tid(5));
         assert_eq!(released(&mut pending, &clocks), [(5, 10), (24, 26)]);
         // Marked in 6, freed in 7: the commit of 6 may have sealed the mark.
         pending.note_marked(10, 20, Tid(6));
-        pending.free(10, 20, Tid(7), Stamp(0));
+        free(&mut pending, &clocks, 10, 20, Tid(7), Stamp(0));
         assert!(released(&mut pending, &clocks).is_empty());
     }
 
@@ -246,7 +271,14 @@ mod tests {
         let mut pending = Pending::default();
         for stamp in 1..100 {
             let start = u32::try_from(stamp).unwrap() * 2;
-            pending.free(start, start + 1, Tid(4), Stamp(stamp));
+            free(
+                &mut pending,
+                &clocks,
+                start,
+                start + 1,
+                Tid(4),
+                Stamp(stamp),
+            );
             assert!(pending.batches.len() <= 2);
         }
         clocks.set_quiet(Stamp(1));

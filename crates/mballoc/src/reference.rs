@@ -22,7 +22,7 @@ use crate::criteria::Criterion;
 use crate::error::Error;
 use crate::geometry::{ClusterCount, Run};
 use crate::num::{floor_log2, len32};
-use crate::order_index::{Direction, Fitness};
+use crate::order_index::{Direction, Fitness, Settle};
 use crate::prefetch;
 use crate::search::Search;
 use crate::source::BitmapState;
@@ -266,7 +266,7 @@ impl<'a> Search<'a> {
             if visit.by_sets
                 && let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip)
             {
-                locked.settle_at_once();
+                locked.settle(Settle::Stale);
             }
             return Ok(ControlFlow::Continue(()));
         }

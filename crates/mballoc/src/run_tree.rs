@@ -36,14 +36,14 @@ impl Node {
     /// What a leaf is for 256 bits.
     fn of_bits(bits: &[u64]) -> Self {
         let end = len32(bits.len()) * 64;
-        let prefix = words::next_set(bits, 0, end);
-        if prefix == end {
+        if bits.iter().all(|&word| word == 0) {
             return Self {
                 prefix: end,
                 suffix: end,
                 longest: end,
             };
         }
+        let prefix = words::next_set(bits, 0, end);
         let suffix = end - words::clear_run_start(bits, end, 0);
         let mut longest = prefix.max(suffix);
         let (mut at, last) = (prefix, end - suffix);
@@ -59,18 +59,23 @@ impl Node {
         }
     }
 
-    /// What the span of `left` (`left_span` clusters) and of `right` behind it is.
-    fn join(left: Self, left_span: u32, right: Self, right_span: u32) -> Self {
-        let bridged =
-            |edge: u32, span: u32, further: u32| if edge == span { span + further } else { edge };
-        Self {
-            prefix: bridged(left.prefix, left_span, right.prefix),
-            suffix: bridged(right.suffix, right_span, left.suffix),
-            longest: left
-                .longest
-                .max(right.longest)
-                .max(left.suffix + right.prefix),
+    /// What nodes of `width` clusters each make side by side.
+    fn of_children(children: &[Self], width: u32) -> Self {
+        let mut node = Self::default();
+        let mut only_free = true;
+        // The free run that ends where the next child begins.
+        let mut carry = 0;
+        for child in children {
+            let is_free = child.prefix == width;
+            if only_free {
+                node.prefix += child.prefix;
+                only_free = is_free;
+            }
+            node.longest = node.longest.max(child.longest).max(carry + child.prefix);
+            carry = if is_free { carry + width } else { child.suffix };
         }
+        node.suffix = carry;
+        node
     }
 }
 
@@ -83,7 +88,8 @@ pub struct RunTree {
 
 /// The clusters that a node of a level covers.
 fn span(level: usize) -> u32 {
-    (0..level).fold(LEAF, |span, _| span * FAN_OUT)
+    // Seven levels would reach past any group.
+    LEAF << (FAN_OUT.ilog2() * len32(level))
 }
 
 impl RunTree {
@@ -114,22 +120,18 @@ impl RunTree {
         tree
     }
 
-    fn combine(&mut self, level: usize, i: u32) {
-        let child_span = span(level - 1);
+    /// Makes an inner node anew; whether it is another one than before.
+    fn combine(&mut self, level: usize, i: u32) -> bool {
         let first = (i * FAN_OUT) as usize;
         let below = &self.levels[level - 1];
         let children = &below[first..below.len().min(first + FAN_OUT as usize)];
-        let mut node = children[0];
-        let mut width = child_span;
-        for &child in &children[1..] {
-            node = Node::join(node, width, child, child_span);
-            width += child_span;
-        }
+        let mut node = Node::of_children(children, span(level - 1));
         // A last node with fewer children ends in clusters that are used.
-        if width < span(level) {
+        if children.len() < FAN_OUT as usize {
             node.suffix = 0;
         }
-        self.levels[level][i as usize] = node;
+        let place = &mut self.levels[level][i as usize];
+        std::mem::replace(place, node) != node
     }
 
     /// Takes over a change of bits `start` to `end - 1`, which has been made in `bits` already.
@@ -143,8 +145,12 @@ impl RunTree {
         for level in 1..self.levels.len() {
             first /= FAN_OUT;
             last /= FAN_OUT;
+            let mut differs = false;
             for i in first..=last {
-                self.combine(level, i);
+                differs |= self.combine(level, i);
+            }
+            if !differs {
+                break;
             }
         }
     }

@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | Power2Aligned | a free buddy of that order or above | the first such buddy |
 //! | GoalLenFast | a largest extent in the bins that surely fit; then groups ready without I/O | the first fit |
-//! | GoalLenSlow | the one bin whose groups may fit; then groups whose bitmap must be read | the first fit |
+//! | GoalLenSlow | the one bin whose groups may fit; then a group whose bitmap must be read | the first fit |
 //! | BestAvailLen | the highest bin below, down to the trim limit (data only) | the longest |
 //! | AnyFree | the highest bin at all | the longest |
 //!
@@ -35,7 +35,7 @@ use crate::error::Error;
 use crate::geometry::Run;
 use crate::group::LockedGroup;
 use crate::num::floor_log2;
-use crate::order_index::{Bins, Direction, Fitness, largest_bin, sure_bin};
+use crate::order_index::{Bins, Direction, Fitness, Settle, largest_bin, sure_bin};
 use crate::prefetch::{self, Started};
 use crate::stats::{Count, CriterionCount, Quick, Tally};
 use crate::stream::{Slot, StreamGoals};
@@ -105,8 +105,11 @@ impl Need {
 
 /// Groups that do not fit after all are passed by this often before the next criterion is asked.
 const MOST_MISSES: u32 = 8;
-/// Bitmaps that one request reads and waits for before it rather trims.
-const MOST_READS: u32 = 4;
+/// Bitmaps that one criterion reads and waits for before the next is asked.
+const MOST_READS: u32 = 1;
+/// A group that is not loaded is likely to have an extent of some length if it has as many free
+/// clusters as four such; the descriptor does not say how they are cut up.
+const LIKELY_ORDERS: u32 = 2;
 
 impl<'a> Search<'a> {
     /// Finds and claims a run; `None` if no group has one, seen by an exact pass.
@@ -329,10 +332,11 @@ impl<'a> Search<'a> {
         if found.is_some() || self.table.absent() == 0 {
             return Ok(found);
         }
+        let likely = ceil_log2(len) + LIKELY_ORDERS;
         self.walk(
             criterion,
             &index.unread,
-            ceil_log2(len)..u32::MAX,
+            likely..u32::MAX,
             Direction::Upward,
             need,
         )
@@ -398,6 +402,10 @@ impl<'a> Search<'a> {
                 reads += 1;
                 self.table.load(group, Patience::Skip, self.tally)?;
             }
+            if self.table.state(group) != GroupState::Loaded {
+                // Another thread is loading it, or found it unusable.
+                continue;
+            }
             if let Some(run) = self.look(criterion, group, need) {
                 return Ok(Some(run));
             }
@@ -442,13 +450,13 @@ impl<'a> Search<'a> {
         };
         let Some((start, len)) = found else {
             self.tally[Count::StaleHints] += u64::from(!fits);
-            locked.settle_at_once();
+            locked.settle(Settle::Stale);
             return None;
         };
         self.tally[(criterion, CriterionCount::ExtentsScanned)] += 1;
         if matches!(need, Need::Longest(..)) {
             // The next to ask for the longest must not be sent here by what was taken now.
-            locked.settle_at_once();
+            locked.settle(Settle::AtOnce);
         }
         Some(locked.claim(start, len))
     }
@@ -491,6 +499,9 @@ impl<'a> Search<'a> {
     fn aligned_fit(&self, locked: &LockedGroup<'_>, mut from: u32, len: u32) -> Option<u32> {
         let buddy = locked.buddy();
         let align = self.want.align;
+        if align == 1 && buddy.is_free(from, len) {
+            return Some(from);
+        }
         loop {
             let start = buddy.first_fit(from, len)?;
             if align == 1 {

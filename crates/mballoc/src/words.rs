@@ -31,6 +31,16 @@ pub(crate) fn clear(words: &mut [u64], start: u32, end: u32) {
     }
 }
 
+/// Sets bit `i`.
+pub(crate) fn set_bit(words: &mut [u64], i: u32) {
+    words[(i / 64) as usize] |= 1 << (i % 64);
+}
+
+/// Clears bit `i`.
+pub(crate) fn clear_bit(words: &mut [u64], i: u32) {
+    words[(i / 64) as usize] &= !(1 << (i % 64));
+}
+
 /// Whether bit `i` is set.
 pub(crate) fn get(words: &[u64], i: u32) -> bool {
     words[(i / 64) as usize] >> (i % 64) & 1 != 0
