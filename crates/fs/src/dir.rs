@@ -255,10 +255,10 @@ impl Fs {
         }
     }
 
-    /// The number of blocks of a directory.
-    pub(crate) fn dir_end(&self, dir: &CachedInode) -> Result<LogicalBlock> {
+    /// The number of blocks of a file that has no holes, such as a directory.
+    pub(crate) fn size_in_blocks(&self, inode: &CachedInode) -> Result<LogicalBlock> {
         let block_bytes = self.geometry().block_size().bytes() as u64;
-        let blocks = dir.size_bytes() / block_bytes;
+        let blocks = inode.size_bytes() / block_bytes;
         let limit = self.geometry().blocks().0;
         u32::try_from(blocks)
             .ok()
@@ -266,10 +266,10 @@ impl Fs {
             .map(LogicalBlock)
             .ok_or_else(|| {
                 let error = RelationError::DirectorySize {
-                    found_bytes: dir.size_bytes(),
+                    found_bytes: inode.size_bytes(),
                     limit,
                 };
-                Corrupt::from(error).in_inode(dir.nr()).into()
+                Corrupt::from(error).in_inode(inode.nr()).into()
             })
     }
 
@@ -284,7 +284,7 @@ impl Fs {
         if dir.layout() == Layout::Inline {
             return self.visit_inline_entries(dir, &format, visit);
         }
-        let end = self.dir_end(dir)?;
+        let end = self.size_in_blocks(dir)?;
         let mut at = LogicalBlock(0);
         while at < end {
             let run = self.map(dir, at, guard)?;
@@ -354,7 +354,7 @@ impl Fs {
             DirBlock::Leaf => Structure::DirectoryLeaf,
             DirBlock::Root | DirBlock::Node => Structure::DirectoryIndex,
         };
-        let end = self.dir_end(dir)?;
+        let end = self.size_in_blocks(dir)?;
         self.metadata(block, structure, dir.nr(), guard, |bytes| {
             match what {
                 DirBlock::Leaf => format.check_block(bytes).map_err(Corrupt::from),

@@ -72,7 +72,7 @@ impl Fs {
         let top = Index::root(root).map_err(place)?;
         path.steps[0] = Some((top, top.search(hash)));
         self.descend(dir, &format, &mut path, 0, hash, guard)?;
-        for _ in 0..self.dir_end(dir)?.0 {
+        for _ in 0..self.size_in_blocks(dir)?.0 {
             let Some(leaf) = path.leaf() else {
                 return Ok(None);
             };

@@ -32,6 +32,7 @@
 //! | `symlink` | targets of symbolic links |
 //! | `inline` | content that is kept inside the inode |
 //! | `xattr` | extended attributes |
+//! | `orphans` | inodes that a crash left half deleted |
 //! | `group` | group descriptors, bitmaps, inode tables |
 //! | `statfs` | how full the file system is |
 //! | `metadata` | metadata blocks, checked for what they are used as |
@@ -62,6 +63,7 @@ mod map;
 mod metadata;
 mod names;
 mod open;
+mod orphans;
 mod path;
 mod replay;
 mod statfs;

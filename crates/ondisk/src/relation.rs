@@ -31,8 +31,8 @@ pub enum RelationError {
         /// Blocks of the file system.
         limit: u64,
     },
-    /// A directory with more blocks than the file system.
-    #[error("directory: i_size is {found_bytes}, the file system has {limit} blocks")]
+    /// A directory or orphan file with more blocks than the file system.
+    #[error("i_size is {found_bytes}, the file system has {limit} blocks")]
     DirectorySize {
         /// `i_size` in bytes.
         found_bytes: u64,
@@ -43,6 +43,15 @@ pub enum RelationError {
     #[error("directory: block {found} is a hole")]
     DirectoryHole {
         /// The block of the directory.
+        found: LogicalBlock,
+    },
+    /// A chain of orphans that comes back to an inode.
+    #[error("orphan list: comes back to this inode")]
+    OrphanLoop,
+    /// A block of the orphan file that is not there.
+    #[error("orphan file: block {found} is a hole")]
+    OrphanFileHole {
+        /// The block of the file.
         found: LogicalBlock,
     },
     /// A directory that is met twice on the way down from the root.
