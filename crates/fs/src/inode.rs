@@ -205,7 +205,7 @@ impl Fs {
             gid: on_disk.gid(),
             project_id: on_disk.project_id(),
             links: on_disk.links_count(),
-            size_bytes: on_disk.size_bytes(),
+            size_bytes: self.shown_size(cached, &guard)?,
             sectors: on_disk.sectors(),
             atime: on_disk.atime(),
             mtime: on_disk.mtime(),
@@ -216,6 +216,15 @@ impl Fs {
             generation: on_disk.generation().0,
             version: on_disk.version(),
         })
+    }
+
+    /// The size that users see: of an encrypted symbolic link that of its target as it is shown
+    /// without the key, as in Linux.
+    fn shown_size(&self, inode: &CachedInode, guard: &Guard) -> Result<u64> {
+        if inode.file_type() == FileType::Symlink && inode.is_encrypted() {
+            return Ok(self.link_target(inode, guard)?.len() as u64);
+        }
+        Ok(inode.size_bytes())
     }
 
     /// The inode with this number, from the cache or the disk; it lives as long as the guard.

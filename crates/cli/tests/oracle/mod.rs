@@ -7,13 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Fields of a line of `walk --full`, by position.
-pub(crate) mod field {
-    pub(crate) const MTIME: usize = 7;
-    pub(crate) const INODE: usize = 11;
-    pub(crate) const BLOCKS: usize = 12;
-    pub(crate) const CTIME: usize = 14;
-}
+/// The position of the field `links` in a line.
+pub(crate) const LINKS: usize = 5;
+/// The position of the field `mtime` in a line.
+pub(crate) const MTIME: usize = 7;
 
 /// What `fourscore walk` prints.
 pub(crate) fn walk<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
@@ -46,22 +43,38 @@ pub(crate) fn same(ours: &str, theirs: &str) -> Result<()> {
     }
     let by_path = |text: &str| -> BTreeMap<String, String> {
         text.lines()
-            .map(|line| (line.split(' ').next().unwrap_or("").to_owned(), line.to_owned()))
+            .map(|line| {
+                (
+                    line.split(' ').next().unwrap_or("").to_owned(),
+                    line.to_owned(),
+                )
+            })
             .collect()
     };
     let (a, b) = (by_path(ours), by_path(theirs));
     let mut report = String::new();
     let paths: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let differing = paths.into_iter().filter(|path| a.get(*path) != b.get(*path));
+    let differing = paths
+        .into_iter()
+        .filter(|path| a.get(*path) != b.get(*path));
     let mut count = 0;
     for path in differing {
         count += 1;
         if count <= 8 {
             let show = |line: Option<&String>| {
-                line.map_or("(absent)".to_owned(), |line| line.chars().take(400).collect())
+                line.map_or("(absent)".to_owned(), |line| {
+                    line.chars().take(400).collect()
+                })
             };
-            report += &format!("\n  ours   {}\n  theirs {}", show(a.get(path)), show(b.get(path)));
+            report += &format!(
+                "\n  ours   {}\n  theirs {}",
+                show(a.get(path)),
+                show(b.get(path))
+            );
         }
     }
-    bail!("{count} of {} lines differ (or only their order does):{report}", b.len())
+    bail!(
+        "{count} of {} lines differ (or only their order does):{report}",
+        b.len()
+    )
 }
