@@ -1,0 +1,4 @@
+//! **Purpose.** The target `group` as a program for libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fourscore_fuzz::targets::group::run(data));
