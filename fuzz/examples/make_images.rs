@@ -125,11 +125,7 @@ const RECIPES: &[Recipe] = &[
     },
     Recipe {
         arguments: &["-t", "ext4", "-N", "64", "-I", "1024"],
-        ..recipe(
-            "large-inode",
-            "^has_journal,verity",
-            one_of_each,
-        )
+        ..recipe("large-inode", "^has_journal,verity", one_of_each)
     },
 ];
 

@@ -250,7 +250,10 @@ impl<'a> Sealer<'a> {
         let Some(desc) = block.get_mut(group.desc.offset_bytes..) else {
             return;
         };
-        let halves = |sum: u32| (sum as u16, (sum >> 16) as u16);
+        let halves = |sum: u32| {
+            let [a, b, c, d] = sum.to_le_bytes();
+            (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]))
+        };
         if let Ok((low, rest)) = RawGroupDesc::mut_from_prefix(desc) {
             low.bg_block_bitmap_csum_lo = halves(blocks).0.into();
             low.bg_inode_bitmap_csum_lo = halves(inodes).0.into();

@@ -46,7 +46,7 @@ pub fn of(target: &str) -> BTreeSet<Vec<u8>> {
                 inputs.extend(log_blocks(image).map(|block| [&[1][..], block].concat()));
             }
             "orphan_mmp" => {
-                inputs.extend(blocks(image).map(|block| [&head(nth, SEAL)[..], block].concat()))
+                inputs.extend(blocks(image).map(|block| [&head(nth, SEAL)[..], block].concat()));
             }
             "image" => {
                 inputs.extend([0, SEAL, 2].map(|switches| head(nth, switches).to_vec()));

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use fourscore::{FileType, Follow, Fs, InodeNr, LogicalBlock, Seek};
+use fourscore::{Error, FileType, Follow, Fs, InodeNr, LogicalBlock, Seek};
 use fourscore_ondisk::GroupNr;
 
 /// Inodes visited.
@@ -36,8 +36,9 @@ pub struct Found {
     pub bytes: usize,
     /// Attributes read.
     pub xattrs: usize,
-    /// Calls that ended with an error.
-    pub errors: usize,
+    /// Calls that ended because of what is on disk, on the way from the root: inodes that are not
+    /// in use may be anything.
+    pub corrupt: usize,
 }
 
 /// Reads groups, then what can be reached from the root, then inodes by number.
@@ -55,13 +56,12 @@ pub fn read_everything(fs: &Fs) -> Found {
     while let Some(inode) = walk.next.pop() {
         walk.inode(inode);
     }
-    for nr in 1..=fs
-        .geometry()
-        .inodes()
-        .min(u32::try_from(INODES).unwrap_or(0))
-    {
+    let corrupt = walk.found.corrupt;
+    let last = u32::try_from(INODES).unwrap_or(0);
+    for nr in 1..=fs.geometry().inodes().min(last) {
         walk.inode(InodeNr(nr));
     }
+    walk.found.corrupt = corrupt;
     for path in [&b"/a/b/../link/x"[..], b"link", b"loop/loop", b"dir/dir/"] {
         let answer = fs.resolve(path, Follow::Yes);
         walk.noted(answer);
@@ -80,7 +80,7 @@ impl Walk<'_> {
     /// The answer of a call; errors are counted.
     fn noted<T>(&mut self, answer: fourscore::Result<T>) -> Option<T> {
         if let Err(error) = &answer {
-            self.found.errors += 1;
+            self.found.corrupt += usize::from(matches!(error, Error::Corrupt(_) | Error::Io(_)));
             assert!(error.errno() > 0 && !error.to_string().is_empty());
         }
         answer.ok()

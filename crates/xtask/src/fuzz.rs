@@ -2,9 +2,12 @@
 //!
 //! **Model.** `-Cpasses=sancov-module` makes a stable rustc add the counters that libFuzzer reads;
 //! cargo-fuzz and a nightly are not needed. The flags must not reach build scripts (they would not
-//! link), hence the explicit `--target`. A target's executions are summed up over all calls in a
-//! small file, and work goes in chunks, so a long campaign may be interrupted and goes on where it
-//! was: the corpus is libFuzzer's own memory of what it found.
+//! link), hence the explicit `--target`. The targets are the files in `fuzz/fuzz_targets`; their
+//! first inputs are written by the program `fuzz-seeds`, which is built without the flags.
+//!
+//! A target's executions are summed up over all calls in a small file, and work goes in chunks, so
+//! a long campaign may be interrupted and goes on where it was: the corpus is libFuzzer's own
+//! memory of what it found.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -36,8 +39,10 @@ const SANCOV_FLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares \
-    -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 --cfg=fuzzing";
+    -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// The package with the targets.
+const PACKAGE: &str = "fourscore-fuzz";
 
 /// What to fuzz, and how long.
 #[derive(Args)]
@@ -50,10 +55,16 @@ pub(crate) struct Options {
     /// Goes on until the executions of the target, over all calls, reach this number.
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
+    /// Runs every target for a moment, as `test` does.
+    #[arg(long, conflicts_with_all = ["target", "all", "runs"])]
+    smoke: bool,
 }
 
 /// Fuzzes, or lists what there is to fuzz.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if options.smoke {
+        return smoke(workspace);
+    }
     let targets = targets(workspace)?;
     let chosen = match &options.target {
         Some(name) if targets.contains(name) => vec![name.clone()],
@@ -69,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             return Ok(());
         }
     };
-    build(workspace)?;
+    build(workspace, &chosen)?;
     for target in &chosen {
         let counts = Counts::of(workspace, target);
         let mut total = counts.load()?;
@@ -94,7 +105,7 @@ pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
         println!("no fuzz targets");
         return Ok(());
     }
-    build(workspace)?;
+    build(workspace, &targets)?;
     for target in &targets {
         let executed = execute(workspace, target, SMOKE_RUNS, Some(SMOKE_SECONDS))?;
         println!("{target}: {executed} executions");
@@ -121,14 +132,34 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn build(workspace: &Workspace) -> Result<()> {
+/// Builds the programs of `targets`, and writes the first inputs of all targets.
+fn build(workspace: &Workspace, targets: &[String]) -> Result<()> {
     run_command(
         cargo(workspace)
-            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
-            .args(["--target", &host_triple()?])
+            .args(["build", "--profile", "fuzz", "--package", PACKAGE])
+            .args(["--features", "libfuzzer", "--target", &host_triple()?])
+            .args(targets.iter().flat_map(|target| ["--bin", target]))
             .env("RUSTFLAGS", SANCOV_FLAGS)
             .env("CARGO_TARGET_DIR", build_folder(workspace)),
+    )?;
+    run_command(
+        cargo(workspace)
+            .args([
+                "run",
+                "--quiet",
+                "--package",
+                PACKAGE,
+                "--bin",
+                "fuzz-seeds",
+            ])
+            .arg("--")
+            .arg(seeds_folder(workspace)),
     )
+}
+
+/// Where the first inputs are written, in a folder for each target.
+fn seeds_folder(workspace: &Workspace) -> PathBuf {
+    workspace.target().join("fuzz-seeds")
 }
 
 fn build_folder(workspace: &Workspace) -> PathBuf {
@@ -155,7 +186,7 @@ fn execute(workspace: &Workspace, target: &str, runs: u64, seconds: Option<u64>)
     fs::create_dir_all(&artifacts)?;
     let program = build_folder(workspace)
         .join(host_triple()?)
-        .join("release")
+        .join("fuzz")
         .join(target);
     let mut command = Command::new(&program);
     command
@@ -164,12 +195,14 @@ fn execute(workspace: &Workspace, target: &str, runs: u64, seconds: Option<u64>)
         .arg(format!("-rss_limit_mb={MEMORY_LIMIT_MIB}"))
         .arg(format!("-timeout={INPUT_SECONDS}"))
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
-        .arg("-print_final_stats=1")
+        .args(["-print_final_stats=1", "-verbosity=0"])
         .stdin(Stdio::null())
         .stderr(Stdio::piped());
-    let seeds = workspace.path("fuzz/seeds").join(target);
-    if seeds.is_dir() {
-        command.arg(seeds);
+    let regressions = workspace.path("fuzz/regressions").join(target);
+    for seeds in [seeds_folder(workspace).join(target), regressions] {
+        if seeds.is_dir() {
+            command.arg(seeds);
+        }
     }
     if let Some(seconds) = seconds {
         command.arg(format!("-max_total_time={seconds}"));

@@ -1,5 +1,5 @@
-//! **Purpose.** Extended attributes, ACLs, encryption contexts and names, verity descriptors, inline
-//! directories.
+//! **Purpose.** Extended attributes, ACLs, encryption contexts and names, verity descriptors,
+//! inline directories.
 //!
 //! **Input.** A byte of switches, a byte that chooses the structure, a number, its bytes.
 

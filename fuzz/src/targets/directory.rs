@@ -4,7 +4,7 @@
 
 use fourscore_ondisk::casefold::{Encoding, FoldedName};
 use fourscore_ondisk::checksum::{ChecksumSeed, InodeGeneration};
-use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
+use fourscore_ondisk::dirent::{DirFormat, NameForm, TAIL_BYTES, TypeByte};
 use fourscore_ondisk::dirhash::{CharSign, HashAlgorithm, NameHasher};
 use fourscore_ondisk::htree::{self, Index, IndexLevels};
 use fourscore_ondisk::{BlockSize, InodeNr, LogicalBlock};
@@ -37,13 +37,7 @@ pub fn run(data: &[u8]) {
         seed: has_checksums.then_some(seed),
     };
     let block_size = BlockSize::from_log(u32::from(shape >> 4) % 7).expect("0 to 6");
-    let mut block = input.padded(block_size.bytes());
-    let tail = input.rest();
-    if !tail.is_empty() {
-        let at = block.len() - tail.len().min(block.len());
-        let len = block.len() - at;
-        block[at..].copy_from_slice(&tail[..len]);
-    }
+    let block = place(input.rest(), block_size.bytes());
     let sealed = |seal: &dyn Fn(&mut [u8]) -> bool| {
         let mut block = block.clone();
         let _has_a_place = switches & SEAL != 0 && has_checksums && seal(&mut block);
@@ -61,6 +55,16 @@ pub fn run(data: &[u8]) {
         &format,
         &sealed(&|block| htree::seal_node(block, seed).is_ok()),
     );
+}
+
+/// A block with `bytes` at its start, and their last ones, where its checksum would be, at its end.
+fn place(bytes: &[u8], block_bytes: usize) -> Vec<u8> {
+    let bytes = &bytes[..bytes.len().min(block_bytes)];
+    let mut block = vec![0; block_bytes];
+    let (start, tail) = bytes.split_at(bytes.len().saturating_sub(TAIL_BYTES));
+    block[..start.len()].copy_from_slice(start);
+    block[block_bytes - tail.len()..].copy_from_slice(tail);
+    block
 }
 
 fn leaf(format: &DirFormat, block: &[u8]) {
