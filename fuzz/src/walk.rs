@@ -23,7 +23,7 @@ const EXTENTS: usize = 64;
 /// Answers of `seek` that are followed.
 const SEEKS: usize = 24;
 /// Bytes read in one piece.
-const READ_BYTES: usize = 20_000;
+const READ_BYTES: usize = 3_500;
 
 /// What was found, so that a test can see that there was something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

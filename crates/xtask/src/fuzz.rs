@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::run::{cargo, run as run_command};
+use crate::run::{Steps, cargo, run as run_command};
 use crate::workspace::Workspace;
 
 /// Executions between two updates of the counts file.
@@ -81,20 +81,24 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         }
     };
     build(workspace, &chosen)?;
+    let mut steps = Steps::default();
     for target in &chosen {
-        let counts = Counts::of(workspace, target);
-        let mut total = counts.load()?;
-        while total < options.runs {
-            total += execute(
-                workspace,
-                target,
-                CHUNK_RUNS.min(options.runs - total),
-                None,
-            )?;
-            counts.store(total)?;
-        }
-        println!("{target}: {total} executions");
+        steps.step(format!("fuzz {target}"), || {
+            campaign(workspace, target, options.runs)
+        });
     }
+    steps.finish()
+}
+
+/// Goes on with a target until it was executed `runs` times over all calls.
+fn campaign(workspace: &Workspace, target: &str, runs: u64) -> Result<()> {
+    let counts = Counts::of(workspace, target);
+    let mut total = counts.load()?;
+    while total < runs {
+        total += execute(workspace, target, CHUNK_RUNS.min(runs - total), None)?;
+        counts.store(total)?;
+    }
+    println!("{target}: {total} executions");
     Ok(())
 }
 
