@@ -53,9 +53,9 @@ pub(crate) enum Verb {
     /// Prints one canonical line for each object, sorted by path
     ///
     /// Fields: path type mode uid gid links size mtime rdev target xattrs. With --full: inode,
-    /// blocks of 512 bytes, atime, ctime, btime. With --hash: SHA-256 of the content, for files over
-    /// 1 GiB of the hashes of its pieces of 16 MiB, so that holes of terabytes take no time. A field
-    /// that does not apply is `-`; bytes that are not visible ASCII are written `\ooo`.
+    /// blocks of 512 bytes, atime, ctime, btime. With --hash: SHA-256 of the content; for files
+    /// over 1 GiB that of the hashes of its pieces of 16 MiB, so that holes of terabytes take no
+    /// time. A field that does not apply is `-`; bytes that are not visible ASCII are `\ooo`.
     #[command(after_help = "Example:\n  diff <(fourscore walk --hash disk.img) \
                             <(fourscore walk --hash --host tree/)")]
     Walk(Walk),

@@ -2,7 +2,9 @@
 //!
 //! **Model.** An extent is *expected* where the one before it would go on, holes counted as if
 //! they took space; each that is elsewhere begins a new piece, and the number of pieces is the
-//! last line. Inline data is shown in bytes, at the place of the inode's `i_block`.
+//! last line. Inline data is shown in bytes, at the place of the inode's `i_block`. A file without
+//! an extent tree gets two more facts: how many groups the file system has, and the fewest pieces
+//! it could have if each filled its group.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -28,6 +30,8 @@ struct Piece {
     len: u64,
     unwritten: bool,
     inline: bool,
+    /// Put together from the pointers of a block map.
+    merged: bool,
 }
 
 impl From<Extent> for Piece {
@@ -38,6 +42,7 @@ impl From<Extent> for Piece {
             len: extent.blocks.into(),
             unwritten: extent.state == ExtentState::Unwritten,
             inline: false,
+            merged: false,
         }
     }
 }
@@ -53,24 +58,35 @@ pub(crate) fn run(args: &OnePath) -> Result<()> {
         .map_err(|why| image.failure(path, why))?;
     let pieces = pieces(&image, &stat).map_err(|why| image.failure(path, why))?;
     let block_bytes = image.fs.geometry().block_size().bytes() as u64;
+    let file = File {
+        name: for_people(path),
+        stat: &stat,
+        block_bytes,
+        pieces: &pieces,
+        data_blocks: image
+            .fs
+            .statfs()
+            .map_err(|why| image.failure(path, why))?
+            .blocks,
+    };
     let mut out = Stdout::open()?;
     if args.json {
-        let value = as_json(&pieces, &stat, block_bytes, path);
-        out.write(format!("{value:#}\n").as_bytes())?;
+        out.write(format!("{:#}\n", file.as_json()).as_bytes())?;
     } else {
-        out.write(as_text(&pieces, &stat, block_bytes, path).as_bytes())?;
+        out.write(file.as_text().as_bytes())?;
     }
     out.flush()
 }
 
 fn pieces(image: &Image, stat: &Stat) -> fourscore::Result<Vec<Piece>> {
     if !stat.flags.contains(InodeFlags::INLINE_DATA_FL) {
-        return Ok(image
-            .fs
-            .extents(stat.inode)?
-            .into_iter()
-            .map(Piece::from)
-            .collect());
+        let merged = !stat.flags.contains(InodeFlags::EXTENTS_FL);
+        let extents = image.fs.extents(stat.inode)?.into_iter();
+        let piece = |extent| Piece {
+            merged,
+            ..Piece::from(extent)
+        };
+        return Ok(extents.map(piece).collect());
     }
     Ok(vec![Piece {
         logical: 0,
@@ -78,6 +94,7 @@ fn pieces(image: &Image, stat: &Stat) -> fourscore::Result<Vec<Piece>> {
         len: stat.size_bytes,
         unwritten: false,
         inline: true,
+        merged: false,
     }])
 }
 
@@ -91,89 +108,130 @@ fn inode_place(image: &Image, inode: InodeNr) -> fourscore::Result<u64> {
     Ok(geometry.block_size().offset(place.block) + place.offset_bytes as u64)
 }
 
-fn as_text(pieces: &[Piece], stat: &Stat, block_bytes: u64, path: &[u8]) -> String {
-    let name = for_people(path);
-    let blocks = stat.size_bytes.div_ceil(block_bytes);
-    let plural = if blocks == 1 { "" } else { "s" };
-    let mut text = format!(
-        "Filesystem type is: ef53\nFile size of {name} is {} ({blocks} block{plural} of \
-         {block_bytes} bytes)\n",
-        stat.size_bytes
-    );
-    if !pieces.is_empty() {
-        text.push_str(
-            " ext:     logical_offset:        physical_offset: length:   expected: flags:\n",
-        );
-    }
-    let (mut expected, mut logical_end, mut found) = (0_u64, 0_u64, 0_u64);
-    for (nr, piece) in pieces.iter().enumerate() {
-        let expected_here = expected.saturating_add(piece.logical - logical_end);
-        let elsewhere = piece.physical != expected_here;
-        found += u64::from(elsewhere);
-        let shown = if elsewhere && piece.logical != 0 {
-            format!("{expected_here:>11}:")
-        } else {
-            " ".repeat(12)
-        };
+/// What is printed.
+struct File<'a> {
+    name: String,
+    stat: &'a Stat,
+    block_bytes: u64,
+    pieces: &'a [Piece],
+    /// Blocks of the file system that are no metadata, as statfs counts them.
+    data_blocks: u64,
+}
+
+impl File<'_> {
+    fn as_text(&self) -> String {
+        let (name, block_bytes) = (&self.name, self.block_bytes);
+        let mut text = String::from("Filesystem type is: ef53\n");
         // Writing into a String cannot fail.
-        let _ = write!(
+        if !self.has_extent_tree() {
+            let groups = self.data_blocks.div_ceil(block_bytes * 8);
+            let _ = writeln!(text, "Filesystem cylinder groups approximately {groups}");
+        }
+        let blocks = self.stat.size_bytes.div_ceil(block_bytes);
+        let _ = writeln!(
             text,
-            "{nr:4}: {:8}..{:8}: {:10}..{:10}: {:6}:{shown}",
-            piece.logical,
-            piece.logical + piece.len.saturating_sub(1),
-            piece.physical,
-            piece.physical + piece.len.saturating_sub(1),
-            piece.len,
+            "File size of {name} is {} ({blocks} block{} of {block_bytes} bytes)",
+            self.stat.size_bytes,
+            plural(blocks),
         );
-        let last = nr + 1 == pieces.len();
-        let flags = flags(piece, last, stat.size_bytes, block_bytes);
-        if !flags.is_empty() {
-            let _ = write!(text, " {}", flags.join(","));
+        if !self.pieces.is_empty() {
+            text.push_str(
+                " ext:     logical_offset:        physical_offset: length:   expected: flags:\n",
+            );
+        }
+        let found = self.table(&mut text);
+        let _ = write!(text, "{name}: {found} extent{} found", plural(found));
+        let group_bytes = block_bytes * 8 * block_bytes;
+        let best = self.stat.size_bytes / group_bytes + 1;
+        if !self.has_extent_tree() && best < found {
+            let _ = write!(text, ", perfection would be {best} extent{}", plural(best));
         }
         text.push('\n');
-        expected = piece.physical + piece.len;
-        logical_end = piece.logical + piece.len;
+        text
     }
-    let plural = if found == 1 { "" } else { "s" };
-    let _ = writeln!(text, "{name}: {found} extent{plural} found");
-    text
-}
 
-fn flags(piece: &Piece, last: bool, size_bytes: u64, block_bytes: u64) -> Vec<&'static str> {
-    let mut flags = Vec::new();
-    if last {
-        flags.push("last");
+    fn has_extent_tree(&self) -> bool {
+        self.stat.flags.contains(InodeFlags::EXTENTS_FL)
     }
-    if piece.inline {
-        flags.extend(["not_aligned", "inline"]);
-    }
-    if piece.unwritten {
-        flags.push("unwritten");
-    }
-    let unit = if piece.inline { 1 } else { block_bytes };
-    if piece.logical.saturating_add(piece.len).saturating_mul(unit) >= size_bytes {
-        flags.push("eof");
-    }
-    flags
-}
 
-fn as_json(pieces: &[Piece], stat: &Stat, block_bytes: u64, path: &[u8]) -> serde_json::Value {
-    let extents: Vec<_> = pieces
-        .iter()
-        .map(|piece| {
-            json!({
-                "logical": piece.logical,
-                "physical": piece.physical,
-                "length": piece.len,
-                "state": if piece.unwritten { "unwritten" } else { "written" },
-                "unit": if piece.inline { "bytes" } else { "blocks" },
+    /// Writes a line for each piece; returns how many are not where they were expected.
+    fn table(&self, text: &mut String) -> u64 {
+        let (mut expected, mut logical_end, mut found) = (0_u64, 0_u64, 0_u64);
+        for (nr, piece) in self.pieces.iter().enumerate() {
+            let expected_here = expected.saturating_add(piece.logical - logical_end);
+            let elsewhere = piece.physical != expected_here;
+            found += u64::from(elsewhere);
+            let shown = if elsewhere && piece.logical != 0 {
+                format!("{expected_here:>11}:")
+            } else {
+                " ".repeat(12)
+            };
+            // Writing into a String cannot fail.
+            let _ = write!(
+                text,
+                "{nr:4}: {:8}..{:8}: {:10}..{:10}: {:6}:{shown}",
+                piece.logical,
+                piece.logical + piece.len.saturating_sub(1),
+                piece.physical,
+                piece.physical + piece.len.saturating_sub(1),
+                piece.len,
+            );
+            let flags = self.flags(piece, nr + 1 == self.pieces.len());
+            if !flags.is_empty() {
+                let _ = write!(text, " {}", flags.join(","));
+            }
+            text.push('\n');
+            expected = piece.physical + piece.len;
+            logical_end = piece.logical + piece.len;
+        }
+        found
+    }
+
+    fn flags(&self, piece: &Piece, last: bool) -> Vec<&'static str> {
+        let mut flags = Vec::new();
+        if last {
+            flags.push("last");
+        }
+        if piece.inline {
+            flags.extend(["not_aligned", "inline"]);
+        }
+        if piece.unwritten {
+            flags.push("unwritten");
+        }
+        if piece.merged {
+            flags.push("merged");
+        }
+        let unit = if piece.inline { 1 } else { self.block_bytes };
+        let end = piece.logical.saturating_add(piece.len).saturating_mul(unit);
+        if end >= self.stat.size_bytes {
+            flags.push("eof");
+        }
+        flags
+    }
+
+    fn as_json(&self) -> serde_json::Value {
+        let extents: Vec<_> = self
+            .pieces
+            .iter()
+            .map(|piece| {
+                json!({
+                    "logical": piece.logical,
+                    "physical": piece.physical,
+                    "length": piece.len,
+                    "state": if piece.unwritten { "unwritten" } else { "written" },
+                    "unit": if piece.inline { "bytes" } else { "blocks" },
+                })
             })
+            .collect();
+        json!({
+            "path": self.name,
+            "size_bytes": self.stat.size_bytes,
+            "block_bytes": self.block_bytes,
+            "extents": extents,
         })
-        .collect();
-    json!({
-        "path": for_people(path),
-        "size_bytes": stat.size_bytes,
-        "block_bytes": block_bytes,
-        "extents": extents,
-    })
+    }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }

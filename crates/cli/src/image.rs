@@ -8,6 +8,7 @@ use clap::builder::TypedValueParser;
 use fourscore::{Follow, Fs, OpenOptions, Stat};
 use fourscore_block::{Access, BlockDevice, DeviceOptions, Window, open_path};
 use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_sync::Arc;
 
@@ -114,8 +115,17 @@ impl From<Timestamp> for Time {
 }
 
 impl From<&Stat> for Facts {
+    /// As the kernel tells it: content inside of the inode counts as blocks, so that nobody takes
+    /// the file for a hole.
     fn from(stat: &Stat) -> Self {
         let device = stat.device;
+        let is_file = stat.file_type == FileType::Regular;
+        let inline = is_file && stat.flags.contains(InodeFlags::INLINE_DATA_FL);
+        let inline_512 = if inline {
+            stat.size_bytes.div_ceil(512)
+        } else {
+            0
+        };
         Self {
             inode: stat.inode.0.into(),
             kind: Kind::from_mode(u32::from(stat.mode.0)),
@@ -124,7 +134,7 @@ impl From<&Stat> for Facts {
             gid: stat.gid,
             links: stat.links.into(),
             size_bytes: stat.size_bytes,
-            blocks_512: stat.sectors,
+            blocks_512: stat.sectors.saturating_add(inline_512),
             rdev_major: device.map_or(0, |device| device.major),
             rdev_minor: device.map_or(0, |device| device.minor),
             atime: stat.atime.into(),

@@ -34,12 +34,12 @@ pub(crate) fn ctime(time: Time, zone: Zone) -> String {
     formatted(time, zone, "%a %b %e %H:%M:%S %Y")
 }
 
-/// `2026-01-31 23:59`.
+/// Date, hours and minutes, as `ls -l` writes them for old files.
 pub(crate) fn minutes(time: Time, zone: Zone) -> String {
     formatted(time, zone, "%Y-%m-%d %H:%M")
 }
 
-/// `2026-01-31 23:59:59.123456789 +0100`, as stat(1) writes it.
+/// Date, time with nanoseconds and zone, as stat(1) writes them.
 pub(crate) fn full(time: Time, zone: Zone) -> String {
     formatted(time, zone, "%Y-%m-%d %H:%M:%S.%9f %z")
 }

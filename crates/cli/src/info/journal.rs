@@ -1,5 +1,6 @@
 //! **Purpose.** The journal's superblock as labels and values.
 
+use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::jbd2::superblock::{
     JournalCompat, JournalIncompat, JournalSuperblock, RawJournalSuperblock,
 };
@@ -9,6 +10,9 @@ use super::Lines;
 use crate::content::read_exactly;
 use crate::failure::Result;
 use crate::image::Image;
+
+/// What a journal means that does not say how many blocks fast commits have.
+const DEFAULT_FAST_COMMIT_BLOCKS: u64 = 256;
 
 /// Adds the lines about a journal inside the file system; one on another device is not shown.
 pub(crate) fn describe(image: &Image, lines: &mut Lines) -> Result<()> {
@@ -22,7 +26,7 @@ pub(crate) fn describe(image: &Image, lines: &mut Lines) -> Result<()> {
         JournalSuperblock::try_from(&raw).map_err(|why| image.failure(b"journal", why))?;
     let blocks = u64::from(journal.maxlen());
     let kib = blocks * u64::from(journal.block_size_bytes()) / 1024;
-    let fast_commit = fast_commit_blocks(&journal);
+    let fast_commit = fast_commit_blocks(image, &journal);
     lines.text("Journal features", features(&journal));
     let size = if kib < 8192 {
         format!("{kib}k")
@@ -57,12 +61,21 @@ pub(crate) fn describe(image: &Image, lines: &mut Lines) -> Result<()> {
     Ok(())
 }
 
-/// The blocks set aside for fast commits.
-fn fast_commit_blocks(journal: &JournalSuperblock) -> u64 {
-    if journal.incompat().contains(JournalIncompat::FAST_COMMIT) {
-        u64::from(journal.maxlen().saturating_sub(journal.log().end.0))
-    } else {
-        0
+/// The blocks set aside for fast commits. A journal that was never mounted has no feature flag
+/// for them yet.
+fn fast_commit_blocks(image: &Image, journal: &JournalSuperblock) -> u64 {
+    if !image
+        .fs
+        .superblock()
+        .features()
+        .compat
+        .contains(Compat::FAST_COMMIT)
+    {
+        return 0;
+    }
+    match journal.raw().s_num_fc_blks.get() {
+        0 => DEFAULT_FAST_COMMIT_BLOCKS,
+        blocks => blocks.into(),
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`superblock`] | the lines about the superblock |
 //! | [`journal`] | the lines about the journal |
+//! | [`mmp`] | the MMP block |
 //! | [`groups`] | `--groups`: the list of block groups |
 //! | [`features`] | `--features`: what can be read and written |
 //!
@@ -13,6 +14,7 @@
 mod features;
 mod groups;
 mod journal;
+mod mmp;
 mod superblock;
 
 use serde_json::{Map, Value};
@@ -105,6 +107,7 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         out.write(format!("{:#}\n", Value::Object(json)).as_bytes())?;
     } else {
         out.write(lines.to_text().as_bytes())?;
+        out.write(mmp::text(&image)?.as_bytes())?;
         out.write(b"\n")?;
         if args.groups {
             groups::print(&image, &mut out)?;

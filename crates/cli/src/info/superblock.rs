@@ -345,8 +345,15 @@ fn names_and_journal(sb: &Superblock, lines: &mut Lines) {
     if sb.features().compat.contains(Compat::SPARSE_SUPER2) {
         let groups = raw.s_backup_bgs.map(|group| group.get());
         let groups: Vec<_> = groups.iter().filter(|&&group| group != 0).collect();
-        let text: Vec<_> = groups.iter().map(ToString::to_string).collect();
-        lines.text("Backup block groups", or_none(&text));
+        let text: String = groups.iter().map(|group| format!("{group} ")).collect();
+        lines.text(
+            "Backup block groups",
+            if text.is_empty() {
+                "(none) ".to_owned()
+            } else {
+                text
+            },
+        );
     }
 }
 

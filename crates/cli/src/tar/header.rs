@@ -9,6 +9,7 @@
 //! Sparse Files" (PAX format 1.0); star(5) for `SCHILY.xattr`.
 
 use crate::facts::{Facts, Kind, Time};
+use crate::tar::acl;
 use crate::text::{push_i64, push_nanoseconds, push_u64};
 use crate::walk::line::Attributes;
 
@@ -180,6 +181,10 @@ fn push_records(out: &mut Vec<u8>, member: &Member<'_>) {
     // The name of the first member has them; they belong to the inode.
     if !matches!(member.link, Link::Hard(_)) {
         for (name, value) in member.attributes.iter() {
+            if let Some((key, text)) = acl::record(name, value) {
+                push_record(out, key, &text);
+                continue;
+            }
             let mut key = b"SCHILY.xattr.".to_vec();
             key.extend_from_slice(name);
             push_record(out, &key, value);

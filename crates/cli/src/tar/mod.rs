@@ -3,15 +3,19 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`header`] | headers in the pax format |
+//! | [`acl`] | POSIX ACLs as text |
 //!
 //! **Model.** Any thread makes headers and reads small files; the receiving thread writes the
-//! archive in path order. The content of a big file is not read by anyone if standard output is
-//! a pipe: its pages go from the image's file into the pipe with `splice`.
+//! archive, names sorted by their bytes and the contents of a directory right behind it, as tar
+//! programs need it: they give a directory its time when the next member is not inside of it.
+//! The content of a big file is not read by anyone if standard output is a pipe: its pages go
+//! from the image's file into the pipe with `splice`.
 //!
-//! Holes are kept: a file that has some is stored as GNU's PAX format 1.0 describes. A file with
+//! Holes are kept: a file that has some is stored as GNU's PAX format 1.0 describes. What has
 //! several names is stored under the first in path order; the others are links to that. Sockets
 //! cannot be stored and are said to be left out.
 
+mod acl;
 pub(crate) mod header;
 
 use std::collections::HashMap;
@@ -102,8 +106,8 @@ struct Shared {
 enum Special {
     /// The content of a big file, whose header is written.
     Content(Box<Content>),
-    /// A file with several names: only in path order it is known which is the first.
-    SeveralNames(Box<FileWithNames>),
+    /// Something with several names: only in path order it is known which is the first.
+    SeveralNames(Box<WithNames>),
 }
 
 /// The data of a file, without holes, and the zeros behind it.
@@ -113,9 +117,11 @@ struct Content {
     runs: Vec<Run>,
 }
 
-struct FileWithNames {
+struct WithNames {
     path: Vec<u8>,
     facts: Facts,
+    /// Of a symbolic link; empty for others.
+    target: Vec<u8>,
     attributes: Attributes,
     layout: FileLayout,
     inode: InodeNr,
@@ -128,6 +134,12 @@ struct FileLayout {
 }
 
 impl FileLayout {
+    /// Of what is no regular file.
+    const EMPTY: Self = Self {
+        payload: Payload::Nothing,
+        runs: Vec::new(),
+    };
+
     fn data_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.len_bytes).sum()
     }
@@ -191,7 +203,7 @@ impl Packer<'_> {
         let listed = list(self.image, inode, &mut listing);
         self.learn_kinds(&mut listing);
         let mut steps = Vec::new();
-        listing.steps(&mut steps);
+        listing.depth_first_steps(&mut steps);
         if steps.len() <= CHUNK_OBJECTS {
             for step in &steps {
                 self.step(*step, &listing, path, buffers, out);
@@ -292,28 +304,35 @@ impl Packer<'_> {
         buffers.attributes.clear();
         attributes(self.image, inode, &mut buffers.attributes)?;
         buffers.attributes.sort();
-        if facts.kind != Kind::File {
-            return self.without_content(&path, &facts, inode, buffers, out);
-        }
-        let layout = self.layout(&stat)?;
-        if facts.links > 1 {
-            out.special(Special::SeveralNames(Box::new(FileWithNames {
+        let target = if facts.kind == Kind::Symlink {
+            self.image.fs.read_link(inode).map_err(told)?
+        } else {
+            Vec::new()
+        };
+        let layout = if facts.kind == Kind::File {
+            self.layout(&stat)?
+        } else {
+            FileLayout::EMPTY
+        };
+        if facts.links > 1 && facts.kind != Kind::Directory {
+            out.special(Special::SeveralNames(Box::new(WithNames {
                 path,
                 facts,
+                target,
                 attributes: std::mem::take(&mut buffers.attributes),
                 layout,
                 inode,
             })));
             return Ok(());
         }
-        push_file_header(
-            &path,
-            &facts,
-            &buffers.attributes,
-            &layout,
-            &mut buffers.records,
-            &mut out.bytes,
-        );
+        let first = First {
+            path: &path,
+            facts: &facts,
+            target: &target,
+            attributes: &buffers.attributes,
+            layout: &layout,
+        };
+        first.push_headers(&mut out.bytes, &mut buffers.records);
         let data_bytes = layout.data_bytes();
         if data_bytes <= SMALL_FILE_BYTES {
             for run in &layout.runs {
@@ -328,32 +347,6 @@ impl Packer<'_> {
             out.special(Special::Content(Box::new(Content { path, inode, runs })));
         }
         header::pad(&mut out.bytes, data_bytes);
-        Ok(())
-    }
-
-    fn without_content(
-        &self,
-        path: &[u8],
-        facts: &Facts,
-        inode: InodeNr,
-        buffers: &mut Buffers,
-        out: &mut Output<Self>,
-    ) -> Result<()> {
-        let target;
-        let link = if facts.kind == Kind::Symlink {
-            target = self.image.fs.read_link(inode).map_err(told)?;
-            Link::Symbolic(&target)
-        } else {
-            Link::No
-        };
-        let member = Member {
-            path,
-            facts,
-            link,
-            attributes: &buffers.attributes,
-            payload: Payload::Nothing,
-        };
-        header::push_member(&mut out.bytes, &member, &mut buffers.records);
         Ok(())
     }
 
@@ -398,25 +391,34 @@ fn told(error: fourscore::Error) -> Failure {
     Failure::new("", error)
 }
 
-/// Appends the headers of a regular file, and the map if it is sparse.
-fn push_file_header(
-    path: &[u8],
-    facts: &Facts,
-    attributes: &Attributes,
-    layout: &FileLayout,
-    records: &mut Vec<u8>,
-    out: &mut Vec<u8>,
-) {
-    let member = Member {
-        path,
-        facts,
-        link: Link::No,
-        attributes,
-        payload: layout.payload,
-    };
-    header::push_member(out, &member, records);
-    if let Payload::Sparse { real_bytes, .. } = layout.payload {
-        header::push_sparse_map(out, &layout.map(real_bytes));
+/// An object under the name it is stored under, which is the only one for most.
+struct First<'a> {
+    path: &'a [u8],
+    facts: &'a Facts,
+    /// Of a symbolic link; empty for others.
+    target: &'a [u8],
+    attributes: &'a Attributes,
+    layout: &'a FileLayout,
+}
+
+impl First<'_> {
+    /// Appends the headers, and the map of a sparse file.
+    fn push_headers(&self, out: &mut Vec<u8>, records: &mut Vec<u8>) {
+        let link = match self.facts.kind {
+            Kind::Symlink => Link::Symbolic(self.target),
+            _ => Link::No,
+        };
+        let member = Member {
+            path: self.path,
+            facts: self.facts,
+            link,
+            attributes: self.attributes,
+            payload: self.layout.payload,
+        };
+        header::push_member(out, &member, records);
+        if let Payload::Sparse { real_bytes, .. } = self.layout.payload {
+            header::push_sparse_map(out, &self.layout.map(real_bytes));
+        }
     }
 }
 
@@ -438,7 +440,7 @@ impl Archive<'_> {
         self.out.write(bytes)
     }
 
-    fn file_with_names(&mut self, file: &FileWithNames) -> Result<()> {
+    fn file_with_names(&mut self, file: &WithNames) -> Result<()> {
         let mut headers = std::mem::take(&mut self.headers);
         headers.clear();
         if let Some(first) = self.first_names.get(&file.inode) {
@@ -453,24 +455,17 @@ impl Archive<'_> {
             self.write(&headers)?;
         } else {
             self.first_names.insert(file.inode, file.path.clone());
-            let FileWithNames {
-                path,
-                facts,
-                attributes,
-                layout,
-                inode,
-            } = file;
-            push_file_header(
-                path,
-                facts,
-                attributes,
-                layout,
-                &mut self.records,
-                &mut headers,
-            );
+            let first = First {
+                path: &file.path,
+                facts: &file.facts,
+                target: &file.target,
+                attributes: &file.attributes,
+                layout: &file.layout,
+            };
+            first.push_headers(&mut headers, &mut self.records);
             self.write(&headers)?;
-            self.runs(path, *inode, &layout.runs)?;
-            let padding = header::padding(layout.data_bytes());
+            self.runs(&file.path, file.inode, &file.layout.runs)?;
+            let padding = header::padding(file.layout.data_bytes());
             self.write(&[0; BLOCK_BYTES][..padding])?;
         }
         self.headers = headers;

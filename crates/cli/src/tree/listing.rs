@@ -29,7 +29,7 @@ struct Entry {
 }
 
 /// What comes next in path order; the number is the entry's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     /// The object itself.
     Object(usize),
@@ -95,6 +95,17 @@ impl Listing {
         steps.sort_unstable_by(|a, b| self.key(*a).cmp(self.key(*b)));
     }
 
+    /// Writes the steps to `steps`, names in the order of their bytes and each subtree right
+    /// behind its directory.
+    pub(crate) fn depth_first_steps(&self, steps: &mut Vec<Step>) {
+        self.steps(steps);
+        steps.sort_by(|a, b| {
+            let (Step::Object(first) | Step::Subtree(first)) = a;
+            let (Step::Object(second) | Step::Subtree(second)) = b;
+            self.name(*first).cmp(self.name(*second)).then(a.cmp(b))
+        });
+    }
+
     fn key(&self, step: Step) -> &[u8] {
         let (nr, slash) = match step {
             Step::Object(nr) => (nr, 0),
@@ -133,6 +144,14 @@ mod tests {
         listing.set_kind(3, Kind::Directory);
         listing.steps(&mut steps);
         assert!(steps.contains(&Step::Subtree(3)));
+        listing.depth_first_steps(&mut steps);
+        let first = [
+            Step::Object(1),
+            Step::Subtree(1),
+            Step::Object(2),
+            Step::Subtree(2),
+        ];
+        assert_eq!(steps[..4], first);
         assert_eq!(
             (listing.name(3), listing.inode(3), listing.len()),
             (&b"a0"[..], 7, 5)

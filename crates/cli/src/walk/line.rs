@@ -4,7 +4,8 @@
 //! **Model.** Fields are separated by one space; a field that does not apply is `-`:
 //!
 //! ```text
-//! path type mode uid gid links size mtime rdev target xattrs [inode blocks atime ctime btime] [sha256]
+//! path type mode uid gid links size mtime rdev target xattrs
+//!     [inode blocks atime ctime btime] [sha256]
 //! ```
 //!
 //! In names, targets and attribute names every byte that is not visible ASCII, and the

@@ -1,0 +1,180 @@
+//! Images that want out: whatever names and links they have, nothing is written outside of the
+//! target, and the walk ends.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{complained, fourscore, text};
+use fourscore_testkit::tools::Need;
+use fourscore_testkit::{Image, MiB, oracle, require, scratch};
+
+/// An image without checksums, with a tree, in which every `from` is replaced by `to`.
+fn forged(make: impl Fn(&Path), replace: &[(&[u8], &[u8])]) -> Image {
+    let source = scratch::folder().expect("a folder");
+    make(source.path());
+    let image = Image::builder(MiB(8))
+        .kind("ext4")
+        .features(&["^metadata_csum", "^has_journal", "^dir_index"])
+        .block_size_bytes(1024)
+        .source(source.path())
+        .make()
+        .expect("mke2fs runs");
+    let mut bytes = std::fs::read(image.path()).expect("the image");
+    for (from, to) in replace {
+        assert_eq!(from.len(), to.len());
+        let places: Vec<usize> = (0..bytes.len() - from.len())
+            .filter(|&at| bytes[at..].starts_with(from))
+            .collect();
+        assert!(!places.is_empty(), "nothing to forge");
+        for at in places {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+    }
+    std::fs::write(image.path(), bytes).expect("room");
+    image
+}
+
+/// Extracts into `outer/target` and returns all paths below `outer`, which must be below
+/// `outer/target`.
+fn extracted(image: &Image) -> (Option<i32>, String, Vec<PathBuf>) {
+    let outer = scratch::folder().expect("a folder");
+    let target = outer.path().join("target");
+    let (status, complaint) = complained(&["extract", text(image.path()), text(&target)]);
+    let mut found = Vec::new();
+    let mut waiting = vec![outer.path().to_path_buf()];
+    while let Some(directory) = waiting.pop() {
+        for entry in std::fs::read_dir(&directory).expect("readable") {
+            let entry = entry.expect("readable");
+            if entry.file_type().expect("a type").is_dir() {
+                waiting.push(entry.path());
+            }
+            found.push(entry.path());
+        }
+    }
+    let escaped = found.iter().find(|path| !path.starts_with(&target));
+    assert_eq!(escaped, None);
+    (status, complaint, found)
+}
+
+fn write(path: PathBuf) {
+    std::fs::write(path, b"evil").expect("room");
+}
+
+#[test]
+fn names_that_lead_up_or_across() {
+    require!(Need::Program("mke2fs"));
+    let forgeries: [(&[u8], &[u8]); 3] = [
+        (b"dotdotfile", b"../outside"),
+        (b"absolute00", b"/tmp/evil0"),
+        (b"zer0byte", b"zer\0byte"),
+    ];
+    for forgery in forgeries {
+        let name = std::str::from_utf8(forgery.0).expect("text");
+        let image = forged(|root| write(root.join(name)), &[forgery]);
+        let (status, complaint, _) = extracted(&image);
+        assert_eq!(status, Some(1), "{complaint}");
+        let tar = fourscore(&["extract", text(image.path()), "-"])
+            .output()
+            .expect("it runs");
+        assert_eq!(tar.status.code(), Some(1));
+        let stored = tar
+            .stdout
+            .windows(forgery.1.len())
+            .any(|bytes| bytes == forgery.1);
+        assert!(!stored, "the archive has the forged name");
+    }
+    assert!(!Path::new("/tmp/evil0").exists());
+}
+
+#[test]
+fn a_second_dot_dot() {
+    require!(Need::Program("mke2fs"));
+    // The record of a two-letter name, which becomes a `..` that is not the second entry.
+    let make = |root: &Path| {
+        std::fs::create_dir(root.join("QZ")).expect("room");
+        write(root.join("QZ/inside"));
+    };
+    let image = forged(make, &[(b"\x02\x02QZ", b"\x02\x02..")]);
+    let (_, complaint, found) = extracted(&image);
+    assert!(
+        !found.iter().any(|path| path.ends_with("inside")),
+        "{complaint}"
+    );
+}
+
+#[test]
+fn a_link_and_a_directory_of_one_name() {
+    require!(Need::Program("mke2fs"));
+    let outside = scratch::folder().expect("a folder");
+    let make = |root: &Path| {
+        std::os::unix::fs::symlink(outside.path(), root.join("same-name-1")).expect("room");
+        std::fs::create_dir(root.join("same-name-2")).expect("room");
+        write(root.join("same-name-2/file"));
+        write(root.join("same-name-3"));
+    };
+    let forgery: [(&[u8], &[u8]); 2] = [
+        (b"same-name-2", b"same-name-1"),
+        (b"same-name-3", b"same-name-1"),
+    ];
+    let image = forged(make, &forgery);
+    let (status, complaint, _) = extracted(&image);
+    assert_eq!(status, Some(1), "{complaint}");
+    assert!(complaint.contains("exists"), "{complaint}");
+    assert_eq!(
+        std::fs::read_dir(outside.path()).expect("readable").count(),
+        0
+    );
+}
+
+#[test]
+fn directories_that_contain_themselves() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let make = |root: &Path| {
+        std::fs::create_dir_all(root.join("a/b")).expect("room");
+        write(root.join("a/b/file"));
+    };
+    let image = forged(make, &[]);
+    oracle::debugfs_write(image.path(), &["link /a /a/b/loop", "link / /a/up"]).expect("debugfs");
+    let (status, complaint, found) = extracted(&image);
+    assert_eq!(status, Some(1), "{complaint}");
+    assert!(complaint.contains("two names lead to"), "{complaint}");
+    assert_eq!(
+        found
+            .iter()
+            .filter(|path| path.ends_with("a/b/file"))
+            .count(),
+        1
+    );
+    for arguments in [&["walk"][..], &["ls", "-R"]] {
+        let (verb, options) = arguments.split_first().expect("a verb");
+        let mut all = vec![*verb];
+        all.extend(options);
+        all.push(text(image.path()));
+        let (status, complaint) = complained(&all);
+        assert_eq!(status, Some(1), "{all:?}: {complaint}");
+        assert!(
+            complaint
+                .lines()
+                .all(|line| line.starts_with("fourscore: /")),
+            "{complaint}"
+        );
+    }
+}
+
+#[test]
+fn a_truncated_image_is_told_once() {
+    require!(Need::Program("mke2fs"));
+    let image = forged(|root| write(root.join("file")), &[]);
+    let file = std::fs::File::options()
+        .write(true)
+        .open(image.path())
+        .expect("the image");
+    file.set_len(1 << 20).expect("can be cut");
+    let (status, complaint) = complained(&["walk", text(image.path())]);
+    assert_eq!(
+        (status, complaint.lines().count()),
+        (Some(1), 1),
+        "{complaint}"
+    );
+}

@@ -1,0 +1,176 @@
+//! Errors are one line, exit codes mean what they say, and every verb explains itself.
+
+mod common;
+
+use std::io::Read;
+use std::process::Stdio;
+
+use common::{complained, fourscore, printed, text};
+use fourscore_testkit::tools::Need;
+use fourscore_testkit::{Image, MiB, require, scratch};
+
+#[test]
+fn every_verb_has_an_example() {
+    let command = fourscore_cli::command();
+    let verbs: Vec<_> = command
+        .get_subcommands()
+        .map(|verb| verb.get_name().to_owned())
+        .collect();
+    assert_eq!(
+        verbs,
+        [
+            "info", "ls", "stat", "cat", "readlink", "extract", "walk", "freefrag", "filefrag"
+        ]
+    );
+    for verb in verbs {
+        let help = printed(&mut fourscore(&[verb.as_str(), "--help"]));
+        assert!(
+            help.contains("Example") && help.contains(&format!("fourscore {verb}")),
+            "{help}"
+        );
+    }
+    fourscore_cli::command().debug_assert();
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for arguments in [
+        &[][..],
+        &["ls"],
+        &["walk"],
+        &["nonsense"],
+        &["ls", "x.img@1X"],
+    ] {
+        let (status, complaint) = complained(arguments);
+        assert_eq!(status, Some(2), "{arguments:?}: {complaint}");
+    }
+    let both = complained(&["walk", "x.img", "--host", "dir"]);
+    assert_eq!(both.0, Some(2), "{}", both.1);
+}
+
+#[test]
+fn what_cannot_be_read_is_one_line_and_status_1() {
+    let place = scratch::folder().expect("a folder");
+    let file = |name: &str, content: &[u8]| {
+        let path = place.path().join(name);
+        std::fs::write(&path, content).expect("room");
+        path
+    };
+    let short = file("short", b"not a file system");
+    let zeros = file("zeros", &[0; 1 << 20]);
+    let missing = place.path().join("missing");
+    for (path, found) in [
+        (short.as_path(), "byte 17"),
+        (&zeros, "magic"),
+        (&missing, "No such file"),
+        (place.path(), "directory"),
+    ] {
+        for verb in ["info", "ls", "walk"] {
+            let (status, complaint) = complained(&[verb, text(path)]);
+            assert_eq!(status, Some(1), "{complaint}");
+            assert_eq!(complaint.lines().count(), 1, "{complaint}");
+            assert!(
+                complaint.starts_with(&format!("fourscore: {}: ", path.display())),
+                "{complaint}"
+            );
+            assert!(
+                complaint.to_lowercase().contains(&found.to_lowercase()),
+                "{complaint}"
+            );
+        }
+    }
+    let (_, complaint) = complained(&["info", text(&zeros)]);
+    assert!(
+        complaint.contains("(for a partition"),
+        "no advice: {complaint}"
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    require!(Need::Program("mke2fs"));
+    let source = scratch::folder().expect("a folder");
+    for nr in 0..2000 {
+        let name = format!("{}-{nr}", "long".repeat(50));
+        std::fs::write(source.path().join(name), [0xaa; 3000]).expect("room");
+    }
+    let image = Image::builder(MiB(64))
+        .kind("ext4")
+        .source(source.path())
+        .make();
+    let image = image.expect("mke2fs runs");
+    for arguments in [
+        ["walk", text(image.path())].as_slice(),
+        &["extract", text(image.path()), "-"],
+    ] {
+        let mut child = fourscore(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program exists");
+        let mut stdout = child.stdout.take().expect("a pipe");
+        stdout.read_exact(&mut [0; 10]).expect("some output");
+        drop(stdout);
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}
+
+#[test]
+fn a_partition_is_found_at_its_offset() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(8))
+        .kind("ext2")
+        .make()
+        .expect("mke2fs runs");
+    let place = scratch::folder().expect("a folder");
+    let disk = place.path().join("disk");
+    let mut bytes = vec![0; 1 << 20];
+    bytes.extend(std::fs::read(image.path()).expect("the image"));
+    std::fs::write(&disk, bytes).expect("room");
+    let inside = format!("{}@1M", text(&disk));
+    let whole = printed(&mut fourscore(&["walk", text(image.path())]));
+    assert_eq!(printed(&mut fourscore(&["walk", &inside])), whole);
+    assert_eq!(complained(&["walk", text(&disk)]).0, Some(1));
+    assert_eq!(
+        complained(&["walk", &format!("{}@1G", text(&disk))]).0,
+        Some(1)
+    );
+}
+
+#[test]
+fn the_feature_table_is_printed() {
+    let table = printed(&mut fourscore(&["info", "--features"]));
+    assert!(
+        table.contains("| metadata_csum_seed") && table.contains("INCOMPAT"),
+        "{table}"
+    );
+    let json = printed(&mut fourscore(&["info", "--features", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert!(json.as_array().is_some_and(|rows| rows.len() > 40));
+}
+
+#[test]
+fn fifteen_tebibytes_are_shown_without_reading_their_groups() {
+    require!(Need::Program("mke2fs"));
+    let place = scratch::folder().expect("a folder");
+    let path = place.path().join("big");
+    let file = std::fs::File::create(&path).expect("room");
+    file.set_len(15 << 40).expect("a sparse file");
+    let mut mke2fs = fourscore_testkit::tools::command("mke2fs").expect("found before");
+    let options = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,packed_meta_blocks=1";
+    mke2fs
+        .args(["-q", "-F", "-t", "ext4", "-N", "1000000", "-E", options])
+        .arg(&path);
+    fourscore_testkit::tools::stdout_of(&mut mke2fs).expect("mke2fs runs");
+    let start = std::time::Instant::now();
+    let info = printed(&mut fourscore(&["info", text(&path)]));
+    let took = start.elapsed();
+    assert!(
+        info.contains("Block count:              4026531840"),
+        "{info}"
+    );
+    // The promise is 50 ms; reading 122 880 descriptors or bitmaps would take seconds.
+    assert!(took < std::time::Duration::from_secs(1), "{took:?}");
+}
