@@ -2,7 +2,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`line`] | the format |
+//! | [`mod@line`] | the format |
 //! | [`source`] | what a walk asks of a tree |
 //! | [`host`] | a directory of the host as a source |
 //! | [`image`] | an image as a source |
