@@ -30,6 +30,9 @@ const SIZES: &[Case] = &[
     case("1T", "-t ext4"),
     case("1T", "-t ext4 -E lazy_itable_init=1 -m 0 -i 65536"),
     case("15T", "-t ext4"),
+    case("17T", "-t ext4"),
+    case("64T", "-t ext4"),
+    case("64T", "-t ext4 -b 65536 -O bigalloc -C 1m"),
 ];
 
 const OPTIONS: &[Case] = &[
