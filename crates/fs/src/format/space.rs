@@ -316,13 +316,14 @@ mod tests {
             count in 1u64..9,
         ) {
             let mut space = Space::new(1..4001);
+            let index = |block: u64| usize::try_from(block).unwrap();
             let mut bitmap = vec![false; 4001];
             for (start, length) in runs {
                 let end = (start + length).min(4001);
                 space.take(start..end);
-                (start..end).for_each(|block| bitmap[block as usize] = true);
+                (start..end).for_each(|block| bitmap[index(block)] = true);
             }
-            let is_free = |block: u64| block >= 1 && !bitmap[block as usize];
+            let is_free = |block: u64| block >= 1 && !bitmap[index(block)];
             let free = (1..4001).filter(|&block| is_free(block)).count() as u64;
             prop_assert_eq!(space.free_in(1..4001), free);
             let runs: Vec<_> = space.runs().collect();
