@@ -59,6 +59,12 @@ pub(crate) enum Verb {
     #[command(after_help = "Example:\n  diff <(fourscore walk --hash disk.img) \
                             <(fourscore walk --hash --host tree/)")]
     Walk(Walk),
+    /// Makes an empty file system, with the options of mke2fs
+    ///
+    /// An image file that does not exist is made if SIZE is given. With a fixed UUID (-U), hash
+    /// seed (-E hash_seed=) and time (SOURCE_DATE_EPOCH), the same options make the same bytes.
+    #[command(after_help = "Example:\n  fourscore mkfs -L data -O quota disk.img 10G")]
+    Mkfs(Box<crate::mkfs::Mkfs>),
     /// Shows how fragmented the free space is, as e2freefrag does
     #[command(after_help = "Example:\n  fourscore freefrag disk.img")]
     Freefrag(Freefrag),

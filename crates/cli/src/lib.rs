@@ -15,7 +15,7 @@
 //! | `text`, `facts` | numbers, names, stat facts as bytes |
 //! | `tree` | a tree walked by many threads, its output in order |
 //! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
-//! | `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `freefrag`, `filefrag` | the verbs |
+//! | `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -29,6 +29,7 @@ mod freefrag;
 mod image;
 mod info;
 mod ls;
+mod mkfs;
 mod output;
 mod progress;
 mod stat;
@@ -91,6 +92,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Readlink(args) => cat::readlink(&args),
         Verb::Extract(args) => extract(&args),
         Verb::Walk(args) => walk(&args),
+        Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Freefrag(args) => freefrag::run(&args),
         Verb::Filefrag(args) => filefrag::run(&args),
     }

@@ -32,6 +32,30 @@ const SIZES: &[Case] = &[
     case("15T", "-t ext4"),
 ];
 
+const LARGEST: &[Case] = &[
+    case("17T", "-t ext4"),
+    case("64T", "-t ext4"),
+    case("64T", "-t ext4 -b 65536 -O bigalloc -C 1m"),
+];
+
+/// Those that this kernel mounts, one of each kind.
+const MOUNTED: &[Case] = &[
+    case("8M", "-t ext4"),
+    case("64M", "-t ext2"),
+    case("64M", "-t ext3 -b 1024"),
+    case("1G", "-t ext4"),
+    case("1G", "-t ext4 -O bigalloc"),
+    case("1G", "-t ext4 -O meta_bg,^resize_inode -I 512"),
+    case("1G", "-t ext4 -O sparse_super2,inline_data,ea_inode"),
+    case("1G", "-t ext4 -O ^64bit,^metadata_csum,uninit_bg -b 2048"),
+    case(
+        "1G",
+        "-t ext4 -O orphan_file,fast_commit,metadata_csum_seed",
+    ),
+    case("40G", "-t ext4 -G 64 -J size=1024"),
+    case("1T", "-t ext4"),
+];
+
 const OPTIONS: &[Case] = &[
     case("64M", "-t ext4 -b 1024"),
     case("64M", "-t ext4 -b 2048"),
@@ -144,4 +168,119 @@ fn geometries_equal_mke2fs() {
 fn features_equal_mke2fs() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     check_all(FEATURES);
+}
+
+/// Takes minutes, most of them in e2fsck.
+#[test]
+#[ignore = "takes minutes"]
+fn the_largest_equal_mke2fs() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    check_all(LARGEST);
+}
+
+#[test]
+fn the_kernel_mounts_and_fills_them() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    for case in MOUNTED {
+        let name = format!("{} {}", case.size, case.arguments);
+        case.mount_and_fill()
+            .unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+}
+
+/// What is on a device before does not show through, and what a cut leaves is no file system.
+#[test]
+fn old_content_is_gone() {
+    require!(Need::Program("e2fsck"));
+    for arguments in ["-t ext4", "-t ext3", "-t ext4 -E lazy_itable_init=0"] {
+        case("40M", arguments)
+            .over_noise()
+            .unwrap_or_else(|error| panic!("{arguments}: {error:#}"));
+    }
+}
+
+#[test]
+fn a_cut_leaves_a_whole_file_system_or_none() {
+    case("40M", "-t ext4").cut_everywhere().unwrap();
+}
+
+/// Each names the option and what is wrong with it; planning writes nothing.
+#[test]
+fn what_cannot_be_is_refused() {
+    for (size, arguments, expected) in [
+        ("64M", "-t ext5", "-t: "),
+        ("64M", "-T nonsense", "-T: "),
+        ("64M", "-O 64bit,^extent", "-O: 64bit needs extent"),
+        ("64M", "-O bigalloc,^extent", "-O: bigalloc needs extent"),
+        (
+            "64M",
+            "-O meta_bg,resize_inode",
+            "-O: meta_bg and resize_inode",
+        ),
+        (
+            "64M",
+            "-O ^sparse_super,resize_inode",
+            "-O: resize_inode needs",
+        ),
+        (
+            "64M",
+            "-O metadata_csum_seed",
+            "-O: metadata_csum_seed needs",
+        ),
+        ("64M", "-O orphan_file", "-O: orphan_file needs"),
+        ("64M", "-C 65536", "-C: needs the feature bigalloc"),
+        (
+            "64M",
+            "-t ext4 -O bigalloc -C 3000",
+            "-C: 3000 is no power of 2",
+        ),
+        ("64M", "-G 8", "-G: needs the feature flex_bg"),
+        ("64M", "-t ext4 -G 6", "-G: 6 groups"),
+        ("64M", "-g 1001", "-g: 1001 blocks"),
+        ("64M", "-g 128", "-g: 128 is not from 256"),
+        ("64M", "-I 100", "-I: 100 is no power of 2"),
+        (
+            "64M",
+            "-t ext4 -O project -I 128",
+            "-I: 128 bytes are too few",
+        ),
+        ("64M", "-i 100", "-i: 100 is not from 1024"),
+        ("64M", "-N 100000000", "-I, -i, -N: "),
+        ("64M", "-N 5000000000", "-N: 5000000000 inodes"),
+        ("64M", "-m 51", "-m: 51 is not from 0 to 50"),
+        ("64M", "-L a_label_of_17_byte", "-L: "),
+        ("64M", "-r 2", "-r: there is no revision 2"),
+        (
+            "64M",
+            "-r 0 -O has_journal",
+            "-r: revision 0 has no features",
+        ),
+        ("64M", "-t ext4 -b 4096 -J size=1", "-J size: "),
+        ("64M", "-t ext4 -J size=60", "-J size: "),
+        ("64M", "-E resize=10M", "-E resize: the limit is not above"),
+        ("64M", "-E stride=16,stripe_width=24", "-E stripe_width: "),
+        (
+            "64M",
+            "-E quotatype=usrquota",
+            "-E quotatype: needs the feature quota",
+        ),
+        (
+            "64M",
+            "-E desc_size=64",
+            "-E desc_size: needs the feature 64bit",
+        ),
+        (
+            "64M",
+            "-E encoding_flags=strict",
+            "-E encoding_flags: needs an encoding",
+        ),
+        ("17T", "-t ext2 -b 4096", "-O: "),
+        ("64k", "-t ext4", "size: "),
+        ("0", "-t ext4", "size: "),
+    ] {
+        let error = case(size, arguments).plan().err();
+        let error = error.unwrap_or_else(|| panic!("{size} {arguments} is accepted"));
+        let text = error.to_string();
+        assert!(text.starts_with(expected), "{size} {arguments}: {text}");
+    }
 }

@@ -196,9 +196,9 @@ impl Planner {
 
         self.use_inode(lost_and_found)?;
         let inline = self.raw.features().incompat.contains(Incompat::INLINE_DATA);
-        let usual = (LOST_AND_FOUND_BYTES.div_ceil(block_bytes))
-            .max(2)
-            .min(DIRECT_BLOCKS);
+        let usual = LOST_AND_FOUND_BYTES
+            .div_ceil(block_bytes)
+            .clamp(2, DIRECT_BLOCKS);
         // It begins inside its inode there, and its first growth only moves it out.
         let count = usual - usize::from(inline);
         let mapped = self.map_directory(lost_and_found, count)?;

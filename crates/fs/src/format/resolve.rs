@@ -68,6 +68,13 @@ pub(super) fn resolve(
     let (mut features, asked) = features(&options, profile, &types, revision)?;
     let block_size = block_size(&options, profile, &types)?;
     let blocks = len_bytes >> block_size.bits();
+    if blocks == 0 {
+        return Err(FormatError::TooSmall {
+            blocks,
+            block_size_bytes: block_size.bytes(),
+            why: "there is no block",
+        });
+    }
     settle_width(&mut features, blocks, block_size)?;
     let cluster_log = cluster_log(&options, profile, &types, features, block_size)?;
     let extras = extended_features(&options, profile, &types, &mut features, asked)?;

@@ -123,6 +123,13 @@ impl Sizes {
         if !self.settle_inodes(p)? {
             return Ok(Round::SmallerGroups);
         }
+        let inodes = u64::from(self.inodes_per_group) * groups;
+        if inodes <= FIRST_INO.into() {
+            return Err(too_small(
+                self.blocks,
+                "there are too few inodes for lost+found",
+            ));
+        }
         self.settle_descriptors(p, block_bytes / 4);
 
         let table = if self.features.incompat.contains(Incompat::META_BG) {

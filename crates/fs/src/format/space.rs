@@ -7,13 +7,17 @@
 //! cluster is taken if one of its blocks is.
 //!
 //! **Invariants.** Runs lie between `first` and `end`, do not overlap and have free blocks
-//! between them.
+//! between them. The list of runs is cut
+//! into chunks so that a run is inserted in the middle at a cost that does not grow with the file
+//! system.
 //!
 //! **References.** The order in which blocks are tried is that of libext2fs, so that file systems
 //! come out as mke2fs makes them.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Runs in one chunk of the list, at most.
+const CHUNK_RUNS: usize = 512;
 
 /// The taken blocks.
 #[derive(Clone, Debug)]
@@ -21,8 +25,109 @@ pub(super) struct Space {
     first: u64,
     end: u64,
     cluster_log: u32,
-    /// First block to one past the last.
-    taken: BTreeMap<u64, u64>,
+    taken: Runs,
+}
+
+/// Sorted runs in chunks, none of which is empty.
+#[derive(Clone, Debug, Default)]
+struct Runs {
+    chunks: Vec<Vec<Range<u64>>>,
+}
+
+/// Where a run is in the list.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    chunk: usize,
+    index: usize,
+}
+
+impl Runs {
+    fn get(&self, place: Place) -> Option<&Range<u64>> {
+        self.chunks.get(place.chunk)?.get(place.index)
+    }
+
+    /// The last run that begins at `block` or before.
+    fn last_from(&self, block: u64) -> Option<Place> {
+        let after = self
+            .chunks
+            .partition_point(|chunk| chunk.first().is_some_and(|run| run.start <= block));
+        let chunk = after.checked_sub(1)?;
+        let index = self.chunks[chunk].partition_point(|run| run.start <= block) - 1;
+        Some(Place { chunk, index })
+    }
+
+    /// The place behind one, or the first.
+    fn next(&self, place: Option<Place>) -> Place {
+        match place {
+            None => Place { chunk: 0, index: 0 },
+            Some(Place { chunk, index }) if index + 1 < self.chunks[chunk].len() => Place {
+                chunk,
+                index: index + 1,
+            },
+            Some(Place { chunk, .. }) => Place {
+                chunk: chunk + 1,
+                index: 0,
+            },
+        }
+    }
+
+    /// Inserts a run behind `place`; says where it is then.
+    fn insert_after(&mut self, place: Option<Place>, run: Range<u64>) -> Place {
+        let Some(Place { chunk, index }) = place else {
+            self.chunks.insert(0, vec![run]);
+            return Place { chunk: 0, index: 0 };
+        };
+        let runs = &mut self.chunks[chunk];
+        runs.insert(index + 1, run);
+        if runs.len() <= CHUNK_RUNS {
+            return Place {
+                chunk,
+                index: index + 1,
+            };
+        }
+        let half = runs.len() / 2;
+        let upper = runs.split_off(half);
+        self.chunks.insert(chunk + 1, upper);
+        if index + 1 < half {
+            Place {
+                chunk,
+                index: index + 1,
+            }
+        } else {
+            Place {
+                chunk: chunk + 1,
+                index: index + 1 - half,
+            }
+        }
+    }
+
+    fn remove(&mut self, place: Place) {
+        let runs = &mut self.chunks[place.chunk];
+        runs.remove(place.index);
+        if runs.is_empty() {
+            self.chunks.remove(place.chunk);
+        }
+    }
+
+    /// Adds a run and joins it with those it touches.
+    fn join(&mut self, run: Range<u64>) {
+        let before = self.last_from(run.start);
+        let touching = before.filter(|&place| {
+            self.get(place)
+                .is_some_and(|before| before.end >= run.start)
+        });
+        let place = touching.unwrap_or_else(|| self.insert_after(before, run.clone()));
+        let mut end = run.end.max(self.chunks[place.chunk][place.index].end);
+        loop {
+            let next = self.next(Some(place));
+            match self.get(next) {
+                Some(behind) if behind.start <= end => end = end.max(behind.end),
+                _ => break,
+            }
+            self.remove(next);
+        }
+        self.chunks[place.chunk][place.index].end = end;
+    }
 }
 
 impl Space {
@@ -32,33 +137,47 @@ impl Space {
             first: blocks.start,
             end: blocks.end,
             cluster_log: 0,
-            taken: BTreeMap::new(),
+            taken: Runs::default(),
         }
     }
 
     /// Counts in clusters of `2^cluster_log` blocks from now on.
     pub(super) fn use_clusters(&mut self, cluster_log: u32) {
+        if cluster_log == 0 {
+            return;
+        }
         self.cluster_log = cluster_log;
         let runs = std::mem::take(&mut self.taken);
-        for (start, end) in runs {
-            self.take(start..end);
+        for run in runs.chunks.into_iter().flatten() {
+            self.take(run);
         }
     }
 
     /// The taken runs, in order.
     #[cfg(test)]
     fn runs(&self) -> impl Iterator<Item = Range<u64>> {
-        self.taken.iter().map(|(&start, &end)| start..end)
+        self.taken.chunks.iter().flatten().cloned()
     }
 
     /// The taken blocks of `range`, as runs cut at its ends.
     pub(super) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let from = self
-            .run_around(range.start)
-            .map_or(range.start, |r| r.start);
-        self.taken
-            .range(from..range.end)
-            .map(move |(&start, &end)| start.max(range.start)..end.min(range.end))
+        let mut place = match self.taken.last_from(range.start) {
+            Some(place) => place,
+            None => self.taken.next(None),
+        };
+        std::iter::from_fn(move || {
+            loop {
+                let run = self.taken.get(place)?;
+                if run.start >= range.end {
+                    return None;
+                }
+                place = self.taken.next(Some(place));
+                let cut = run.start.max(range.start)..run.end.min(range.end);
+                if cut.start < cut.end {
+                    return Some(cut);
+                }
+            }
+        })
     }
 
     /// How many blocks of `range` are free.
@@ -70,18 +189,9 @@ impl Space {
     /// Takes these blocks, and the rest of their clusters. Taking twice is harmless.
     pub(super) fn take(&mut self, blocks: Range<u64>) {
         let mask = (1u64 << self.cluster_log) - 1;
-        let mut start = blocks.start & !mask;
-        let mut end = ((blocks.end + mask) & !mask).min(self.end);
-        if let Some((&before, &stop)) = self.taken.range(..start).next_back()
-            && stop >= start
-        {
-            (start, end) = (before, end.max(stop));
-        }
-        while let Some((&behind, &stop)) = self.taken.range(start..=end).next() {
-            self.taken.remove(&behind);
-            end = end.max(stop);
-        }
-        self.taken.insert(start, end);
+        let start = blocks.start & !mask;
+        let end = ((blocks.end + mask) & !mask).min(self.end);
+        self.taken.join(start..end);
     }
 
     /// The first free block from `goal` on, else from the start on.
@@ -110,14 +220,24 @@ impl Space {
     }
 
     fn place_between(&self, count: u64, from: u64, before: u64) -> Option<u64> {
-        let mut at = from;
-        while at < before {
-            at = self.free_from(at).filter(|&at| at < before)?;
-            let stop = self.free_until(at);
+        let mut at = from.max(self.first);
+        let mut place = self.taken.last_from(at);
+        if let Some(run) = place.and_then(|place| self.taken.get(place)) {
+            at = at.max(run.end);
+        }
+        while at < before.min(self.end) {
+            let next = self.taken.next(place);
+            let (stop, resume) = match self.taken.get(next) {
+                Some(run) => (run.start, run.end),
+                None => (self.end, self.end),
+            };
             if at + count <= stop {
                 return Some(at);
             }
-            at = stop;
+            (at, place) = (resume, Some(next));
+            if resume == self.end {
+                return None;
+            }
         }
         None
     }
@@ -129,26 +249,24 @@ impl Space {
         goal & !((1u64 << self.cluster_log) - 1)
     }
 
-    fn run_around(&self, block: u64) -> Option<Range<u64>> {
-        let (&start, &end) = self.taken.range(..=block).next_back()?;
-        (end > block).then_some(start..end)
-    }
-
     fn free_from(&self, block: u64) -> Option<u64> {
         let at = block.max(self.first);
-        let at = self.run_around(at).map_or(at, |run| run.end);
+        let place = self.taken.last_from(at);
+        let run = place.and_then(|place| self.taken.get(place));
+        let at = run.map_or(at, |run| at.max(run.end));
         (at < self.end).then_some(at)
     }
 
     fn free_until(&self, free: u64) -> u64 {
-        let next = self.taken.range(free..).next();
-        next.map_or(self.end, |(&start, _)| start)
+        let next = self.taken.next(self.taken.last_from(free));
+        self.taken.get(next).map_or(self.end, |run| run.start)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn space(taken: &[Range<u64>]) -> Space {
         let mut space = Space::new(1..100);
@@ -185,16 +303,44 @@ mod tests {
 
     #[test]
     fn a_full_space_has_nothing_to_give() {
-        let space = space(&[1..100]);
+        let space = space(&[1..50, 50..100]);
         assert_eq!(space.first_free(5), None);
         assert_eq!(space.place_for(1, 5, 5), None);
     }
 
+    proptest! {
+        #[test]
+        fn any_runs_in_any_order_equal_a_bitmap(
+            runs in proptest::collection::vec((1u64..4000, 1u64..6), 0..1500),
+            goal in 0u64..4000,
+            count in 1u64..9,
+        ) {
+            let mut space = Space::new(1..4001);
+            let index = |block: u64| usize::try_from(block).unwrap();
+            let mut bitmap = vec![false; 4001];
+            for (start, length) in runs {
+                let end = (start + length).min(4001);
+                space.take(start..end);
+                (start..end).for_each(|block| bitmap[index(block)] = true);
+            }
+            let is_free = |block: u64| block >= 1 && !bitmap[index(block)];
+            let free = (1..4001).filter(|&block| is_free(block)).count() as u64;
+            prop_assert_eq!(space.free_in(1..4001), free);
+            let runs: Vec<_> = space.runs().collect();
+            prop_assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start));
+            let first = (goal.max(1)..4001).chain(1..4001).find(|&block| is_free(block));
+            prop_assert_eq!(space.first_free(goal), first);
+            let fits = |at: u64| at + count <= 4001 && (at..at + count).all(is_free);
+            let expected = (goal.max(1)..4001).find(|&at| fits(at));
+            prop_assert_eq!(space.place_for(count, goal, 4001), expected);
+        }
+    }
+
     #[test]
     fn clusters_are_taken_as_a_whole() {
-        let mut space = space(&[17..18]);
+        let mut space = space(&[17..18, 50..51]);
         space.use_clusters(4);
-        assert_eq!(space.runs().collect::<Vec<_>>(), [16..32]);
+        assert_eq!(space.runs().collect::<Vec<_>>(), [16..32, 48..64]);
         assert_eq!(space.first_free(20), Some(32));
     }
 }

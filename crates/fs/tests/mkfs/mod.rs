@@ -6,12 +6,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::format::{
-    BlockSizeWish, OldContent, Options, Plan, Profile, parse_size, parse_uuid,
+use fourscore::Arc;
+use fourscore::block::{
+    BlockDevice, DeviceOptions, Event, RamDevice, RecordingDevice, Survival, open_path,
 };
-use fourscore::ondisk::BlockSize;
-use fourscore_testkit::{oracle, scratch, tools};
+use fourscore::format::{
+    BlockSizeWish, Choice, OldContent, Options, Plan, Profile, find_signature, parse_size,
+    parse_uuid,
+};
+use fourscore::ondisk::{BlockSize, RawSuperblock, Superblock};
+use fourscore_testkit::{Access, KernelMount, oracle, scratch, tools};
 use rustix::fs::SeekFrom;
 
 pub(crate) const UUID: &str = "f0055c09-e4a0-4b1d-9c00-000000000080";
@@ -130,6 +134,124 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// What only some tests do.
+impl Case {
+    /// The kernel writes files, directories and attributes; e2fsck checks what comes out.
+    pub(crate) fn mount_and_fill(&self) -> Result<()> {
+        let folder = scratch::folder()?;
+        let image = folder.path().join("image");
+        self.make(&image)?;
+        let mount = KernelMount::new(&image, Access::ReadWrite, "")?;
+        for directory in 0..20 {
+            let directory = mount.path().join(format!("directory {directory}"));
+            std::fs::create_dir(&directory)?;
+            for file in 0..20 {
+                std::fs::write(directory.join(format!("file {file}")), vec![7; file * 700])?;
+            }
+        }
+        std::fs::write(mount.path().join("large"), vec![1; 3 << 20])?;
+        std::fs::remove_dir_all(mount.path().join("directory 7"))?;
+        std::fs::write(mount.path().join("lost+found/found"), "again")?;
+        mount.unmount()?;
+        let fsck = oracle::e2fsck(&image)?;
+        if !fsck.is_clean() {
+            bail!("e2fsck: {fsck:?}");
+        }
+        Ok(())
+    }
+
+    /// Over bytes that mean nothing, of which none may be taken for metadata.
+    pub(crate) fn over_noise(&self) -> Result<()> {
+        let folder = scratch::folder()?;
+        let image = folder.path().join("image");
+        std::fs::write(&image, vec![0xa5; usize::try_from(self.size_bytes())?])?;
+        let options = Options {
+            old_content: OldContent::Unknown,
+            discard: Some(Choice::No),
+            ..self.options()?
+        };
+        let plan = Plan::new(&options, &Profile::system()?, self.size_bytes())?;
+        plan.write(&open_path(&image, DeviceOptions::read_write())?)?;
+        let fsck = oracle::e2fsck(&image)?;
+        if !fsck.is_clean() {
+            bail!("e2fsck: {fsck:?}");
+        }
+        Ok(())
+    }
+
+    /// Over an older file system, with a crash after each event that loses what was not
+    /// durable, or keeps it: the old superblock is there with all that belongs to it, or none,
+    /// or the new one with all that belongs to it.
+    pub(crate) fn cut_everywhere(&self) -> Result<()> {
+        let len_bytes = self.size_bytes();
+        let old_uuid = [9; 16];
+        let old = Options {
+            uuid: Some(uuid::Uuid::from_bytes(old_uuid)),
+            old_content: OldContent::AllZero,
+            ..self.options()?
+        };
+        let base = Arc::new(RamDevice::new(len_bytes));
+        let profile = Profile::upstream();
+        Plan::new(&old, &profile, len_bytes)?.write(&base)?;
+        if find_signature(&base)?.is_none() {
+            bail!("the old file system is not recognised");
+        }
+        let new = Options {
+            old_content: OldContent::Unknown,
+            discard: Some(Choice::No),
+            ..self.options()?
+        };
+        let device = RecordingDevice::new(base.clone());
+        Plan::new(&new, &profile, len_bytes)?.write(&device)?;
+        let whole = content(&device.as_of(device.cuts())?)?;
+        let before = content(&*base)?;
+        let flushes = device
+            .events()
+            .iter()
+            .filter(|e| **e == Event::Flush)
+            .count();
+        if flushes < 3 {
+            bail!("{flushes} flushes cannot separate wiping, content and superblock");
+        }
+        let mut seen = [0; 3];
+        for cut in 0..=device.cuts() {
+            for fate in [Survival::Kept, Survival::Lost] {
+                let crashed = device.crashed(cut, |_, _| fate)?;
+                let bytes = content(&crashed)?;
+                let found = RawSuperblock::from_bytes(&bytes[1024..])?;
+                let expected = match Superblock::try_from(found) {
+                    Err(_) => {
+                        seen[1] += 1;
+                        continue;
+                    }
+                    Ok(_) if found.s_uuid == old_uuid => {
+                        seen[0] += 1;
+                        &before
+                    }
+                    Ok(_) => {
+                        seen[2] += 1;
+                        &whole
+                    }
+                };
+                if bytes != *expected {
+                    bail!("half a file system after {cut} events ({fate:?})");
+                }
+            }
+        }
+        if seen.contains(&0) {
+            bail!("old, none and new were seen {seen:?} times");
+        }
+        Ok(())
+    }
+}
+
+/// All bytes of a device.
+fn content(device: &impl BlockDevice) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(device.len_bytes())?];
+    device.read_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// Checks all cases and panics with those that failed.
