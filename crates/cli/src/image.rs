@@ -12,6 +12,10 @@ use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_sync::Arc;
 
+/// A command touches a tree once and goes: room for the metadata of some hundred thousand objects
+/// keeps it from making room instead.
+const CACHE_BYTES: usize = 512 << 20;
+
 use crate::facts::{Facts, Kind, Time};
 use crate::failure::{Failure, Result};
 
@@ -70,7 +74,7 @@ impl Image {
             let window = Window::from_offset(file, spec.offset_bytes, Access::ReadOnly);
             Arc::new(window.map_err(in_file)?)
         };
-        let fs = Fs::open(device, &OpenOptions::new()).map_err(|why| {
+        let fs = Fs::open(device, &OpenOptions::new().cache_bytes(CACHE_BYTES)).map_err(|why| {
             let failure = Failure::new(name.as_str(), &why);
             match why {
                 fourscore::Error::Refused(_) => failure.advise(OFFSET_ADVICE),

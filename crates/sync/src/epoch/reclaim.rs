@@ -14,7 +14,7 @@ pub(super) type Slot<T> = AtomicPtr<T>;
 /// `membarrier` and one write to each active thread, so it must not be small, and it must hold at
 /// least as many values as threads are active to be retired at all. It also bounds how much dead
 /// memory an idle thread sits on.
-const BATCH: usize = 64;
+const BATCH: usize = 256;
 
 static COLLECTOR: LazyLock<seize::Collector> =
     LazyLock::new(|| seize::Collector::new().batch_size(batch_size()));
