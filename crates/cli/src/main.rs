@@ -5,6 +5,11 @@
 
 use std::process::ExitCode;
 
+/// Many threads allocate small pieces that live long (cached metadata) or shortly (names); the
+/// C library's allocator asks the kernel for each page of a thread's heap and serialises them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     fourscore_cli::main(std::env::args_os())
 }

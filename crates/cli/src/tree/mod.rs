@@ -19,10 +19,14 @@
 //! so the helpers may stop for as long as more than [`AHEAD_BYTES`] wait for it, and the memory
 //! stays bounded however big the tree is.
 //!
-//! **Locking.** Each helper has a queue of its own (newest first, so it stays close to the
-//! receiver) and takes the oldest task of another when it is empty. A node's lock and a queue's
-//! lock are leaves, held for a few instructions. Shared lines are written once per task and not
-//! per object: `sleepers` when a helper runs dry, `ahead` for every 64 KiB of output.
+//! Tasks that the receiver is about to need are left to it: a helper that took the very next one
+//! would make it wait. When it has to wait all the same it runs another task meanwhile.
+//!
+//! **Locking.** Each thread has a queue of its own, newest task last. A thread takes its own newest
+//! task; of the receiver's queue a helper takes one [`LEAD_TASKS`] before the end, of another
+//! helper's the oldest. A node's lock comes before a queue's, both are held for a few instructions.
+//! Shared lines are written once per task and not per object: `sleepers` when a helper runs dry,
+//! `ahead` for every 64 KiB of output.
 
 pub(crate) mod listing;
 
@@ -35,6 +39,10 @@ use fourscore_sync::{Arc, CachePadded, Condvar, Mutex, thread};
 const AHEAD_BYTES: i64 = 64 << 20;
 /// How much output a helper collects before it adds it to the shared count.
 const PUBLISH_BYTES: i64 = 64 << 10;
+/// How many of its next tasks are left to the receiver.
+const LEAD_TASKS: usize = 4;
+/// The receiver's queue.
+const RECEIVER: usize = 0;
 /// What an output counts for besides its bytes.
 const OUTPUT_OVERHEAD_BYTES: i64 = 256;
 
@@ -119,7 +127,7 @@ pub(crate) fn walk<W: Walker, E>(
 ) -> Result<(), E> {
     let crew = Crew::new(walker, threads.saturating_sub(1));
     thread::scope(|scope| {
-        for nr in 0..crew.queues.len() {
+        for nr in 1..crew.queues.len() {
             let crew = &crew;
             scope.spawn(move || crew.help(nr));
         }
@@ -137,6 +145,7 @@ type Queue<W> = VecDeque<Arc<Node<W>>>;
 /// The threads of one walk.
 struct Crew<'w, W: Walker> {
     walker: &'w W,
+    /// The receiver's first, then one for each helper.
     queues: Vec<CachePadded<Mutex<Queue<W>>>>,
     /// Bytes that were made and not yet received; helpers add theirs late, so that it may be
     /// negative for a while.
@@ -179,7 +188,7 @@ impl<'w, W: Walker> Crew<'w, W> {
     fn new(walker: &'w W, helpers: usize) -> Self {
         Self {
             walker,
-            queues: (0..helpers).map(|_| CachePadded::default()).collect(),
+            queues: (0..=helpers).map(|_| CachePadded::default()).collect(),
             ahead: CachePadded::default(),
             sleepers: CachePadded::default(),
             sleep: Mutex::default(),
@@ -222,8 +231,16 @@ impl<'w, W: Walker> Crew<'w, W> {
         }
         let others = (1..self.queues.len()).map(|step| (nr + step) % self.queues.len());
         others
-            .filter_map(|other| self.queues.get(other))
-            .find_map(|queue| queue.lock().pop_front())
+            .filter_map(|other| Some((other, self.queues.get(other)?)))
+            .find_map(|(other, queue)| {
+                let mut queue = queue.lock();
+                if other == RECEIVER {
+                    let near = queue.len().saturating_sub(1 + LEAD_TASKS);
+                    queue.remove(near)
+                } else {
+                    queue.pop_front()
+                }
+            })
     }
 
     /// Sleeps until there is work again. The fence pairs with the one in [`Crew::offer`]: either
@@ -278,13 +295,15 @@ impl<'w, W: Walker> Crew<'w, W> {
         let Some(first) = children.next() else {
             return;
         };
-        {
+        let waiting = {
             let mut queue = queue.lock();
             queue.push_back(first);
             queue.extend(children);
-        }
+            queue.len()
+        };
         fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        // One task is for this thread itself.
+        if waiting > 1 && self.sleepers.load(Ordering::SeqCst) > 0 {
             self.wake_helpers();
         }
     }
@@ -333,16 +352,45 @@ impl<'w, W: Walker> Crew<'w, W> {
 
     /// The output of `node`: run here, or waited for.
     fn take(&self, node: &Node<W>, scratch: &mut W::Scratch) -> Output<W> {
-        // The receiver shares the first helper's queue. Its own output counts at once.
-        let weight = self.run(node, 0, scratch);
-        self.ahead.fetch_add(weight, Ordering::Relaxed);
-        let mut state = node.state.lock();
+        self.forget(node);
+        self.run_for_receiver(node, scratch);
         loop {
+            let mut state = node.state.lock();
             match std::mem::replace(&mut *state, State::Taken) {
                 State::Done(output) => return output,
                 running => *state = running,
             }
-            self.finished.wait(&mut state);
+            let queue = self.queues.get(RECEIVER);
+            let queue = queue.filter(|_| self.ahead.load(Ordering::Relaxed) <= AHEAD_BYTES);
+            match queue.and_then(|queue| queue.lock().pop_back()) {
+                Some(other) => {
+                    drop(state);
+                    self.run_for_receiver(&other, scratch);
+                }
+                None => self.finished.wait(&mut state),
+            }
+        }
+    }
+
+    /// Takes `node` out of the receiver's queue, where it is the last one unless a helper has
+    /// taken it.
+    fn forget(&self, node: &Node<W>) {
+        if let Some(queue) = self.queues.get(RECEIVER) {
+            let mut queue = queue.lock();
+            if queue
+                .back()
+                .is_some_and(|last| std::ptr::eq(&raw const **last, node))
+            {
+                queue.pop_back();
+            }
+        }
+    }
+
+    /// Runs a task on the receiving thread, whose output counts at once.
+    fn run_for_receiver(&self, node: &Node<W>, scratch: &mut W::Scratch) {
+        let weight = self.run(node, RECEIVER, scratch);
+        if weight > 0 {
+            self.ahead.fetch_add(weight, Ordering::Relaxed);
         }
     }
 
