@@ -122,7 +122,8 @@ mod tests {
             let (start, end) = (from.min(to), from.max(to));
             let part = &row[start as usize..end as usize];
             let find = |value: bool| {
-                part.iter().position(|&bit| bit == value).map_or(end, |i| start + u32::try_from(i).unwrap())
+                let at = part.iter().position(|&bit| bit == value);
+                at.map_or(end, |i| start + u32::try_from(i).unwrap())
             };
             prop_assert_eq!(next_clear(&words, start, end), find(false));
             prop_assert_eq!(next_set(&words, start, end), find(true));
@@ -130,7 +131,8 @@ mod tests {
             prop_assert_eq!(all_set(&words, start, end), part.iter().all(|&bit| bit));
             prop_assert_eq!(get(&words, start), row[start as usize]);
             let back = part.iter().rev().position(|&bit| bit).unwrap_or(part.len());
-            prop_assert_eq!(clear_run_start(&words, end, start), end - u32::try_from(back).unwrap());
+            let clear_from = end - u32::try_from(back).unwrap();
+            prop_assert_eq!(clear_run_start(&words, end, start), clear_from);
         }
     }
 }
