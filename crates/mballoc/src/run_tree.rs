@@ -34,28 +34,33 @@ struct Node {
 impl Node {
     /// What a leaf is for 256 bits.
     fn of_bits(bits: &[u64]) -> Self {
-        let end = len32(bits.len()) * 64;
-        if bits.iter().all(|&word| word == 0) {
-            return Self {
-                prefix: end,
-                suffix: end,
-                longest: end,
-            };
+        let mut node = Self::default();
+        let mut only_free = true;
+        // The free run that ends where the next word begins.
+        let mut carry = 0;
+        for &word in bits {
+            if word == 0 {
+                carry += 64;
+                continue;
+            }
+            let run = carry + word.trailing_zeros();
+            if only_free {
+                node.prefix = run;
+                only_free = false;
+            }
+            node.longest = node.longest.max(run);
+            carry = word.leading_zeros();
+            // Seldom can a run inside of the word be the longest.
+            if word.count_zeros() > node.longest.max(carry) {
+                node.longest = node.longest.max(longest_ones(!word));
+            }
         }
-        let prefix = words::next_set(bits, 0, end);
-        let suffix = end - words::clear_run_start(bits, end, 0);
-        let mut longest = prefix.max(suffix);
-        let (mut at, last) = (prefix, end - suffix);
-        while at < last {
-            let start = words::next_clear(bits, at, last);
-            at = words::next_set(bits, start, last);
-            longest = longest.max(at - start);
+        if only_free {
+            node.prefix = carry;
         }
-        Self {
-            prefix,
-            suffix,
-            longest,
-        }
+        node.longest = node.longest.max(carry);
+        node.suffix = carry;
+        node
     }
 
     /// What nodes of `width` clusters each make side by side.
@@ -76,6 +81,24 @@ impl Node {
         node.suffix = carry;
         node
     }
+}
+
+/// The most ones that stand side by side in a word, at most 63, by doubling and bisecting.
+fn longest_ones(word: u64) -> u32 {
+    // `starts[k]` has the bits at which a run of 2^k ones begins.
+    let mut starts = [word; 6];
+    for k in 1..6 {
+        starts[k] = starts[k - 1] & (starts[k - 1] >> (1 << (k - 1)));
+    }
+    let (mut len, mut at) = (0, u64::MAX);
+    for (k, start) in starts.into_iter().enumerate().rev() {
+        let longer = at & (start >> len);
+        if longer != 0 {
+            at = longer;
+            len += 1 << k;
+        }
+    }
+    len
 }
 
 /// The tree of one group.
