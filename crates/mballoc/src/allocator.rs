@@ -88,13 +88,13 @@ impl Allocator {
     /// The tunables; a change counts for every request that begins after it.
     #[must_use]
     pub fn tunables(&self) -> &Tunables {
-        &self.table.tunables
+        &self.table.shared.tunables
     }
 
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {
-        &self.table.stats
+        &self.table.shared.stats
     }
 
     pub(crate) fn table(&self) -> &GroupTable {
@@ -104,7 +104,7 @@ impl Allocator {
     /// Clusters that are free and not reserved, the pools included; exact while nobody allocates.
     #[must_use]
     pub fn free_clusters(&self) -> u64 {
-        self.table.tokens.total()
+        self.table.shared.tokens.total()
     }
 
     /// Reserves clusters, so that later requests for them cannot fail for lack of space.
@@ -113,7 +113,7 @@ impl Allocator {
     /// [`Error::NoSpace`], or [`Error::CommitFirst`] if freed clusters wait.
     pub fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<Reservation, Error> {
         let core = CoreNr::current();
-        let take = || self.table.tokens.take(core, clusters, privilege);
+        let take = || self.table.shared.tokens.take(core, clusters, privilege);
         take().or_else(|_| {
             let waiting = self.sweep();
             take().map_err(|short| match waiting {
@@ -132,7 +132,10 @@ impl Allocator {
 
     /// Returns what is left of a reservation.
     pub fn unreserve(&self, reservation: Reservation) {
-        self.table.tokens.give_back(CoreNr::current(), reservation);
+        self.table
+            .shared
+            .tokens
+            .give_back(CoreNr::current(), reservation);
     }
 
     /// Finds clusters for a request and claims them, at least `min_len` and at most `len`. They
@@ -164,12 +167,12 @@ impl Allocator {
             prefetch::finish(&self.table, &self.started, core, &mut tally);
         }
         match quick.filter(|_| len == request.len && tally.is_empty()) {
-            Some(quick) => self.table.stats.add_quick(core, quick),
+            Some(quick) => self.table.shared.stats.add_quick(core, quick),
             None => {
                 tally[Count::Reqs] += 1;
                 tally[Count::Success] += u64::from(len >= request.len);
                 quick.iter().for_each(|quick| tally[quick.count()] += 1);
-                self.table.stats.add(core, &tally);
+                self.table.shared.stats.add(core, &tally);
             }
         }
         result.map(Claim::new)
@@ -193,16 +196,16 @@ impl Allocator {
                     min_len: request.min_len,
                 });
             }
-            let free_before = self.table.tokens.total();
-            let discarded = self.discard_all(core, tally);
+            let free_before = self.table.shared.tokens.total();
+            let discarded = self.discard_all(tally);
             waiting = self.sweep();
-            if discarded == 0 && self.table.tokens.total() <= free_before {
+            if discarded == 0 && self.table.shared.tokens.total() <= free_before {
                 break;
             }
         }
         let constrained =
             request.min_len.0 > 1 || request.align.0 > 1 || request.reach == Reach::Bits32;
-        let (wanted, available) = (u64::from(request.len.0), self.table.tokens.total());
+        let (wanted, available) = (u64::from(request.len.0), self.table.shared.tokens.total());
         Err(match waiting {
             0 if constrained => Error::NotContiguous {
                 min_len: request.min_len,
@@ -226,7 +229,7 @@ impl Allocator {
         quick: &mut Option<Quick>,
     ) -> Result<Option<Run>, Error> {
         let limit = self.limit(request.reach);
-        let mut provider = provider(request, &self.table.tunables);
+        let mut provider = provider(request, &self.table.shared.tunables);
         let mut gap = 0..u32::MAX;
         if let Some(file) = file
             && request.align.0 == 1
@@ -297,7 +300,7 @@ impl Allocator {
         limit: u32,
         core: CoreNr,
     ) -> Plan {
-        let tunables = &self.table.tunables;
+        let tunables = &self.table.shared.tunables;
         let locality = provider == Provider::Locality && request.sizing == Sizing::Normalize;
         let len = match window {
             Some(window) => window.len,
@@ -379,7 +382,7 @@ impl Allocator {
             if let Some(front) = file.add(start, run, logical, used) {
                 tally[Count::Preallocated] += u64::from(run.len.0 - used);
                 let left = self.registry.register(core, file);
-                self.unclaim_all(&left, core, tally);
+                self.unclaim_all(&left, tally);
                 return front;
             }
         }
@@ -390,26 +393,26 @@ impl Allocator {
         } else {
             Some(rest)
         };
-        self.unclaim_all(unwanted.as_slice(), core, tally);
+        self.unclaim_all(unwanted.as_slice(), tally);
         front
     }
 
     /// Gives claimed runs that nobody has paid for back to their groups.
-    fn unclaim_all(&self, runs: &[Run], core: CoreNr, tally: &mut Tally) {
+    fn unclaim_all(&self, runs: &[Run], tally: &mut Tally) {
         for run in runs {
             tally[Count::Discarded] += u64::from(run.len.0);
             // A group with a claim in it cannot have been evicted.
-            if let Some(mut locked) = self.table.lock(run.group, core, Patience::Wait) {
+            if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
                 locked.unclaim(run);
             }
         }
     }
 
     /// Discards every preallocation of the file system; how many clusters that were.
-    fn discard_all(&self, core: CoreNr, tally: &mut Tally) -> u64 {
+    fn discard_all(&self, tally: &mut Tally) -> u64 {
         let mut runs = self.registry.drain();
         runs.extend(self.locality.drain());
-        self.unclaim_all(&runs, core, tally);
+        self.unclaim_all(&runs, tally);
         runs.iter().map(|run| u64::from(run.len.0)).sum()
     }
 
@@ -421,8 +424,8 @@ impl Allocator {
         }
         let core = CoreNr::current();
         let mut tally = Tally::default();
-        self.unclaim_all(&runs, core, &mut tally);
-        self.table.stats.add(core, &tally);
+        self.unclaim_all(&runs, &mut tally);
+        self.table.shared.stats.add(core, &tally);
     }
 
     /// Discards all preallocations, of inodes and of cores, as when space runs short or before an
@@ -430,8 +433,8 @@ impl Allocator {
     pub fn discard_preallocations(&self) -> u64 {
         let core = CoreNr::current();
         let mut tally = Tally::default();
-        let discarded = self.discard_all(core, &mut tally);
-        self.table.stats.add(core, &tally);
+        let discarded = self.discard_all(&mut tally);
+        self.table.shared.stats.add(core, &tally);
         discarded
     }
 
@@ -443,10 +446,7 @@ impl Allocator {
             return;
         }
         // A group with a claim in it cannot have been evicted.
-        if let Some(mut locked) = self
-            .table
-            .lock(run.group, CoreNr::current(), Patience::Wait)
-        {
+        if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
             locked.mark(&run, tid);
         }
     }
@@ -458,19 +458,16 @@ impl Allocator {
             return;
         }
         let core = CoreNr::current();
-        if let Some(mut locked) = self.table.lock(run.group, core, Patience::Wait) {
+        if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
             locked.unclaim(&run);
         }
-        self.table.tokens.add(core, u64::from(run.len.0));
+        self.table.shared.tokens.add(core, u64::from(run.len.0));
     }
 
     /// Notes that a fast-commit record refers to clusters that were marked in the running
     /// transaction: freed in the same transaction, they now have to wait for its commit.
     pub fn logged(&self, run: &Run) {
-        if let Some(mut locked) = self
-            .table
-            .lock(run.group, CoreNr::current(), Patience::Wait)
-        {
+        if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
             locked.logged(run);
         }
     }
@@ -500,12 +497,12 @@ impl Allocator {
             let begun = locked.begin_free(&run);
             begun.map_err(|_| Error::NotInUse { run })
         };
-        match self.table.lock(run.group, core, Patience::Wait) {
+        match self.table.lock(run.group, Patience::Wait) {
             Some(locked) => begin(locked)?,
             None => {
                 let mut tally = Tally::default();
-                begin(self.table.lock_loaded(run.group, core, &mut tally)?)?;
-                self.table.stats.add(core, &tally);
+                begin(self.table.lock_loaded(run.group, &mut tally)?)?;
+                self.table.shared.stats.add(core, &tally);
             }
         }
         Ok(Freeing::new(run))
@@ -517,10 +514,7 @@ impl Allocator {
     pub fn finish_free(&self, freeing: Freeing, tid: Tid, stamp: Stamp) {
         let run = freeing.end();
         // A group with a free under way cannot have been evicted.
-        if let Some(mut locked) = self
-            .table
-            .lock(run.group, CoreNr::current(), Patience::Wait)
-        {
+        if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
             locked.finish_free(&run, tid, stamp);
             if locked.has_pending() {
                 self.table.waiting.insert(run.group.0);
@@ -531,10 +525,7 @@ impl Allocator {
     /// Ends a free whose change was not applied.
     pub fn cancel_free(&self, freeing: Freeing) {
         let run = freeing.end();
-        if let Some(mut locked) = self
-            .table
-            .lock(run.group, CoreNr::current(), Patience::Wait)
-        {
+        if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
             locked.cancel_free(&run);
         }
     }
@@ -542,22 +533,21 @@ impl Allocator {
     /// Notes that the full commit of `tid` is durable. What waited for it is handed out when its
     /// group is next worked in, or by [`Allocator::sweep`].
     pub fn set_durable(&self, tid: Tid) {
-        self.table.clocks.set_durable(tid);
+        self.table.shared.clocks.set_durable(tid);
     }
 
     /// Notes that all reads and writes that were under way at `stamp` have ended.
     pub fn set_quiet(&self, stamp: Stamp) {
-        self.table.clocks.set_quiet(stamp);
+        self.table.shared.clocks.set_quiet(stamp);
     }
 
     /// Visits the groups in which clusters wait, and frees those that need not wait any longer;
     /// returns how many still wait. For the thread that commits, after each commit.
     pub fn sweep(&self) -> u64 {
-        let core = CoreNr::current();
         let mut waiting = 0;
         let mut next = self.table.waiting.next_at_or_after(0);
         while let Some(group) = next {
-            if let Some(locked) = self.table.lock(GroupNr(group), core, Patience::Wait) {
+            if let Some(locked) = self.table.lock(GroupNr(group), Patience::Wait) {
                 if locked.has_pending() {
                     waiting += locked.pending_total();
                 } else {
@@ -578,7 +568,7 @@ impl Allocator {
         let core = CoreNr::current();
         let mut tally = Tally::default();
         let result = self.table.load(group, Patience::Wait, &mut tally);
-        self.table.stats.add(core, &tally);
+        self.table.shared.stats.add(core, &tally);
         result
     }
 
@@ -590,7 +580,7 @@ impl Allocator {
     pub fn load_arrived(&self) -> Result<u32, Error> {
         let mut tally = Tally::default();
         let result = prefetch::finish_all(&self.table, &self.started, &mut tally);
-        self.table.stats.add(CoreNr::current(), &tally);
+        self.table.shared.stats.add(CoreNr::current(), &tally);
         result
     }
 

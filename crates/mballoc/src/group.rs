@@ -30,7 +30,7 @@ use std::time::Instant;
 
 use fourscore_ondisk::{GroupNr, GroupOffset, Tid};
 use fourscore_sync::atomic::{AtomicU32, Ordering};
-use fourscore_sync::{Mutex, MutexGuard};
+use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 
 use crate::buddy::Buddy;
 use crate::geometry::{ClusterCount, Run};
@@ -38,6 +38,7 @@ use crate::order_index::{Fitness, Listing, OrderIndex, Settle};
 use crate::pending::{Clocks, Pending, Stamp};
 use crate::stats::Stats;
 use crate::tokens::Tokens;
+use crate::tunables::{Tunable, Tunables};
 
 /// What the lock guards.
 #[derive(Debug)]
@@ -112,15 +113,14 @@ impl Group {
     }
 }
 
-/// What a locked group needs of the allocator around it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Context<'a> {
-    pub(crate) index: &'a OrderIndex,
-    pub(crate) clocks: &'a Clocks,
-    pub(crate) tokens: &'a Tokens,
-    pub(crate) stats: &'a Stats,
-    pub(crate) core: fourscore_sync::CoreNr,
-    pub(crate) measure_hold: bool,
+/// What locked groups need of the allocator around them.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) index: OrderIndex,
+    pub(crate) clocks: Clocks,
+    pub(crate) tokens: Tokens,
+    pub(crate) stats: Stats,
+    pub(crate) tunables: Tunables,
 }
 
 /// A loaded group whose lock this thread holds. Releasing it publishes what changed.
@@ -128,7 +128,7 @@ pub(crate) struct Context<'a> {
 pub(crate) struct LockedGroup<'a> {
     pub(crate) nr: GroupNr,
     group: &'a Group,
-    context: Context<'a>,
+    shared: &'a Shared,
     /// Some until the lock is released.
     guard: Option<MutexGuard<'a, Option<Box<Loaded>>>>,
     changed: bool,
@@ -148,7 +148,7 @@ impl<'a> LockedGroup<'a> {
     pub(crate) fn enter(
         nr: GroupNr,
         group: &'a Group,
-        context: Context<'a>,
+        shared: &'a Shared,
         mut guard: MutexGuard<'a, Option<Box<Loaded>>>,
     ) -> Option<Self> {
         let loaded = guard.as_mut()?;
@@ -156,13 +156,13 @@ impl<'a> LockedGroup<'a> {
             loaded.touched = true;
         }
         let waiting = !loaded.pending.is_empty();
-        let since = context.measure_hold.then(Instant::now);
+        let since = (shared.tunables.get(Tunable::MbHoldTimes) != 0).then(Instant::now);
         let settle = Settle::Lagging;
         let guard = Some(guard);
         let mut locked = Self {
             nr,
             group,
-            context,
+            shared,
             guard,
             changed: false,
             settle,
@@ -197,10 +197,10 @@ impl<'a> LockedGroup<'a> {
 
     /// Frees what has waited long enough; tokens are made of it once the lock is released.
     fn release_due(&mut self) {
-        let clocks = self.context.clocks;
+        let shared = self.shared;
         let Loaded { buddy, pending, .. } = self.loaded_mut();
         let mut released = 0;
-        pending.release(clocks, |start, end| {
+        pending.release(&shared.clocks, |start, end| {
             buddy.mark_free(start, end - start);
             released += u64::from(end - start);
         });
@@ -287,13 +287,20 @@ impl<'a> LockedGroup<'a> {
     /// not been reached.
     pub(crate) fn finish_free(&mut self, run: &Run, tid: Tid, stamp: Stamp) {
         self.end_freeing(run);
-        let clocks = self.context.clocks;
+        let shared = self.shared;
         let Loaded { buddy, pending, .. } = self.loaded_mut();
         let mut released = 0;
-        pending.free(run.start.0, run.end(), tid, stamp, clocks, |start, end| {
-            buddy.mark_free(start, end - start);
-            released += u64::from(end - start);
-        });
+        pending.free(
+            run.start.0,
+            run.end(),
+            tid,
+            stamp,
+            &shared.clocks,
+            |start, end| {
+                buddy.mark_free(start, end - start);
+                released += u64::from(end - start);
+            },
+        );
         self.changed |= released > 0;
         self.released += released;
     }
@@ -303,8 +310,10 @@ impl<'a> LockedGroup<'a> {
         if self.changed {
             let fitness = self.buddy().fitness();
             self.group.publish(&fitness);
-            let (nr, settle, index) = (self.nr, self.settle, self.context.index);
-            index.update(nr, &mut self.loaded_mut().listing, &fitness, settle);
+            let (nr, settle, shared) = (self.nr, self.settle, self.shared);
+            shared
+                .index
+                .update(nr, &mut self.loaded_mut().listing, &fitness, settle);
             self.changed = false;
         }
     }
@@ -320,7 +329,7 @@ impl<'a> LockedGroup<'a> {
                 "the hints are {hints:?}, the buddy says {fitness:?}"
             ));
         }
-        if !self.context.index.is_listed(&loaded.listing, &fitness) {
+        if !&self.shared.index.is_listed(&loaded.listing, &fitness) {
             return Err(format!("listed below what it has: {:?}", loaded.listing));
         }
         Ok(())
@@ -335,15 +344,16 @@ impl<'a> LockedGroup<'a> {
 
 impl Drop for LockedGroup<'_> {
     fn drop(&mut self) {
-        let context = self.context;
         self.publish();
         self.guard = None;
         // Returning tokens may take the lock of the pools, which does not belong under this one.
-        context.tokens.add(context.core, self.released);
+        if self.released > 0 {
+            self.shared.tokens.add(CoreNr::current(), self.released);
+        }
         if let Some(since) = self.since {
-            context
+            self.shared
                 .stats
-                .note_hold(context.core, since.elapsed().as_nanos());
+                .note_hold(CoreNr::current(), since.elapsed().as_nanos());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Model-checked tests: what many threads do to one structure, in many orders of their steps
-//! (`cargo test -p fourscore-mballoc --features shuttle`).
+//! **Purpose.** Model-checked tests: what many threads do to one structure, in many orders of
+//! their steps (`cargo test -p fourscore-mballoc --features shuttle`).
 
 use std::collections::BTreeSet;
 

@@ -263,7 +263,8 @@ mod tests {
             let (at, parent) = (at % groups, GroupNr(parent % groups));
             counts.0[at as usize].free_inodes = 1;
             for kinship in [Kinship::TopLevel(hash), Kinship::Below] {
-                prop_assert_eq!(placement.for_directory(&counts, parent, kinship), Some(GroupNr(at)));
+                let group = placement.for_directory(&counts, parent, kinship);
+                prop_assert_eq!(group, Some(GroupNr(at)));
             }
             let mut files = placement.for_file(parent, CoreNr::current());
             prop_assert!(files.any(|group| group == GroupNr(at)));

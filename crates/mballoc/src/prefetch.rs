@@ -92,13 +92,13 @@ pub(crate) fn read_ahead(
 ) -> (GroupNr, u32) {
     let groups = table.geometry.groups();
     let flex = table.geometry.flex_groups();
-    let mut most = table.tunables.get(Tunable::MbPrefetch);
+    let mut most = table.shared.tunables.get(Tunable::MbPrefetch);
     if flex > 1 {
         most = most.min(flex - from.0 % flex);
     }
     let most = most.min(groups - from.0);
     let end = GroupNr((from.0 + most) % groups);
-    let locked = table.tunables.get(Tunable::MbPrefetchLocked) != 0;
+    let locked = table.shared.tunables.get(Tunable::MbPrefetchLocked) != 0;
     if !locked && (table.absent() == 0 || (flex > 1 && table.flex_absent(from) == 0)) {
         return (end, 0);
     }

@@ -161,7 +161,7 @@ impl<'a> Search<'a> {
         visit: &Visit,
         scan: &mut Scan,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
-        let linear = self.table.tunables.get(Tunable::MbMaxLinearGroups);
+        let linear = self.table.shared.tunables.get(Tunable::MbMaxLinearGroups);
         let mut first = Visit {
             by_sets: false,
             ..*visit
@@ -169,7 +169,7 @@ impl<'a> Search<'a> {
         if let ControlFlow::Break(end) = self.over_groups(&mut first, scan, linear)? {
             return Ok(ControlFlow::Break(end));
         }
-        let index = &self.table.index;
+        let index = &self.table.shared.index;
         let (family, from) = match visit.criterion {
             Criterion::Power2Aligned => (&index.by_order, floor_log2(visit.len)),
             _ => (&index.by_average, index.average_bin(visit.len)),
@@ -190,8 +190,12 @@ impl<'a> Search<'a> {
         scan: &mut Scan,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let order = floor_log2(self.want.len);
-        let trim = self.table.tunables.get(Tunable::MbBestAvailMaxTrimOrder);
-        let stripe = self.table.tunables.get(Tunable::Stripe);
+        let trim = self
+            .table
+            .shared
+            .tunables
+            .get(Tunable::MbBestAvailMaxTrimOrder);
+        let stripe = self.table.shared.tunables.get(Tunable::Stripe);
         let floor = |len: u32| floor_log2(len) + u32::from(!len.is_power_of_two());
         let mut least = order
             .saturating_sub(trim)
@@ -221,7 +225,7 @@ impl<'a> Search<'a> {
         visit: &Visit,
         scan: &mut Scan,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
-        let index = &self.table.index;
+        let index = &self.table.shared.index;
         let bin = index.average_bin(visit.len);
         let limit = self.want.limit.min(self.table.geometry.groups());
         for group in index
@@ -237,7 +241,8 @@ impl<'a> Search<'a> {
 
     fn read_ahead_at(&mut self, group: GroupNr, visit: &mut Visit) {
         let fast = visit.criterion < Criterion::GoalLenSlow;
-        let limited = fast && visit.prefetched >= self.table.tunables.get(Tunable::MbPrefetchLimit);
+        let limited =
+            fast && visit.prefetched >= self.table.shared.tunables.get(Tunable::MbPrefetchLimit);
         if group != visit.prefetch_at || limited {
             return;
         }
@@ -264,14 +269,14 @@ impl<'a> Search<'a> {
         if !self.is_good(visit, group, &self.table.hints(group)) {
             // A set that named it wrongly does so once.
             if visit.by_sets
-                && let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip)
+                && let Some(mut locked) = self.table.lock(group, Patience::Skip)
             {
                 locked.settle(Settle::Stale);
             }
             return Ok(ControlFlow::Continue(()));
         }
         self.tally[Count::GroupsScanned] += 1;
-        let stripe = self.table.tunables.get(Tunable::Stripe);
+        let stripe = self.table.shared.tunables.get(Tunable::Stripe);
         let in_stripes = stripe > 1 && visit.len.is_multiple_of(stripe);
         match visit.criterion {
             Criterion::Power2Aligned => Ok(self.simple_scan(group, visit)),
@@ -336,7 +341,7 @@ impl<'a> Search<'a> {
     }
 
     fn simple_scan(&mut self, group: GroupNr, visit: &Visit) -> ControlFlow<Option<Run>> {
-        let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip) else {
+        let Some(mut locked) = self.table.lock(group, Patience::Skip) else {
             self.tally[Count::BusyGroups] += 1;
             return ControlFlow::Continue(());
         };
@@ -355,7 +360,7 @@ impl<'a> Search<'a> {
         visit: &Visit,
         stripe: u32,
     ) -> ControlFlow<Option<Run>> {
-        let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip) else {
+        let Some(mut locked) = self.table.lock(group, Patience::Skip) else {
             self.tally[Count::BusyGroups] += 1;
             return ControlFlow::Continue(());
         };
@@ -383,10 +388,7 @@ impl<'a> Search<'a> {
         let mut open = None;
         let mut base = 0;
         while base < clusters {
-            let Some(locked) = self
-                .table
-                .lock(group, self.core, Self::patience(visit.criterion))
-            else {
+            let Some(locked) = self.table.lock(group, Self::patience(visit.criterion)) else {
                 self.tally[Count::BusyGroups] += 1;
                 return ControlFlow::Continue(());
             };
@@ -455,7 +457,7 @@ impl<'a> Search<'a> {
         visit: &Visit,
         scan: &mut Scan,
     ) -> ControlFlow<Option<Run>> {
-        if scan.found > self.table.tunables.get(Tunable::MbMaxToScan) && !scan.first_fit {
+        if scan.found > self.table.shared.tunables.get(Tunable::MbMaxToScan) && !scan.first_fit {
             return ControlFlow::Break(None);
         }
         let Some(best) = scan
@@ -464,7 +466,7 @@ impl<'a> Search<'a> {
         else {
             return ControlFlow::Continue(());
         };
-        if !group_done && scan.found <= self.table.tunables.get(Tunable::MbMinToScan) {
+        if !group_done && scan.found <= self.table.shared.tunables.get(Tunable::MbMinToScan) {
             return ControlFlow::Continue(());
         }
         match self.claim_again(&best, visit.len) {
@@ -479,7 +481,7 @@ impl<'a> Search<'a> {
     /// Claims an extent seen before, as far as it is still free and up to `most` clusters, if that
     /// is of use.
     fn claim_again(&mut self, extent: &Run, most: u32) -> Option<Run> {
-        let mut locked = self.table.lock(extent.group, self.core, Patience::Wait)?;
+        let mut locked = self.table.lock(extent.group, Patience::Wait)?;
         let skip = self.misalignment(extent.group, extent.start.0, self.want.align);
         let room = extent.len.0.checked_sub(skip)?;
         let start = extent.start.0 + skip;

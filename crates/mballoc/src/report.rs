@@ -97,7 +97,7 @@ impl Allocator {
     pub fn group_report(&self, group: GroupNr) -> Result<GroupReport, Error> {
         let core = CoreNr::current();
         let mut tally = Tally::default();
-        let locked = self.table().lock_loaded(group, core, &mut tally)?;
+        let locked = self.table().lock_loaded(group, &mut tally)?;
         let (buddy, fitness) = (locked.buddy(), locked.buddy().fitness());
         let report = GroupReport {
             group,
@@ -124,7 +124,7 @@ impl Allocator {
         let clusters = self.geometry().clusters_in(group);
         let bits = self
             .table()
-            .lock_loaded(group, core, &mut tally)?
+            .lock_loaded(group, &mut tally)?
             .buddy()
             .bits()
             .to_vec();
@@ -143,7 +143,7 @@ impl Allocator {
     /// The groups in each set; exact while nobody allocates.
     #[must_use]
     pub fn structs_summary(&self) -> StructsSummary {
-        let index = &self.table().index;
+        let index = &self.table().shared.index;
         let counts = |bins: &Bins| {
             (0..bins.bins())
                 .map(|bin| bins.count(bin))

@@ -357,8 +357,9 @@ mod tests {
         ) {
             let logical = logical.min(u32::MAX - 200_000);
             let mut request = ask(logical, len, size);
-            request.left = (left < logical).then_some(Neighbour { logical: LogicalCluster(logical - left - 1), block: PhysBlock(0) });
-            request.right = Some(Neighbour { logical: LogicalCluster(logical + len + right), block: PhysBlock(0) });
+            let at = |logical| Neighbour { logical: LogicalCluster(logical), block: PhysBlock(0) };
+            request.left = (left < logical).then(|| at(logical - left - 1));
+            request.right = Some(at(logical + len + right));
             let window = normalize(&request, &geometry(log, per_group), 0..u32::MAX);
             prop_assert!(window.start <= logical && logical < window.start + window.len);
             prop_assert!(window.len <= per_group);

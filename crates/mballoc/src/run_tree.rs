@@ -18,8 +18,11 @@ use crate::words;
 
 /// Clusters of a leaf.
 const LEAF: u32 = 256;
-/// Nodes below an inner node.
+/// Nodes below an inner node; levels are filled up to whole families with nodes of no free
+/// cluster, so that each family is an array.
 const FAN_OUT: u32 = 8;
+
+type Family = [Node; FAN_OUT as usize];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Node {
@@ -29,38 +32,39 @@ struct Node {
 }
 
 impl Node {
-    fn used() -> Self {
-        Self::default()
-    }
-
     /// What a leaf is for 256 bits.
     fn of_bits(bits: &[u64]) -> Self {
-        let end = len32(bits.len()) * 64;
-        if bits.iter().all(|&word| word == 0) {
-            return Self {
-                prefix: end,
-                suffix: end,
-                longest: end,
-            };
+        let mut node = Self::default();
+        let mut only_free = true;
+        // The free run that ends where the next word begins.
+        let mut carry = 0;
+        for &word in bits {
+            if word == 0 {
+                carry += 64;
+                continue;
+            }
+            let run = carry + word.trailing_zeros();
+            if only_free {
+                node.prefix = run;
+                only_free = false;
+            }
+            node.longest = node.longest.max(run);
+            carry = word.leading_zeros();
+            // Seldom can a run inside of the word be the longest.
+            if word.count_zeros() > node.longest.max(carry) {
+                node.longest = node.longest.max(longest_ones(!word));
+            }
         }
-        let prefix = words::next_set(bits, 0, end);
-        let suffix = end - words::clear_run_start(bits, end, 0);
-        let mut longest = prefix.max(suffix);
-        let (mut at, last) = (prefix, end - suffix);
-        while at < last {
-            let start = words::next_clear(bits, at, last);
-            at = words::next_set(bits, start, last);
-            longest = longest.max(at - start);
+        if only_free {
+            node.prefix = carry;
         }
-        Self {
-            prefix,
-            suffix,
-            longest,
-        }
+        node.longest = node.longest.max(carry);
+        node.suffix = carry;
+        node
     }
 
     /// What nodes of `width` clusters each make side by side.
-    fn of_children(children: &[Self], width: u32) -> Self {
+    fn of_children(children: &Family, width: u32) -> Self {
         let mut node = Self::default();
         let mut only_free = true;
         // The free run that ends where the next child begins.
@@ -79,11 +83,30 @@ impl Node {
     }
 }
 
+/// The most ones that stand side by side in a word, at most 63, by doubling and bisecting.
+fn longest_ones(word: u64) -> u32 {
+    // `starts[k]` has the bits at which a run of 2^k ones begins.
+    let mut starts = [word; 6];
+    for k in 1..6 {
+        starts[k] = starts[k - 1] & (starts[k - 1] >> (1 << (k - 1)));
+    }
+    let (mut len, mut at) = (0, u64::MAX);
+    for (k, start) in starts.into_iter().enumerate().rev() {
+        let longer = at & (start >> len);
+        if longer != 0 {
+            at = longer;
+            len += 1 << k;
+        }
+    }
+    len
+}
+
 /// The tree of one group.
 #[derive(Debug)]
 pub struct RunTree {
-    /// `levels[0]` are the leaves; the last level is one node.
-    levels: Vec<Box<[Node]>>,
+    /// `levels[0]` are the families of leaves; the last level is one family, whose first node is
+    /// the root.
+    levels: Vec<Box<[Family]>>,
 }
 
 /// The clusters that a node of a level covers.
@@ -102,35 +125,26 @@ impl RunTree {
     /// The tree of a bitmap of [`RunTree::words_for`] words; bits past the group's end are set.
     #[must_use]
     pub fn new(bits: &[u64]) -> Self {
-        let leaves: Box<[Node]> = bits
-            .chunks((LEAF / 64) as usize)
-            .map(Node::of_bits)
-            .collect();
-        let mut levels = vec![leaves];
-        while levels[levels.len() - 1].len() > 1 {
-            let below = levels[levels.len() - 1].len();
-            levels.push(vec![Node::used(); below.div_ceil(FAN_OUT as usize)].into());
+        let mut nodes = bits.len().div_ceil((LEAF / 64) as usize);
+        let mut levels = Vec::new();
+        while nodes > 1 || levels.is_empty() {
+            let families = nodes.div_ceil(FAN_OUT as usize);
+            levels.push(vec![Family::default(); families].into_boxed_slice());
+            nodes = families;
         }
+        levels.push(vec![Family::default(); 1].into_boxed_slice());
         let mut tree = Self { levels };
-        for level in 1..tree.levels.len() {
-            for i in 0..len32(tree.levels[level].len()) {
-                tree.combine(level, i);
-            }
-        }
+        tree.changed(bits, 0, len32(bits.len()) * 64);
         tree
     }
 
-    /// Makes an inner node anew; whether it is another one than before.
-    fn combine(&mut self, level: usize, i: u32) -> bool {
-        let first = (i * FAN_OUT) as usize;
-        let below = &self.levels[level - 1];
-        let children = &below[first..below.len().min(first + FAN_OUT as usize)];
-        let mut node = Node::of_children(children, span(level - 1));
-        // A last node with fewer children ends in clusters that are used.
-        if children.len() < FAN_OUT as usize {
-            node.suffix = 0;
-        }
-        let place = &mut self.levels[level][i as usize];
+    fn node(&self, level: usize, i: u32) -> Node {
+        self.levels[level][(i / FAN_OUT) as usize][(i % FAN_OUT) as usize]
+    }
+
+    /// Replaces a node; whether by another one.
+    fn replace(&mut self, level: usize, i: u32, node: Node) -> bool {
+        let place = &mut self.levels[level][(i / FAN_OUT) as usize][(i % FAN_OUT) as usize];
         std::mem::replace(place, node) != node
     }
 
@@ -140,14 +154,16 @@ impl RunTree {
         let (mut first, mut last) = (start / LEAF, (end - 1) / LEAF);
         for leaf in first..=last {
             let at = leaf as usize * leaf_words;
-            self.levels[0][leaf as usize] = Node::of_bits(&bits[at..at + leaf_words]);
+            self.replace(0, leaf, Node::of_bits(&bits[at..at + leaf_words]));
         }
         for level in 1..self.levels.len() {
             first /= FAN_OUT;
             last /= FAN_OUT;
+            let width = span(level - 1);
             let mut differs = false;
             for i in first..=last {
-                differs |= self.combine(level, i);
+                let node = Node::of_children(&self.levels[level - 1][i as usize], width);
+                differs |= self.replace(level, i, node);
             }
             if !differs {
                 break;
@@ -158,7 +174,7 @@ impl RunTree {
     /// Clusters of the largest free extent.
     #[must_use]
     pub fn largest(&self) -> u32 {
-        self.levels[self.levels.len() - 1][0].longest
+        self.node(self.levels.len() - 1, 0).longest
     }
 
     /// The first offset from `from` on at which `len` clusters are free; `bits` are those that
@@ -192,7 +208,7 @@ impl Search<'_> {
         if start + width <= self.from {
             return None;
         }
-        let node = self.tree.levels[level][i as usize];
+        let node = self.tree.node(level, i);
         if start >= self.from {
             if self.carry + node.prefix >= self.len {
                 return Some(start - self.carry);
@@ -212,9 +228,8 @@ impl Search<'_> {
         if level == 0 {
             return self.enter_leaf(start);
         }
-        let children = len32(self.tree.levels[level - 1].len());
         let first = i * FAN_OUT;
-        (first..(first + FAN_OUT).min(children)).find_map(|child| self.enter(level - 1, child))
+        (first..first + FAN_OUT).find_map(|child| self.enter(level - 1, child))
     }
 
     fn enter_leaf(&mut self, start: u32) -> Option<u32> {
@@ -272,14 +287,16 @@ mod tests {
             for (start, len, used) in steps {
                 let start = start % clusters;
                 let end = (start + len).min(clusters);
-                if used { words::set(&mut bits, start, end) } else { words::clear(&mut bits, start, end) }
+                let change = if used { words::set } else { words::clear };
+                change(&mut bits, start, end);
                 tree.changed(&bits, start, end);
                 prop_assert_eq!(tree.largest(), naive_largest(&bits));
             }
             prop_assert_eq!(&tree.levels, &RunTree::new(&bits).levels);
             for (from, len) in asks {
                 let from = from % clusters;
-                prop_assert_eq!(tree.first_fit(&bits, from, len), naive_first_fit(&bits, from, len));
+                let expected = naive_first_fit(&bits, from, len);
+                prop_assert_eq!(tree.first_fit(&bits, from, len), expected);
             }
         }
     }

@@ -3,9 +3,10 @@
 //! **Not here.** Preallocations and tokens, which come before and after ([`crate::Allocator`]);
 //! the criteria of ext4 as they are, for comparison ([`crate::reference`]).
 //!
-//! **Model.** First the goal, then the stream goal, then the goal's group, then the ladder. Each criterion is a question
-//! to one family of bins, and the answers are groups in the order in which they are to be looked
-//! at; a group that fits is locked, asked again, and the run is claimed under the same lock.
+//! **Model.** First the goal, then the stream goal, then the goal's group, then the ladder. Each
+//! criterion is a question to one family of bins, and the answers are groups in the order in which
+//! they are to be looked at; a group that fits is locked, asked again, and the run is claimed under
+//! the same lock.
 //!
 //! | criterion | question | takes |
 //! |---|---|---|
@@ -132,8 +133,8 @@ impl<'a> Search<'a> {
         if self.table.absent() > 0 {
             self.read_ahead();
         }
-        let optimize = self.table.tunables.get(Tunable::MbOptimizeScan) != 0;
-        let indexes = self.table.tunables.get(Tunable::MbIndexes) != 0;
+        let optimize = self.table.shared.tunables.get(Tunable::MbOptimizeScan) != 0;
+        let indexes = self.table.shared.tunables.get(Tunable::MbIndexes) != 0;
         let mut found = match (optimize, indexes) {
             (true, true) => self.indexed()?,
             (sets, _) => self.by_reference(sets)?,
@@ -141,7 +142,7 @@ impl<'a> Search<'a> {
         if found.is_none() {
             found = self.exact_pass()?;
         }
-        self.table.stats.note_looks(self.core, self.looks);
+        self.table.shared.stats.note_looks(self.core, self.looks);
         if let (Some(run), Some(slot)) = (found, self.want.stream) {
             self.streams.set(slot, run.group, run.end());
         }
@@ -172,7 +173,7 @@ impl<'a> Search<'a> {
             GroupState::Loaded if self.table.hints(group).free == 0 => return Ok(None),
             _ => {}
         }
-        let mut locked = self.table.lock_loaded(group, self.core, self.tally)?;
+        let mut locked = self.table.lock_loaded(group, self.tally)?;
         let enough = if self.want.goal_only {
             self.want.min_len
         } else {
@@ -193,7 +194,7 @@ impl<'a> Search<'a> {
         if group.0 >= limit || !Need::Extent(len).met_by(&self.table.hints(group)) {
             return None;
         }
-        let Some(mut locked) = self.table.lock(group, self.core, Patience::Skip) else {
+        let Some(mut locked) = self.table.lock(group, Patience::Skip) else {
             self.tally[Count::BusyGroups] += 1;
             return None;
         };
@@ -284,7 +285,7 @@ impl<'a> Search<'a> {
     pub(crate) fn power_of_two(&self) -> Option<u32> {
         let len = self.want.len;
         let order = floor_log2(len);
-        let worth = order + 1 >= self.table.tunables.get(Tunable::MbOrder2Req) && order > 0;
+        let worth = order + 1 >= self.table.shared.tunables.get(Tunable::MbOrder2Req) && order > 0;
         let geometry = &self.table.geometry;
         // A buddy is aligned to its group; the caller's alignment is to the file system.
         let aligned = self.want.align == 1;
@@ -292,7 +293,7 @@ impl<'a> Search<'a> {
     }
 
     fn power2_aligned(&mut self, order: u32) -> Result<Option<Run>, Error> {
-        let family = &self.table.index.by_order;
+        let family = &self.table.shared.index.by_order;
         self.walk(
             Criterion::Power2Aligned,
             family,
@@ -304,7 +305,7 @@ impl<'a> Search<'a> {
 
     fn goal_len_fast(&mut self, len: u32) -> Result<Option<Run>, Error> {
         let (criterion, need) = (Criterion::GoalLenFast, Need::Extent(len));
-        let index = &self.table.index;
+        let index = &self.table.shared.index;
         let found = self.walk(
             criterion,
             &index.by_largest,
@@ -326,7 +327,7 @@ impl<'a> Search<'a> {
 
     fn goal_len_slow(&mut self, len: u32) -> Result<Option<Run>, Error> {
         let (criterion, need) = (Criterion::GoalLenSlow, Need::Extent(len));
-        let index = &self.table.index;
+        let index = &self.table.shared.index;
         let maybe = largest_bin(len)..sure_bin(len);
         let found = self.walk(criterion, &index.by_largest, maybe, Direction::Upward, need)?;
         if found.is_some() || self.table.absent() == 0 {
@@ -343,13 +344,17 @@ impl<'a> Search<'a> {
     }
 
     fn best_avail_len(&mut self, len: u32) -> Result<Option<Run>, Error> {
-        let trim = self.table.tunables.get(Tunable::MbBestAvailMaxTrimOrder);
-        let stripe = self.table.tunables.get(Tunable::Stripe);
+        let trim = self
+            .table
+            .shared
+            .tunables
+            .get(Tunable::MbBestAvailMaxTrimOrder);
+        let stripe = self.table.shared.tunables.get(Tunable::Stripe);
         let least = (len >> trim.min(31))
             .max(self.want.asked.min(len))
             .max(stripe.min(len))
             .max(self.want.min_len);
-        let family = &self.table.index.by_largest;
+        let family = &self.table.shared.index.by_largest;
         let need = Need::Longest(least, len);
         self.walk(
             Criterion::BestAvailLen,
@@ -363,7 +368,7 @@ impl<'a> Search<'a> {
     fn any_free(&mut self, len: u32) -> Result<Option<Run>, Error> {
         let least = self.want.min_len;
         let (criterion, need, all) = (Criterion::AnyFree, Need::Longest(least, len), 0..u32::MAX);
-        let index = &self.table.index;
+        let index = &self.table.shared.index;
         let loaded = largest_bin(least)..u32::MAX;
         let mut found = self.walk(
             criterion,
@@ -438,7 +443,7 @@ impl<'a> Search<'a> {
             Patience::Skip
         };
         let fits = need.met_by(&self.table.hints(group));
-        let Some(mut locked) = self.table.lock(group, self.core, patience) else {
+        let Some(mut locked) = self.table.lock(group, patience) else {
             self.tally[Count::BusyGroups] += 1;
             return None;
         };
@@ -544,7 +549,7 @@ impl<'a> Search<'a> {
             if self.table.state(group) == GroupState::Unusable {
                 continue;
             }
-            match self.table.lock_loaded(group, self.core, self.tally) {
+            match self.table.lock_loaded(group, self.tally) {
                 Ok(mut locked) => {
                     let found = need
                         .met_by(&locked.buddy().fitness())

@@ -126,44 +126,53 @@ fn slot(criterion: Criterion, count: CriterionCount) -> usize {
 
 /// Figures, added up or of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tally([u64; WORDS]);
+pub struct Tally {
+    words: [u64; WORDS],
+    /// Whether any word was asked for in order to be changed.
+    touched: bool,
+}
 
 impl Default for Tally {
     fn default() -> Self {
-        Self([0; WORDS])
+        Self {
+            words: [0; WORDS],
+            touched: false,
+        }
     }
 }
 
 impl Index<Count> for Tally {
     type Output = u64;
     fn index(&self, count: Count) -> &u64 {
-        &self.0[count as usize]
+        &self.words[count as usize]
     }
 }
 
 impl IndexMut<Count> for Tally {
     fn index_mut(&mut self, count: Count) -> &mut u64 {
-        &mut self.0[count as usize]
+        self.touched = true;
+        &mut self.words[count as usize]
     }
 }
 
 impl Index<(Criterion, CriterionCount)> for Tally {
     type Output = u64;
     fn index(&self, (criterion, count): (Criterion, CriterionCount)) -> &u64 {
-        &self.0[slot(criterion, count)]
+        &self.words[slot(criterion, count)]
     }
 }
 
 impl IndexMut<(Criterion, CriterionCount)> for Tally {
     fn index_mut(&mut self, (criterion, count): (Criterion, CriterionCount)) -> &mut u64 {
-        &mut self.0[slot(criterion, count)]
+        self.touched = true;
+        &mut self.words[slot(criterion, count)]
     }
 }
 
 impl Tally {
     /// Whether nothing was counted.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.iter().fold(0, |all, word| all | word) == 0
+        !self.touched
     }
 
     /// Groups looked at in all criteria.
@@ -189,7 +198,7 @@ impl Tally {
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut difference = self.clone();
-        for (word, before) in difference.0.iter_mut().zip(before.0) {
+        for (word, before) in difference.words.iter_mut().zip(before.words) {
             *word = word.wrapping_sub(before);
         }
         difference
@@ -286,7 +295,7 @@ impl Stats {
     /// Adds what a request counted.
     pub(crate) fn add(&self, core: CoreNr, tally: &Tally) {
         let block = self.cores.of(core);
-        for (word, &value) in block.words.iter().zip(&tally.0) {
+        for (word, &value) in block.words.iter().zip(&tally.words) {
             if value != 0 {
                 word.fetch_add(value, Ordering::Relaxed);
             }
@@ -316,7 +325,7 @@ impl Stats {
     pub fn sum(&self) -> Tally {
         let mut sum = Tally::default();
         for block in self.cores.iter() {
-            for (sum, word) in sum.0.iter_mut().zip(&block.words) {
+            for (sum, word) in sum.words.iter_mut().zip(&block.words) {
                 *sum += word.load(Ordering::Relaxed);
             }
             for (quick, word) in Quick::ALL.into_iter().zip(&block.quick) {

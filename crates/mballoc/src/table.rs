@@ -24,20 +24,20 @@ use std::time::Instant;
 
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex};
+use fourscore_sync::{CachePadded, Condvar, Mutex};
 
 use crate::bitset::BitSet;
 use crate::buddy::Buddy;
 use crate::error::{Error, GroupProblem};
 use crate::geometry::Geometry;
-use crate::group::{Context, Group, Loaded, LockedGroup};
+use crate::group::{Group, Loaded, LockedGroup, Shared};
 use crate::num::floor_log2;
 use crate::order_index::{OrderIndex, Settle};
 use crate::pending::Clocks;
 use crate::source::{BitmapState, Descriptor, GroupSource};
 use crate::stats::{Count, Stats, Tally};
 use crate::tokens::Tokens;
-use crate::tunables::{Tunable, Tunables};
+use crate::tunables::Tunables;
 
 /// The state of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +89,7 @@ struct WaitSlot {
 pub(crate) struct GroupTable {
     pub(crate) geometry: Geometry,
     pub(crate) source: Box<dyn GroupSource>,
-    pub(crate) index: OrderIndex,
-    pub(crate) clocks: Clocks,
-    pub(crate) tokens: Tokens,
-    pub(crate) stats: Stats,
-    pub(crate) tunables: Tunables,
+    pub(crate) shared: Shared,
     /// Groups in which something may wait; bits are cleared by the sweep only.
     pub(crate) waiting: BitSet,
     states: Box<[AtomicU8]>,
@@ -148,11 +144,13 @@ impl GroupTable {
             .collect();
         Self {
             source,
-            index,
-            clocks: parts.clocks,
-            tokens: Tokens::new(free, parts.pools.0, parts.pools.1),
-            stats: Stats::default(),
-            tunables: Tunables::new(geometry),
+            shared: Shared {
+                index,
+                clocks: parts.clocks,
+                tokens: Tokens::new(free, parts.pools.0, parts.pools.1),
+                stats: Stats::default(),
+                tunables: Tunables::new(geometry),
+            },
             waiting: BitSet::new(groups),
             states: (0..groups).map(|_| AtomicU8::new(0)).collect(),
             groups: (0..groups)
@@ -201,26 +199,13 @@ impl GroupTable {
     }
 
     /// Locks a loaded group; `None` if it is not loaded or, with [`Patience::Skip`], busy.
-    pub(crate) fn lock(
-        &self,
-        nr: GroupNr,
-        core: CoreNr,
-        patience: Patience,
-    ) -> Option<LockedGroup<'_>> {
+    pub(crate) fn lock(&self, nr: GroupNr, patience: Patience) -> Option<LockedGroup<'_>> {
         let group = &*self.groups[nr.0 as usize];
         let guard = match patience {
             Patience::Skip => group.lock.try_lock()?,
             Patience::Wait => group.lock.lock(),
         };
-        let context = Context {
-            index: &self.index,
-            clocks: &self.clocks,
-            tokens: &self.tokens,
-            stats: &self.stats,
-            core,
-            measure_hold: self.tunables.get(Tunable::MbHoldTimes) != 0,
-        };
-        LockedGroup::enter(nr, group, context, guard)
+        LockedGroup::enter(nr, group, &self.shared, guard)
     }
 
     /// Locks a group, bringing it in if it is not loaded.
@@ -230,12 +215,11 @@ impl GroupTable {
     pub(crate) fn lock_loaded(
         &self,
         nr: GroupNr,
-        core: CoreNr,
         tally: &mut Tally,
     ) -> Result<LockedGroup<'_>, Error> {
         loop {
             // An eviction may come between loading and locking; then load again.
-            if let Some(locked) = self.lock(nr, core, Patience::Wait) {
+            if let Some(locked) = self.lock(nr, Patience::Wait) {
                 return Ok(locked);
             }
             self.load(nr, Patience::Wait, tally)?;
@@ -309,11 +293,11 @@ impl GroupTable {
         tally[Count::BuddiesTimeUsed] +=
             u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let (found, expected) = (buddy.free_clusters(), descriptor.free.0);
-        unlist_absent(&self.index, nr, &descriptor);
+        unlist_absent(&self.shared.index, nr, &descriptor);
         if found != expected {
             // The tokens were made from the descriptor.
             let counted = expected.min(self.geometry.clusters_in(nr));
-            self.tokens.retire(u64::from(counted));
+            self.shared.tokens.retire(u64::from(counted));
             let problem = GroupProblem::FreeCount { found, expected };
             return Err(Error::Group { group: nr, problem });
         }
@@ -322,7 +306,8 @@ impl GroupTable {
         let mut loaded = Box::new(Loaded::new(buddy));
         let fitness = loaded.buddy.fitness();
         group.publish(&fitness);
-        self.index
+        self.shared
+            .index
             .update(nr, &mut loaded.listing, &fitness, Settle::AtOnce);
         *guard = Some(loaded);
         Ok(())
@@ -376,9 +361,9 @@ impl GroupTable {
         if !unused || !loaded.is_idle() || loaded.buddy.free_clusters() != descriptor.free.0 {
             return false;
         }
-        self.index.forget(nr, &mut loaded.listing);
+        self.shared.index.forget(nr, &mut loaded.listing);
         *guard = None;
-        list_absent(&self.index, nr, &descriptor);
+        list_absent(&self.shared.index, nr, &descriptor);
         self.count_absent(nr, |n| n + 1);
         let absent = |word: u8| Some(word & !STATE_BITS & !READ_STARTED);
         // The closure never declines. Last, because from here on others may load the group.
@@ -391,8 +376,7 @@ impl GroupTable {
     /// Recomputes what is known of every loaded group.
     pub(crate) fn check(&self) -> Result<(), String> {
         for nr in (0..self.geometry.groups()).map(GroupNr) {
-            let core = CoreNr::current();
-            let Some(mut locked) = self.lock(nr, core, Patience::Wait) else {
+            let Some(mut locked) = self.lock(nr, Patience::Wait) else {
                 continue;
             };
             // What was released on entry is published on the way out.

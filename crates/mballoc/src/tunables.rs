@@ -39,7 +39,8 @@ pub enum TunableError {
 }
 
 macro_rules! tunables {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, $least:expr, $most:expr, $default:expr;)*) => {
+    ($($(#[$doc:meta])*
+        $variant:ident = $name:literal, $least:expr, $most:expr, $default:expr;)*) => {
         /// A tunable of the allocator.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Tunable {
@@ -60,7 +61,8 @@ macro_rules! tunables {
             #[must_use]
             pub fn bounds(self, geometry: &Geometry) -> (u32, u32) {
                 match self { $(Self::$variant => {
-                    let (least, most): (fn(&Geometry) -> u32, fn(&Geometry) -> u32) = ($least, $most);
+                    let least: fn(&Geometry) -> u32 = $least;
+                    let most: fn(&Geometry) -> u32 = $most;
                     (least(geometry), most(geometry))
                 })* }
             }

@@ -17,8 +17,21 @@ fn pieces(start: u32, end: u32) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
+/// The word and mask of bits `start` to `end - 1`, if one word has them all: the usual case, and
+/// worth a branch.
+fn one_word(start: u32, end: u32) -> Option<(usize, u64)> {
+    let len = end.wrapping_sub(start);
+    let shift = start % 64;
+    (len.wrapping_sub(1) < 64 - shift)
+        .then(|| ((start / 64) as usize, (u64::MAX >> (64 - len)) << shift))
+}
+
 /// Sets bits `start` to `end - 1`.
 pub(crate) fn set(words: &mut [u64], start: u32, end: u32) {
+    if let Some((word, mask)) = one_word(start, end) {
+        words[word] |= mask;
+        return;
+    }
     for (word, mask) in pieces(start, end) {
         words[word] |= mask;
     }
@@ -26,6 +39,10 @@ pub(crate) fn set(words: &mut [u64], start: u32, end: u32) {
 
 /// Clears bits `start` to `end - 1`.
 pub(crate) fn clear(words: &mut [u64], start: u32, end: u32) {
+    if let Some((word, mask)) = one_word(start, end) {
+        words[word] &= !mask;
+        return;
+    }
     for (word, mask) in pieces(start, end) {
         words[word] &= !mask;
     }
@@ -48,11 +65,17 @@ pub(crate) fn get(words: &[u64], i: u32) -> bool {
 
 /// Whether all bits from `start` to `end - 1` are clear.
 pub(crate) fn all_clear(words: &[u64], start: u32, end: u32) -> bool {
+    if let Some((word, mask)) = one_word(start, end) {
+        return words[word] & mask == 0;
+    }
     pieces(start, end).all(|(word, mask)| words[word] & mask == 0)
 }
 
 /// Whether all bits from `start` to `end - 1` are set.
 pub(crate) fn all_set(words: &[u64], start: u32, end: u32) -> bool {
+    if let Some((word, mask)) = one_word(start, end) {
+        return words[word] & mask == mask;
+    }
     pieces(start, end).all(|(word, mask)| words[word] & mask == mask)
 }
 
@@ -85,21 +108,6 @@ fn next(from: u32, end: u32, word_at: impl Fn(usize) -> u64) -> u32 {
     }
 }
 
-/// The clear bit that lies furthest down from `end - 1` with only clear bits between, and not
-/// below `floor`; `end` if bit `end - 1` is set.
-pub(crate) fn clear_run_start(words: &[u64], end: u32, floor: u32) -> u32 {
-    let mut at = end;
-    while at > floor {
-        let word = (at - 1) / 64;
-        let bits = words[word as usize] & mask(0, at - word * 64);
-        if bits != 0 {
-            return (word * 64 + 64 - bits.leading_zeros()).max(floor);
-        }
-        at = word * 64;
-    }
-    floor
-}
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
@@ -122,15 +130,14 @@ mod tests {
             let (start, end) = (from.min(to), from.max(to));
             let part = &row[start as usize..end as usize];
             let find = |value: bool| {
-                part.iter().position(|&bit| bit == value).map_or(end, |i| start + u32::try_from(i).unwrap())
+                let at = part.iter().position(|&bit| bit == value);
+                at.map_or(end, |i| start + u32::try_from(i).unwrap())
             };
             prop_assert_eq!(next_clear(&words, start, end), find(false));
             prop_assert_eq!(next_set(&words, start, end), find(true));
             prop_assert_eq!(all_clear(&words, start, end), part.iter().all(|&bit| !bit));
             prop_assert_eq!(all_set(&words, start, end), part.iter().all(|&bit| bit));
             prop_assert_eq!(get(&words, start), row[start as usize]);
-            let back = part.iter().rev().position(|&bit| bit).unwrap_or(part.len());
-            prop_assert_eq!(clear_run_start(&words, end, start), end - u32::try_from(back).unwrap());
         }
     }
 }

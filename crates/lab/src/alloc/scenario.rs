@@ -85,8 +85,8 @@ const fn full(name: &'static str, bytes: u64) -> Scenario {
 
 impl Scenario {
     /// The file systems of the figures: S1's (842 GB 31 % full, 802 GB 68 %, 15 TiB 6 %, 133 GB at
-    /// 25, 50 and 75 %) and S5's (aged to free extents of 4 MiB at 75 %, 4 and 64 KiB blocks), and two
-    /// that are nearly full, one of them of eight million groups.
+    /// 25, 50 and 75 %) and S5's (aged to free extents of 4 MiB at 75 %, 4 and 64 KiB blocks), and
+    /// two that are nearly full, one of them of eight million groups.
     pub const ALL: &[Self] = &[
         packed("842g", 842 * GIB, 310),
         packed("802g", 802 * GIB, 680),

@@ -560,11 +560,10 @@ fn stress(threads: u32, steps: u32, modes: (u32, u32), seed: u64) {
                 thread::yield_now();
             }
         });
-        let held: Vec<_> = workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap())
-            .collect();
+        let held: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        // Also when a worker has failed: the commits must end.
         done.store(true, Ordering::Release);
+        let held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
         let used: u64 = held
             .iter()
             .flat_map(BTreeMap::values)

@@ -52,7 +52,8 @@ proptest! {
                     prop_assert!(buddy.is_free(at, 1 << order));
                     prop_assert_eq!(at % (1 << order), 0);
                 } else {
-                    prop_assert!(chunk_counts(&row, orders)[order as usize..].iter().all(|&n| n == 0));
+                    let counts = chunk_counts(&row, orders);
+                    prop_assert!(counts[order as usize..].iter().all(|&n| n == 0));
                 }
             }
         }
