@@ -110,7 +110,8 @@ where
     pub fn new(config: &Config<V>) -> Self {
         let entries = config.budget_bytes / config.expected_weight_bytes.max(1);
         // Twice as many as entries, since a bucket that is not empty costs a copy to insert into.
-        let bucket_bits = bits_for(entries.saturating_mul(2)).clamp(MIN_BUCKET_BITS, MAX_BUCKET_BITS);
+        let bucket_bits =
+            bits_for(entries.saturating_mul(2)).clamp(MIN_BUCKET_BITS, MAX_BUCKET_BITS);
         let shard_bits = bits_for(CoreNr::count().saturating_mul(4))
             .min(bucket_bits.saturating_sub(MIN_BUCKETS_PER_SHARD_BITS))
             .min(MAX_SHARD_BITS);

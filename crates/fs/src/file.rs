@@ -203,9 +203,9 @@ impl Fs {
         Ok(extents)
     }
 
-    /// The first byte at or behind `offset` that is data, or hole, inside the file's size. Unwritten
-    /// blocks count as holes, as they do for the kernel while nothing is cached. `None` if there
-    /// is no such byte, or `offset` is not in the file: `ENXIO`.
+    /// The first byte at or behind `offset` that is data, or hole, inside the file's size.
+    /// Unwritten blocks count as holes, as they do for the kernel while nothing is cached. `None`
+    /// if there is no such byte, or `offset` is not in the file: `ENXIO`.
     ///
     /// # Errors
     /// `InvalidArgument` for anything but a regular file.

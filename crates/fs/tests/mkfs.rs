@@ -8,7 +8,7 @@ use fourscore_testkit::{require, tools::Need};
 #[path = "mkfs/mod.rs"]
 mod mkfs;
 
-use mkfs::{Case, case, check_all};
+use mkfs::{Case, assert_all_equal_mke2fs, case};
 
 const SIZES: &[Case] = &[
     case("1M", "-t ext2"),
@@ -155,19 +155,19 @@ const FEATURES: &[Case] = &[
 #[test]
 fn sizes_from_a_megabyte_on_equal_mke2fs() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    check_all(SIZES);
+    assert_all_equal_mke2fs(SIZES);
 }
 
 #[test]
 fn geometries_equal_mke2fs() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    check_all(OPTIONS);
+    assert_all_equal_mke2fs(OPTIONS);
 }
 
 #[test]
 fn features_equal_mke2fs() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    check_all(FEATURES);
+    assert_all_equal_mke2fs(FEATURES);
 }
 
 /// Takes minutes, most of them in e2fsck.
@@ -175,7 +175,7 @@ fn features_equal_mke2fs() {
 #[ignore = "takes minutes"]
 fn the_largest_equal_mke2fs() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    check_all(LARGEST);
+    assert_all_equal_mke2fs(LARGEST);
 }
 
 #[test]

@@ -56,14 +56,7 @@ pub(super) fn resolve(
     let mut options = options.clone();
     check_alone(&options)?;
     let types = type_list(&options, profile, len_bytes)?;
-    for name in &types {
-        if let Some(text) = profile.of_type(name, "options") {
-            // What the user said stays.
-            let mut below = Options::default();
-            below.add_extended(text)?;
-            take_extended(&mut options, &below);
-        }
-    }
+    take_type_options(&mut options, profile, &types)?;
     let revision = options.revision.unwrap_or(1);
     let (mut features, asked) = features(&options, profile, &types, revision)?;
     let block_size = block_size(&options, profile, &types)?;
@@ -90,16 +83,7 @@ pub(super) fn resolve(
         cluster_log,
         blocks,
     )?;
-    if u128::from(inodes) * u128::from(inode_size) >= u128::from(blocks) << block_size.bits() {
-        return Err(FormatError::option(
-            "-I, -i, -N",
-            format!(
-                "{inodes} inodes of {inode_size} bytes do not fit {blocks} blocks of {} bytes; \
-                 take a higher ratio (-i) or fewer inodes (-N)",
-                block_size.bytes()
-            ),
-        ));
-    }
+    check_inodes_fit(inodes, inode_size, blocks, block_size)?;
     let desc_size_bytes = desc_size(&options, features, block_size)?;
     let reserved_gdt_blocks = resize_limit(
         &options,
@@ -109,35 +93,21 @@ pub(super) fn resolve(
         desc_size_bytes,
         revision,
     )?;
+    let chosen = |asked: Option<crate::format::Choice>, name: &str, usual: bool| match asked {
+        Some(choice) => choice.is_yes(),
+        None => profile.choice(&types, name).unwrap_or(usual),
+    };
     Ok(Parameters {
         mount_opts: mount_opts(profile, &types, revision)?,
         reserved_blocks: reserved_blocks(&options, profile, &types, blocks)?,
         backup_superblocks: backup_superblocks(&options, profile, &types),
-        packed: match options.packed_meta_blocks {
-            Some(choice) => choice.is_yes(),
-            None => profile
-                .choice(&types, "packed_meta_blocks")
-                .unwrap_or(false),
-        },
-        lazy_itables: match options.lazy_itable_init {
-            Some(choice) => choice.is_yes(),
-            None => profile.choice(&types, "lazy_itable_init").unwrap_or(true),
-        },
-        lazy_journal: match options.lazy_journal_init {
-            Some(choice) => choice.is_yes(),
-            None => profile.choice(&types, "lazy_journal_init").unwrap_or(false),
-        },
-        discard: match options.discard {
-            Some(choice) => choice.is_yes(),
-            None => profile.choice(&types, "discard").unwrap_or(true),
-        },
+        packed: chosen(options.packed_meta_blocks, "packed_meta_blocks", false),
+        lazy_itables: chosen(options.lazy_itable_init, "lazy_itable_init", true),
+        lazy_journal: chosen(options.lazy_journal_init, "lazy_journal_init", false),
+        discard: chosen(options.discard, "discard", true),
         journal: options.journal.unwrap_or_default(),
         errors: error_policy(&options, profile, &types)?,
-        hash_version: match profile.string(&types, "hash_alg") {
-            Some("legacy") => 0,
-            Some("tea") => 2,
-            _ => 1,
-        },
+        hash_version: hash_version(profile.string(&types, "hash_alg")),
         periodic_check: profile
             .choice(&types, "enable_periodic_fsck")
             .unwrap_or(false),
@@ -155,6 +125,52 @@ pub(super) fn resolve(
         reserved_gdt_blocks,
         revision,
     })
+}
+
+/// Adds what the usage types say of extended options, where the user said nothing.
+fn take_type_options(
+    options: &mut Options,
+    profile: &Profile,
+    types: &[String],
+) -> FormatResult<()> {
+    for name in types {
+        if let Some(text) = profile.of_type(name, "options") {
+            // What the user said stays.
+            let mut below = Options::default();
+            below.add_extended(text)?;
+            take_extended(options, &below);
+        }
+    }
+    Ok(())
+}
+
+/// The number of a hash function, by the name the profile gives it.
+fn hash_version(name: Option<&str>) -> u8 {
+    match name {
+        Some("legacy") => 0,
+        Some("tea") => 2,
+        _ => 1,
+    }
+}
+
+/// Refuses tables of inodes that leave no block for anything else.
+fn check_inodes_fit(
+    inodes: u32,
+    inode_size: u32,
+    blocks: u64,
+    block_size: BlockSize,
+) -> FormatResult<()> {
+    if u128::from(inodes) * u128::from(inode_size) >= u128::from(blocks) << block_size.bits() {
+        return Err(FormatError::option(
+            "-I, -i, -N",
+            format!(
+                "{inodes} inodes of {inode_size} bytes do not fit {blocks} blocks of {} bytes; \
+                 take a higher ratio (-i) or fewer inodes (-N)",
+                block_size.bytes()
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// What can be wrong with an option whatever the others are.

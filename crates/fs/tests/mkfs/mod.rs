@@ -255,7 +255,7 @@ fn content(device: &impl BlockDevice) -> Result<Vec<u8>> {
 }
 
 /// Checks all cases and panics with those that failed.
-pub(crate) fn check_all(cases: &[Case]) {
+pub(crate) fn assert_all_equal_mke2fs(cases: &[Case]) {
     let mut failures = String::new();
     for case in cases {
         if let Err(error) = case.check() {
