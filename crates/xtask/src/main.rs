@@ -10,7 +10,7 @@
 //! | [`tidy`] | the rules of style that a program can check |
 //! | [`suites`] | the test suites, alone and all in a row |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
-//! | [`bench`] | measurements with other people's programs beside them |
+//! | [`mod@bench`] | measurements with other people's programs beside them |
 //! | [`demo`] | the tour |
 //! | [`generate`] | man pages and shell completions |
 #![forbid(unsafe_code)]
