@@ -36,7 +36,7 @@
 //! | `group` | group descriptors, bitmaps, inode tables |
 //! | `statfs` | how full the file system is |
 //! | `metadata` | metadata blocks, checked for what they are used as |
-//! | [`format`] | making file systems |
+//! | [`mod@format`] | making file systems |
 //! | `error` | [`Error`] and its errno |
 //!
 //! # Invariants

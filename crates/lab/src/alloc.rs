@@ -7,7 +7,7 @@
 //! | [`ram`] | its bitmaps, made from a seed |
 //! | [`target`] | files as sets of extents, and commits |
 //! | [`workloads`] | pairs, fallocate3, small files, mixed appends (fallocate2 is everybody's) |
-//! | [`bench`] | one run: set up, drive, report |
+//! | [`mod@bench`] | one run: set up, drive, report |
 
 pub mod bench;
 pub mod ram;

@@ -38,7 +38,11 @@ pub(crate) fn add_to(steps: &mut Steps, workspace: &Workspace) {
                     "--no-deps",
                     "--document-private-items",
                 ])
-                .env("RUSTDOCFLAGS", "-D warnings"),
+                // Module tables name private modules too; private items are part of the build.
+                .env(
+                    "RUSTDOCFLAGS",
+                    "-D warnings -A rustdoc::private-intra-doc-links",
+                ),
         )
     });
 }
