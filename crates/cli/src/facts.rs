@@ -102,6 +102,8 @@ pub(crate) struct Facts {
     pub(crate) ctime: Time,
     /// Birth, where the file system keeps it.
     pub(crate) btime: Option<Time>,
+    /// Whether asking for extended attributes can find any.
+    pub(crate) may_have_attributes: bool,
 }
 
 /// The ten characters in front of a line of `ls -l`.

@@ -145,6 +145,7 @@ impl From<&Stat> for Facts {
             mtime: stat.mtime.into(),
             ctime: stat.ctime.into(),
             btime: stat.crtime.map(Time::from),
+            may_have_attributes: true,
         }
     }
 }

@@ -11,6 +11,7 @@ use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, Inode, InodeFlags};
 use fourscore_ondisk::time::Timestamp;
+use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
@@ -188,6 +189,15 @@ pub struct Stat {
     pub version: u64,
 }
 
+/// What a scan learns of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// What is known of it.
+    pub stat: Stat,
+    /// Whether it may have extended attributes.
+    pub has_xattrs: bool,
+}
+
 impl Fs {
     /// What is known of `inode`.
     ///
@@ -195,17 +205,43 @@ impl Fs {
     /// `NotFound` if no such inode is in use.
     pub fn stat(&self, inode: InodeNr) -> Result<Stat> {
         let guard = epoch::pin();
-        let cached = self.inode(inode, &guard)?;
+        self.stat_of(self.inode(inode, &guard)?, &guard)
+    }
+
+    /// As [`Fs::stat`], for whoever asks for many inodes once, such as a walk of the whole tree:
+    /// the inode does not enter the cache, which costs more than decoding it. Also tells whether
+    /// it is worth asking for extended attributes.
+    ///
+    /// # Errors
+    /// As [`Fs::stat`].
+    pub fn scan(&self, inode: InodeNr) -> Result<Scanned> {
+        let guard = epoch::pin();
+        let loaded;
+        let inode = match self.inodes.get(&inode, &guard) {
+            Some(cached) => cached,
+            None => {
+                loaded = CachedInode::new(self.load_inode(inode)?, self)?;
+                &loaded
+            }
+        };
+        let area = inode.on_disk().xattr_area().unwrap_or_default();
+        let has_xattrs = inode.on_disk().file_acl().is_some()
+            || Xattrs::in_inode(area).entries().next().is_some();
+        let stat = self.stat_of(inode, &guard)?;
+        Ok(Scanned { stat, has_xattrs })
+    }
+
+    fn stat_of(&self, cached: &CachedInode, guard: &Guard) -> Result<Stat> {
         let on_disk = cached.on_disk();
         Ok(Stat {
-            inode,
+            inode: cached.nr(),
             file_type: cached.file_type(),
             mode: on_disk.mode(),
             uid: on_disk.uid(),
             gid: on_disk.gid(),
             project_id: on_disk.project_id(),
             links: on_disk.links_count(),
-            size_bytes: self.shown_size(cached, &guard)?,
+            size_bytes: self.shown_size(cached, guard)?,
             sectors: on_disk.sectors(),
             atime: on_disk.atime(),
             mtime: on_disk.mtime(),

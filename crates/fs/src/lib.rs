@@ -82,7 +82,7 @@ pub use crate::dir::{DirEntry, OwnedDirEntry};
 pub use crate::error::{Error, Result};
 pub use crate::file::Seek;
 pub use crate::group::Bitmap;
-pub use crate::inode::Stat;
+pub use crate::inode::{Scanned, Stat};
 pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::path::Follow;
 pub use crate::statfs::StatFs;

@@ -119,6 +119,7 @@ fn facts_of(found: &Statx) -> Facts {
         mtime: time(found.stx_mtime),
         ctime: time(found.stx_ctime),
         btime: has_birth.then(|| time(found.stx_btime)),
+        may_have_attributes: true,
     }
 }
 

@@ -129,7 +129,12 @@ impl Source for ImageTree<'_> {
     }
 
     fn facts(&self, open: &InodeNr, entry: Entry<'_>, _: &mut Vec<u8>) -> Result<Facts> {
-        self.image.facts(inode_of(*open, entry)?).map_err(why)
+        // An inode is asked once and not again, but for directories and links.
+        let scanned = self.image.fs.scan(inode_of(*open, entry)?).map_err(why)?;
+        Ok(Facts {
+            may_have_attributes: scanned.has_xattrs,
+            ..Facts::from(&scanned.stat)
+        })
     }
 
     fn target(

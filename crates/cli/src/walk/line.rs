@@ -177,6 +177,7 @@ mod tests {
             mtime: time(-2),
             ctime: time(3),
             btime: None,
+            may_have_attributes: true,
         }
     }
 

@@ -337,8 +337,10 @@ impl<S: Source> LineWalker<'_, S> {
                 .target(open, entry, facts, &mut buffers.target)?;
         }
         buffers.attributes.clear();
-        self.source
-            .attributes(open, entry, &mut buffers.source, &mut buffers.attributes)?;
+        if facts.may_have_attributes {
+            self.source
+                .attributes(open, entry, &mut buffers.source, &mut buffers.attributes)?;
+        }
         buffers.attributes.sort();
         line::push_fields(
             out,

@@ -21,6 +21,7 @@ fn facts(kind: Kind) -> Facts {
         },
         ctime: Time::default(),
         btime: None,
+        may_have_attributes: true,
     }
 }
 
