@@ -10,11 +10,13 @@
 //!          blocks -> scan                  hash goes on there)
 //! ```
 //!
-//! **Invariants.** Work is bounded by the size of the file system: a directory with more blocks
-//! than the file system, or with a hole, is `Corrupt`; a search visits each leaf at most once.
+//! **Invariants.** Work is bounded by the content of the file system: a directory with more blocks
+//! than the file system, with a hole, or with the same block twice is `Corrupt`; a search visits
+//! each leaf at most once.
 //!
 //! **Locking.** None.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use fourscore_block::Structure;
@@ -55,6 +57,26 @@ pub struct OwnedDirEntry {
     pub name: Vec<u8>,
     /// The type of the inode, where the directory tells it.
     pub file_type: Option<FileType>,
+}
+
+/// The blocks of a directory that were listed, as runs: first -> one past the last. Without them
+/// the same block, mapped again and again, would make a list as long as the file system is large,
+/// and a sparse image may claim to be very large.
+#[derive(Default)]
+struct OwnBlocks(BTreeMap<u64, u64>);
+
+impl OwnBlocks {
+    /// Adds a run; `false` if one of its blocks is there already.
+    fn add(&mut self, first: PhysBlock, blocks: u32) -> bool {
+        let end = first.0.saturating_add(blocks.into());
+        let before = self.0.range_mut(..end).next_back();
+        match before {
+            Some((_, last)) if *last > first.0 => return false,
+            Some((_, last)) if *last == first.0 => *last = end,
+            _ => drop(self.0.insert(first.0, end)),
+        }
+        true
+    }
 }
 
 /// What a block of a directory is.
@@ -286,6 +308,7 @@ impl Fs {
         }
         let end = self.size_in_blocks(dir)?;
         let mut at = LogicalBlock(0);
+        let mut own = OwnBlocks::default();
         while at < end {
             let run = self.map(dir, at, guard)?;
             let Target::Written(first) = run.target else {
@@ -293,6 +316,10 @@ impl Fs {
                 return Err(Corrupt::from(hole).in_inode(dir.nr()).into());
             };
             let last = run.end().min(end);
+            if !own.add(first, last.0 - at.0) {
+                let twice = RelationError::DirectoryBlockTwice { found: at };
+                return Err(Corrupt::from(twice).in_inode(dir.nr()).into());
+            }
             while at < last {
                 let offset = u64::from(at.0 - run.logical.0);
                 if offset % u64::from(READAHEAD_BLOCKS) == 0 && last.0 - at.0 > 1 {

@@ -128,15 +128,16 @@ impl Fs {
             });
         };
         let inside_block = at % block_bytes;
-        let mut mapping = self.map(inode, LogicalBlock(first), guard)?;
-        let target = mapping.target;
+        let mapping = self.map(inode, LogicalBlock(first), guard)?;
+        let (target, mut end) = (mapping.target, mapping.end());
         let mut blocks = u64::from(mapping.blocks);
-        while blocks * block_bytes - inside_block < limit && mapping.end() < LOGICAL_END {
-            mapping = self.map(inode, mapping.end(), guard)?;
-            if !continues(target, blocks, mapping.target) {
+        while blocks * block_bytes - inside_block < limit && end < LOGICAL_END {
+            let next = self.map(inode, end, guard)?;
+            if !continues(target, blocks, next.target) {
                 break;
             }
-            blocks += u64::from(mapping.blocks);
+            blocks += u64::from(next.blocks);
+            end = next.end();
         }
         let reached = (blocks * block_bytes - inside_block).min(limit);
         Ok(match target {
@@ -145,7 +146,7 @@ impl Fs {
                 device_offset: Some(block_size.offset(physical).saturating_add(inside_block)),
             },
             // The last hole has no end: a file may be larger than what its blocks can number.
-            _ if mapping.end() == LOGICAL_END => ByteRun {
+            _ if end == LOGICAL_END => ByteRun {
                 len_bytes: limit,
                 device_offset: None,
             },
@@ -179,10 +180,7 @@ impl Fs {
                 continue;
             };
             found += u64::from(extent.blocks);
-            if found > limit {
-                let error = RelationError::TooManyBlocks { found, limit };
-                return Err(Corrupt::from(error).in_inode(inode.nr()).into());
-            }
+            self.check_mapped(inode, found, limit)?;
             if visit(extent).is_break() {
                 break;
             }
@@ -219,24 +217,44 @@ impl Fs {
         if offset >= size_bytes {
             return Ok(None);
         }
-        let mut at = offset;
-        if inode.layout() != Layout::Inline {
-            while at < size_bytes {
-                let run = self.byte_run(inode, at, size_bytes - at, &guard)?;
-                let found = if run.device_offset.is_some() {
-                    Seek::Data
-                } else {
-                    Seek::Hole
-                };
-                if found == what {
-                    return Ok(Some(at));
-                }
-                at += run.len_bytes;
+        if inode.layout() == Layout::Inline {
+            let end = (what == Seek::Hole).then_some(size_bytes);
+            return Ok(end.or(Some(offset)));
+        }
+        let bits = self.geometry().block_size().bits();
+        let limit = self.geometry().blocks().0;
+        let (mut at, mut data) = (offset, 0_u64);
+        while at < size_bytes {
+            let block = LogicalBlock(u32::try_from(at >> bits).unwrap_or(u32::MAX));
+            if block >= LOGICAL_END {
+                // Behind the last block a file can have there is nothing but hole.
+                return Ok((what == Seek::Hole).then_some(at));
             }
-        } else if what == Seek::Data {
-            return Ok(Some(offset));
+            let mapping = self.map(inode, block, &guard)?;
+            let found = match mapping.target {
+                Target::Written(_) => Seek::Data,
+                Target::Hole | Target::Unwritten(_) => Seek::Hole,
+            };
+            if found == what {
+                return Ok(Some(at));
+            }
+            if found == Seek::Data {
+                data += u64::from(mapping.blocks);
+                self.check_mapped(inode, data, limit)?;
+            }
+            at = u64::from(mapping.end().0) << bits;
         }
         Ok((what == Seek::Hole).then_some(size_bytes))
+    }
+
+    /// An error if a file has mapped more blocks than there are: its map leads to some of them
+    /// more than once, perhaps without end.
+    fn check_mapped(&self, inode: &CachedInode, found: u64, limit: u64) -> Result<()> {
+        if found <= limit {
+            return Ok(());
+        }
+        let error = RelationError::TooManyBlocks { found, limit };
+        Err(Corrupt::from(error).in_inode(inode.nr()).into())
     }
 }
 

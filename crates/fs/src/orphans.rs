@@ -5,8 +5,9 @@
 //! writes the file system next finishes what was begun. A reader needs nothing of this: what is
 //! to be deleted has no name, and what is to be cut off lies behind the file's size.
 //!
-//! **Invariants.** A chain that comes back to an inode is `Corrupt`, so its length is bounded by
-//! the number of inodes; the orphan file by the number of its blocks.
+//! **Invariants.** An inode that is on record twice is `Corrupt`, so neither a chain that comes
+//! back to itself nor a file that maps the same block again and again makes the list grow without
+//! end.
 
 use std::collections::HashSet;
 
@@ -24,29 +25,24 @@ impl Fs {
     /// # Errors
     /// `Corrupt` for a chain that forms a loop or an orphan file that breaks the format.
     pub fn orphans(&self) -> Result<Vec<InodeNr>> {
-        let mut orphans = self.orphan_chain()?;
+        let mut orphans = Orphans::default();
+        self.read_orphan_chain(&mut orphans)?;
         if let Some(file) = self.superblock().orphan_file_inode() {
             self.read_orphan_file(file, &mut orphans)?;
         }
-        Ok(orphans)
+        Ok(orphans.list)
     }
 
-    fn orphan_chain(&self) -> Result<Vec<InodeNr>> {
-        let (mut chain, mut seen) = (Vec::new(), HashSet::new());
+    fn read_orphan_chain(&self, orphans: &mut Orphans) -> Result<()> {
         let mut next = self.superblock().last_orphan();
         while let Some(inode) = next {
-            if !seen.insert(inode) {
-                return Err(Corrupt::from(RelationError::OrphanLoop)
-                    .in_inode(inode)
-                    .into());
-            }
-            chain.push(inode);
+            orphans.add(inode)?;
             next = Some(InodeNr(self.load_inode(inode)?.dtime())).filter(|next| next.0 != 0);
         }
-        Ok(chain)
+        Ok(())
     }
 
-    fn read_orphan_file(&self, file: InodeNr, orphans: &mut Vec<InodeNr>) -> Result<()> {
+    fn read_orphan_file(&self, file: InodeNr, orphans: &mut Orphans) -> Result<()> {
         let guard = epoch::pin();
         let inode = self.inode(file, &guard)?;
         let end = self.size_in_blocks(inode)?;
@@ -66,8 +62,29 @@ impl Fs {
             let bytes = self.metadata(place, Structure::OrphanFile, file, &guard, check)?;
             let entries = orphan::parse(bytes, place, seed, sb)
                 .map_err(|error| Corrupt::from(error).in_inode(file).in_block(place))?;
-            orphans.extend(entries);
+            entries
+                .into_iter()
+                .try_for_each(|inode| orphans.add(inode))?;
         }
+        Ok(())
+    }
+}
+
+/// The orphans found so far.
+#[derive(Default)]
+struct Orphans {
+    list: Vec<InodeNr>,
+    seen: HashSet<InodeNr>,
+}
+
+impl Orphans {
+    fn add(&mut self, inode: InodeNr) -> Result<()> {
+        if !self.seen.insert(inode) {
+            return Err(Corrupt::from(RelationError::OrphanTwice)
+                .in_inode(inode)
+                .into());
+        }
+        self.list.push(inode);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::types::{InodeNr, LogicalBlock, PhysBlock};
+use crate::types::{LogicalBlock, PhysBlock};
 
 /// A contradiction between two structures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,21 +45,24 @@ pub enum RelationError {
         /// The block of the directory.
         found: LogicalBlock,
     },
-    /// A chain of orphans that comes back to an inode.
-    #[error("orphan list: comes back to this inode")]
-    OrphanLoop,
+    /// An orphan that is on record twice: a chain that comes back to it, or two entries.
+    #[error("orphans: this inode is on record twice")]
+    OrphanTwice,
     /// A block of the orphan file that is not there.
     #[error("orphan file: block {found} is a hole")]
     OrphanFileHole {
         /// The block of the file.
         found: LogicalBlock,
     },
-    /// A directory that is met twice on the way down from the root.
-    #[error("directory: has a second parent, inode {found}")]
-    DirectoryLoop {
-        /// The parent it was met in the second time.
-        found: InodeNr,
+    /// A block that is in the directory twice.
+    #[error("directory: block {found} of the directory is one that an earlier block is already")]
+    DirectoryBlockTwice {
+        /// The block of the directory that is not its own.
+        found: LogicalBlock,
     },
+    /// A directory that is met twice on the way down from the root.
+    #[error("directory: a second name leads to it")]
+    DirectoryLoop,
     /// A symbolic link whose target is empty, or longer than a block.
     #[error("symbolic link: i_size is {found_bytes}, expected 1 to {most}")]
     SymlinkSize {

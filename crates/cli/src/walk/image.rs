@@ -9,8 +9,9 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::{CachePadded, Mutex};
 
 use crate::content::{Stopped, for_each_run, read_exactly};
@@ -206,8 +207,8 @@ impl Seen {
         if new {
             Ok(())
         } else {
-            let why = format_args!("inode {directory}: a directory that two names lead to");
-            Err(Failure::new("", why))
+            let error = Corrupt::from(RelationError::DirectoryLoop).in_inode(directory);
+            Err(Failure::new("", error))
         }
     }
 }
