@@ -223,18 +223,11 @@ fn a_directory_with_every_block_the_same() {
     let expected = RelationError::DirectoryBlockTwice {
         found: LogicalBlock(2),
     };
-    assert_eq!(
-        kind(fs.read_dir(dir)),
-        CorruptKind::Relation(expected.clone())
-    );
-    assert_eq!(
-        kind(fs.lookup(dir, b"not there")),
-        CorruptKind::Relation(expected)
-    );
+    assert_eq!(kind(fs.read_dir(dir)), CorruptKind::Relation(expected));
     let mut forge = Forge::new("ext2");
-    forge.set_size(dir, 1 << 40);
+    forge.set_size(dir, 1 << 31);
     let expected = RelationError::DirectorySize {
-        found_bytes: 1 << 40,
+        found_bytes: 1 << 31,
         limit: 1024,
     };
     assert_eq!(
