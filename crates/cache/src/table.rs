@@ -98,7 +98,7 @@ const MIN_BUCKET_BITS: u32 = 4;
 const MAX_BUCKET_BITS: u32 = 28;
 const MAX_SHARD_BITS: u32 = 9;
 /// A shard that holds fewer typical entries than this would evict by accident of the hash.
-const MIN_BUCKETS_PER_SHARD_BITS: u32 = 6;
+const MIN_ENTRIES_PER_SHARD_BITS: u32 = 6;
 
 impl<K, V> ClockCache<K, V>
 where
@@ -110,10 +110,10 @@ where
     pub fn new(config: &Config<V>) -> Self {
         let entries = config.budget_bytes / config.expected_weight_bytes.max(1);
         // Twice as many as entries, since a bucket that is not empty costs a copy to insert into.
-        let bucket_bits =
-            bits_for(entries.saturating_mul(2)).clamp(MIN_BUCKET_BITS, MAX_BUCKET_BITS);
+        let entry_bits = bits_for(entries).clamp(MIN_BUCKET_BITS, MAX_BUCKET_BITS - 1);
+        let bucket_bits = entry_bits + 1;
         let shard_bits = bits_for(CoreNr::count().saturating_mul(4))
-            .min(bucket_bits.saturating_sub(MIN_BUCKETS_PER_SHARD_BITS))
+            .min(entry_bits.saturating_sub(MIN_ENTRIES_PER_SHARD_BITS))
             .min(MAX_SHARD_BITS);
         Self {
             buckets: EpochCell::empty_slice(1 << bucket_bits),
