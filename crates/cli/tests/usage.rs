@@ -19,7 +19,8 @@ fn every_verb_has_an_example() {
     assert_eq!(
         verbs,
         [
-            "info", "ls", "stat", "cat", "readlink", "extract", "walk", "freefrag", "filefrag"
+            "info", "ls", "stat", "cat", "readlink", "extract", "walk", "mkfs", "freefrag",
+            "filefrag"
         ]
     );
     for verb in verbs {

@@ -117,6 +117,14 @@ pub enum SuperblockError {
         /// The blocks count, both words.
         found: u64,
     },
+    /// The file system ends before its descriptors do.
+    #[error("superblock: descriptor block {found} is not below the blocks count {blocks}")]
+    Descriptors {
+        /// Where a descriptor would be.
+        found: u64,
+        /// The blocks count, both words.
+        blocks: u64,
+    },
     /// An inode size that is no power of two from 128 to the block size.
     #[error("superblock: s_inode_size {found} is no power of two from 128 to {block_size_bytes}")]
     InodeSize {

@@ -8,7 +8,7 @@ use super::{RawSuperblock, Superblock, SuperblockError, SuperblockRejected, Unsu
 use crate::checksum::{ChecksumMismatch, ChecksumSeed};
 use crate::features::{Compat, FeatureSet, Incompat, RoCompat};
 use crate::geometry::Geometry;
-use crate::types::{BlockCount, BlockSize, InodeNr, PhysBlock};
+use crate::types::{BlockCount, BlockSize, GroupNr, InodeNr, PhysBlock};
 
 const EXT4_SUPER_MAGIC: u16 = 0xef53;
 const CRC32C_CHKSUM: u8 = 1;
@@ -80,6 +80,7 @@ impl TryFrom<&RawSuperblock> for Superblock {
         check_format(raw, features)?;
         raw.check_checksum(features)?;
         let geometry = Geometry::from_superblock(raw, features)?;
+        check_descriptors(&geometry)?;
         check_inodes(raw, features)?;
         check_mmp(raw, features, &geometry)?;
         let checksum_seed = match features.incompat.contains(Incompat::CSUM_SEED) {
@@ -169,6 +170,23 @@ fn check_inodes(raw: &RawSuperblock, features: FeatureSet) -> Result<(), Superbl
                 found,
                 inodes_count,
             });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a file system too small for its own descriptors. They lie in order, so those of the
+/// first and the last group tell of all in between, but for `meta_bg`: there each lies in a group
+/// that exists.
+fn check_descriptors(geometry: &Geometry) -> Result<(), SuperblockError> {
+    let blocks = geometry.blocks().0;
+    for group in [0, geometry.groups().saturating_sub(1)] {
+        let place = geometry.desc_place(GroupNr(group));
+        if let Some(found) = place
+            .map(|place| place.block.0)
+            .filter(|&block| block >= blocks)
+        {
+            return Err(SuperblockError::Descriptors { found, blocks });
         }
     }
     Ok(())
