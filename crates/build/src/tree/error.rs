@@ -1,0 +1,80 @@
+//! **Purpose.** Why an entry of a source cannot be taken into the tree.
+
+/// Why an entry of a source cannot be taken into the tree. Each names the entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TreeError {
+    /// A name of over 255 bytes.
+    #[error("{}: the name has {length} bytes, ext4 allows 255", shown(path))]
+    NameTooLong {
+        /// The path.
+        path: Vec<u8>,
+        /// The length of the name.
+        length: usize,
+    },
+    /// An empty name, or one with a NUL or a slash.
+    #[error("{}: ext4 has no such names", shown(path))]
+    BadName {
+        /// The path.
+        path: Vec<u8>,
+    },
+    /// A path with `..` in it.
+    #[error("{}: the path climbs out of its tree", shown(path))]
+    Climbs {
+        /// The path.
+        path: Vec<u8>,
+    },
+    /// A path through something that is no directory.
+    #[error("{}: a part of the path is not a directory", shown(path))]
+    NotADirectory {
+        /// The path.
+        path: Vec<u8>,
+    },
+    /// A path through more symbolic links than anybody follows.
+    #[error("{}: too many symbolic links", shown(path))]
+    SymlinkLoop {
+        /// The path.
+        path: Vec<u8>,
+    },
+    /// A hard link to something that is not there.
+    #[error("{}: a link to {}, which does not exist", shown(path), shown(target))]
+    NoTarget {
+        /// The path of the link.
+        path: Vec<u8>,
+        /// The path it is to share.
+        target: Vec<u8>,
+    },
+    /// A hard link to a directory.
+    #[error("{}: a hard link to the directory {}", shown(path), shown(target))]
+    LinkToDirectory {
+        /// The path of the link.
+        path: Vec<u8>,
+        /// The path of the directory.
+        target: Vec<u8>,
+    },
+    /// The root can only be a directory.
+    #[error("the root of the tree must be a directory")]
+    Root,
+    /// A link target that is empty, longer than 4095 bytes or holds a NUL.
+    #[error("{}: a link target of {length} bytes, or with a NUL", shown(path))]
+    BadTarget {
+        /// The path of the symbolic link.
+        path: Vec<u8>,
+        /// The length of the target.
+        length: usize,
+    },
+    /// The list of a file's pieces is not sorted, overlaps, or passes the file's end.
+    #[error("{}: pieces of the file overlap or pass its end", shown(path))]
+    BadPieces {
+        /// The path of the file.
+        path: Vec<u8>,
+    },
+    /// 4 GiB of names or 2^32 objects.
+    #[error("the tree has more names or objects than fit")]
+    Full,
+}
+
+/// A path for a message: what is not text is escaped.
+pub(crate) fn shown(path: &[u8]) -> String {
+    path.escape_ascii().to_string()
+}

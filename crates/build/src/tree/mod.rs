@@ -1,0 +1,334 @@
+//! **Purpose.** What an image shall hold: the overlay of all sources.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `node` | what one object is |
+//! | `entries` | which names each directory holds |
+//! | `paths` | walking from the root to a name |
+//! | `xattrs` | sets of extended attributes, each stored once |
+//! | `arena` | names and link targets |
+//!
+//! **Not here.** Reading sources (`source`), inode and block numbers (`layout`).
+//!
+//! **Model.** Objects ([`NodeId`]) and the names that lead to them are apart, so a hard link is
+//! one more name. Sources are inserted one after the other: a later object replaces what an
+//! earlier one left under its name, except that a directory over a directory keeps the entries
+//! and takes the new attributes. Directories that no source names exist all the same
+//! (`drwxr-xr-x`, root, at the start of 1970).
+//!
+//! A file costs some 150 bytes: 88 for the object, 8 for its name's entry, the name itself, and
+//! the growth of vectors.
+//!
+//! **Invariants.** Every object but the root has as many `links` as names that lead to it, and
+//! directories have one. Names are 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
+
+mod arena;
+mod entries;
+mod error;
+mod node;
+mod paths;
+mod xattrs;
+
+use std::fs::File;
+
+use fourscore_ondisk::inode::FileType;
+use fourscore_sync::Arc;
+
+pub use error::TreeError;
+pub use node::{Content, DataPlace, FileId, HostDirId, HostPath, Kind, Meta, Piece, Sparse};
+pub use xattrs::{XattrIter, XattrSet, Xattrs};
+
+pub(crate) use entries::Entry;
+pub(crate) use node::{Node, Stored};
+
+use arena::Text;
+use entries::Entries;
+use xattrs::XattrSets;
+
+/// The longest name of an entry in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+/// The longest target of a symbolic link in bytes.
+pub const MAX_TARGET_BYTES: usize = 4095;
+
+/// The result of this module's calls.
+pub type TreeResult<T> = Result<T, TreeError>;
+
+/// An object of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub(crate) u32);
+
+impl NodeId {
+    /// The root directory.
+    pub const ROOT: Self = Self(0);
+}
+
+/// A directory of the host, by its parent.
+#[derive(Debug)]
+struct HostDir {
+    /// `None` for the root of a source.
+    place: Option<(HostDirId, Text)>,
+    root: Arc<File>,
+}
+
+/// What an image shall hold.
+#[derive(Debug)]
+pub struct Tree {
+    nodes: Vec<Node>,
+    entries: Entries,
+    xattrs: XattrSets,
+    files: Vec<Arc<File>>,
+    host_dirs: Vec<HostDir>,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tree {
+    /// An empty root directory.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut entries = Entries::default();
+        let root = entries.add_directory().unwrap_or(0);
+        let meta = Meta {
+            permissions: 0o755,
+            ..Meta::default()
+        };
+        Self {
+            nodes: vec![Node::new(&meta, Stored::Directory(root), XattrSet(0))],
+            entries,
+            xattrs: XattrSets::default(),
+            files: Vec::new(),
+            host_dirs: Vec::new(),
+        }
+    }
+
+    /// Objects, those included that were replaced.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is nothing but the root.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// All objects that some name leads to, and the root; in no particular order.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let linked: Vec<bool> = self.nodes.iter().map(|node| node.links > 0).collect();
+        (0..)
+            .zip(linked)
+            .filter(|&(number, linked)| linked || number == 0)
+            .map(|(number, _)| NodeId(number))
+    }
+
+    /// Owner, permissions and times.
+    #[must_use]
+    pub fn meta(&self, id: NodeId) -> Meta {
+        self.node(id).meta()
+    }
+
+    /// Changes owner, permissions and times.
+    pub fn set_meta(&mut self, id: NodeId, meta: &Meta) {
+        self.node_mut(id).set_meta(meta);
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn file_type(&self, id: NodeId) -> FileType {
+        self.node(id).stored.file_type()
+    }
+
+    /// What it is, with its content, target or device number.
+    #[must_use]
+    pub fn kind(&self, id: NodeId) -> Kind {
+        match &self.node(id).stored {
+            Stored::Directory(_) => Kind::Directory,
+            Stored::File(content) => Kind::File(content.clone()),
+            Stored::Symlink(target) => Kind::Symlink(self.entries.arena.get(*target).to_vec()),
+            Stored::CharDevice(number) => Kind::CharDevice(*number),
+            Stored::BlockDevice(number) => Kind::BlockDevice(*number),
+            Stored::Fifo => Kind::Fifo,
+            Stored::Socket => Kind::Socket,
+        }
+    }
+
+    /// Names that lead to it. 0 for the root, 1 for any other directory.
+    #[must_use]
+    pub fn links(&self, id: NodeId) -> u32 {
+        self.node(id).links
+    }
+
+    /// The number of its set of attributes: equal sets have equal numbers.
+    #[must_use]
+    pub fn xattr_set(&self, id: NodeId) -> XattrSet {
+        self.node(id).xattrs
+    }
+
+    /// Its extended attributes, sorted by name.
+    #[must_use]
+    pub fn xattrs(&self, id: NodeId) -> XattrIter<'_> {
+        self.xattrs.iter(self.node(id).xattrs)
+    }
+
+    /// Replaces its extended attributes.
+    ///
+    /// # Errors
+    /// [`TreeError::Full`].
+    pub fn set_xattrs(&mut self, id: NodeId, xattrs: &Xattrs) -> TreeResult<()> {
+        let set = self.xattrs.intern(xattrs).ok_or(TreeError::Full)?;
+        self.node_mut(id).xattrs = set;
+        Ok(())
+    }
+
+    /// The entries of a directory; sorted by name after [`Tree::sort`]. None of anything else.
+    pub fn children(&self, directory: NodeId) -> impl ExactSizeIterator<Item = (&[u8], NodeId)> {
+        let entries = match self.node(directory).stored {
+            Stored::Directory(list) => self.entries.of(list),
+            _ => &[],
+        };
+        entries
+            .iter()
+            .map(|entry| (self.entries.name(entry), NodeId(entry.node)))
+    }
+
+    /// Sorts the entries of all directories by the bytes of their names.
+    pub fn sort(&mut self, threads: usize) {
+        self.entries.sort(threads);
+    }
+
+    /// Takes in an open file whose pieces are contents ([`Content::Range`]).
+    ///
+    /// # Errors
+    /// [`TreeError::Full`].
+    pub fn add_file(&mut self, file: Arc<File>) -> TreeResult<FileId> {
+        let number = u32::try_from(self.files.len()).map_err(|_| TreeError::Full)?;
+        self.files.push(file);
+        Ok(FileId(number))
+    }
+
+    /// The open file that [`Tree::add_file`] took in.
+    #[must_use]
+    pub fn file(&self, id: FileId) -> Option<&Arc<File>> {
+        self.files.get(id.0 as usize)
+    }
+
+    /// Takes in the root of a source directory, opened.
+    ///
+    /// # Errors
+    /// [`TreeError::Full`].
+    pub fn add_host_root(&mut self, root: Arc<File>) -> TreeResult<HostDirId> {
+        self.push_host_dir(HostDir { place: None, root })
+    }
+
+    /// Takes in a directory of the host, by its name in one taken in before.
+    ///
+    /// # Errors
+    /// [`TreeError::Full`].
+    pub fn add_host_dir(&mut self, parent: HostDirId, name: &[u8]) -> TreeResult<HostDirId> {
+        let root = self
+            .host_dirs
+            .get(parent.0 as usize)
+            .ok_or(TreeError::Full)?;
+        let root = Arc::clone(&root.root);
+        let name = self.entries.arena.push(name).ok_or(TreeError::Full)?;
+        let place = Some((parent, name));
+        self.push_host_dir(HostDir { place, root })
+    }
+
+    fn push_host_dir(&mut self, directory: HostDir) -> TreeResult<HostDirId> {
+        let number = u32::try_from(self.host_dirs.len()).map_err(|_| TreeError::Full)?;
+        self.host_dirs.push(directory);
+        Ok(HostDirId(number))
+    }
+
+    /// Names a file of a directory of the host, for [`Content::Host`].
+    ///
+    /// # Errors
+    /// [`TreeError::Full`].
+    pub fn host_path(&mut self, directory: HostDirId, name: &[u8]) -> TreeResult<HostPath> {
+        let name = self.entries.arena.push(name).ok_or(TreeError::Full)?;
+        Ok(HostPath { directory, name })
+    }
+
+    /// The root of the source that a directory of the host belongs to, and the names that lead
+    /// from there to it.
+    pub(crate) fn host_dir(&self, mut id: HostDirId) -> Option<(&Arc<File>, Vec<&[u8]>)> {
+        let mut names = Vec::new();
+        loop {
+            let directory = self.host_dirs.get(id.0 as usize)?;
+            match directory.place {
+                Some((parent, name)) => {
+                    names.push(self.entries.arena.get(name));
+                    id = parent;
+                }
+                None => {
+                    names.reverse();
+                    return Some((&directory.root, names));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn host_name(&self, path: HostPath) -> &[u8] {
+        self.entries.arena.get(path.name)
+    }
+
+    /// The path of an object from the root, for messages; slow.
+    #[must_use]
+    pub fn path_of(&self, id: NodeId) -> Vec<u8> {
+        let mut path = Vec::new();
+        let mut wanted = id;
+        while wanted != NodeId::ROOT {
+            let parent = (0..)
+                .map(NodeId)
+                .take(self.nodes.len())
+                .find_map(|directory| {
+                    let found = self.children(directory).find(|(_, child)| *child == wanted);
+                    found.map(|(name, _)| (directory, name))
+                });
+            let Some((parent, name)) = parent else {
+                break;
+            };
+            path.splice(0..0, [b"/", name].concat());
+            wanted = parent;
+        }
+        if path.is_empty() { b"/".to_vec() } else { path }
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        // Numbers are given out by this tree only, and objects are never taken away.
+        &self.nodes[id.0 as usize]
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0 as usize]
+    }
+
+    pub(crate) fn entries_of(&self, id: NodeId) -> &[Entry] {
+        match self.node(id).stored {
+            Stored::Directory(list) => self.entries.of(list),
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn entry_name(&self, entry: &Entry) -> &[u8] {
+        self.entries.name(entry)
+    }
+
+    pub(crate) fn text(&self, text: Text) -> &[u8] {
+        self.entries.arena.get(text)
+    }
+
+    /// Bytes that names and targets take.
+    pub(crate) fn names_bytes(&self) -> usize {
+        self.entries.arena.len_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! **Purpose.** What one object is, as sources say it and as the tree keeps it.
+//!
+//! **Model.** [`Meta`], [`Kind`] and [`Content`] are what callers see. A `Node` holds the same in
+//! 88 bytes: a million files must not cost more than some 150 MiB.
+
+use fourscore_ondisk::Timestamp;
+use fourscore_ondisk::inode::{DeviceNr, FileType};
+
+use super::arena::Text;
+use super::xattrs::XattrSet;
+
+/// Who owns an object, who may do what with it, and when it changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Permissions with set-user, set-group and sticky bits: the low 12 bits of a mode.
+    pub permissions: u16,
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The project it counts for; kept only with the feature `project`.
+    pub project: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of the object.
+    pub ctime: Timestamp,
+}
+
+/// What an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory; its entries are inserted on their own.
+    Directory,
+    /// A regular file.
+    File(Content),
+    /// A symbolic link with its target: 1 to 4095 bytes, no NUL.
+    Symlink(Vec<u8>),
+    /// A character device.
+    CharDevice(DeviceNr),
+    /// A block device.
+    BlockDevice(DeviceNr),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// Where the content of a regular file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// There is none.
+    Empty,
+    /// Here.
+    Bytes(Box<[u8]>),
+    /// In a file of a source directory, dense.
+    Host {
+        /// The file.
+        path: HostPath,
+        /// Its length in bytes.
+        len_bytes: u64,
+    },
+    /// In one piece of an open file, such as an entry of a tar.
+    Range {
+        /// The file, see [`Tree::add_file`](super::Tree::add_file).
+        file: FileId,
+        /// Where the piece begins, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        len_bytes: u64,
+    },
+    /// With holes.
+    Sparse(Box<Sparse>),
+}
+
+impl Content {
+    /// The length of the file in bytes, holes included.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        match self {
+            Self::Empty => 0,
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Host { len_bytes, .. } | Self::Range { len_bytes, .. } => *len_bytes,
+            Self::Sparse(sparse) => sparse.len_bytes,
+        }
+    }
+}
+
+/// A file with holes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sparse {
+    /// Where its data is.
+    pub data: DataPlace,
+    /// Its length in bytes, holes included.
+    pub len_bytes: u64,
+    /// The parts that are not holes: sorted, not overlapping, below `len_bytes`.
+    pub pieces: Vec<Piece>,
+}
+
+/// A part of a file that is not a hole. All in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it is in the file.
+    pub at: u64,
+    /// Where its data is.
+    pub from: u64,
+    /// Its length.
+    pub len_bytes: u64,
+}
+
+/// What holds the data of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPlace {
+    /// A file of a source directory.
+    Host(HostPath),
+    /// An open file.
+    Open(FileId),
+}
+
+/// A file of a source directory: the directory and a name in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostPath {
+    pub(crate) directory: HostDirId,
+    pub(crate) name: Text,
+}
+
+/// A directory of the host below the root of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostDirId(pub(crate) u32);
+
+/// An open file that holds contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId(pub(crate) u32);
+
+/// The same as [`Kind`], for the tree.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// The number of the list of entries.
+    Directory(u32),
+    File(Content),
+    Symlink(Text),
+    CharDevice(DeviceNr),
+    BlockDevice(DeviceNr),
+    Fifo,
+    Socket,
+}
+
+impl Stored {
+    pub(crate) fn file_type(&self) -> FileType {
+        match self {
+            Self::Directory(_) => FileType::Directory,
+            Self::File(_) => FileType::Regular,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::CharDevice(_) => FileType::CharDevice,
+            Self::BlockDevice(_) => FileType::BlockDevice,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+        }
+    }
+}
+
+/// An object of the tree. Times are kept in parts, without their padding.
+#[derive(Debug)]
+pub(crate) struct Node {
+    seconds: [i64; 3],
+    nanoseconds: [u32; 3],
+    uid: u32,
+    gid: u32,
+    project: u32,
+    pub(crate) xattrs: XattrSet,
+    /// Names that lead to it.
+    pub(crate) links: u32,
+    permissions: u16,
+    pub(crate) stored: Stored,
+}
+
+const _: () = assert!(size_of::<Node>() <= 88);
+
+impl Node {
+    pub(crate) fn new(meta: &Meta, stored: Stored, xattrs: XattrSet) -> Self {
+        let mut node = Self {
+            seconds: [0; 3],
+            nanoseconds: [0; 3],
+            uid: 0,
+            gid: 0,
+            project: 0,
+            xattrs,
+            links: 0,
+            permissions: 0,
+            stored,
+        };
+        node.set_meta(meta);
+        node
+    }
+
+    pub(crate) fn set_meta(&mut self, meta: &Meta) {
+        let times = [meta.atime, meta.mtime, meta.ctime];
+        self.seconds = times.map(Timestamp::seconds);
+        self.nanoseconds = times.map(Timestamp::nanoseconds);
+        (self.uid, self.gid, self.project) = (meta.uid, meta.gid, meta.project);
+        self.permissions = meta.permissions & 0o7777;
+    }
+
+    pub(crate) fn meta(&self) -> Meta {
+        let [a, b, c] = self.seconds;
+        let [x, y, z] = self.nanoseconds;
+        let time = |seconds, nanoseconds| Timestamp::new(seconds, nanoseconds).unwrap_or_default();
+        Meta {
+            permissions: self.permissions,
+            uid: self.uid,
+            gid: self.gid,
+            project: self.project,
+            atime: time(a, x),
+            mtime: time(b, y),
+            ctime: time(c, z),
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! **Purpose.** Changing the tree by path: what sources that are lists of entries do (tar, OCI
+//! layers, manifests).
+//!
+//! **Model.** A path begins at the root, with or without a slash; `.` and empty components do not
+//! count, and `..` is refused. Symbolic links on the way are followed inside the tree, where `..`
+//! of a link target stops at the root, as when a layer is unpacked in a container's root; the last
+//! component never is followed.
+
+use super::node::{Content, Kind, Meta, Node, Stored};
+use super::xattrs::Xattrs;
+use super::{MAX_NAME_BYTES, MAX_TARGET_BYTES, NodeId, Tree, TreeError, TreeResult};
+
+/// Symbolic links that are followed in one path, as in Linux.
+const MOST_SYMLINKS: u32 = 40;
+
+/// Whether directories on the way are made where they are missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Make,
+    Leave,
+}
+
+impl Tree {
+    /// Inserts an object, or changes the attributes of a directory. What is missing on the way is
+    /// made.
+    ///
+    /// # Errors
+    /// A path or object that ext4 or the tree cannot hold; see [`TreeError`].
+    pub fn insert(
+        &mut self,
+        path: &[u8],
+        meta: &Meta,
+        kind: Kind,
+        xattrs: &Xattrs,
+    ) -> TreeResult<NodeId> {
+        let Some((directory, name)) = self.parent(path, Missing::Make)? else {
+            if kind != Kind::Directory {
+                return Err(TreeError::Root);
+            }
+            self.set_meta(NodeId::ROOT, meta);
+            self.set_xattrs(NodeId::ROOT, xattrs)?;
+            return Ok(NodeId::ROOT);
+        };
+        let found = self.find(directory, name);
+        self.put(directory, name, found, (meta, kind, xattrs), path)
+    }
+
+    /// As [`Tree::insert`], into a directory that is known.
+    ///
+    /// # Errors
+    /// As [`Tree::insert`]; the path in the error is the name alone.
+    pub fn insert_in(
+        &mut self,
+        directory: NodeId,
+        name: &[u8],
+        meta: &Meta,
+        kind: Kind,
+        xattrs: &Xattrs,
+    ) -> TreeResult<NodeId> {
+        let found = self.find(directory, name);
+        self.put(directory, name, found, (meta, kind, xattrs), name)
+    }
+
+    /// As [`Tree::insert_in`], of a name that the directory does not have. Quicker, since nothing
+    /// is looked for; a name given twice would be in the directory twice.
+    pub(crate) fn insert_new(
+        &mut self,
+        directory: NodeId,
+        name: &[u8],
+        meta: &Meta,
+        kind: Kind,
+        xattrs: &Xattrs,
+    ) -> TreeResult<NodeId> {
+        self.put(directory, name, None, (meta, kind, xattrs), name)
+    }
+
+    /// Gives an object one more name. Replaces what was there.
+    ///
+    /// # Errors
+    /// [`TreeError::NoTarget`], [`TreeError::LinkToDirectory`], and those of paths.
+    pub fn link(&mut self, path: &[u8], target: &[u8]) -> TreeResult<NodeId> {
+        let no_target = || TreeError::NoTarget {
+            path: path.to_vec(),
+            target: target.to_vec(),
+        };
+        let node = self.lookup(target)?.ok_or_else(no_target)?;
+        if matches!(self.node(node).stored, Stored::Directory(_)) {
+            return Err(TreeError::LinkToDirectory {
+                path: path.to_vec(),
+                target: target.to_vec(),
+            });
+        }
+        let Some((directory, name)) = self.parent(path, Missing::Make)? else {
+            return Err(TreeError::Root);
+        };
+        let found = self.find(directory, name);
+        self.put_link(directory, name, found, node, path)?;
+        Ok(node)
+    }
+
+    /// As [`Tree::link`], in a directory and to an object that are known.
+    ///
+    /// # Errors
+    /// Those of names.
+    pub(crate) fn link_in(
+        &mut self,
+        directory: NodeId,
+        name: &[u8],
+        found: Option<NodeId>,
+        node: NodeId,
+    ) -> TreeResult<()> {
+        self.put_link(directory, name, found, node, name)
+    }
+
+    /// Removes a name, and with a directory all that is in it. Says whether it was there.
+    ///
+    /// # Errors
+    /// Those of paths.
+    pub fn remove(&mut self, path: &[u8]) -> TreeResult<bool> {
+        let Some((directory, name)) = self.parent(path, Missing::Leave)? else {
+            return Ok(false);
+        };
+        let Stored::Directory(list) = self.node(directory).stored else {
+            return Ok(false);
+        };
+        let Some(node) = self.entries.remove(list, name) else {
+            return Ok(false);
+        };
+        self.unlink(NodeId(node));
+        Ok(true)
+    }
+
+    /// Removes all that is in a directory. Says whether there is such a directory.
+    ///
+    /// # Errors
+    /// Those of paths.
+    pub fn clear(&mut self, path: &[u8]) -> TreeResult<bool> {
+        match self.lookup(path)? {
+            Some(node) if matches!(self.node(node).stored, Stored::Directory(_)) => {
+                self.clear_directory(node);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The object at a path.
+    ///
+    /// # Errors
+    /// Those of paths.
+    pub fn lookup(&mut self, path: &[u8]) -> TreeResult<Option<NodeId>> {
+        match self.parent(path, Missing::Leave) {
+            Ok(None) => Ok(Some(NodeId::ROOT)),
+            Ok(Some((directory, name))) => Ok(self.find(directory, name)),
+            Err(TreeError::NotADirectory { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The object that a name of a directory leads to.
+    pub fn find(&mut self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
+        match self.node(directory).stored {
+            Stored::Directory(list) => self.entries.find(list, name).map(NodeId),
+            _ => None,
+        }
+    }
+
+    /// The directory a path ends in and its last name; `None` for the root.
+    fn parent<'a>(
+        &mut self,
+        path: &'a [u8],
+        missing: Missing,
+    ) -> TreeResult<Option<(NodeId, &'a [u8])>> {
+        let mut names = path
+            .split(|&byte| byte == b'/')
+            .filter(|name| !matches!(*name, b"" | b"."))
+            .peekable();
+        let mut followed = 0;
+        let mut directory = NodeId::ROOT;
+        while let Some(name) = names.next() {
+            if name == b".." {
+                return Err(TreeError::Climbs {
+                    path: path.to_vec(),
+                });
+            }
+            if names.peek().is_none() {
+                return Ok(Some((directory, name)));
+            }
+            directory = self.step(directory, name, missing, path, &mut followed)?;
+        }
+        Ok(None)
+    }
+
+    /// From a directory to one in it, through symbolic links.
+    fn step(
+        &mut self,
+        directory: NodeId,
+        name: &[u8],
+        missing: Missing,
+        path: &[u8],
+        followed: &mut u32,
+    ) -> TreeResult<NodeId> {
+        let not_a_directory = || TreeError::NotADirectory {
+            path: path.to_vec(),
+        };
+        let Some(found) = self.find(directory, name) else {
+            if missing == Missing::Leave {
+                return Err(not_a_directory());
+            }
+            let meta = Meta {
+                permissions: 0o755,
+                ..Meta::default()
+            };
+            let new = (&meta, Kind::Directory, &Xattrs::new());
+            return self.put(directory, name, None, new, path);
+        };
+        let target = match &self.node(found).stored {
+            Stored::Directory(_) => return Ok(found),
+            Stored::Symlink(target) => self.entries.arena.get(*target).to_vec(),
+            _ => return Err(not_a_directory()),
+        };
+        *followed += 1;
+        if *followed > MOST_SYMLINKS {
+            return Err(TreeError::SymlinkLoop {
+                path: path.to_vec(),
+            });
+        }
+        let mut above = if target.first() == Some(&b'/') {
+            vec![NodeId::ROOT]
+        } else {
+            self.way_to(directory)
+        };
+        for name in target.split(|&byte| byte == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => {
+                    above.pop();
+                }
+                _ => {
+                    let from = above.last().copied().unwrap_or(NodeId::ROOT);
+                    let next = self.step(from, name, missing, path, followed)?;
+                    above.push(next);
+                }
+            }
+        }
+        Ok(above.last().copied().unwrap_or(NodeId::ROOT))
+    }
+
+    /// The directories from the root down to one. Slow, and needed only for relative symbolic
+    /// links in the middle of a path.
+    fn way_to(&self, directory: NodeId) -> Vec<NodeId> {
+        let mut way = vec![directory];
+        while let Some(&wanted) = way.last()
+            && wanted != NodeId::ROOT
+        {
+            let parent = (0..)
+                .map(NodeId)
+                .take(self.nodes.len())
+                .find(|&candidate| self.children(candidate).any(|(_, child)| child == wanted));
+            way.push(parent.unwrap_or(NodeId::ROOT));
+        }
+        way.reverse();
+        way
+    }
+
+    fn put(
+        &mut self,
+        directory: NodeId,
+        name: &[u8],
+        found: Option<NodeId>,
+        (meta, kind, xattrs): (&Meta, Kind, &Xattrs),
+        path: &[u8],
+    ) -> TreeResult<NodeId> {
+        if let Some(found) = found
+            && kind == Kind::Directory
+            && matches!(self.node(found).stored, Stored::Directory(_))
+        {
+            self.set_meta(found, meta);
+            self.set_xattrs(found, xattrs)?;
+            return Ok(found);
+        }
+        let stored = self.stored(kind, path)?;
+        let set = self.xattrs.intern(xattrs).ok_or(TreeError::Full)?;
+        let number = u32::try_from(self.nodes.len()).map_err(|_| TreeError::Full)?;
+        self.nodes.push(Node::new(meta, stored, set));
+        let placed = self.put_link(directory, name, found, NodeId(number), path);
+        placed.map(|()| NodeId(number))
+    }
+
+    fn put_link(
+        &mut self,
+        directory: NodeId,
+        name: &[u8],
+        found: Option<NodeId>,
+        node: NodeId,
+        path: &[u8],
+    ) -> TreeResult<()> {
+        if name.len() > MAX_NAME_BYTES {
+            return Err(TreeError::NameTooLong {
+                path: path.to_vec(),
+                length: name.len(),
+            });
+        }
+        if matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+            return Err(TreeError::BadName {
+                path: path.to_vec(),
+            });
+        }
+        let Stored::Directory(list) = self.node(directory).stored else {
+            return Err(TreeError::NotADirectory {
+                path: path.to_vec(),
+            });
+        };
+        self.node_mut(node).links += 1;
+        match found {
+            Some(found) => {
+                self.entries.replace(list, name, node.0);
+                self.unlink(found);
+                Ok(())
+            }
+            None => self.entries.push(list, name, node.0).ok_or(TreeError::Full),
+        }
+    }
+
+    /// Takes a name away from an object.
+    fn unlink(&mut self, node: NodeId) {
+        let object = self.node_mut(node);
+        object.links = object.links.saturating_sub(1);
+        self.clear_directory(node);
+    }
+
+    fn clear_directory(&mut self, node: NodeId) {
+        let mut left = vec![node];
+        while let Some(node) = left.pop() {
+            let Stored::Directory(list) = self.node(node).stored else {
+                continue;
+            };
+            for child in self.entries.clear(list).into_iter().map(NodeId) {
+                let object = self.node_mut(child);
+                object.links = object.links.saturating_sub(1);
+                left.push(child);
+            }
+        }
+    }
+
+    fn stored(&mut self, kind: Kind, path: &[u8]) -> TreeResult<Stored> {
+        Ok(match kind {
+            Kind::Directory => {
+                Stored::Directory(self.entries.add_directory().ok_or(TreeError::Full)?)
+            }
+            Kind::File(content) => {
+                check_pieces(&content, path)?;
+                Stored::File(content)
+            }
+            Kind::Symlink(target) => {
+                let good = (1..=MAX_TARGET_BYTES).contains(&target.len()) && !target.contains(&0);
+                if !good {
+                    return Err(TreeError::BadTarget {
+                        path: path.to_vec(),
+                        length: target.len(),
+                    });
+                }
+                Stored::Symlink(self.entries.arena.push(&target).ok_or(TreeError::Full)?)
+            }
+            Kind::CharDevice(number) => Stored::CharDevice(number),
+            Kind::BlockDevice(number) => Stored::BlockDevice(number),
+            Kind::Fifo => Stored::Fifo,
+            Kind::Socket => Stored::Socket,
+        })
+    }
+}
+
+fn check_pieces(content: &Content, path: &[u8]) -> TreeResult<()> {
+    let Content::Sparse(sparse) = content else {
+        return Ok(());
+    };
+    let mut end = 0;
+    for piece in &sparse.pieces {
+        let piece_end = piece.at.checked_add(piece.len_bytes);
+        match piece_end.filter(|&to| piece.at >= end && to <= sparse.len_bytes) {
+            Some(piece_end) => end = piece_end,
+            None => {
+                return Err(TreeError::BadPieces {
+                    path: path.to_vec(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
