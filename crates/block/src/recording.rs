@@ -10,6 +10,10 @@
 //!   durable: w1 w2 w4f;  w3 and w5: kept, lost or torn, each by itself
 //! ```
 //!
+//! A flush covers the writes that were complete when it *began*: with several threads, writes
+//! may complete while it runs, stand before it in the log, and are not made durable by it. Notes
+//! of the test's own stand in the same log, so that "acknowledged" has a place in this order.
+//!
 //! **Not here.** Which cuts and survivals to try: the crash tests of the journal and the file
 //! system decide.
 //!
@@ -22,7 +26,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 
-use fourscore_sync::{Arc, Mutex};
+use fourscore_sync::{Arc, Mutex, thread};
 
 use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
 use crate::error::{Asked, DeviceOp};
@@ -44,8 +48,21 @@ pub enum Event {
     WriteZeroes(Range<u64>),
     /// A range was given back. Afterwards it reads as zeroes here.
     Discard(Range<u64>),
-    /// Everything before is durable.
-    Flush,
+    /// A flush succeeded.
+    Flush {
+        /// How many events had happened when it began: these are durable.
+        covers: usize,
+    },
+    /// The test noted something ([`RecordingDevice::note`]); nothing happened to the device.
+    Note(u64),
+}
+
+impl Event {
+    /// Whether this is a flush.
+    #[must_use]
+    pub fn is_flush(&self) -> bool {
+        matches!(self, Self::Flush { .. })
+    }
 }
 
 /// When a write is durable.
@@ -78,6 +95,8 @@ pub struct RecordingDevice {
     events: Mutex<Vec<Event>>,
     /// The state after all events; read without the lock.
     now: RamDevice,
+    /// How often a flush lets other threads go first between its begin and its end.
+    flush_yields: u32,
 }
 
 impl RecordingDevice {
@@ -89,7 +108,23 @@ impl RecordingDevice {
             base,
             events: Mutex::new(Vec::new()),
             now,
+            flush_yields: 0,
         }
+    }
+
+    /// Lets other threads run `times` times while a flush is under way, as they can on a device
+    /// whose flushes take long.
+    #[must_use]
+    pub fn yielding_in_flushes(self, times: u32) -> Self {
+        Self {
+            flush_yields: times,
+            ..self
+        }
+    }
+
+    /// Puts `note` into the log: what the test knows now, it knows at every later cut.
+    pub fn note(&self, note: u64) {
+        self.events.lock().push(Event::Note(note));
     }
 
     /// How many events there are; every number from 0 to this one is a cut.
@@ -113,7 +148,7 @@ impl RecordingDevice {
     }
 
     /// The device after a crash behind the first `cut` events. `survival` is asked about each
-    /// event that was not durable by then, with its index; flushes are not asked about.
+    /// event that was not durable by then, with its index; flushes and notes are not asked about.
     ///
     /// # Errors
     /// Those of the base.
@@ -124,16 +159,18 @@ impl RecordingDevice {
     ) -> io::Result<RamDevice> {
         let mut events = self.events();
         events.truncate(cut);
-        let last_flush = events.iter().rposition(|event| *event == Event::Flush);
+        let covered = flushed(&events);
         let device = RamDevice::over(Arc::clone(&self.base));
         for (index, event) in events.iter().enumerate() {
-            let durable = last_flush.is_some_and(|flush| index <= flush)
+            let durable = index < covered
                 || matches!(
                     event,
-                    Event::Write {
-                        durable: Durable::AtOnce,
-                        ..
-                    }
+                    Event::Flush { .. }
+                        | Event::Note(_)
+                        | Event::Write {
+                            durable: Durable::AtOnce,
+                            ..
+                        }
                 );
             let fate = if durable {
                 Survival::Kept
@@ -164,6 +201,15 @@ impl RecordingDevice {
     }
 }
 
+/// How many of the first `events` are made durable by the flushes among them.
+fn flushed(events: &[Event]) -> usize {
+    let covers = |event: &Event| match event {
+        Event::Flush { covers } => Some(*covers),
+        _ => None,
+    };
+    events.iter().filter_map(covers).max().unwrap_or(0)
+}
+
 /// Carries out as much of `event` as survived.
 fn apply(device: &RamDevice, event: &Event, survival: Survival) -> io::Result<()> {
     let first_bytes = match survival {
@@ -182,7 +228,7 @@ fn apply(device: &RamDevice, event: &Event, survival: Survival) -> io::Result<()
             device.write_at(&bytes[..bytes.len().min(first_bytes)], *offset)
         }
         Event::WriteZeroes(range) | Event::Discard(range) => device.write_zeroes(cut(range)),
-        Event::Flush => Ok(()),
+        Event::Flush { .. } | Event::Note(_) => Ok(()),
     }
 }
 
@@ -212,7 +258,11 @@ impl BlockDevice for RecordingDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.record(Event::Flush)
+        let covers = self.cuts();
+        for _ in 0..self.flush_yields {
+            thread::yield_now();
+        }
+        self.record(Event::Flush { covers })
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
@@ -294,6 +344,53 @@ mod tests {
             _ => Survival::Torn { first_bytes: 1 },
         });
         assert_eq!(content(&torn.expect("in memory")), "a2cdef");
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_complete_when_it_began() {
+        let device = example();
+        let mut events = device.events();
+        assert_eq!((events[2].is_flush(), flushed(&events)), (true, 2));
+        events[2] = Event::Flush { covers: 1 };
+        assert_eq!(
+            flushed(&events),
+            1,
+            "the second write came during the flush"
+        );
+        *device.events.lock() = events;
+        device.note(7);
+        let mut asked = Vec::new();
+        let lost = device.crashed(7, |index, _| {
+            asked.push(index);
+            Survival::Lost
+        });
+        assert_eq!(content(&lost.expect("in memory")), "1bcd45");
+        assert_eq!(asked, [1, 3, 5], "neither flush nor note");
+        assert_eq!(device.events().last(), Some(&Event::Note(7)));
+    }
+
+    #[test]
+    fn writes_can_complete_while_a_flush_is_under_way() {
+        let base = Arc::new(RamDevice::from_bytes(b"abcdef"));
+        let device = RecordingDevice::new(base).yielding_in_flushes(50);
+        let uncovered = |events: &[Event]| {
+            events
+                .iter()
+                .enumerate()
+                .any(|(index, event)| matches!(event, Event::Flush { covers } if *covers < index))
+        };
+        thread::scope(|scope| {
+            let flusher = scope.spawn(|| {
+                while !uncovered(&device.events()) {
+                    device.flush().expect("flush");
+                }
+            });
+            while !flusher.is_finished() {
+                device.write_at(b"x", 0).expect("write");
+                thread::yield_now();
+            }
+        });
+        assert!(uncovered(&device.events()));
     }
 
     #[test]

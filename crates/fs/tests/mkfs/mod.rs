@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use fourscore::Arc;
 use fourscore::block::{
-    BlockDevice, DeviceOptions, Event, RamDevice, RecordingDevice, Survival, open_path,
+    BlockDevice, DeviceOptions, RamDevice, RecordingDevice, Survival, open_path,
 };
 use fourscore::format::{
     BlockSizeWish, Choice, OldContent, Options, Plan, Profile, find_signature, parse_size,
@@ -210,7 +210,7 @@ impl Case {
         let flushes = device
             .events()
             .iter()
-            .filter(|e| **e == Event::Flush)
+            .filter(|event| event.is_flush())
             .count();
         if flushes < 3 {
             bail!("{flushes} flushes cannot separate wiping, content and superblock");

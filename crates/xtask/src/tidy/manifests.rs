@@ -22,7 +22,7 @@ const LAYERS: &[(&str, u32)] = &[
 ];
 
 /// Crates that only tests may depend on.
-const FOR_TESTS_ONLY: &[(&str, u32)] = &[("fourscore-testkit", 3), ("xtask", 8)];
+const FOR_TESTS_ONLY: &[(&str, u32)] = &[("fourscore-testkit", 4), ("xtask", 8)];
 
 /// External crates that only `sync` may depend on: what they offer goes through its door.
 /// (shuttle and loom are no locks of ours: a test starts its schedules with them.)

@@ -1,0 +1,192 @@
+//! The states of small histories, one by one.
+
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+
+use anyhow::ensure;
+use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
+
+use super::*;
+
+const SECTOR: usize = 512;
+
+fn effort(samples: usize) -> Effort {
+    Effort {
+        seed: 1,
+        samples,
+        block_bytes: 1024,
+        only: None,
+    }
+}
+
+/// A device of eight sectors of zeroes, after some work.
+fn history(work: impl FnOnce(&RecordingDevice)) -> History {
+    let base = Arc::new(RamDevice::new(8 * SECTOR as u64));
+    let device = RecordingDevice::new(base.clone());
+    work(&device);
+    History::of(&device, &*base).unwrap()
+}
+
+/// Fills whole sectors with a letter.
+fn sectors(letter: u8, count: usize) -> Vec<u8> {
+    vec![letter; count * SECTOR]
+}
+
+fn at(sector: usize) -> u64 {
+    (sector * SECTOR) as u64
+}
+
+/// The first letter of each sector; every sector must be whole.
+fn letters(disk: &CrashDisk) -> String {
+    let bytes = disk.bytes();
+    let whole = |sector: &[u8]| sector.iter().all(|&byte| byte == sector[0]);
+    assert!(bytes.chunks(SECTOR).all(whole), "half a sector");
+    let letter = |sector: &[u8]| match sector[0] {
+        0 => '.',
+        byte => char::from(byte),
+    };
+    bytes.chunks(SECTOR).map(letter).collect()
+}
+
+/// All states that were shown.
+fn states(history: &History, effort: Effort) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    let shown = explore(history, effort, |_, disk| {
+        seen.insert(letters(disk));
+        Ok(())
+    });
+    assert!(shown.unwrap() >= seen.len() as u64);
+    seen
+}
+
+#[test]
+fn every_subset_before_a_flush_and_none_after() {
+    let history = history(|device| {
+        device.write_at(&sectors(b'a', 2), at(0)).unwrap();
+        device.write_at(&sectors(b'b', 2), at(2)).unwrap();
+        device.flush().unwrap();
+        device.write_at(&sectors(b'c', 2), at(0)).unwrap();
+    });
+    let expected = ["........", "aa......", "..bb....", "aabb....", "ccbb...."];
+    assert_eq!(
+        states(&history, effort(0)),
+        expected.map(str::to_owned).into()
+    );
+    let torn = states(&history, effort(200));
+    assert!(
+        torn.contains(".ab.....") && torn.contains("acbb...."),
+        "{torn:?}"
+    );
+    assert!(torn.len() > expected.len() && torn.iter().all(|state| !state.contains("c.")));
+}
+
+#[test]
+fn a_write_with_fua_is_open_only_while_it_is_under_way() {
+    let history = history(|device| {
+        device.write_at(&sectors(b'a', 2), at(0)).unwrap();
+        let bytes = sectors(b'f', 2);
+        device.write_fua(&[IoSlice::new(&bytes)], at(4)).unwrap();
+        device.write_at(&sectors(b'z', 2), at(6)).unwrap();
+    });
+    let states = states(&history, effort(300));
+    // Before it: without `z`. After it: `f` as a whole, with `a` still open.
+    for expected in ["....f...", "aa......", "....ffzz", "aa..ff..", ".a..ff.z"] {
+        assert!(states.contains(expected), "{expected}: {states:?}");
+    }
+    let early = |state: &String| state.contains('z') && !state.contains("ff");
+    assert!(!states.iter().any(early), "{states:?}");
+}
+
+#[test]
+fn the_newer_of_two_writes_to_a_sector_is_never_under_the_older() {
+    let history = history(|device| {
+        device.write_at(&sectors(b'1', 1), at(0)).unwrap();
+        device.write_at(&sectors(b'2', 1), at(0)).unwrap();
+        device.discard(at(1)..at(2)).unwrap();
+        device.write_zeroes(at(0)..at(1)).unwrap();
+    });
+    let expected = ["........", "1.......", "2......."];
+    assert_eq!(
+        states(&history, effort(50)),
+        expected.map(str::to_owned).into()
+    );
+}
+
+#[test]
+fn a_flush_leaves_open_what_came_while_it_ran() {
+    let mut history = history(|device| {
+        device.write_at(&sectors(b'a', 1), at(0)).unwrap();
+        device.write_at(&sectors(b'b', 1), at(1)).unwrap();
+        device.flush().unwrap();
+    });
+    history.events[2] = Event::Flush { covers: 1 };
+    let mut after = BTreeSet::new();
+    explore(&history, effort(50), |crash, disk| {
+        if crash.cut == 3 {
+            after.insert(letters(disk));
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(after, ["a.......", "ab......"].map(str::to_owned).into());
+}
+
+#[test]
+fn the_same_seed_shows_the_same_states_and_one_can_be_picked() {
+    let history = history(|device| {
+        for sector in 0..8 {
+            device.write_at(&sectors(b'a', 1), at(sector)).unwrap();
+        }
+    });
+    let list = |effort| {
+        let mut list = Vec::new();
+        explore(&history, effort, |crash, disk| {
+            list.push((crash.number, letters(disk)));
+            Ok(())
+        })
+        .unwrap();
+        list
+    };
+    let all = list(effort(40));
+    assert_eq!(all, list(effort(40)));
+    let other = Effort {
+        seed: 2,
+        ..effort(40)
+    };
+    assert_ne!(all, list(other));
+    let one = Effort {
+        only: Some(17),
+        ..effort(40)
+    };
+    assert_eq!(list(one), all[17..18]);
+}
+
+#[test]
+fn a_failure_is_told_with_as_little_lost_as_it_takes() {
+    let history = history(|device| {
+        device.write_at(&sectors(b'a', 2), at(0)).unwrap();
+        device.write_at(&sectors(b'b', 2), at(2)).unwrap();
+        device.write_at(&sectors(b'c', 3), at(5)).unwrap();
+    });
+    let failure = explore(&history, effort(0), |_, disk| {
+        let letters = letters(disk);
+        let orphan = letters.contains('c') && !letters.contains('b');
+        ensure!(!orphan, "c without b: {letters}");
+        Ok(())
+    })
+    .unwrap_err();
+    let text = failure.to_string();
+    assert!(text.contains("c without b"), "{text}");
+    assert!(
+        text.contains("event 0: 1024 bytes at byte 0: kept"),
+        "{text}"
+    );
+    assert!(
+        text.contains("event 1: 1024 bytes at byte 1024: LOST"),
+        "{text}"
+    );
+    assert!(
+        text.contains("event 2: 1536 bytes at byte 2560: kept"),
+        "{text}"
+    );
+}

@@ -1,0 +1,292 @@
+//! **Purpose.** What may be on the device after a crash at one moment: the writes that a cut
+//! leaves open, and every way in which they survive.
+//!
+//! **Model.** A write is a row of *units*, the sectors it touches. A survival says for each unit
+//! whether it arrived. Units belong together in parts of three grains (writes, blocks, sectors),
+//! so that whole writes get lost as well as single sectors.
+//!
+//! ```text
+//!   write 1         write 2 (FUA)   write 3
+//!   |s|s|s|s|       always there    |s|s|s|s|s|s|      s = a sector: there or not
+//!   | b | b |                       | b | b | b |      b = a block
+//! ```
+//!
+//! **Invariants.** Writes are applied in the order in which they completed, so a device never
+//! holds an older sector where a newer one arrived; losing the newer one is how the older one
+//! comes to be seen.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::ops::Range;
+
+use fourscore_block::{BlockDevice, Durable, Event};
+
+use super::disk::CrashDisk;
+use super::rng::Rng;
+
+/// What a device writes as a whole or not at all, in bytes.
+const SECTOR_BYTES: u64 = 512;
+/// With at most so many blocks in a window all their subsets are tried.
+const EXHAUSTIVE_BLOCKS: usize = 7;
+/// How often one more new survival is looked for before a window counts as used up.
+const ATTEMPTS: usize = 8;
+
+/// For each unit of a window whether it arrived.
+pub(super) type Survival = Vec<bool>;
+
+/// The writes that a crash at a cut leaves open.
+pub(super) struct Window<'a> {
+    writes: Vec<OpenWrite<'a>>,
+    units: usize,
+    blocks: Vec<Range<usize>>,
+    sectors: Vec<Range<usize>>,
+}
+
+/// A write after the last durable state.
+struct OpenWrite<'a> {
+    event: usize,
+    offset: u64,
+    /// `None` for zeroes.
+    bytes: Option<&'a [u8]>,
+    len_bytes: u64,
+    /// Its units; none if it was durable at once.
+    units: Range<usize>,
+}
+
+impl<'a> Window<'a> {
+    /// The window of a crash behind the first `cut` events, of which the first `durable` need no
+    /// thought. A write at `cut` is under way: parts of it may have arrived.
+    pub(super) fn new(events: &'a [Event], durable: usize, cut: usize, block_bytes: u64) -> Self {
+        let mut window = Self {
+            writes: Vec::new(),
+            units: 0,
+            blocks: Vec::new(),
+            sectors: Vec::new(),
+        };
+        for (index, event) in events.iter().enumerate().take(cut + 1).skip(durable) {
+            let (offset, bytes, len_bytes, at_once) = match event {
+                Event::Write {
+                    offset,
+                    bytes,
+                    durable,
+                } => {
+                    let at_once = *durable == Durable::AtOnce;
+                    (*offset, Some(&**bytes), bytes.len() as u64, at_once)
+                }
+                Event::WriteZeroes(range) | Event::Discard(range) => {
+                    (range.start, None, range.end - range.start, false)
+                }
+                Event::Flush { .. } | Event::Note(_) => continue,
+            };
+            let first_unit = window.units;
+            if index == cut || !at_once {
+                window.add_units(offset..offset + len_bytes, block_bytes);
+            }
+            window.writes.push(OpenWrite {
+                event: index,
+                offset,
+                bytes,
+                len_bytes,
+                units: first_unit..window.units,
+            });
+        }
+        window
+    }
+
+    fn add_units(&mut self, range: Range<u64>, block_bytes: u64) {
+        let mut block = None;
+        for sector in range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES) {
+            let of = sector * SECTOR_BYTES / block_bytes;
+            match self.blocks.last_mut() {
+                Some(last) if block == Some(of) => last.end += 1,
+                _ => self.blocks.push(self.units..self.units + 1),
+            }
+            block = Some(of);
+            self.sectors.push(self.units..self.units + 1);
+            self.units += 1;
+        }
+    }
+
+    /// The survivals to try, none twice: all subsets of the blocks where these are few, and about
+    /// `samples` random ones. Without open units there is one.
+    pub(super) fn survivals(&self, samples: usize, rng: &mut Rng) -> Vec<Survival> {
+        let mut found = Found::default();
+        found.add(vec![true; self.units]);
+        found.add(vec![false; self.units]);
+        let under_way = self.writes.last().map_or(0..0, |last| last.units.clone());
+        for kept in [true, false] {
+            let mut survival = vec![!kept; self.units];
+            survival[under_way.clone()].fill(kept);
+            found.add(survival);
+        }
+        if self.blocks.len() <= EXHAUSTIVE_BLOCKS {
+            for subset in 0..1_usize << self.blocks.len() {
+                let mut survival = vec![false; self.units];
+                for (index, block) in self.blocks.iter().enumerate() {
+                    survival[block.clone()].fill(subset >> index & 1 == 1);
+                }
+                found.add(survival);
+            }
+        }
+        let writes: Vec<_> = self
+            .writes
+            .iter()
+            .map(|write| write.units.clone())
+            .filter(|units| !units.is_empty())
+            .collect();
+        let mut left = samples * ATTEMPTS;
+        let enough = found.survivals.len() + samples;
+        while !self.sectors.is_empty() && left > 0 && found.survivals.len() < enough {
+            let grain = *rng.pick(&[&writes, &self.blocks, &self.blocks, &self.sectors]);
+            found.add(self.sample(grain, rng));
+            left -= 1;
+        }
+        found.survivals
+    }
+
+    /// A random survival whose parts are whole.
+    fn sample(&self, parts: &[Range<usize>], rng: &mut Rng) -> Survival {
+        let mut survival = vec![false; self.units];
+        let few = 1 + rng.below(2);
+        match rng.below(4) {
+            // Each for itself, more or less of them.
+            0 => {
+                let likely = 1 + rng.below(15);
+                for part in parts {
+                    survival[part.clone()].fill(rng.happens(likely, 16));
+                }
+            }
+            // Nearly all.
+            1 => {
+                survival.fill(true);
+                for _ in 0..few {
+                    survival[rng.pick(parts).clone()].fill(false);
+                }
+            }
+            // Nearly none.
+            2 => {
+                for _ in 0..few {
+                    survival[rng.pick(parts).clone()].fill(true);
+                }
+            }
+            // In order up to somewhere, with a few that overtook.
+            _ => {
+                let upto = rng.below(parts.len() + 1);
+                for part in &parts[..upto] {
+                    survival[part.clone()].fill(true);
+                }
+                for _ in 0..few {
+                    survival[rng.pick(parts).clone()].fill(true);
+                }
+            }
+        }
+        survival
+    }
+
+    /// How many units are open.
+    pub(super) fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Puts on the disk what survived.
+    pub(super) fn apply(&self, survival: &[bool], disk: &CrashDisk) -> io::Result<()> {
+        for write in &self.writes {
+            if write.units.is_empty() {
+                write.apply(write.offset..write.end(), disk)?;
+                continue;
+            }
+            let mut at = write.offset;
+            for run in survival[write.units.clone()].chunk_by(|one, two| one == two) {
+                let first = at / SECTOR_BYTES;
+                let end = ((first + run.len() as u64) * SECTOR_BYTES).min(write.end());
+                if run[0] {
+                    write.apply(at..end, disk)?;
+                }
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a survival that fails simpler: whatever may arrive without mending it, does.
+    pub(super) fn simplify(
+        &self,
+        mut survival: Survival,
+        mut fails: impl FnMut(&[bool]) -> bool,
+    ) -> Survival {
+        let writes: Vec<_> = self
+            .writes
+            .iter()
+            .map(|write| write.units.clone())
+            .collect();
+        for part in writes.iter().chain(&self.blocks).chain(&self.sectors) {
+            if survival[part.clone()].contains(&false) {
+                let mut more = survival.clone();
+                more[part.clone()].fill(true);
+                if fails(&more) {
+                    survival = more;
+                }
+            }
+        }
+        survival
+    }
+
+    /// One line for each open write: where it went and what of it is there.
+    pub(super) fn describe(&self, survival: &[bool]) -> String {
+        let mut text = String::new();
+        for write in &self.writes {
+            let units = &survival[write.units.clone()];
+            let fate = match (units.contains(&true), units.contains(&false)) {
+                (false, false) => "durable at once".to_owned(),
+                (true, false) => "kept".to_owned(),
+                (false, true) => "LOST".to_owned(),
+                (true, true) => {
+                    let sectors = units.iter().map(|&kept| if kept { '1' } else { '0' });
+                    format!("TORN, sectors {}", sectors.collect::<String>())
+                }
+            };
+            let _ = writeln!(
+                text,
+                "  event {}: {} bytes at byte {}: {fate}",
+                write.event, write.len_bytes, write.offset
+            );
+        }
+        text
+    }
+}
+
+impl OpenWrite<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.len_bytes
+    }
+
+    /// Writes the part of this write that lies in `range`.
+    fn apply(&self, range: Range<u64>, disk: &CrashDisk) -> io::Result<()> {
+        let within = |at: u64| usize::try_from(at - self.offset).unwrap_or(usize::MAX);
+        match self.bytes {
+            Some(bytes) => {
+                disk.write_at(&bytes[within(range.start)..within(range.end)], range.start)
+            }
+            None => disk.write_zeroes(range),
+        }
+    }
+}
+
+/// Survivals without duplicates, in the order in which they were found.
+#[derive(Default)]
+struct Found {
+    survivals: Vec<Survival>,
+    seen: HashSet<u64>,
+}
+
+impl Found {
+    fn add(&mut self, survival: Survival) {
+        let mut hasher = DefaultHasher::new();
+        survival.hash(&mut hasher);
+        if self.seen.insert(hasher.finish()) {
+            self.survivals.push(survival);
+        }
+    }
+}
