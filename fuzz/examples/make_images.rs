@@ -9,13 +9,18 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use fourscore::block::DeviceOptions;
+use fourscore::{Fs, InodeNr, OpenOptions};
 use fourscore_fuzz::sparse;
+use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::htree;
 use fourscore_testkit::{Access, Image, KernelMount, MiB, oracle, tools};
 
 /// How an image is made.
 struct Recipe {
     name: &'static str,
     size: MiB,
+    block_bytes: u32,
     features: &'static str,
     arguments: &'static [&'static str],
     fill: fn(&Path) -> Result<()>,
@@ -24,6 +29,8 @@ struct Recipe {
     death: Death,
     /// Commands of debugfs after the kernel has let go.
     debugfs: &'static [&'static str],
+    /// What no program makes from so little.
+    forge: fn(&Path) -> Result<()>,
 }
 
 /// Whether the file system is unmounted or dies.
@@ -42,12 +49,14 @@ const fn recipe(
     Recipe {
         name,
         size: MiB(1),
+        block_bytes: 1024,
         features,
         arguments: &["-t", "ext4", "-N", "64"],
         fill,
         hold: |_| Ok(Vec::new()),
         death: Death::None,
         debugfs: &[],
+        forge: |_| Ok(()),
     }
 }
 
@@ -127,7 +136,24 @@ const RECIPES: &[Recipe] = &[
         arguments: &["-t", "ext4", "-N", "64", "-I", "1024"],
         ..recipe("large-inode", "^has_journal,verity", one_of_each)
     },
+    Recipe {
+        forge: deepen_index,
+        ..recipe("htree-deep", "^has_journal,large_dir", small_index)
+    },
+    Recipe {
+        block_bytes: 4096,
+        size: MiB(16),
+        ..dirty("4k", "has_journal,fast_commit,orphan_file", few_of_each)
+    },
+    Recipe {
+        block_bytes: LARGE_BLOCK_BYTES,
+        size: MiB(8),
+        ..recipe("64k", "^has_journal,large_dir", few_of_each)
+    },
 ];
+
+/// Larger than the pages of most kernels, so mke2fs must fill such an image.
+const LARGE_BLOCK_BYTES: u32 = 65_536;
 
 fn main() -> Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -144,11 +170,41 @@ fn main() -> Result<()> {
 impl Recipe {
     fn make(&self) -> Result<()> {
         let mut builder = Image::builder(self.size).arguments(self.arguments.iter().copied());
-        builder = builder.block_size_bytes(1024).features(&[self.features]);
+        builder = builder
+            .block_size_bytes(self.block_bytes)
+            .features(&[self.features]);
         if self.death != Death::None {
-            builder = builder.journal(MiB(1));
+            // The fewest blocks that a journal may have.
+            builder = builder.journal(MiB(u64::from(self.block_bytes) >> 10));
         }
-        let image = builder.make()?;
+        let image = if self.block_bytes == LARGE_BLOCK_BYTES {
+            let staging = Image::builder(MiB(16)).kind("ext4").make()?;
+            let mount = KernelMount::new(staging.path(), Access::ReadWrite, "")?;
+            (self.fill)(mount.path())?;
+            builder.source(mount.path()).make()?
+        } else {
+            let image = builder.make()?;
+            self.fill_mounted(&image)?;
+            image
+        };
+        if !self.debugfs.is_empty() {
+            oracle::debugfs_write(image.path(), self.debugfs)?;
+            oracle::e2fsck_repair(image.path(), &["-D"])?;
+        }
+        (self.forge)(image.path())?;
+        if self.death == Death::None {
+            let fsck = oracle::e2fsck(image.path())?;
+            ensure!(fsck.is_clean(), "{}", fsck.output);
+        }
+        let file = sparse::encode(&fs::read(image.path())?);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("images");
+        fs::write(path.join(format!("{}.sparse", self.name)), &file)?;
+        println!("{:12} {:8} bytes", self.name, file.len());
+        Ok(())
+    }
+
+    /// Lets the kernel fill the image, and die if it is to die.
+    fn fill_mounted(&self, image: &Image) -> Result<()> {
         let options = if self.name == "checksum-v1" {
             "journal_checksum"
         } else {
@@ -170,20 +226,7 @@ impl Recipe {
             )?;
         }
         drop(held);
-        mount.unmount()?;
-        if !self.debugfs.is_empty() {
-            oracle::debugfs_write(image.path(), self.debugfs)?;
-            oracle::e2fsck_repair(image.path(), &["-D"])?;
-        }
-        if self.death == Death::None {
-            let fsck = oracle::e2fsck(image.path())?;
-            ensure!(fsck.is_clean(), "{}", fsck.output);
-        }
-        let file = sparse::encode(&fs::read(image.path())?);
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("images");
-        fs::write(path.join(format!("{}.sparse", self.name)), &file)?;
-        println!("{:12} {:8} bytes", self.name, file.len());
-        Ok(())
+        mount.unmount()
     }
 }
 
@@ -402,4 +445,90 @@ fn orphans(root: &Path) -> Result<Vec<File>> {
     write(root, "kept", 0, 100)?;
     File::open(root)?.sync_all()?;
     Ok(open)
+}
+
+/// Little of much, for large blocks.
+fn few_of_each(root: &Path) -> Result<()> {
+    fs::create_dir_all(root.join("dir/below"))?;
+    write(root, "dir/file", 0, 9_000)?;
+    write(root, "dir/file", 140_000, 9_000)?;
+    write(root, "dir/below/sparse", 5 << 30, 1)?;
+    let fragments = File::create(root.join("fragments"))?;
+    for nth in 0..6 {
+        fragments.write_all_at(b"x", nth * 2 * u64::from(LARGE_BLOCK_BYTES))?;
+    }
+    fs::hard_link(root.join("dir/file"), root.join("hard"))?;
+    symlink("dir/file", root.join("link"))?;
+    symlink(format!("dir/{}file", "./".repeat(80)), root.join("slow"))?;
+    for nth in 0..30 {
+        fs::hard_link(
+            root.join("fragments"),
+            root.join(format!("dir/below/{nth}")),
+        )?;
+    }
+    set_xattr(&root.join("dir/file"), "user.large", &"v".repeat(300))?;
+    File::open(root.join("dir/file"))?.sync_all()?;
+    fs::remove_file(root.join("dir/below/7"))?;
+    write(root, "after", 0, 10)?;
+    File::open(root.join("after"))?.sync_all()?;
+    Ok(())
+}
+
+/// A directory of a few blocks.
+fn small_index(root: &Path) -> Result<()> {
+    write(root, "file", 0, 10)?;
+    fs::create_dir(root.join("dir"))?;
+    for nth in 0..24 {
+        let name = format!("dir/{nth}-{}", "n".repeat(200));
+        fs::hard_link(root.join("file"), root.join(name))?;
+    }
+    one_of_each(root)
+}
+
+/// Puts two levels between the root of an index and its leaves: made the ordinary way, so deep an
+/// index takes 15 000 blocks.
+fn deepen_index(image: &Path) -> Result<()> {
+    oracle::debugfs_write(image, &["expand_dir /dir", "expand_dir /dir"])?;
+    let mut bytes = fs::read(image)?;
+    let device = fourscore::block::open_path(image, DeviceOptions::default())?;
+    let opened = Fs::open(fourscore::Arc::new(device), &OpenOptions::new())?;
+    let dir = opened.lookup(InodeNr::ROOT, b"dir")?;
+    let mut blocks = Vec::new();
+    for extent in opened.extents(dir)? {
+        let first = usize::try_from(extent.physical.0)?;
+        blocks.extend(first..first + usize::try_from(extent.blocks)?);
+    }
+    let generation = InodeGeneration(opened.stat(dir)?.generation);
+    let seed = opened
+        .superblock()
+        .checksum_seed()
+        .for_inode(dir, generation);
+    let &[root, .., upper, lower] = &blocks[..] else {
+        anyhow::bail!("too few blocks in the directory");
+    };
+    let range = |block: usize| block * 1024..(block + 1) * 1024;
+    let number = |at: usize| (blocks.len() - at).to_le_bytes();
+    let count = u16::from_le_bytes([bytes[root * 1024 + 34], bytes[root * 1024 + 35]]);
+    ensure!(
+        count > 1 && bytes[root * 1024 + 30] == 0,
+        "no index of one level"
+    );
+    let entries = bytes[root * 1024 + 32..][..usize::from(count) * 8].to_vec();
+    for (block, entries) in [
+        (lower, &entries[..]),
+        (upper, &[&[0, 0, 1, 0][..], &number(1)[..4]].concat()),
+    ] {
+        let node = &mut bytes[range(block)];
+        node.fill(0);
+        node[4..6].copy_from_slice(&1024_u16.to_le_bytes());
+        node[8..8 + entries.len()].copy_from_slice(entries);
+        node[8..10].copy_from_slice(&126_u16.to_le_bytes());
+        htree::seal_node(node, seed)?;
+    }
+    let node = &mut bytes[range(root)];
+    node[30] = 2;
+    node[34..36].copy_from_slice(&1_u16.to_le_bytes());
+    node[36..40].copy_from_slice(&number(2)[..4]);
+    htree::seal_root(node, seed)?;
+    Ok(fs::write(image, bytes)?)
 }

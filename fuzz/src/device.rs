@@ -5,25 +5,36 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 
 use fourscore_block::BlockDevice;
+use fourscore_ondisk::BlockSize;
 
-/// The unit of change, and the block size of all seed images.
+/// The smallest block size: that of most seed images, and of the blocks that the targets for single
+/// structures make.
 pub const BLOCK_BYTES: usize = 1024;
 
 /// An image with changes.
 #[derive(Debug)]
 pub struct Patched {
     base: &'static [u8],
+    block_size: BlockSize,
     changed: BTreeMap<usize, Box<[u8]>>,
 }
 
 impl Patched {
-    /// `base` without changes; its length is a multiple of [`BLOCK_BYTES`].
+    /// `base` without changes, to be changed in blocks of `block_size`, of which its length is a
+    /// multiple.
     #[must_use]
-    pub fn new(base: &'static [u8]) -> Self {
+    pub fn new(base: &'static [u8], block_size: BlockSize) -> Self {
         Self {
             base,
+            block_size,
             changed: BTreeMap::new(),
         }
+    }
+
+    /// The length of its blocks in bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.block_size.bytes()
     }
 
     /// The bytes of a block; none outside of the image.
@@ -31,15 +42,15 @@ impl Patched {
     pub fn block(&self, block: usize) -> &[u8] {
         match self.changed.get(&block) {
             Some(bytes) => bytes,
-            None => block_of(self.base, block),
+            None => block_of(self.base, self.block_size, block),
         }
     }
 
     /// The bytes of a block for changing them; none outside of the image.
     pub fn block_mut(&mut self, block: usize) -> &mut [u8] {
-        let base = self.base;
+        let (base, block_size) = (self.base, self.block_size);
         let bytes = self.changed.entry(block);
-        bytes.or_insert_with(|| block_of(base, block).into())
+        bytes.or_insert_with(|| block_of(base, block_size, block).into())
     }
 
     /// Whether somebody asked for changing this block.
@@ -49,10 +60,10 @@ impl Patched {
     }
 }
 
-fn block_of(image: &[u8], block: usize) -> &[u8] {
-    let start = block.saturating_mul(BLOCK_BYTES);
+fn block_of(image: &[u8], block_size: BlockSize, block: usize) -> &[u8] {
+    let start = block.saturating_mul(block_size.bytes());
     image
-        .get(start..start.saturating_add(BLOCK_BYTES))
+        .get(start..start.saturating_add(block_size.bytes()))
         .unwrap_or_default()
 }
 
@@ -67,9 +78,9 @@ impl BlockDevice for Patched {
         for buf in bufs {
             let mut rest = &mut buf[..];
             while !rest.is_empty() {
-                let block = self.block(at / BLOCK_BYTES);
+                let block = self.block(at / self.block_bytes());
                 let from = block
-                    .get(at % BLOCK_BYTES..)
+                    .get(at % self.block_bytes()..)
                     .filter(|from| !from.is_empty());
                 let from = from.ok_or_else(past_end)?;
                 let len = from.len().min(rest.len());
@@ -97,7 +108,7 @@ mod tests {
     #[test]
     fn changes_are_read_and_the_end_is_the_end() {
         static BASE: [u8; 3 * BLOCK_BYTES] = [7; 3 * BLOCK_BYTES];
-        let mut device = Patched::new(&BASE);
+        let mut device = Patched::new(&BASE, BlockSize::from_log(0).unwrap());
         device.block_mut(1)[0] = 1;
         assert!(device.block_mut(3).is_empty());
         let mut read = [0; 4];

@@ -1,9 +1,9 @@
 //! **Purpose.** The seed images: small real file systems, made by mke2fs and the kernel, each for a
 //! few features. `cargo run -p fourscore-fuzz --example make_images` made them.
 //!
-//! **Model.** All have blocks of 1 KiB, so that most structures are small enough for a mutation to
-//! hit something that matters; other block sizes are the business of the targets for single
-//! structures.
+//! **Model.** Most have blocks of 1 KiB, so that a mutation is likely to hit what matters; the images
+//! `4k` and `64k` are there for what depends on the block size: where the superblock lies, lengths
+//! of records that do not fit 16 bits, bitmaps longer than their group.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use fourscore_ondisk::superblock::{
 };
 use fourscore_sync::{Arc, OnceLock};
 
-use crate::device::{BLOCK_BYTES, Patched};
+use crate::device::Patched;
 use crate::seal::Seals;
 use crate::sparse;
 
@@ -29,7 +29,7 @@ macro_rules! images {
 
 images! {
     "ext2" "ext3-dirty" "ext4" "ext4-dirty" "fast-commit" "inline" "bigalloc" "casefold" "encrypt"
-    "meta-bg" "htree" "orphan-file" "checksum-v1" "large-inode"
+    "meta-bg" "htree" "orphan-file" "checksum-v1" "large-inode" "htree-deep" "4k" "64k"
 }
 
 /// A seed image.
@@ -85,21 +85,19 @@ pub fn dirty() -> &'static [&'static SeedImage] {
 impl SeedImage {
     fn new(name: &'static str, file: &[u8]) -> Self {
         let bytes: &'static [u8] = Vec::leak(sparse::decode(file));
+        let superblock = superblock(bytes).unwrap_or_else(|| panic!("seed image {name}"));
+        let block_size = superblock.geometry().block_size();
         let options = OpenOptions::new().cache_bytes(1 << 20);
-        let fs = Fs::open(Arc::new(Patched::new(bytes)), &options)
+        let fs = Fs::open(Arc::new(Patched::new(bytes, block_size)), &options)
             .unwrap_or_else(|error| panic!("seed image {name}: {error}"));
-        let has_content = |&block: &u32| {
-            let start = block as usize * BLOCK_BYTES;
-            bytes[start..start + BLOCK_BYTES]
-                .iter()
-                .any(|&byte| byte != 0)
-        };
-        let blocks = u32::try_from(bytes.len() / BLOCK_BYTES).unwrap_or(u32::MAX);
+        let has_content =
+            |(nr, block): (u32, &[u8])| block.iter().any(|&byte| byte != 0).then_some(nr);
+        let blocks = (0..).zip(bytes.chunks(block_size.bytes()));
         Self {
             name,
             bytes,
-            superblock: superblock(bytes).unwrap_or_else(|| panic!("seed image {name}")),
-            blocks: (0..blocks).filter(has_content).collect(),
+            superblock,
+            blocks: blocks.filter_map(has_content).collect(),
             journal: journal(&fs),
             seals: Seals::find(&fs),
         }
@@ -115,7 +113,16 @@ impl SeedImage {
     /// The image without changes, as a device.
     #[must_use]
     pub fn device(&self) -> Patched {
-        Patched::new(self.bytes)
+        Patched::new(self.bytes, self.superblock.geometry().block_size())
+    }
+
+    /// The bytes of a block; none outside of the image.
+    #[must_use]
+    pub fn block(&self, block: usize) -> &'static [u8] {
+        let block_bytes = self.superblock.geometry().block_size().bytes();
+        let start = block.saturating_mul(block_bytes);
+        let block = self.bytes.get(start..start.saturating_add(block_bytes));
+        block.unwrap_or_default()
     }
 
     /// The blocks of the journal that are not all zeroes.

@@ -13,11 +13,11 @@ use fourscore::Fs;
 use fourscore_ondisk::checksum::{ChecksumSeed, InodeGeneration, InodeSeed};
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::extent::{self, LOGICAL_END, Node};
-use fourscore_ondisk::geometry::BytePlace;
+use fourscore_ondisk::geometry::{BytePlace, Geometry};
 use fourscore_ondisk::group::{self, RawGroupDesc, RawGroupDescHigh};
 use fourscore_ondisk::inode::{self, FileType, Inode, InodeFlags, RawInode};
 use fourscore_ondisk::mmp::RawMmp;
-use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, Superblock};
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, RawSuperblock, htree, orphan, xattr};
 use zerocopy::FromBytes;
 
@@ -31,7 +31,7 @@ pub use log::seal_log;
 /// Something with a checksum in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seal {
-    Superblock,
+    Superblock(usize),
     Group(GroupNr, usize),
     Inode(InodeNr, usize),
     ExtentNode(InodeNr),
@@ -68,7 +68,8 @@ impl Seals {
             return seals;
         }
         let geometry = fs.geometry();
-        seals.add(PhysBlock(geometry.super_block().0), Seal::Superblock);
+        let (block, at) = super_place(geometry);
+        seals.add(block, Seal::Superblock(at));
         if let Some(block) = fs.superblock().mmp_block() {
             seals.add(block, Seal::Mmp);
         }
@@ -154,6 +155,13 @@ impl Seals {
     }
 }
 
+/// The block with the primary superblock, and where it begins in it.
+fn super_place(geometry: &Geometry) -> (PhysBlock, usize) {
+    let block = geometry.super_block();
+    let at = SUPERBLOCK_OFFSET_BYTES - geometry.block_size().offset(block);
+    (block, usize::try_from(at).unwrap_or(0))
+}
+
 fn read_block(fs: &Fs, block: PhysBlock) -> Option<Vec<u8>> {
     let mut bytes = vec![0; fs.geometry().block_size().bytes()];
     let offset = fs.geometry().block_size().offset(block);
@@ -195,13 +203,15 @@ struct Sealer<'a> {
 
 impl<'a> Sealer<'a> {
     fn new(device: &mut Patched, image: &'a SeedImage) -> Self {
-        let at = usize::try_from(image.superblock.geometry().super_block().0).unwrap_or(1);
-        let superblock = if device.is_changed(at) {
-            if let Ok((raw, _)) = RawSuperblock::mut_from_prefix(device.block_mut(at)) {
+        let (block, at) = super_place(image.superblock.geometry());
+        let block = usize::try_from(block.0).unwrap_or(1);
+        let superblock = if device.is_changed(block) {
+            let bytes = device.block_mut(block).get_mut(at..).unwrap_or_default();
+            let raw = RawSuperblock::mut_from_prefix(bytes).ok();
+            raw.and_then(|(raw, _)| {
                 raw.seal();
-            }
-            let raw = RawSuperblock::from_bytes(device.block(at)).ok();
-            raw.and_then(|raw| Superblock::try_from(raw).ok())
+                Superblock::try_from(&*raw).ok()
+            })
         } else {
             Some(image.superblock.clone())
         };
@@ -279,9 +289,11 @@ impl<'a> Sealer<'a> {
         for &seal in self.seals.by_block.get(&home).into_iter().flatten() {
             let seed = |nr| self.inode_seed(nr, sb.checksum_seed());
             let _shape_is_gone = match seal {
-                Seal::Superblock => RawSuperblock::mut_from_prefix(bytes)
-                    .map(|(raw, _)| raw.seal())
-                    .is_err(),
+                Seal::Superblock(at) => {
+                    RawSuperblock::mut_from_prefix(bytes.get_mut(at..).unwrap_or_default())
+                        .map(|(raw, _)| raw.seal())
+                        .is_err()
+                }
                 Seal::Mmp => RawMmp::mut_from_prefix(bytes)
                     .map(|(raw, _)| raw.seal(sb))
                     .is_err(),

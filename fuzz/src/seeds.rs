@@ -4,10 +4,13 @@
 
 use std::collections::BTreeSet;
 
+use fourscore_ondisk::geometry::BytePlace;
+use fourscore_ondisk::group::GroupDesc;
 use fourscore_ondisk::inode::Inode;
 use fourscore_ondisk::jbd2::MAGIC;
 use fourscore_ondisk::{GroupNr, InodeNr};
 
+use crate::device::BLOCK_BYTES;
 use crate::images::{self, SeedImage};
 use crate::targets::SEAL;
 
@@ -66,19 +69,15 @@ const CHANGES: [u8; 24] = [
     0x04, 9, 40, 0, 1, 0, 0, 0, 0x07, 10, 60, 0, 12, 0, 0, 0, 0x09, 11, 0, 0, 12, 0, 0, 0,
 ];
 
+/// The blocks that the targets for single blocks take: theirs are small.
 fn blocks(image: &SeedImage) -> impl Iterator<Item = &'static [u8]> {
-    let bytes = image.bytes;
-    let block = move |&nr: &u32| &bytes[nr as usize * 1024..][..1024];
-    let blocks: Vec<u32> = image.blocks.clone();
-    blocks.into_iter().map(move |nr| block(&nr))
+    let blocks = image.blocks.iter().map(|&nr| image.block(nr as usize));
+    blocks.filter(|block| block.len() == BLOCK_BYTES)
 }
 
 fn log_blocks(image: &SeedImage) -> impl Iterator<Item = &'static [u8]> {
-    let bytes = image.bytes;
-    let log: Vec<u32> = image.log_blocks();
-    let blocks = log
-        .into_iter()
-        .map(move |nr| &bytes[nr as usize * 1024..][..1024]);
+    let log = image.log_blocks().into_iter();
+    let blocks = log.map(|nr| image.block(nr as usize));
     blocks
         .filter(|block| block.starts_with(&MAGIC.to_be_bytes()) || block[1] == 0)
         .take(40)
@@ -88,8 +87,8 @@ fn groups(nth: usize, image: &SeedImage) -> impl Iterator<Item = Vec<u8>> {
     let geometry = image.superblock.geometry();
     let places = (0..geometry.groups().min(8)).filter_map(move |nr| {
         let place = geometry.desc_place(GroupNr(nr))?;
-        let at = usize::try_from(place.block.0).ok()? * 1024 + place.offset_bytes;
-        Some((nr, image.bytes.get(at..at + geometry.desc_size_bytes())?))
+        let desc = in_place(image, place)?;
+        Some((nr, desc.get(..geometry.desc_size_bytes())?))
     });
     places.map(move |(nr, desc)| {
         let nr = u8::try_from(nr).unwrap_or(0);
@@ -97,22 +96,21 @@ fn groups(nth: usize, image: &SeedImage) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
+/// What begins at `place`, to the end of the block.
+fn in_place(image: &SeedImage, place: BytePlace) -> Option<&'static [u8]> {
+    let block = usize::try_from(place.block.0).ok()?;
+    image.block(block).get(place.offset_bytes..)
+}
+
 /// The inodes in use, as they are in place.
 fn inodes(image: &SeedImage) -> impl Iterator<Item = (InodeNr, &'static [u8])> {
     let geometry = image.superblock.geometry();
-    let bytes = image.bytes;
     (1..=geometry.inodes().min(4096)).filter_map(move |nr| {
         let (group, index) = geometry.inode_group(InodeNr(nr))?;
-        let desc = geometry.desc_place(group)?;
-        let desc_at = usize::try_from(desc.block.0).ok()? * 1024 + desc.offset_bytes;
-        let desc = fourscore_ondisk::group::GroupDesc::parse(
-            bytes.get(desc_at..)?,
-            group,
-            &image.superblock,
-        );
-        let place = geometry.inode_place(desc.ok()?.inode_table(), index);
-        let at = usize::try_from(place.block.0).ok()? * 1024 + place.offset_bytes;
-        let inode = bytes.get(at..at + geometry.inode_size_bytes())?;
+        let desc = in_place(image, geometry.desc_place(group)?)?;
+        let desc = GroupDesc::parse(desc, group, &image.superblock).ok()?;
+        let place = geometry.inode_place(desc.inode_table(), index);
+        let inode = in_place(image, place)?.get(..geometry.inode_size_bytes())?;
         inode
             .iter()
             .any(|&byte| byte != 0)
@@ -122,7 +120,6 @@ fn inodes(image: &SeedImage) -> impl Iterator<Item = (InodeNr, &'static [u8])> {
 
 /// The roots of maps, each with the blocks that its first words point to.
 fn maps(image: &SeedImage) -> impl Iterator<Item = Vec<u8>> {
-    let bytes = image.bytes;
     inodes(image).filter_map(move |(nr, inode)| {
         let inode = Inode::parse(inode, nr, &image.superblock).ok()?;
         let i_block = inode.i_block();
@@ -132,11 +129,9 @@ fn maps(image: &SeedImage) -> impl Iterator<Item = Vec<u8>> {
             u32::from_le_bytes([a, b, c, d]) as usize
         });
         let below = words.map(|block| {
-            let at = block.saturating_mul(1024);
-            bytes
-                .get(at..at.saturating_add(1024))
-                .unwrap_or(&[0; 1024])
-                .to_vec()
+            let mut below = image.block(block).to_vec();
+            below.resize(BLOCK_BYTES, 0);
+            below
         });
         Some([&[SEAL | 2, 0, 0, 0, 0][..], i_block, &below.concat()].concat())
     })
@@ -159,7 +154,7 @@ fn attributes(image: &SeedImage) -> Vec<Vec<u8>> {
     }
     for block in blocks(image).filter(|block| block.starts_with(&[0, 0, 2, 0xea])) {
         put(1, block);
-        for at in (32..1024).step_by(52) {
+        for at in (32..BLOCK_BYTES).step_by(52) {
             put(2, &block[at..]);
             put(4, &block[at..]);
         }

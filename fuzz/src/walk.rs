@@ -5,6 +5,7 @@
 //! so time is; a single call that does not return is not hidden by that.
 
 use std::collections::BTreeSet;
+use std::io::IoSliceMut;
 use std::ops::ControlFlow;
 
 use fourscore::{Error, FileType, Follow, Fs, InodeNr, LogicalBlock, Seek};
@@ -24,6 +25,8 @@ const EXTENTS: usize = 64;
 const SEEKS: usize = 24;
 /// Bytes read in one piece.
 const READ_BYTES: usize = 3_500;
+/// Bytes of one file that are read along its extents.
+const EXTRACT_BYTES: usize = 64 << 10;
 
 /// What was found, so that a test can see that there was something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub struct Found {
     pub bytes: usize,
     /// Attributes read.
     pub xattrs: usize,
+    /// Inodes on record as orphans.
+    pub orphans: usize,
     /// Calls that ended because of what is on disk, on the way from the root: inodes that are not
     /// in use may be anything.
     pub corrupt: usize,
@@ -53,6 +58,7 @@ pub fn read_everything(fs: &Fs) -> Found {
         found: Found::default(),
     };
     walk.groups();
+    walk.orphans();
     while let Some(inode) = walk.next.pop() {
         walk.inode(inode);
     }
@@ -104,6 +110,17 @@ impl Walk<'_> {
         }
     }
 
+    fn orphans(&mut self) {
+        let orphans = self.fs.orphans();
+        let mut orphans = self.noted(orphans).unwrap_or_default();
+        self.found.orphans = orphans.len();
+        orphans.sort_unstable();
+        assert!(orphans.windows(2).all(|pair| pair[0] < pair[1]), "twice");
+        for orphan in orphans {
+            assert!(orphan.0 > 0 && orphan.0 <= self.fs.geometry().inodes());
+        }
+    }
+
     fn inode(&mut self, nr: InodeNr) {
         if self.seen.len() >= INODES || !self.seen.insert(nr) {
             return;
@@ -116,6 +133,9 @@ impl Walk<'_> {
             Some(&stat),
             "a hit differs from a miss"
         );
+        if let Ok(scanned) = self.fs.scan(nr) {
+            assert_eq!(scanned.stat, stat, "a scan differs");
+        }
         self.xattrs(nr);
         self.extents(nr);
         match stat.file_type {
@@ -222,6 +242,41 @@ impl Walk<'_> {
             } else {
                 Seek::Hole
             };
+        }
+        self.extract(nr, size_bytes);
+    }
+
+    /// Reads the content as whoever copies a file does: from hole to hole, in two buffers at once,
+    /// and skipping what is a hole, which must read as zeroes.
+    fn extract(&mut self, nr: InodeNr, size_bytes: u64) {
+        let (mut at, mut left) = (0, EXTRACT_BYTES);
+        while left > 0 {
+            let start = self.fs.seek(nr, at, Seek::Data);
+            let Some(Some(start)) = self.noted(start) else {
+                break;
+            };
+            let end = self.fs.seek(nr, start, Seek::Hole);
+            let Some(Some(end)) = self.noted(end) else {
+                break;
+            };
+            assert!(at <= start && start < end && end <= size_bytes);
+            if start > at {
+                let mut hole =
+                    vec![0x5a; READ_BYTES.min(usize::try_from(start - at).unwrap_or(READ_BYTES))];
+                let answer = self.fs.read_at(nr, &mut hole, at);
+                if self.noted(answer).is_some() {
+                    assert!(hole.iter().all(|&byte| byte == 0), "a hole with content");
+                }
+            }
+            let len = usize::try_from(end - start).unwrap_or(usize::MAX).min(left);
+            let (mut first, mut second) = (vec![0; len / 2], vec![0; len - len / 2]);
+            let mut bufs = [&mut first[..], &mut second[..]].map(IoSliceMut::new);
+            let answer = self.fs.read_vectored_at(nr, &mut bufs, start);
+            match self.noted(answer) {
+                Some(done) => assert_eq!(done, len, "read from {start}, data until {end}"),
+                None => break,
+            }
+            (at, left) = (end, left - len);
         }
     }
 }

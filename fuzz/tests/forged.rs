@@ -68,10 +68,10 @@ impl Forge {
     }
 
     fn set_size(&mut self, nr: InodeNr, size_bytes: u64) {
-        let [low, high] = [size_bytes, size_bytes >> 32].map(|word| word as u32);
+        let [a, b, c, d, rest @ ..] = size_bytes.to_le_bytes();
         let inode = self.inode(nr);
-        put(inode, I_SIZE_LO, low);
-        put(inode, I_SIZE_HIGH, high);
+        put(inode, I_SIZE_LO, u32::from_le_bytes([a, b, c, d]));
+        put(inode, I_SIZE_HIGH, u32::from_le_bytes(rest));
     }
 
     fn open(mut self) -> Arc<Fs> {
@@ -379,6 +379,21 @@ fn an_orphan_chain_that_comes_back() {
         Err(Error::Corrupt(found)) => assert_eq!(found, expected),
         other => panic!("not corrupt: {other:?}"),
     }
+}
+
+/// Its only block, over and over: each reading of it is right, and none ends.
+#[test]
+fn an_orphan_file_as_long_as_a_disk() {
+    let mut forge = Forge::new("orphan-file");
+    let file = forge.before.superblock().orphan_file_inode().unwrap();
+    let limit_bytes = 8 << 20;
+    forge.set_size(file, limit_bytes + 1024);
+    let found = kind(forge.open().orphans());
+    let expected = RelationError::OrphanFileSize {
+        found_bytes: limit_bytes + 1024,
+        limit_bytes,
+    };
+    assert_eq!(found, CorruptKind::Relation(expected));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use fourscore_fuzz::images::{self, SeedImage};
 use fourscore_fuzz::seal::reseal;
 use fourscore_fuzz::targets::{image, recovery};
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
+use fourscore_ondisk::htree;
 use fourscore_ondisk::inode::FileType;
 use fourscore_sync::Arc;
 
@@ -54,8 +55,13 @@ fn the_images_have_the_features_they_are_named_for() {
         "fast-commit",
         "orphan-file",
         "checksum-v1",
+        "4k",
     ];
     assert_eq!(dirty, expected);
+    for (name, block_bytes) in [("4k", 4096), ("64k", 65_536)] {
+        let geometry = images::named(name).superblock.geometry();
+        assert_eq!(geometry.block_size().bytes(), block_bytes);
+    }
 }
 
 /// What recovery finds in the log of an image: copies of blocks and records of fast commits.
@@ -96,11 +102,27 @@ fn deep_trees_and_indexes_are_there() {
         fs.stat(dir).unwrap().size_bytes > 124 << 10,
         "one level is enough"
     );
+    let fs = open("htree-deep");
+    let dir = fs.lookup(fourscore::InodeNr::ROOT, b"dir").unwrap();
+    let root = fs.extents(dir).unwrap()[0].physical;
+    let seed = images::named("htree-deep");
+    let root = seed.block(usize::try_from(root.0).unwrap());
+    assert_eq!(htree::root_info(root).unwrap().indirect_levels, 2);
+    for entry in fs.read_dir(dir).unwrap() {
+        assert_eq!(fs.lookup(dir, &entry.name).unwrap(), entry.inode);
+    }
     let fs = open("casefold");
     let folded = fs.lookup(fourscore::InodeNr::ROOT, b"folded").unwrap();
     assert_eq!(fs.stat(folded).unwrap().file_type, FileType::Directory);
     let name = "STRASSE".as_bytes();
     assert!(fs.lookup(folded, name).is_ok());
+}
+
+#[test]
+fn the_walk_finds_orphans_and_attributes() {
+    let found = |name: &str| image::read(images::named(name).device(), Replay::InMemory).unwrap();
+    assert!(found("orphan-file").orphans >= 6);
+    assert!(found("ext4").xattrs > 3);
 }
 
 /// After a change that touches every block, sealing must make every checksum right again; the
@@ -113,7 +135,9 @@ fn sealing_renews_every_checksum() {
     {
         let mut device = seed.device();
         // Another UUID: with it changes the seed of all checksums, unless the superblock stores it.
-        device.block_mut(1)[0x68] ^= 0xff;
+        let at = 1024 + 0x68;
+        let block_bytes = device.block_bytes();
+        device.block_mut(at / block_bytes)[at % block_bytes] ^= 0xff;
         let broken = image::read(clone_of(&device, seed), Replay::Ignore);
         assert!(
             broken.is_err(),

@@ -5,9 +5,9 @@
 //! writes the file system next finishes what was begun. A reader needs nothing of this: what is
 //! to be deleted has no name, and what is to be cut off lies behind the file's size.
 //!
-//! **Invariants.** An inode that is on record twice is `Corrupt`, so neither a chain that comes
-//! back to itself nor a file that maps the same block again and again makes the list grow without
-//! end.
+//! **Invariants.** An inode that is on record twice is `Corrupt`, so no chain that comes back to
+//! itself makes the list grow without end. A file longer than the kernel takes is `Corrupt` too, so
+//! none that maps the same block again and again is read for ever.
 
 use std::collections::HashSet;
 
@@ -19,11 +19,15 @@ use fourscore_sync::epoch;
 use crate::map::Target;
 use crate::{Fs, Result};
 
+/// The longest orphan file that the kernel and e2fsprogs take, in bytes.
+const ORPHAN_FILE_BYTES_MAX: u64 = 8 << 20;
+
 impl Fs {
     /// The inodes on record as orphans, in the order in which they are found.
     ///
     /// # Errors
-    /// `Corrupt` for a chain that forms a loop or an orphan file that breaks the format.
+    /// `Corrupt` for a chain that forms a loop, and for an orphan file that breaks the format or is
+    /// longer than 8 MiB.
     pub fn orphans(&self) -> Result<Vec<InodeNr>> {
         let mut orphans = Orphans::default();
         self.read_orphan_chain(&mut orphans)?;
@@ -45,6 +49,13 @@ impl Fs {
     fn read_orphan_file(&self, file: InodeNr, orphans: &mut Orphans) -> Result<()> {
         let guard = epoch::pin();
         let inode = self.inode(file, &guard)?;
+        if inode.size_bytes() > ORPHAN_FILE_BYTES_MAX {
+            let error = RelationError::OrphanFileSize {
+                found_bytes: inode.size_bytes(),
+                limit_bytes: ORPHAN_FILE_BYTES_MAX,
+            };
+            return Err(Corrupt::from(error).in_inode(file).into());
+        }
         let end = self.size_in_blocks(inode)?;
         let seed = inode.on_disk().checksum_seed();
         for block in 0..end.0 {

@@ -48,6 +48,14 @@ pub enum RelationError {
     /// An orphan that is on record twice: a chain that comes back to it, or two entries.
     #[error("orphans: this inode is on record twice")]
     OrphanTwice,
+    /// An orphan file longer than any that is made.
+    #[error("orphan file: i_size {found_bytes} is above the {limit_bytes} bytes it may have")]
+    OrphanFileSize {
+        /// `i_size`, both words.
+        found_bytes: u64,
+        /// The most that the kernel takes.
+        limit_bytes: u64,
+    },
     /// A block of the orphan file that is not there.
     #[error("orphan file: block {found} is a hole")]
     OrphanFileHole {

@@ -10,9 +10,9 @@ use fourscore_sync::Arc;
 
 use crate::images::{self, SeedImage};
 use crate::input::Input;
+use crate::patch;
 use crate::seal::seal_log;
 use crate::targets::SEAL;
-use crate::{device::BLOCK_BYTES, patch};
 
 /// Runs the target.
 pub fn run(data: &[u8]) {
@@ -65,7 +65,7 @@ pub fn replay(
     let overlay = recovered
         .overlay(&log, device)
         .expect("all copies lie inside");
-    let mut bytes = [0; BLOCK_BYTES];
+    let mut bytes = vec![0; geometry.block_size().bytes()];
     for copy in recovered.copies().iter().take(32) {
         let offset = geometry.block_size().offset(copy.block);
         overlay
