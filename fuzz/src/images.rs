@@ -1,9 +1,9 @@
 //! **Purpose.** The seed images: small real file systems, made by mke2fs and the kernel, each for a
 //! few features. `cargo run -p fourscore-fuzz --example make_images` made them.
 //!
-//! **Model.** Most have blocks of 1 KiB, so that a mutation is likely to hit what matters; the images
-//! `4k` and `64k` are there for what depends on the block size: where the superblock lies, lengths
-//! of records that do not fit 16 bits, bitmaps longer than their group.
+//! **Model.** Most have blocks of 1 KiB, so that a mutation is likely to hit what matters; `4k` and
+//! `64k` are there for what depends on the block size: where the superblock lies, lengths of
+//! records that do not fit 16 bits, bitmaps longer than their group.
 
 use std::collections::BTreeSet;
 
