@@ -13,8 +13,10 @@ use fourscore_fuzz::device::{BLOCK_BYTES, Patched};
 use fourscore_fuzz::images::{self, SeedImage};
 use fourscore_fuzz::seal::{reseal, seal_log};
 use fourscore_fuzz::targets::recovery;
+use fourscore_ondisk::Tid;
 use fourscore_ondisk::extent::ExtentError;
 use fourscore_ondisk::htree::HtreeError;
+use fourscore_ondisk::jbd2::{Damage, JournalBlock};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::XattrError;
 use fourscore_sync::Arc;
@@ -457,6 +459,34 @@ fn a_log_of_nothing_but_descriptors() {
         let found = soon(|| recovery::replay(seed, Arc::new(device), 256));
         assert_eq!(found, Some((0, 0)), "{name}: nothing is committed");
     }
+}
+
+/// The last transaction's commit block does not match: what comes before it counts, and whoever
+/// asks is told.
+#[test]
+fn a_last_transaction_that_is_damaged_is_told() {
+    let mut forge = Forge::new("ext4-dirty");
+    assert_eq!(forge.before.journal_damage(), None);
+    let commit = |&(_, block): &(usize, u32)| {
+        let block = forge.device.block(block as usize);
+        let header = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
+        let tid = block.strip_prefix(&header)?.first_chunk()?;
+        Some(u32::from_be_bytes(*tid))
+    };
+    let blocks = forge.seed.journal.iter().copied().enumerate();
+    let (nr, last) = blocks.max_by_key(commit).unwrap();
+    let tid = Tid(commit(&(nr, last)).expect("a commit block"));
+    // The time of the commit, which nothing but the checksum holds.
+    forge.device.block_mut(last as usize)[0x3b] ^= 1;
+    let fs = Fs::open(Arc::new(forge.device), &OpenOptions::new()).unwrap();
+    let found = fs.journal_damage().expect("the damage is seen");
+    assert_eq!(found.tid, tid);
+    assert!(
+        matches!(found.damage, Damage::Commit { journal_block, .. }
+            if journal_block == JournalBlock(u32::try_from(nr).unwrap())),
+        "{found}"
+    );
+    assert!(fs.read_dir(InodeNr::ROOT).unwrap().len() > 3);
 }
 
 /// Each tag of the log names the same block: one copy is left.

@@ -5,7 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{complained, fourscore, text};
+use common::{complained, fourscore, printed, text};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, oracle, require, scratch};
 
@@ -138,7 +138,10 @@ fn directories_that_contain_themselves() {
     oracle::debugfs_write(image.path(), &["link /a /a/b/loop", "link / /a/up"]).expect("debugfs");
     let (status, complaint, found) = extracted(&image);
     assert_eq!(status, Some(1), "{complaint}");
-    assert!(complaint.contains("a second name leads to it"), "{complaint}");
+    assert!(
+        complaint.contains("a second name leads to it"),
+        "{complaint}"
+    );
     assert_eq!(
         found
             .iter()
@@ -177,4 +180,43 @@ fn a_truncated_image_is_told_once() {
         (Some(1), 1),
         "{complaint}"
     );
+}
+
+/// debugfs writes a journal with one transaction; then its commit block is damaged.
+#[test]
+fn a_damaged_last_transaction_is_told_by_info() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = Image::builder(MiB(16))
+        .kind("ext4")
+        .block_size_bytes(1024)
+        .make()
+        .expect("mke2fs runs");
+    oracle::debugfs_write(image.path(), &["jo -c", "jw -b 15000 /dev/zero", "jc"])
+        .expect("debugfs has a journal");
+    let intact = printed(&mut fourscore(&["info", "--json", text(image.path())]));
+    let json: serde_json::Value = serde_json::from_str(&intact).expect("JSON");
+    assert!(json["journal_damage"].is_null(), "{intact}");
+
+    let mut bytes = std::fs::read(image.path()).expect("the image");
+    let is_commit = |block: &&mut [u8]| block.starts_with(&[0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2]);
+    let commit = bytes.chunks_mut(1024).find(is_commit);
+    // The time of the commit, which nothing but the checksum holds.
+    commit.expect("a commit block")[0x3b] ^= 1;
+    std::fs::write(image.path(), &bytes).expect("room");
+    let output = fourscore(&["info", "--json", text(image.path())])
+        .output()
+        .expect("it runs");
+    let (told, json) = (
+        String::from_utf8_lossy(&output.stderr),
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON"),
+    );
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(
+        told.contains("journal: transaction ") && told.contains("was left out: "),
+        "{told}"
+    );
+    let damage = json["journal_damage"].as_str().expect("a field");
+    assert!(told.contains(damage), "{damage}");
+    assert_eq!(std::fs::read(image.path()).expect("the image"), bytes);
 }

@@ -85,6 +85,7 @@ pub use crate::group::Bitmap;
 pub use crate::inode::{Scanned, Stat};
 pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::path::Follow;
+pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
 pub use fourscore_block as block;
@@ -104,6 +105,7 @@ pub struct Fs {
     inodes: ClockCache<InodeNr, CachedInode>,
     /// Changes of fast commits, which are in no block; `None` but after a crash with some.
     fast_commit: Option<FastCommitOverlay>,
+    journal_damage: Option<JournalDamage>,
 }
 
 impl Fs {
@@ -117,6 +119,13 @@ impl Fs {
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         self.superblock.geometry()
+    }
+
+    /// The transaction at the journal's end that was not replayed because it is damaged, if there
+    /// is one. `None` also where no journal was replayed.
+    #[must_use]
+    pub fn journal_damage(&self) -> Option<JournalDamage> {
+        self.journal_damage
     }
 
     /// What reads go to. Its `host_range` tells where bytes lie in a file of the host.

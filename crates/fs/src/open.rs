@@ -142,6 +142,7 @@ impl Fs {
             fs = Self::bare(device, superblock, options)?;
             fs.fast_commit = Some(overlay);
         }
+        fs.journal_damage = replayed.damage;
         Ok(Arc::new(fs))
     }
 
@@ -178,6 +179,7 @@ impl Fs {
             buffers,
             inodes,
             fast_commit: None,
+            journal_damage: None,
         })
     }
 }

@@ -5,12 +5,14 @@
 //!
 //! **Crash safety.** Nothing is written, so it can be cut and done again at will.
 
+use std::fmt;
+
 use fourscore_block::BlockDevice;
 use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
-use fourscore_ondisk::jbd2::JournalBlock;
+use fourscore_ondisk::jbd2::{Damage, JournalBlock};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::JournalPlace;
-use fourscore_ondisk::{Corrupt, InodeNr};
+use fourscore_ondisk::{Corrupt, InodeNr, Tid};
 use fourscore_sync::Arc;
 
 use crate::{Error, Fs, OpenOptions, Result};
@@ -21,6 +23,26 @@ pub(crate) struct Replayed {
     pub(crate) device: Arc<dyn BlockDevice>,
     /// What was fast-committed after that.
     pub(crate) records: FastCommits,
+    /// What was left out.
+    pub(crate) damage: Option<JournalDamage>,
+}
+
+/// A transaction at the end of a dirty journal that was left out, because it does not match its
+/// checksums: what it changed reads as it was before. With asynchronous commits that is how a
+/// crash ordinarily ends the log; else something has damaged it, and the kernel refuses to mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalDamage {
+    /// The transaction.
+    pub tid: Tid,
+    /// The first part of it that does not match.
+    pub damage: Damage,
+}
+
+impl fmt::Display for JournalDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tid, damage } = self;
+        write!(f, "transaction {tid}, the last one, was left out: {damage}")
+    }
 }
 
 impl Fs {
@@ -36,7 +58,12 @@ impl Fs {
             let base = fourscore_sync::clone_arc(&self.device);
             Arc::new(recovered.overlay(&log, base)?)
         };
-        Ok(Replayed { device, records })
+        let damage = recovered.damage();
+        Ok(Replayed {
+            device,
+            records,
+            damage: damage.map(|(tid, damage)| JournalDamage { tid, damage }),
+        })
     }
 
     /// The journal: inside the file system or on the device that the options name.

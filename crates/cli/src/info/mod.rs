@@ -20,12 +20,16 @@ mod superblock;
 use serde_json::{Map, Value};
 
 use crate::args::Info;
-use crate::failure::Result;
+use crate::failure::{self, Result};
 use crate::image::Image;
 use crate::output::Stdout;
 
 /// The column at which values begin.
 const VALUE_COLUMN: usize = 26;
+
+/// What to do about a journal whose last transaction is damaged.
+const DAMAGE_ADVICE: &str =
+    "what it changed is shown as it was before; e2fsck decides whether to go on without it";
 
 /// Labels and values in the order of dumpe2fs.
 #[derive(Debug, Default)]
@@ -99,8 +103,19 @@ pub(crate) fn run(args: &Info) -> Result<()> {
     let mut lines = Lines::default();
     superblock::describe(image.fs.superblock(), &mut lines);
     journal::describe(&image, &mut lines)?;
+    let damage = image.fs.journal_damage();
+    if let Some(damage) = &damage {
+        failure::say(
+            &image
+                .failure(b"journal", damage)
+                .advise(DAMAGE_ADVICE)
+                .to_string(),
+        );
+    }
     if args.json {
         let mut json = lines.to_json();
+        let damage = damage.map(|damage| damage.to_string().into());
+        json.insert("journal_damage".into(), damage.unwrap_or(Value::Null));
         if args.groups {
             json.insert("groups".into(), groups::as_json(&image)?);
         }
