@@ -5,10 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::TypedValueParser;
-use fourscore::{Follow, Fs, OpenOptions, Stat};
+use fourscore::{Error, Follow, Fs, OpenOptions, Stat};
 use fourscore_block::{Access, BlockDevice, DeviceOptions, Window, open_path};
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_sync::Arc;
 
@@ -71,13 +72,21 @@ impl Image {
         let device = if spec.offset_bytes == 0 {
             file
         } else {
+            let len_bytes = file.len_bytes();
+            if spec.offset_bytes >= len_bytes {
+                let why = format!(
+                    "ends at byte {len_bytes}, before byte {}",
+                    spec.offset_bytes
+                );
+                return Err(Failure::new(name, why).advise("check the offset behind the @"));
+            }
             let window = Window::from_offset(file, spec.offset_bytes, Access::ReadOnly);
             Arc::new(window.map_err(in_file)?)
         };
         let fs = Fs::open(device, &OpenOptions::new().cache_bytes(CACHE_BYTES)).map_err(|why| {
             let failure = Failure::new(name.as_str(), &why);
             match why {
-                fourscore::Error::Refused(_) => failure.advise(OFFSET_ADVICE),
+                Error::Refused(SuperblockRejected::NotExt4 { .. }) => failure.advise(OFFSET_ADVICE),
                 _ => failure,
             }
         })?;

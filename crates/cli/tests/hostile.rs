@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{complained, fourscore, printed, text};
-use fourscore_testkit::tools::Need;
+use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{Image, MiB, oracle, require, scratch};
 
 /// An image without checksums, with a tree, in which every `from` is replaced by `to`.
@@ -165,21 +165,129 @@ fn directories_that_contain_themselves() {
     }
 }
 
+/// What is no whole ext4 image, and the words that must be in the one line about it.
 #[test]
-fn a_truncated_image_is_told_once() {
+fn what_cannot_be_opened_is_told_in_one_line() {
     require!(Need::Program("mke2fs"));
-    let image = forged(|root| write(root.join("file")), &[]);
-    let file = std::fs::File::options()
-        .write(true)
-        .open(image.path())
-        .expect("the image");
-    file.set_len(1 << 20).expect("can be cut");
-    let (status, complaint) = complained(&["walk", text(image.path())]);
+    let image = Image::builder(MiB(8))
+        .kind("ext4")
+        .block_size_bytes(1024)
+        .features(&["^has_journal", "metadata_csum"])
+        .make()
+        .expect("mke2fs runs");
+    let good = std::fs::read(image.path()).expect("the image");
+    // Byte 0x60 of the superblock begins the INCOMPAT bits, byte 0x78 the volume's name.
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut forged = good.clone();
+        forged[1024 + at..][..bytes.len()].copy_from_slice(bytes);
+        forged
+    };
+    let cases: [(&str, Vec<u8>, &[&str]); 7] = [
+        (
+            "empty",
+            Vec::new(),
+            &["0 bytes found", "1024", "truncated?"],
+        ),
+        (
+            "short",
+            good[..900].to_vec(),
+            &["0 bytes found", "truncated?"],
+        ),
+        (
+            "part",
+            good[..1500].to_vec(),
+            &["476 bytes found", "truncated?"],
+        ),
+        (
+            "middle",
+            good[..5 << 20].to_vec(),
+            &["5242880 bytes", "needs 8388608", "truncated?"],
+        ),
+        (
+            "zeros",
+            vec![0; 1 << 20],
+            &["s_magic is 0x0000, not 0xef53", "disk.img@1M"],
+        ),
+        (
+            "feature",
+            changed(0x60, &0x40_0000_u32.to_le_bytes()),
+            &["cannot read", "INCOMPAT 0x400000"],
+        ),
+        (
+            "name",
+            changed(0x78, b"X"),
+            &["s_checksum", "found", "expected"],
+        ),
+    ];
+    let folder = scratch::folder().expect("a folder");
+    for (name, bytes, words) in cases {
+        let path = folder.path().join(name);
+        std::fs::write(&path, &bytes).expect("room");
+        for verb in ["info", "ls", "walk", "freefrag"] {
+            told_in_one_line(&[verb, text(&path)], words);
+        }
+        let found = std::fs::read(&path).expect("still there");
+        assert!(found == bytes, "{name} was written to");
+    }
+    let missing = folder.path().join("missing");
+    told_in_one_line(&["info", text(&missing)], &["No such file"]);
+    assert!(!missing.exists());
+    told_in_one_line(
+        &["info", text(folder.path())],
+        &["is a directory, not an image"],
+    );
+    told_in_one_line(&["info", "/dev/null"], &["is a character device"]);
+    let behind = format!("{}@1G", text(image.path()));
+    told_in_one_line(
+        &["info", &behind],
+        &["ends at byte 8388608, before byte 1073741824"],
+    );
+}
+
+/// Root may read everything, so somebody else must ask.
+#[test]
+fn an_image_that_may_not_be_read_is_told_in_one_line() {
+    require!(Need::Root, Need::Program("setpriv"));
+    let folder = scratch::folder().expect("a folder");
+    let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), everyone).expect("it is ours");
+    let path = folder.path().join("image");
+    std::fs::write(&path, [0; 4096]).expect("room");
+    let nobody = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    std::fs::set_permissions(&path, nobody).expect("it is ours");
+    let output = tools::command("setpriv")
+        .expect("it is there")
+        .args(["--bounding-set=-all", "--inh-caps=-all", "--"])
+        .arg(env!("CARGO_BIN_EXE_fourscore"))
+        .args(["info", text(&path)])
+        .output()
+        .expect("it runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
-        (status, complaint.lines().count()),
+        (output.status.code(), complaint.lines().count()),
         (Some(1), 1),
         "{complaint}"
     );
+    assert!(
+        complaint.contains("image: Permission denied"),
+        "{complaint}"
+    );
+}
+
+/// The command fails with 1, prints nothing, and complains in one line that has all of `words`.
+#[track_caller]
+fn told_in_one_line(arguments: &[&str], words: &[&str]) {
+    let output = fourscore(arguments).output().expect("it runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {complaint}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+    let image = arguments.last().and_then(|path| path.split('@').next());
+    let head = format!("fourscore: {}: ", image.expect("an image"));
+    assert!(complaint.starts_with(&head), "{complaint}");
+    for word in words {
+        assert!(complaint.contains(word), "{arguments:?}: {complaint}");
+    }
 }
 
 /// debugfs writes a journal with one transaction; then its commit block is damaged.

@@ -50,44 +50,6 @@ fn wrong_usage_is_status_2() {
 }
 
 #[test]
-fn what_cannot_be_read_is_one_line_and_status_1() {
-    let place = scratch::folder().expect("a folder");
-    let file = |name: &str, content: &[u8]| {
-        let path = place.path().join(name);
-        std::fs::write(&path, content).expect("room");
-        path
-    };
-    let short = file("short", b"not a file system");
-    let zeros = file("zeros", &[0; 1 << 20]);
-    let missing = place.path().join("missing");
-    for (path, found) in [
-        (short.as_path(), "byte 17"),
-        (&zeros, "magic"),
-        (&missing, "No such file"),
-        (place.path(), "directory"),
-    ] {
-        for verb in ["info", "ls", "walk"] {
-            let (status, complaint) = complained(&[verb, text(path)]);
-            assert_eq!(status, Some(1), "{complaint}");
-            assert_eq!(complaint.lines().count(), 1, "{complaint}");
-            assert!(
-                complaint.starts_with(&format!("fourscore: {}: ", path.display())),
-                "{complaint}"
-            );
-            assert!(
-                complaint.to_lowercase().contains(&found.to_lowercase()),
-                "{complaint}"
-            );
-        }
-    }
-    let (_, complaint) = complained(&["info", text(&zeros)]);
-    assert!(
-        complaint.contains("(for a partition"),
-        "no advice: {complaint}"
-    );
-}
-
-#[test]
 fn a_reader_that_goes_away_is_no_error() {
     require!(Need::Program("mke2fs"));
     let source = scratch::folder().expect("a folder");

@@ -195,6 +195,8 @@ fn read_superblock(device: &dyn BlockDevice, copy: SuperblockCopy) -> Result<Sup
         .saturating_sub(offset)
         .min(SUPERBLOCK_SIZE_BYTES as u64);
     let part = &mut bytes[..usize::try_from(there).unwrap_or(0)];
-    device.read_at(part, offset)?;
+    if !part.is_empty() {
+        device.read_at(part, offset)?;
+    }
     Ok(Superblock::try_from(RawSuperblock::from_bytes(part)?)?)
 }

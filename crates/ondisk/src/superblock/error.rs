@@ -10,7 +10,7 @@ use crate::features::UnsupportedFeatures;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SuperblockRejected {
     /// The device ends before the superblock does.
-    #[error("{found_bytes} bytes found where the superblock needs 1024")]
+    #[error("{found_bytes} bytes found at the superblock's place, which takes 1024 (truncated?)")]
     TooShort {
         /// The bytes there are.
         found_bytes: usize,
