@@ -1,0 +1,149 @@
+//! **Purpose.** The encodings in which archives and lists hold bytes: base64, `%XX`, `\ooo`.
+
+/// Decodes base64 with or without the filling `=` at the end; `None` if it is none.
+pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let digits = text.trim_ascii_end();
+    let end = digits
+        .iter()
+        .rposition(|&byte| byte != b'=')
+        .map_or(0, |at| at + 1);
+    let digits = &digits[..end];
+    if digits.len() % 4 == 1 {
+        return None;
+    }
+    let mut out = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    for group in digits.chunks(4) {
+        let mut bits = 0_u32;
+        for &digit in group {
+            bits = bits << 6 | sextet(digit)?;
+        }
+        bits <<= 6 * (4 - group.len());
+        let [_, bytes @ ..] = bits.to_be_bytes();
+        out.extend_from_slice(&bytes[..group.len() - 1]);
+    }
+    Some(out)
+}
+
+fn sextet(digit: u8) -> Option<u32> {
+    let value = match digit {
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
+        b'+' | b'-' => 62,
+        b'/' | b'_' => 63,
+        _ => return None,
+    };
+    Some(value.into())
+}
+
+/// Undoes `%XX` for the bytes that `accepts` says may be written so; any other `%` stays.
+pub(crate) fn from_percent(text: &[u8], accepts: impl Fn(u8) -> bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, behind @ ..] = rest {
+        let coded = match rest {
+            [b'%', high, low, ..] => hex(*high).zip(hex(*low)),
+            _ => None,
+        };
+        match coded.map(|(high, low)| high << 4 | low) {
+            Some(byte) if accepts(byte) => {
+                out.push(byte);
+                rest = &rest[3..];
+            }
+            _ => {
+                out.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    out
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|value| u8::try_from(value).ok())
+}
+
+/// Undoes the backslash sequences of vis(3): three octal digits, and the letters of C.
+pub(crate) fn from_vis(text: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, behind @ ..] = rest {
+        if *first != b'\\' {
+            out.push(*first);
+            rest = behind;
+            continue;
+        }
+        if let [
+            a @ b'0'..=b'3',
+            b @ b'0'..=b'7',
+            c @ b'0'..=b'7',
+            behind @ ..,
+        ] = behind
+        {
+            out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+            rest = behind;
+            continue;
+        }
+        let (letter, behind) = behind.split_first()?;
+        out.push(match letter {
+            b'a' => 0x07,
+            b'b' => 0x08,
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'v' => 0x0b,
+            b'f' => 0x0c,
+            b'r' => b'\r',
+            b's' => b' ',
+            b'E' => 0x1b,
+            b'0' => 0,
+            b'\\' | b'#' | b'=' | b'"' | b' ' => *letter,
+            _ => return None,
+        });
+        rest = behind;
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_of_every_length() {
+        let vectors = [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("Zm9vYg", "foob"),
+            ("Zm9vYmE=", "fooba"),
+            ("Zm9vYmFy\n", "foobar"),
+        ];
+        for (text, bytes) in vectors {
+            let decoded = from_base64(text.as_bytes());
+            assert_eq!(decoded.as_deref(), Some(bytes.as_bytes()), "{text}");
+        }
+        assert_eq!(from_base64(b"/+8="), Some(vec![0xff, 0xef]));
+        assert_eq!(from_base64(b"Zm9vY"), None);
+        assert_eq!(from_base64(b"Z m9"), None);
+    }
+
+    #[test]
+    fn percent_of_what_is_accepted() {
+        let only = |byte| matches!(byte, b'=' | b'%');
+        assert_eq!(from_percent(b"a%3Db%25%41%3d%", only), b"a=b%%41=%");
+        assert_eq!(from_percent(b"%41%zz%4", |_| true), b"A%zz%4");
+    }
+
+    #[test]
+    fn backslashes() {
+        assert_eq!(
+            from_vis(br"a\040b\s\\\n\377"),
+            Some(b"a b \\\n\xff".to_vec())
+        );
+        assert_eq!(from_vis(br"\q"), None);
+        assert_eq!(from_vis(br"end\"), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! **Purpose.** Which paths of a source stay out of the image.
+//!
+//! **Model.** A pattern with a slash in it, one at the end aside, is matched against the whole
+//! path from the root; one without is matched against each name. `*` and `?` stop at slashes, `**`
+//! does not, `[a-z]` and `[!a-z]` are one byte of a set, `\` takes the meaning of the next byte.
+//! What is in an excluded directory is excluded. Patterns and names are bytes.
+
+/// Patterns of paths.
+#[derive(Clone, Debug, Default)]
+pub struct Excludes {
+    patterns: Vec<Pattern>,
+}
+
+#[derive(Clone, Debug)]
+struct Pattern {
+    steps: Vec<Step>,
+    /// Matched against the path, not against names.
+    is_path: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Byte(u8),
+    /// Any byte but a slash.
+    Any,
+    /// Any number of bytes, slashes among them or not.
+    Many {
+        slashes: bool,
+    },
+    Set {
+        ranges: Vec<(u8, u8)>,
+        is_negated: bool,
+    },
+}
+
+/// A pattern with a set that does not end, or with nothing in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{}' is not a pattern: {why}", pattern.escape_ascii())]
+pub struct PatternError {
+    pattern: Vec<u8>,
+    why: &'static str,
+}
+
+impl Excludes {
+    /// Adds a pattern.
+    ///
+    /// # Errors
+    /// A pattern that says nothing, or a set in it that is not closed.
+    pub fn add(&mut self, pattern: &[u8]) -> Result<(), PatternError> {
+        let wrong = |why| PatternError {
+            pattern: pattern.to_vec(),
+            why,
+        };
+        let body = pattern.strip_suffix(b"/").unwrap_or(pattern);
+        let is_path = body.contains(&b'/');
+        let body = body.strip_prefix(b"/").unwrap_or(body);
+        let steps = parse(body).ok_or(wrong("the set is not closed"))?;
+        if steps.is_empty() {
+            return Err(wrong("it is empty"));
+        }
+        self.patterns.push(Pattern { steps, is_path });
+        Ok(())
+    }
+
+    /// Whether there are no patterns.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// Whether the object at `path`, by itself, matches a pattern. For walks that do not enter
+    /// what matches. `path` has names joined by single slashes, and none at its ends.
+    #[must_use]
+    pub fn matches(&self, path: &[u8]) -> bool {
+        let slash = path.iter().rposition(|&byte| byte == b'/');
+        let name = slash.map_or(path, |slash| &path[slash + 1..]);
+        self.patterns.iter().any(|pattern| {
+            let text = if pattern.is_path { path } else { name };
+            is_match(&pattern.steps, text)
+        })
+    }
+
+    /// Whether the object at `path`, as an archive writes it, or a directory on the way there
+    /// matches a pattern.
+    #[must_use]
+    pub fn contain(&self, path: &[u8]) -> bool {
+        if self.patterns.is_empty() {
+            return false;
+        }
+        let mut above = Vec::with_capacity(path.len());
+        path.split(|&byte| byte == b'/')
+            .filter(|name| !matches!(*name, b"" | b"."))
+            .any(|name| {
+                if !above.is_empty() {
+                    above.push(b'/');
+                }
+                above.extend_from_slice(name);
+                self.matches(&above)
+            })
+    }
+}
+
+/// The steps of a pattern; `None` if a set in it is not closed.
+fn parse(pattern: &[u8]) -> Option<Vec<Step>> {
+    let mut steps = Vec::new();
+    let mut rest = pattern;
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        steps.push(match first {
+            b'*' => {
+                let stars = rest.iter().take_while(|&&byte| byte == b'*').count();
+                rest = &rest[stars..];
+                Step::Many { slashes: stars > 0 }
+            }
+            b'?' => Step::Any,
+            b'[' => {
+                let (set, behind) = parse_set(rest)?;
+                rest = behind;
+                set
+            }
+            b'\\' => {
+                let (byte, behind) = rest.split_first().unwrap_or((&b'\\', b""));
+                rest = behind;
+                Step::Byte(*byte)
+            }
+            byte => Step::Byte(*byte),
+        });
+    }
+    Some(steps)
+}
+
+/// The set behind its opening bracket, and what follows it.
+fn parse_set(text: &[u8]) -> Option<(Step, &[u8])> {
+    let (is_negated, body) = match text {
+        [b'!' | b'^', body @ ..] => (true, body),
+        body => (false, body),
+    };
+    let mut ranges = Vec::new();
+    let mut rest = body;
+    // A bracket that comes first is a member.
+    while rest.first() != Some(&b']') || ranges.is_empty() {
+        match rest {
+            [low, b'-', high, behind @ ..] if *high != b']' => {
+                ranges.push((*low, *high));
+                rest = behind;
+            }
+            [byte, behind @ ..] => {
+                ranges.push((*byte, *byte));
+                rest = behind;
+            }
+            [] => return None,
+        }
+    }
+    Some((Step::Set { ranges, is_negated }, &rest[1..]))
+}
+
+impl Step {
+    fn takes(&self, byte: u8) -> bool {
+        match self {
+            Self::Byte(own) => *own == byte,
+            Self::Any => byte != b'/',
+            Self::Many { slashes } => *slashes || byte != b'/',
+            Self::Set { ranges, is_negated } => {
+                let is_in = ranges
+                    .iter()
+                    .any(|&(low, high)| (low..=high).contains(&byte));
+                byte != b'/' && is_in != *is_negated
+            }
+        }
+    }
+}
+
+/// All places in the pattern where the text so far can have led, moved on byte by byte: no text
+/// takes longer than its length times that of the pattern.
+fn is_match(steps: &[Step], text: &[u8]) -> bool {
+    let mut places = vec![false; steps.len() + 1];
+    let mut next = places.clone();
+    reach(steps, &mut places, 0);
+    for &byte in text {
+        next.fill(false);
+        for (at, step) in steps.iter().enumerate() {
+            if places[at] && step.takes(byte) {
+                let stays = matches!(step, Step::Many { .. });
+                reach(steps, &mut next, if stays { at } else { at + 1 });
+            }
+        }
+        std::mem::swap(&mut places, &mut next);
+    }
+    places[steps.len()]
+}
+
+/// Marks a place, and those behind it that need no byte.
+fn reach(steps: &[Step], places: &mut [bool], mut at: usize) {
+    places[at] = true;
+    while let Some(Step::Many { .. }) = steps.get(at) {
+        at += 1;
+        places[at] = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn excludes(patterns: &[&str]) -> Excludes {
+        let mut excludes = Excludes::default();
+        for pattern in patterns {
+            excludes.add(pattern.as_bytes()).expect(pattern);
+        }
+        excludes
+    }
+
+    #[test]
+    fn names_and_paths() {
+        let names = excludes(&["*.o", "core", "lost+found/"]);
+        for path in ["a.o", "./x/y/b.o", "core/in/it", "/lost+found", ".o"] {
+            assert!(names.contain(path.as_bytes()), "{path}");
+        }
+        for path in ["a.oo", "score", "corex", "", "."] {
+            assert!(!names.contain(path.as_bytes()), "{path}");
+        }
+        let paths = excludes(&["/proc/*", "usr/**/*.pyc", "/tmp"]);
+        for path in [
+            "proc/1",
+            "proc/1/fd",
+            "usr/lib/python/a.pyc",
+            "tmp",
+            "./tmp/x",
+        ] {
+            assert!(paths.contain(path.as_bytes()), "{path}");
+        }
+        for path in ["proc", "usr/a.pyc", "x/proc/1"] {
+            assert!(!paths.contain(path.as_bytes()), "{path}");
+        }
+        assert!(!Excludes::default().contain(b"a"));
+    }
+
+    #[test]
+    fn a_slash_in_front_alone_makes_a_path() {
+        let root_only = excludes(&["/tmp"]);
+        assert!(!root_only.contain(b"var/tmp"));
+        assert!(excludes(&["tmp"]).contain(b"var/tmp/x"));
+    }
+
+    #[test]
+    fn sets_and_escapes() {
+        let one = |pattern, path: &str| excludes(&[pattern]).matches(path.as_bytes());
+        assert!(one("[a-c]x", "bx") && !one("[a-c]x", "dx"));
+        assert!(one("[!a-c]x", "dx") && !one("[!a-c]x", "ax"));
+        assert!(one("[]x]", "]") && one("[x-]", "-"));
+        assert!(one(r"\*", "*") && !one(r"\*", "a"));
+        assert!(one("a?c", "a\u{7f}c") && !one("/a?c", "a/c"));
+        assert!(one("a**c", "abc"));
+    }
+
+    #[test]
+    fn many_stars_take_no_long_time() {
+        let pattern = "a*".repeat(50) + "b";
+        assert!(!excludes(&[&pattern]).matches(&[b'a'; 5000]));
+    }
+
+    #[test]
+    fn what_is_no_pattern() {
+        for pattern in ["", "/", "[a", "x[!]"] {
+            let error = Excludes::default().add(pattern.as_bytes());
+            assert!(error.is_err(), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! **Purpose.** Whose the objects of the image are, where that is not what the sources say.
+//!
+//! **Model.** Either everything belongs to one owner, or ranges of ids are moved, as user
+//! namespaces move them. Moved are the owners of objects and the users and groups of their ACLs.
+//! An id outside of all ranges is an error: nobody can say whose it would be.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::source::fault::{Fault, SourceError};
+use crate::tree::{NodeId, Tree, XattrSet, Xattrs};
+
+/// A user and a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+/// `count` ids from `from` on become those from `to` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first id in the source.
+    pub from: u32,
+    /// The first id in the image.
+    pub to: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+/// Ranges of ids; without any, ids stay what they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdMap {
+    ranges: Vec<IdRange>,
+}
+
+/// Whose the objects are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owners {
+    /// One owner for all.
+    One(Owner),
+    /// Moved ranges.
+    Moved {
+        /// Of users.
+        users: IdMap,
+        /// Of groups.
+        groups: IdMap,
+    },
+}
+
+/// A text that is no owner or range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not {expected}")]
+pub struct IdError {
+    text: String,
+    expected: &'static str,
+}
+
+impl std::str::FromStr for Owner {
+    type Err = IdError;
+
+    /// From `UID:GID`.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let parsed = text.split_once(':').and_then(|(uid, gid)| {
+            Some(Self {
+                uid: uid.parse().ok()?,
+                gid: gid.parse().ok()?,
+            })
+        });
+        parsed.ok_or_else(|| IdError {
+            text: text.to_owned(),
+            expected: "an owner: UID:GID, two numbers",
+        })
+    }
+}
+
+impl std::str::FromStr for IdRange {
+    type Err = IdError;
+
+    /// From `FROM:TO:COUNT`.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let numbers: Option<Vec<u32>> = text.split(':').map(|part| part.parse().ok()).collect();
+        let range = match numbers.as_deref() {
+            Some(&[from, to, count]) => Some(Self { from, to, count }),
+            _ => None,
+        };
+        let fits = |range: &Self| {
+            let last = range.count.checked_sub(1);
+            let end = |first: u32| last.and_then(|last| first.checked_add(last));
+            end(range.from).is_some() && end(range.to).is_some()
+        };
+        range.filter(fits).ok_or_else(|| IdError {
+            text: text.to_owned(),
+            expected: "a range of ids: FROM:TO:COUNT, three numbers",
+        })
+    }
+}
+
+impl IdMap {
+    /// A map of these ranges; the first that has an id counts.
+    #[must_use]
+    pub fn new(ranges: Vec<IdRange>) -> Self {
+        Self { ranges }
+    }
+
+    fn get(&self, id: u32) -> Option<u32> {
+        if self.ranges.is_empty() {
+            return Some(id);
+        }
+        self.ranges.iter().find_map(|range| {
+            let offset = id.checked_sub(range.from)?;
+            (offset < range.count).then(|| range.to + offset)
+        })
+    }
+}
+
+impl Owners {
+    /// Nothing changes.
+    #[must_use]
+    pub fn kept() -> Self {
+        Self::Moved {
+            users: IdMap::default(),
+            groups: IdMap::default(),
+        }
+    }
+
+    /// Changes the owners of all objects of the tree.
+    ///
+    /// # Errors
+    /// [`Fault::Unmapped`] names the object whose id is in no range.
+    pub fn apply(&self, tree: &mut Tree) -> Result<(), SourceError> {
+        if *self == Self::kept() {
+            return Ok(());
+        }
+        let mut moved_sets = HashMap::new();
+        for id in tree.ids() {
+            let moved = self.apply_to(tree, id, &mut moved_sets);
+            moved.map_err(|fault| SourceError {
+                place: "owners".to_owned(),
+                entry: Some(tree.path_of(id)),
+                fault,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn apply_to(
+        &self,
+        tree: &mut Tree,
+        id: NodeId,
+        moved_sets: &mut HashMap<XattrSet, Option<Xattrs>>,
+    ) -> Result<(), Fault> {
+        let mut meta = tree.meta(id);
+        match self {
+            Self::One(owner) => (meta.uid, meta.gid) = (owner.uid, owner.gid),
+            Self::Moved { users, groups } => {
+                meta.uid = moved(users, "user", meta.uid)?;
+                meta.gid = moved(groups, "group", meta.gid)?;
+                let set = tree.xattr_set(id);
+                let moved = match moved_sets.entry(set) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(moved_acls(tree, id, users, groups)?),
+                };
+                if let Some(xattrs) = moved {
+                    tree.set_xattrs(id, xattrs)?;
+                }
+            }
+        }
+        tree.set_meta(id, &meta);
+        Ok(())
+    }
+}
+
+fn moved(map: &IdMap, kind: &'static str, id: u32) -> Result<u32, Fault> {
+    map.get(id).ok_or(Fault::Unmapped { kind, id })
+}
+
+/// The attributes with moved ids, if there are ids in them.
+fn moved_acls(
+    tree: &Tree,
+    id: NodeId,
+    users: &IdMap,
+    groups: &IdMap,
+) -> Result<Option<Xattrs>, Fault> {
+    let mut xattrs = Xattrs::new();
+    let mut is_changed = false;
+    for (name, value) in tree.xattrs(id) {
+        let mut value = value.to_vec();
+        if name.starts_with(b"system.posix_acl_") {
+            // Behind the version: tag, permissions and id of each entry.
+            let entries = value.get_mut(4..).unwrap_or_default();
+            for [tag, _, _, _, id @ ..] in entries.as_chunks_mut::<8>().0 {
+                let old = u32::from_le_bytes(*id);
+                let new = match *tag {
+                    0x02 => moved(users, "user", old)?,
+                    0x08 => moved(groups, "group", old)?,
+                    _ => old,
+                };
+                *id = new.to_le_bytes();
+                is_changed |= new != old;
+            }
+        }
+        xattrs.set(name, &value);
+    }
+    Ok(is_changed.then_some(xattrs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{Content, Kind, Meta};
+
+    fn tree() -> Tree {
+        let mut tree = Tree::new();
+        let meta = Meta {
+            uid: 100_000,
+            gid: 100_005,
+            ..Meta::default()
+        };
+        tree.set_meta(NodeId::ROOT, &meta);
+        let mut xattrs = Xattrs::new();
+        let mut acl = 2_u32.to_le_bytes().to_vec();
+        for (tag, id) in [(1_u16, u32::MAX), (2, 100_001), (8, 100_002)] {
+            acl.extend_from_slice(&tag.to_le_bytes());
+            acl.extend_from_slice(&7_u16.to_le_bytes());
+            acl.extend_from_slice(&id.to_le_bytes());
+        }
+        xattrs.set(b"system.posix_acl_access", &acl);
+        for name in ["a", "b"] {
+            let file = Kind::File(Content::Empty);
+            tree.insert(name.as_bytes(), &meta, file, &xattrs)
+                .expect("a name");
+        }
+        tree
+    }
+
+    fn range(text: &str) -> IdMap {
+        IdMap::new(vec![text.parse().expect(text)])
+    }
+
+    #[test]
+    fn ranges_move_owners_and_acls() {
+        let mut tree = tree();
+        let owners = Owners::Moved {
+            users: range("100000:0:65536"),
+            groups: range("100000:1000:65536"),
+        };
+        owners.apply(&mut tree).expect("all are in range");
+        for path in [&b"a"[..], b"b"] {
+            let id = tree.lookup(path).expect("a path").expect("it is there");
+            assert_eq!((tree.meta(id).uid, tree.meta(id).gid), (0, 1005));
+            let (_, acl) = tree.xattrs(id).next().expect("an ACL");
+            assert_eq!(acl[8..12], u32::MAX.to_le_bytes());
+            assert_eq!(acl[16..20], 1_u32.to_le_bytes());
+            assert_eq!(acl[24..28], 1002_u32.to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn an_id_out_of_range_is_named() {
+        let owners = Owners::Moved {
+            users: range("0:0:1000"),
+            groups: IdMap::default(),
+        };
+        let error = owners.apply(&mut tree()).expect_err("out of range");
+        assert!(matches!(
+            error.fault,
+            Fault::Unmapped {
+                kind: "user",
+                id: 100_000
+            }
+        ));
+        assert!(
+            error.to_string().contains("/: the user id 100000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn one_owner_for_all() {
+        let mut tree = tree();
+        let owner = "7:8".parse().expect("an owner");
+        Owners::One(owner).apply(&mut tree).expect("numbers");
+        let ids = tree.ids().collect::<Vec<_>>();
+        assert_eq!(ids.len(), 3);
+        for id in ids {
+            assert_eq!((tree.meta(id).uid, tree.meta(id).gid), (7, 8));
+        }
+    }
+
+    #[test]
+    fn texts_that_are_none() {
+        for text in ["", "1", "1:", ":1", "a:b", "1:2:3", "-1:0", "4294967296:0"] {
+            assert!(text.parse::<Owner>().is_err(), "{text}");
+        }
+        for text in [
+            "",
+            "1:2",
+            "0:0:0",
+            "4294967295:0:2",
+            "0:4294967295:2",
+            "1:2:3:4",
+        ] {
+            assert!(text.parse::<IdRange>().is_err(), "{text}");
+        }
+        assert_eq!("0:4294967295:1".parse::<IdRange>().map(|r| r.count), Ok(1));
+    }
+}

@@ -1,0 +1,82 @@
+//! **Purpose.** What an image is made of: sources that are laid over each other in one tree.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `archive` | a tar in a file or on standard input |
+//! | `tar` | reading archives |
+//! | `overlay` | what an entry does to the tree |
+//! | `unpack`, `spool` | compressed streams, and what cannot be read twice |
+//! | `exclude`, `ids` | what stays out, whose the rest is |
+//! | `encoding`, `names` | bytes as text, names of users and groups |
+//! | `fault`, `notices` | what is wrong with an entry, what was left out |
+
+mod archive;
+mod encoding;
+mod exclude;
+mod fault;
+mod ids;
+mod names;
+mod notices;
+mod overlay;
+mod spool;
+mod tar;
+mod unpack;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use fourscore_sync::Counter;
+
+use crate::tree::Tree;
+
+pub use exclude::{Excludes, PatternError};
+pub use fault::{Fault, SourceError};
+pub use ids::{IdError, IdMap, IdRange, Owner, Owners};
+pub use notices::Notices;
+
+/// Something that an image is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A tar archive in a file: plain, or compressed with gzip or zstd.
+    Archive(PathBuf),
+    /// A tar archive on standard input, read in one pass.
+    StandardInput,
+}
+
+/// What all sources of an image share while they are read.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// What stays out.
+    pub excludes: &'a Excludes,
+    /// A directory with room for the contents of compressed archives; files in it have no name.
+    pub scratch: &'a Path,
+    /// How many threads may work at once.
+    pub threads: usize,
+    /// Counts the bytes of archives, unpacked, as they are read.
+    pub read_bytes: &'a Counter,
+    /// What was left out, for the user to read.
+    pub notices: Notices,
+}
+
+impl Source {
+    /// What the user means by `text`: `-` is standard input, anything else a path.
+    #[must_use]
+    pub fn parse(text: &OsStr) -> Self {
+        match text.as_bytes() {
+            b"-" => Self::StandardInput,
+            path => Self::Archive(OsString::from_vec(path.to_vec()).into()),
+        }
+    }
+
+    /// Lays the source over what the tree holds.
+    ///
+    /// # Errors
+    /// A source that is damaged, cannot be read, or holds what ext4 cannot hold.
+    pub fn add_to(&self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
+        match self {
+            Self::Archive(path) => archive::add_file(tree, path, context),
+            Self::StandardInput => archive::add_stdin(tree, context),
+        }
+    }
+}

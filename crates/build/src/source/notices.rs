@@ -1,0 +1,59 @@
+//! **Purpose.** What was left out of an image because ext4 has no place for it, for the user to
+//! read; the build goes on.
+
+/// So many are kept word by word; the rest are counted.
+const KEPT_MAX: usize = 100;
+
+/// Sentences for the user.
+#[derive(Debug, Default)]
+pub struct Notices {
+    kept: Vec<String>,
+    more: u64,
+}
+
+impl Notices {
+    /// Adds one.
+    pub fn push(&mut self, notice: String) {
+        if self.kept.len() < KEPT_MAX {
+            self.kept.push(notice);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// The first hundred.
+    #[must_use]
+    pub fn kept(&self) -> &[String] {
+        &self.kept
+    }
+
+    /// How many more there were.
+    #[must_use]
+    pub fn more(&self) -> u64 {
+        self.more
+    }
+
+    /// Adds all of `other`.
+    pub fn append(&mut self, other: Self) {
+        for notice in other.kept {
+            self.push(notice);
+        }
+        self.more += other.more;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_are_counted() {
+        let mut one = Notices::default();
+        (0..150).for_each(|nr| one.push(nr.to_string()));
+        let mut both = Notices::default();
+        both.push("first".to_owned());
+        both.append(one);
+        assert_eq!((both.kept().len(), both.more()), (100, 51));
+        assert_eq!(both.kept()[1], "0");
+    }
+}

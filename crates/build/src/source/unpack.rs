@@ -1,0 +1,316 @@
+//! **Purpose.** Compressed streams, recognised by how they begin, unpacked on a thread of their
+//! own.
+//!
+//! **Model.** The thread fills pieces of memory and hands them over through a short queue; the
+//! reading side hands empty ones back. Both ends may go away: the thread stops when nobody reads
+//! any more, the reader gets what the thread failed with in place of an end.
+//!
+//! **Locking.** The queue is one mutex and one condition variable, never held while bytes are
+//! read or unpacked.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read};
+
+use flate2::bufread::GzDecoder;
+use fourscore_sync::{Arc, Condvar, Mutex, thread};
+
+use crate::source::fault::{Fault, Parsed};
+use crate::source::spool::read_some;
+
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces that wait at most.
+const QUEUE_PIECES: usize = 8;
+const INPUT_BYTES: usize = 256 << 10;
+
+const GZIP: &[u8] = b"\x1f\x8b";
+const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
+
+/// How a stream is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// What the first bytes of a stream say.
+    pub(crate) fn of(start: &[u8]) -> Parsed<Self> {
+        let others: [(&[u8], &'static str); 4] = [
+            (b"\xfd7zXZ\0", "xz"),
+            (b"BZh", "bzip2"),
+            (b"LZIP", "lzip"),
+            (b"\x04\x22\x4d\x18", "lz4"),
+        ];
+        if let Some((_, with)) = others.iter().find(|(magic, _)| start.starts_with(magic)) {
+            return Err(Fault::Compression { with });
+        }
+        // A zstd stream may begin with a frame that is to be skipped.
+        let skipped = matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
+        Ok(match start {
+            start if start.starts_with(GZIP) => Self::Gzip,
+            start if start.starts_with(ZSTD) || skipped => Self::Zstd,
+            _ => Self::None,
+        })
+    }
+}
+
+/// The bytes of `packed` as they were before compression; a thread works ahead.
+pub(crate) fn unpacked(
+    packed: impl Read + Send + 'static,
+    compression: Compression,
+) -> io::Result<Unpacked> {
+    let queue = Arc::new(Queue::default());
+    let of_thread = Arc::clone(&queue);
+    thread::Builder::new()
+        .name("unpack".to_owned())
+        .spawn(move || of_thread.run(packed, compression))?;
+    Ok(Unpacked {
+        queue,
+        piece: Vec::new(),
+        at: 0,
+    })
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    full: VecDeque<Vec<u8>>,
+    empty: Vec<Vec<u8>>,
+    /// How the thread ended.
+    end: Option<io::Result<()>>,
+    nobody_reads: bool,
+}
+
+impl Queue {
+    /// What the thread does.
+    fn run(&self, packed: impl Read, compression: Compression) {
+        let input = BufReader::with_capacity(INPUT_BYTES, packed);
+        let end = match compression {
+            Compression::None => self.copy(input),
+            Compression::Gzip => self.copy(Gzip(Some(GzDecoder::new(input)))),
+            Compression::Zstd => {
+                zstd::Decoder::with_buffer(input).and_then(|decoder| self.copy(decoder))
+            }
+        };
+        self.state.lock().end = Some(end);
+        self.changed.notify_all();
+    }
+
+    fn copy(&self, mut from: impl Read) -> io::Result<()> {
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let mut len = 0;
+            while len < PIECE_BYTES {
+                match read_some(&mut from, &mut piece[len..])? {
+                    0 => break,
+                    count => len += count,
+                }
+            }
+            piece.truncate(len);
+            if len == 0 {
+                return Ok(());
+            }
+            match self.hand_over(piece) {
+                Some(empty) => piece = empty,
+                None => return Ok(()),
+            }
+            piece.resize(PIECE_BYTES, 0);
+        }
+    }
+
+    /// Gives a full piece for an empty one; `None` when nobody reads any more.
+    fn hand_over(&self, piece: Vec<u8>) -> Option<Vec<u8>> {
+        let mut state = self.state.lock();
+        while state.full.len() >= QUEUE_PIECES && !state.nobody_reads {
+            self.changed.wait(&mut state);
+        }
+        if state.nobody_reads {
+            return None;
+        }
+        state.full.push_back(piece);
+        let empty = state.empty.pop().unwrap_or_default();
+        drop(state);
+        self.changed.notify_all();
+        Some(empty)
+    }
+
+    /// Gives an empty piece for a full one; `None` at the end.
+    fn take(&self, empty: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+        let mut state = self.state.lock();
+        state.empty.push(empty);
+        loop {
+            if let Some(piece) = state.full.pop_front() {
+                drop(state);
+                self.changed.notify_all();
+                return Ok(Some(piece));
+            }
+            match state.end.take() {
+                None => self.changed.wait(&mut state),
+                Some(Ok(())) => {
+                    state.end = Some(Ok(()));
+                    return Ok(None);
+                }
+                Some(Err(error)) => {
+                    state.end = Some(Ok(()));
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// The reading side.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    queue: Arc<Queue>,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.piece.len() {
+            let empty = std::mem::take(&mut self.piece);
+            self.at = 0;
+            match self.queue.take(empty)? {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let rest = &self.piece[self.at..];
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        self.queue.state.lock().nobody_reads = true;
+        self.queue.changed.notify_all();
+    }
+}
+
+/// Members of gzip one behind the other, and zeros behind the last as tapes have them.
+struct Gzip<R: BufRead>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(decoder) = &mut self.0 {
+            let count = decoder.read(buffer)?;
+            if count > 0 || buffer.is_empty() {
+                return Ok(count);
+            }
+            let Some(mut input) = self.0.take().map(GzDecoder::into_inner) else {
+                break;
+            };
+            if !only_zeros_left(&mut input)? {
+                self.0 = Some(GzDecoder::new(input));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Skips zeros; returns whether nothing else is left.
+fn only_zeros_left(input: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let bytes = match input.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        if bytes.is_empty() {
+            return Ok(true);
+        }
+        let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
+        let is_all = zeros == bytes.len();
+        input.consume(zeros);
+        if !is_all {
+            return Ok(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn text() -> Vec<u8> {
+        (0..400_000_u32).flat_map(u32::to_le_bytes).collect()
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).expect("memory");
+        encoder.finish().expect("memory")
+    }
+
+    fn all(packed: Vec<u8>) -> io::Result<Vec<u8>> {
+        let compression = Compression::of(&packed).expect("known");
+        let mut found = Vec::new();
+        unpacked(io::Cursor::new(packed), compression)?.read_to_end(&mut found)?;
+        Ok(found)
+    }
+
+    #[test]
+    fn what_was_packed_comes_back() {
+        let text = text();
+        let (one, two) = text.split_at(text.len() / 3);
+        let zstd = |bytes| zstd::encode_all(bytes, 1).expect("memory");
+        assert_eq!(all(text.clone()).expect("plain"), text);
+        assert_eq!(all([gzip(one), gzip(two)].concat()).expect("gzip"), text);
+        assert_eq!(all([zstd(one), zstd(two)].concat()).expect("zstd"), text);
+        let padded = [gzip(&text), vec![0; 10_000]].concat();
+        assert_eq!(all(padded).expect("gzip"), text);
+    }
+
+    #[test]
+    fn damage_is_an_error_and_not_an_end() {
+        let mut packed = gzip(&text());
+        packed.truncate(packed.len() - 4);
+        assert!(all(packed).is_err(), "gzip cut off in its checksum");
+        let mut packed = zstd::encode_all(&text()[..], 1).expect("memory");
+        packed.truncate(packed.len() - 1);
+        assert!(all(packed).is_err(), "zstd cut off");
+        let mut packed = gzip(&text());
+        let middle = packed.len() / 2;
+        packed[middle] ^= 0x55;
+        assert!(all(packed).is_err(), "gzip with a wrong byte");
+        let garbage = [gzip(b"x"), b"garbage".to_vec()].concat();
+        assert!(all(garbage).is_err(), "garbage behind gzip");
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_ends_the_thread() {
+        let queue = {
+            let mut reader = unpacked(io::repeat(1), Compression::None).expect("a thread");
+            reader.read_exact(&mut [0; 10]).expect("endless");
+            Arc::clone(&reader.queue)
+        };
+        let mut state = queue.state.lock();
+        while state.end.is_none() {
+            queue.changed.wait(&mut state);
+        }
+        assert!(state.nobody_reads);
+    }
+
+    #[test]
+    fn compressions_that_nobody_undoes_are_named() {
+        let with = |start: &[u8]| match Compression::of(start) {
+            Err(Fault::Compression { with }) => with,
+            _ => "",
+        };
+        assert_eq!(with(b"\xfd7zXZ\0\0"), "xz");
+        assert_eq!(with(b"BZh9"), "bzip2");
+        assert_eq!(Compression::of(b"").expect("nothing"), Compression::None);
+    }
+}
