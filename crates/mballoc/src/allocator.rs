@@ -132,10 +132,10 @@ impl Allocator {
 
     /// Returns what is left of a reservation.
     pub fn unreserve(&self, reservation: Reservation) {
-        self.table
-            .shared
-            .tokens
-            .give_back(CoreNr::current(), reservation);
+        if reservation.clusters() > 0 {
+            let core = CoreNr::current();
+            self.table.shared.tokens.give_back(core, reservation);
+        }
     }
 
     /// Finds clusters for a request and claims them, at least `min_len` and at most `len`. They
@@ -492,7 +492,6 @@ impl Allocator {
                 clusters: u64::from(run.len.0),
             });
         }
-        let core = CoreNr::current();
         let begin = |mut locked: LockedGroup<'_>| {
             let begun = locked.begin_free(&run);
             begun.map_err(|_| Error::NotInUse { run })
@@ -502,7 +501,7 @@ impl Allocator {
             None => {
                 let mut tally = Tally::default();
                 begin(self.table.lock_loaded(run.group, &mut tally)?)?;
-                self.table.shared.stats.add(core, &tally);
+                self.table.shared.stats.add(CoreNr::current(), &tally);
             }
         }
         Ok(Freeing::new(run))

@@ -4,20 +4,22 @@
 //! **Not here.** Why a cluster is not free (used on disk, claimed, freed and waiting): that is
 //! [`crate::group`]'s; locks.
 //!
-//! **Model.** `bits` has one bit for each cluster (1 = not allocatable). For each order `k >= 1`
-//! a map has one bit for each aligned chunk of `2^k` clusters, 0 if the chunk is free as a whole
-//! and not part of a larger free chunk (the sense of ext4's buddy). Order 0 has no map of its
-//! own: a free cluster whose buddy is used is a chunk of order 0. `counters[k]` counts the chunks
-//! of order `k`, so `free = sum of counters[k] << k`.
+//! **Model.** A binary tree of bits, in heap order: below node `n` are nodes `2n` and `2n + 1`, and
+//! the nodes of the last level are the clusters, so `node >> 1` is the block around a block and
+//! `node ^ 1` its other half. A node of order `k` is an aligned block of `2^k` clusters; its bit is
+//! 0 if the block is free as a whole, which it is if both its halves are. The last level is thus
+//! the bitmap (1 = not allocatable). `whole[k]` counts the free blocks of order `k`.
 //!
-//! **Invariants.** No two buddies of the same order are both free chunks unless they are of the
-//! highest order; every free cluster is in exactly one chunk; `fragments` is the number of
+//! A *chunk* is a free block that is no half of a larger free one, which is what ext4's maps and
+//! counters show. Its other half is not free, so a level tells its chunks by itself, and there are
+//! `whole[k] - 2 * whole[k + 1]` of order `k`.
+//!
+//! **Invariants.** All levels and counts follow from the bitmap; `fragments` is the number of
 //! maximal runs of free clusters. [`Buddy::check`] recomputes all of it.
 //!
 //! **References.** `Documentation/filesystems/ext4/blockgroup.rst`, and the head of
-//! `fs/ext4/mballoc.c` for the sense of the maps and counters.
+//! `fs/ext4/mballoc.c` for the sense of the counters.
 
-use crate::num::len32;
 use crate::order_index::Fitness;
 use crate::run_tree::RunTree;
 use crate::words;
@@ -30,13 +32,30 @@ pub const MAX_ORDERS: usize = 18;
 pub struct Buddy {
     clusters: u32,
     orders: u32,
-    free: u32,
     fragments: u32,
-    counters: [u32; MAX_ORDERS],
-    bits: Box<[u64]>,
-    /// `maps[k - 1]` belongs to order `k`.
-    maps: Box<[Box<[u64]>]>,
+    whole: [u32; MAX_ORDERS],
+    /// Clusters of a full tree: a power of two.
+    leaves: u32,
+    /// One bit for each node, and a spare one in front.
+    nodes: Box<[u64]>,
     runs: RunTree,
+}
+
+/// What becomes of clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Becomes {
+    Free,
+    Used,
+}
+
+impl Becomes {
+    /// A count of free ones after `change` of them have become so.
+    fn count(self, free: u32, change: u32) -> u32 {
+        match self {
+            Self::Free => free + change,
+            Self::Used => free - change,
+        }
+    }
 }
 
 impl Buddy {
@@ -45,36 +64,30 @@ impl Buddy {
     /// bytes as well.
     #[must_use]
     pub fn new(clusters: u32, orders: u32, bitmap: &[u8]) -> Self {
-        let mut bits = vec![u64::MAX; RunTree::words_for(clusters)].into_boxed_slice();
+        let leaves = RunTree::leaf_clusters(clusters);
+        let mut bits = vec![u64::MAX; leaves as usize / 64];
         for (word, bytes) in bits.iter_mut().zip(bitmap.chunks(8)) {
             let mut whole = [0xff; 8];
             whole[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(whole);
         }
-        let all = len32(bits.len()) * 64;
-        words::set(&mut bits, clusters, all);
-        let maps = (1..orders)
-            .map(|order| vec![u64::MAX; ((all >> order).max(1).div_ceil(64)) as usize].into())
-            .collect();
-        let runs = RunTree::new(&bits);
+        words::set(&mut bits, clusters, leaves);
         let mut buddy = Self {
             clusters,
             orders,
-            free: 0,
             fragments: 0,
-            counters: [0; MAX_ORDERS],
-            bits,
-            maps,
-            runs,
+            whole: [0; MAX_ORDERS],
+            leaves,
+            nodes: vec![u64::MAX; 2 * bits.len()].into(),
+            runs: RunTree::new(&bits),
         };
         let mut at = 0;
         while at < clusters {
-            let start = words::next_clear(&buddy.bits, at, clusters);
-            at = words::next_set(&buddy.bits, start, clusters);
+            let start = words::next_clear(&bits, at, clusters);
+            at = words::next_set(&bits, start, clusters);
             if start < at {
                 buddy.fragments += 1;
-                buddy.free += at - start;
-                buddy.put_chunks(start, at);
+                buddy.change(start, at, Becomes::Free);
             }
         }
         buddy
@@ -83,7 +96,7 @@ impl Buddy {
     /// Free clusters.
     #[must_use]
     pub fn free_clusters(&self) -> u32 {
-        self.free
+        self.whole[0]
     }
 
     /// The order of the largest free chunk; `None` if nothing is free.
@@ -91,37 +104,54 @@ impl Buddy {
     pub fn largest_order(&self) -> Option<u32> {
         (0..self.orders)
             .rev()
-            .find(|&order| self.counters[order as usize] > 0)
+            .find(|&order| self.whole[order as usize] > 0)
+    }
+
+    /// Free chunks of an order.
+    fn chunks(&self, order: u32) -> u32 {
+        let order = order as usize;
+        let above = self.whole.get(order + 1).copied().unwrap_or(0);
+        self.whole[order] - 2 * above
     }
 
     /// Free chunks of each order.
-    #[must_use]
-    pub fn counters(&self) -> &[u32] {
-        &self.counters[..self.orders as usize]
+    pub fn counters(&self) -> impl Iterator<Item = u32> {
+        (0..self.orders).map(|order| self.chunks(order))
     }
 
     /// The first free cluster; `None` if nothing is free.
     #[must_use]
     pub fn first_free(&self) -> Option<u32> {
-        let first = words::next_clear(&self.bits, 0, self.clusters);
+        let first = words::next_clear(self.bits(), 0, self.clusters);
         (first < self.clusters).then_some(first)
     }
 
-    /// What the index wants to know.
+    /// Maximal runs of free clusters.
     #[must_use]
-    pub fn fitness(&self) -> Fitness {
+    pub fn fragments(&self) -> u32 {
+        self.fragments
+    }
+
+    /// What the index wants to know.
+    pub fn fitness(&mut self) -> Fitness {
         Fitness {
-            free: self.free,
+            free: self.free_clusters(),
             fragments: self.fragments,
-            largest: self.runs.largest(),
+            largest: self.runs().largest(),
             order: self.largest_order().unwrap_or(0),
         }
+    }
+
+    /// The tree of the free runs, up to date.
+    fn runs(&mut self) -> &RunTree {
+        self.runs.refresh(&self.nodes[self.leaves as usize / 64..]);
+        &self.runs
     }
 
     /// The bitmap (1 = not allocatable), in words of 64 clusters.
     #[must_use]
     pub fn bits(&self) -> &[u64] {
-        &self.bits
+        &self.nodes[self.leaves as usize / 64..]
     }
 
     /// Whether the clusters `start` to `start + len - 1` are all free; `false` past the end.
@@ -129,7 +159,7 @@ impl Buddy {
     pub fn is_free(&self, start: u32, len: u32) -> bool {
         start
             .checked_add(len)
-            .is_some_and(|end| end <= self.clusters && words::all_clear(&self.bits, start, end))
+            .is_some_and(|end| end <= self.clusters && words::all_clear(self.bits(), start, end))
     }
 
     /// Whether the clusters `start` to `start + len - 1` are all used; `false` past the end.
@@ -137,85 +167,46 @@ impl Buddy {
     pub fn is_used(&self, start: u32, len: u32) -> bool {
         start
             .checked_add(len)
-            .is_some_and(|end| end <= self.clusters && words::all_set(&self.bits, start, end))
+            .is_some_and(|end| end <= self.clusters && words::all_set(self.bits(), start, end))
     }
 
     /// How many clusters are free from `start` on in one run, at most `most`.
     #[must_use]
     pub fn free_run_at(&self, start: u32, most: u32) -> u32 {
         let end = start.saturating_add(most).min(self.clusters);
-        words::next_set(&self.bits, start, end).saturating_sub(start)
+        words::next_set(self.bits(), start, end).saturating_sub(start)
     }
 
     /// The first offset from `from` on with `len` free clusters.
-    #[must_use]
-    pub fn first_fit(&self, from: u32, len: u32) -> Option<u32> {
-        self.runs.first_fit(&self.bits, from, len)
+    pub fn first_fit(&mut self, from: u32, len: u32) -> Option<u32> {
+        self.runs();
+        self.runs.first_fit(self.bits(), from, len)
     }
 
     /// An aligned run of `2^order` free clusters, cut from the smallest chunk that has one: from
     /// the first chunk of the first order at or above `order` that has any. Its start.
     #[must_use]
     pub fn first_chunk(&self, order: u32) -> Option<u32> {
-        let order = (order..self.orders).find(|&order| self.counters[order as usize] > 0)?;
-        if order == 0 {
-            return self.first_free();
-        }
-        let chunks = self.clusters >> order;
-        let chunk = words::next_clear(self.map(order), 0, chunks);
-        (chunk < chunks).then_some(chunk << order)
+        let order = (order..self.orders).find(|&order| self.chunks(order) > 0)?;
+        let first = self.leaves >> order;
+        let node = if order + 1 == self.orders {
+            words::next_clear(&self.nodes, first, 2 * first)
+        } else {
+            words::next_lone_clear(&self.nodes, first, 2 * first)
+        };
+        (node < 2 * first).then(|| (node - first) << order)
     }
 
-    fn map(&self, order: u32) -> &[u64] {
-        &self.maps[order as usize - 1]
-    }
-
-    /// The order of the chunk that holds cluster `at`; `None` if it is used.
-    fn order_at(&self, at: u32) -> Option<u32> {
-        if words::get(&self.bits, at) {
-            return None;
-        }
-        (1..self.orders)
-            .find(|&order| !words::get(self.map(order), at >> order))
-            .or(Some(0))
-    }
-
-    /// Notes that the chunk of `order` at `start` is a free chunk.
-    fn put(&mut self, order: u32, start: u32) {
-        if order > 0 {
-            words::clear_bit(&mut self.maps[order as usize - 1], start >> order);
-        }
-        self.counters[order as usize] += 1;
-    }
-
-    /// Notes that the chunk of `order` at `start` is no free chunk any more.
-    fn take(&mut self, order: u32, start: u32) {
-        if order > 0 {
-            words::set_bit(&mut self.maps[order as usize - 1], start >> order);
-        }
-        self.counters[order as usize] -= 1;
-    }
-
-    /// The order of the largest aligned chunk that starts at `start` and ends at or before `end`.
-    fn chunk_order(&self, start: u32, end: u32) -> u32 {
-        let fits = (end - start).ilog2();
-        start.trailing_zeros().min(fits).min(self.orders - 1)
-    }
-
-    /// Puts the chunks of a run that has used or foreign clusters on both sides.
-    fn put_chunks(&mut self, mut start: u32, end: u32) {
-        while start < end {
-            let order = self.chunk_order(start, end);
-            self.put(order, start);
-            start += 1 << order;
-        }
+    /// Whether the block of a node is free as a whole.
+    fn is_whole(&self, node: u32) -> bool {
+        !words::get(&self.nodes, node)
     }
 
     /// Counts what a change of `start` to `end - 1` does to the number of extents: whether the
     /// clusters on both sides are free.
     fn free_sides(&self, start: u32, end: u32) -> u32 {
-        let left = start > 0 && !words::get(&self.bits, start - 1);
-        let right = end < self.clusters && !words::get(&self.bits, end);
+        let left = start > 0 && !words::get(self.bits(), start - 1);
+        let right = end < self.clusters && !words::get(self.bits(), end);
         u32::from(left) + u32::from(right)
     }
 
@@ -231,23 +222,9 @@ impl Buddy {
         let end = start + len;
         // Both sides free: one extent becomes two; both used: it vanishes.
         self.fragments = self.fragments + self.free_sides(start, end) - 1;
-        let mut at = start;
-        while at < end {
-            let order = self.order_at(at).unwrap_or(0);
-            let chunk = at >> order << order;
-            let chunk_end = chunk + (1 << order);
-            self.take(order, chunk);
-            if chunk < at {
-                self.put_chunks(chunk, at);
-            }
-            if end < chunk_end {
-                self.put_chunks(end, chunk_end);
-            }
-            at = chunk_end;
-        }
-        words::set(&mut self.bits, start, end);
-        self.free -= len;
-        self.runs.changed(&self.bits, start, end);
+        self.change(start, end, Becomes::Used);
+        self.runs
+            .changed(&self.nodes[self.leaves as usize / 64..], start, end);
     }
 
     /// Puts `len` used clusters from `start` on back.
@@ -262,84 +239,77 @@ impl Buddy {
         );
         let end = start + len;
         self.fragments = self.fragments + 1 - self.free_sides(start, end);
-        let mut at = start;
-        while at < end {
-            let order = self.chunk_order(at, end);
-            self.put_merged(order, at);
-            at += 1 << order;
-        }
-        words::clear(&mut self.bits, start, end);
-        self.free += len;
-        self.runs.changed(&self.bits, start, end);
+        self.change(start, end, Becomes::Free);
+        self.runs
+            .changed(&self.nodes[self.leaves as usize / 64..], start, end);
     }
 
-    /// Puts a chunk, joined with its free buddies as far up as it goes.
-    fn put_merged(&mut self, mut order: u32, mut start: u32) {
-        while order + 1 < self.orders {
-            let buddy = start ^ (1 << order);
-            if !self.is_chunk(order, buddy) {
-                break;
+    /// Changes the clusters `start` to `end - 1` in the tree and the counts. Of the next order
+    /// those blocks change that the run covers, and at each of its ends one more if the other half
+    /// of that is free.
+    fn change(&mut self, start: u32, end: u32, becomes: Becomes) {
+        let (mut first, mut end) = (self.leaves + start, self.leaves + end);
+        let mut order = 0;
+        while end - first > 1 {
+            match becomes {
+                Becomes::Free => words::clear(&mut self.nodes, first, end),
+                Becomes::Used => words::set(&mut self.nodes, first, end),
             }
-            self.take(order, buddy);
-            start = start.min(buddy);
+            self.whole[order] = becomes.count(self.whole[order], end - first);
+            let is_left_free = first % 2 == 1 && self.is_whole(first - 1);
+            let is_right_free = end % 2 == 1 && self.is_whole(end);
+            first = (first + u32::from(!is_left_free)) / 2;
+            end = (end + u32::from(is_right_free)) / 2;
             order += 1;
+            if first >= end || order == self.orders as usize {
+                return;
+            }
         }
-        self.put(order, start);
+        self.change_block(order, first, becomes);
     }
 
-    /// Whether the clusters at `start` are a free chunk of exactly this order. During a change
-    /// the bits still show the state before it, and chunks put meanwhile are seen in the maps.
-    fn is_chunk(&self, order: u32, start: u32) -> bool {
-        if start + (1 << order) > self.clusters {
-            return false;
+    /// Changes one block, and those above it that it is half of, as long as the other half is
+    /// free: what is left of most runs after an order or two.
+    fn change_block(&mut self, order: usize, mut node: u32, becomes: Becomes) {
+        for whole in &mut self.whole[order..self.orders as usize] {
+            words::flip(&mut self.nodes, node);
+            *whole = becomes.count(*whole, 1);
+            // The root's other half is the spare bit, which is set.
+            if words::get(&self.nodes, node ^ 1) {
+                return;
+            }
+            node /= 2;
         }
-        if order > 0 {
-            return !words::get(self.map(order), start >> order);
-        }
-        self.order_at(start) == Some(0)
     }
 
     /// Recomputes everything from the bits.
     ///
     /// # Errors
     /// What does not agree.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&mut self) -> Result<(), String> {
         let bytes: Vec<u8> = self
-            .bits
+            .bits()
             .iter()
             .flat_map(|word| word.to_le_bytes())
             .collect();
         let fresh = Self::new(self.clusters, self.orders, &bytes);
-        let pairs = [
-            ("free", self.free, fresh.free),
-            ("fragments", self.fragments, fresh.fragments),
-            ("largest", self.runs.largest(), fresh.runs.largest()),
-        ];
-        for (what, found, expected) in pairs {
-            if found != expected {
-                return Err(format!("{what} is {found}, the bitmap says {expected}"));
-            }
-        }
-        if self.counters != fresh.counters {
+        if self.fragments != fresh.fragments {
             return Err(format!(
-                "counters {:?}, the bitmap says {:?}",
-                self.counters, fresh.counters
+                "{} fragments, the bitmap says {}",
+                self.fragments, fresh.fragments
             ));
         }
-        if self.maps != fresh.maps {
-            return Err("the order maps do not follow from the bitmap".to_owned());
+        if *self.runs() != fresh.runs {
+            return Err("the tree of runs does not follow from the bitmap".to_owned());
         }
-        let sum: u32 = self
-            .counters
-            .iter()
-            .enumerate()
-            .map(|(order, count)| count << order)
-            .sum();
-        if sum != self.free {
+        if self.whole != fresh.whole {
             return Err(format!(
-                "the counters make {sum} free clusters, not {}",
-                self.free
+                "free blocks of each order are {:?}, the bitmap says {:?}",
+                self.whole, fresh.whole
             ));
+        }
+        if self.nodes != fresh.nodes {
+            return Err("the tree does not follow from the bitmap".to_owned());
         }
         Ok(())
     }

@@ -18,9 +18,9 @@
 //! so the buddy can be made again from the bitmap whenever nothing is claimed, being freed or
 //! pending; at any other time the group stays in memory.
 //!
-//! **Invariants.** Hints (free clusters, extents, largest extent, largest order) equal the
-//! buddy's whenever the lock is free. The group is listed in the index by what it has, or a
-//! little above ([`crate::order_index`]).
+//! **Invariants.** Hints (free clusters, extents, largest extent, largest order) equal the buddy's
+//! whenever the lock is free, but that the largest extent may have become shorter since. The group
+//! is listed in the index by what it has, or a little above ([`crate::order_index`]).
 //!
 //! **Locking.** The lock is a leaf: no I/O, and no other lock but core-local words, under it.
 //! Lock, hints and the pointer to the rest share two cache lines that belong to whoever works in
@@ -111,6 +111,20 @@ impl Group {
         self.largest.store(fitness.largest, Ordering::Relaxed);
         self.order.store(fitness.order, Ordering::Relaxed);
     }
+
+    /// Publishes what a claim has changed, but for the largest extent, if that leaves the group
+    /// no better than it was published to be. (Whoever claims the last of a short extent raises
+    /// the average.)
+    fn publish_claim(&self, buddy: &Buddy) -> bool {
+        let no_better = buddy.fragments() >= self.fragments.load(Ordering::Relaxed);
+        if no_better {
+            self.free.store(buddy.free_clusters(), Ordering::Relaxed);
+            self.fragments.store(buddy.fragments(), Ordering::Relaxed);
+            let order = buddy.largest_order().unwrap_or(0);
+            self.order.store(order, Ordering::Relaxed);
+        }
+        no_better
+    }
 }
 
 /// What locked groups need of the allocator around them.
@@ -131,11 +145,21 @@ pub(crate) struct LockedGroup<'a> {
     shared: &'a Shared,
     /// Some until the lock is released.
     guard: Option<MutexGuard<'a, Option<Box<Loaded>>>>,
-    changed: bool,
+    change: Change,
     settle: Settle,
     /// Clusters that became free by their waiting having ended.
     released: u64,
     since: Option<Instant>,
+}
+
+/// What has happened to the buddy under the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    Nothing,
+    /// Clusters were claimed: the group can only have become worse, to within the average.
+    Claimed,
+    /// Clusters became free, or the index needs to know what there is.
+    Gained,
 }
 
 /// Some of the clusters to free are free, waiting, or being freed.
@@ -164,7 +188,7 @@ impl<'a> LockedGroup<'a> {
             group,
             shared,
             guard,
-            changed: false,
+            change: Change::Nothing,
             settle,
             released: 0,
             since,
@@ -195,6 +219,16 @@ impl<'a> LockedGroup<'a> {
         &self.loaded().buddy
     }
 
+    /// What the group has.
+    pub(crate) fn fitness(&mut self) -> Fitness {
+        self.loaded_mut().buddy.fitness()
+    }
+
+    /// The first offset from `from` on with `len` free clusters.
+    pub(crate) fn first_fit(&mut self, from: u32, len: u32) -> Option<u32> {
+        self.loaded_mut().buddy.first_fit(from, len)
+    }
+
     /// Frees what has waited long enough; tokens are made of it once the lock is released.
     fn release_due(&mut self) {
         let shared = self.shared;
@@ -205,7 +239,7 @@ impl<'a> LockedGroup<'a> {
             released += u64::from(end - start);
         });
         if released > 0 {
-            self.changed = true;
+            self.change = Change::Gained;
             self.released += released;
         }
     }
@@ -225,7 +259,7 @@ impl<'a> LockedGroup<'a> {
         let loaded = self.loaded_mut();
         loaded.buddy.mark_used(start, len);
         loaded.claimed += len;
-        self.changed = true;
+        self.change = self.change.max(Change::Claimed);
         Run {
             group: self.nr,
             start: GroupOffset(start),
@@ -239,7 +273,7 @@ impl<'a> LockedGroup<'a> {
         let loaded = self.loaded_mut();
         loaded.buddy.mark_free(run.start.0, run.len.0);
         loaded.claimed -= run.len.0;
-        self.changed = true;
+        self.change = Change::Gained;
     }
 
     /// Ends a claim: the clusters are used on disk from this transaction on.
@@ -301,43 +335,55 @@ impl<'a> LockedGroup<'a> {
                 released += u64::from(end - start);
             },
         );
-        self.changed |= released > 0;
-        self.released += released;
-    }
-
-    /// Tells the hints and the index what has changed.
-    pub(crate) fn publish(&mut self) {
-        if self.changed {
-            let fitness = self.buddy().fitness();
-            self.group.publish(&fitness);
-            let (nr, settle, shared) = (self.nr, self.settle, self.shared);
-            shared
-                .index
-                .update(nr, &mut self.loaded_mut().listing, &fitness, settle);
-            self.changed = false;
+        if released > 0 {
+            self.change = Change::Gained;
+            self.released += released;
         }
     }
 
+    /// Tells the hints and the index what has changed. After claims alone the index may lag
+    /// behind, and then nothing is recomputed for it.
+    pub(crate) fn publish(&mut self) {
+        let (nr, group, settle, shared) = (self.nr, self.group, self.settle, self.shared);
+        let change = std::mem::replace(&mut self.change, Change::Nothing);
+        let Loaded { buddy, listing, .. } = match change {
+            Change::Nothing => return,
+            _ => self.loaded_mut(),
+        };
+        if change == Change::Claimed
+            && settle == Settle::Lagging
+            && listing.may_lag()
+            && group.publish_claim(buddy)
+        {
+            return;
+        }
+        let fitness = buddy.fitness();
+        group.publish(&fitness);
+        shared.index.update(nr, listing, &fitness, settle);
+    }
+
     /// Recomputes what is known of the group.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let loaded = self.loaded();
-        loaded.buddy.check()?;
-        let fitness = loaded.buddy.fitness();
+    pub(crate) fn check(&mut self) -> Result<(), String> {
         let hints = self.group.hints();
-        if hints != fitness {
+        let shared = self.shared;
+        let Loaded { buddy, listing, .. } = self.loaded_mut();
+        buddy.check()?;
+        let fitness = buddy.fitness();
+        let largest = fitness.largest.max(hints.largest);
+        if hints != (Fitness { largest, ..fitness }) {
             return Err(format!(
                 "the hints are {hints:?}, the buddy says {fitness:?}"
             ));
         }
-        if !&self.shared.index.is_listed(&loaded.listing, &fitness) {
-            return Err(format!("listed below what it has: {:?}", loaded.listing));
+        if !shared.index.is_listed(listing, &fitness) {
+            return Err(format!("listed below what it has: {listing:?}"));
         }
         Ok(())
     }
 
     /// How to list the group when the lock is released.
     pub(crate) fn settle(&mut self, settle: Settle) {
-        self.changed = true;
+        self.change = Change::Gained;
         self.settle = settle;
     }
 }

@@ -75,6 +75,20 @@ impl Bins {
         }
     }
 
+    /// Moves a group from one bin to another.
+    fn relist(&self, group: GroupNr, from: Option<u32>, to: Option<u32>) {
+        if from == to {
+            return;
+        }
+        // In before out: the group is never missing.
+        if let Some(bin) = to {
+            self.insert(bin, group);
+        }
+        if let Some(bin) = from {
+            self.remove(bin, group);
+        }
+    }
+
     /// How many bins there are.
     #[must_use]
     pub fn bins(&self) -> u32 {
@@ -201,27 +215,31 @@ pub struct Fitness {
 
 /// The bins that a group is listed in, and how long it has been below them. Kept with the group,
 /// under its lock.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Listing {
-    entries: [Entry; 3],
-}
-
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    bin: Option<u32>,
-    /// Changes in a row that left the group below its bin.
+pub struct Listing {
+    bins: [Option<u32>; 3],
+    /// Changes in a row that may have left the group below its bins.
     below: u16,
     /// How many of them there may be.
     patience: u16,
 }
 
-impl Default for Entry {
+impl Default for Listing {
     fn default() -> Self {
         Self {
-            bin: None,
+            bins: [None; 3],
             below: 0,
             patience: MOST_PATIENCE,
         }
+    }
+}
+
+impl Listing {
+    /// Whether the listing may stay as it is for one more change, and counts that change.
+    pub fn may_lag(&mut self) -> bool {
+        let may = self.below < self.patience;
+        self.below += u16::from(may);
+        may
     }
 }
 
@@ -302,68 +320,67 @@ impl OrderIndex {
         floor_log2(len).saturating_sub(1).min(self.orders - 1)
     }
 
-    /// Lists a group by what it has now. `listing` must be the one of the last call for it.
-    pub fn update(&self, group: GroupNr, listing: &mut Listing, fitness: &Fitness, settle: Settle) {
-        let has_free = fitness.free > 0;
+    /// The bins that a group belongs in; a group without free clusters belongs in none.
+    fn targets(&self, fitness: &Fitness) -> [Option<u32>; 3] {
         let average = fitness.free / fitness.fragments.max(1);
         let bins = [
-            (&self.by_order, fitness.order),
-            (&self.by_average, self.average_bin(average)),
-            (&self.by_largest, largest_bin(fitness.largest)),
+            fitness.order,
+            self.average_bin(average),
+            largest_bin(fitness.largest),
         ];
-        for ((family, bin), entry) in bins.into_iter().zip(&mut listing.entries) {
-            let target = has_free.then_some(bin);
-            entry.update(family, group, target, settle);
+        bins.map(|bin| (fitness.free > 0).then_some(bin))
+    }
+
+    fn families(&self) -> [&Bins; 3] {
+        [&self.by_order, &self.by_average, &self.by_largest]
+    }
+
+    /// Lists a group by what it has now. `listing` must be the one of the last call for it.
+    pub fn update(&self, group: GroupNr, listing: &mut Listing, fitness: &Fitness, settle: Settle) {
+        let targets = self.targets(fitness);
+        if listing.bins == targets {
+            listing.below = 0;
+            return;
+        }
+        // A group without free clusters is below every bin.
+        let is_too_high = listing.bins.iter().zip(&targets).any(|(bin, to)| bin > to);
+        let stays = is_too_high && settle == Settle::Lagging && listing.may_lag();
+        for ((family, bin), target) in self
+            .families()
+            .into_iter()
+            .zip(&mut listing.bins)
+            .zip(targets)
+        {
+            if *bin < target || !stays {
+                family.relist(group, *bin, target);
+                *bin = target;
+            }
+        }
+        if stays {
+            return;
+        }
+        listing.below = 0;
+        if is_too_high {
+            listing.patience = match settle {
+                Settle::Lagging => (listing.patience + listing.patience / 4 + 1).min(MOST_PATIENCE),
+                Settle::AtOnce => listing.patience,
+                Settle::Stale => 0,
+            };
         }
     }
 
     /// Takes a group out of all families of loaded groups.
     pub fn forget(&self, group: GroupNr, listing: &mut Listing) {
-        let families = [&self.by_order, &self.by_average, &self.by_largest];
-        for (family, entry) in families.into_iter().zip(&mut listing.entries) {
-            entry.update(family, group, None, Settle::AtOnce);
+        for (family, bin) in self.families().into_iter().zip(&mut listing.bins) {
+            family.relist(group, bin.take(), None);
         }
     }
 
     /// Whether a group is listed by what it has or above.
     #[must_use]
     pub fn is_listed(&self, listing: &Listing, fitness: &Fitness) -> bool {
-        let average = self.average_bin(fitness.free / fitness.fragments.max(1));
-        let least = [fitness.order, average, largest_bin(fitness.largest)];
-        let listed = |(entry, least): (&Entry, u32)| entry.bin.is_some_and(|bin| bin >= least);
-        fitness.free == 0 || listing.entries.iter().zip(least).all(listed)
-    }
-}
-
-impl Entry {
-    /// Moves the group to its target, unless it may stay too high for a while.
-    fn update(&mut self, family: &Bins, group: GroupNr, target: Option<u32>, settle: Settle) {
-        if self.bin == target {
-            self.below = 0;
-            return;
-        }
-        // A group without free clusters is below every bin.
-        let too_high = self.bin > target;
-        match settle {
-            Settle::Lagging if too_high && self.below < self.patience => {
-                self.below += 1;
-                return;
-            }
-            Settle::Lagging if too_high => {
-                self.patience = (self.patience + self.patience / 4 + 1).min(MOST_PATIENCE);
-            }
-            Settle::Stale if too_high => self.patience = 0,
-            _ => {}
-        }
-        // In before out: the group is never missing.
-        if let Some(bin) = target {
-            family.insert(bin, group);
-        }
-        if let Some(bin) = self.bin {
-            family.remove(bin, group);
-        }
-        self.bin = target;
-        self.below = 0;
+        let targets = self.targets(fitness);
+        listing.bins.iter().zip(&targets).all(|(bin, to)| bin >= to)
     }
 }
 

@@ -15,7 +15,8 @@
 //! pieces is in the registry, which keeps them alive: pieces of an inode that was dropped without
 //! discarding them are found by the next collection.
 //!
-//! **Locking.** One lock for each inode's list, one for each core's. Both come before group locks,
+//! **Locking.** One lock for each inode's list, with a word beside it that says whether the list has
+//! anything, and one lock for each core's. Both come before group locks,
 //! but no search runs under them: a list is asked, and filled after the search.
 
 use std::ops::Range;
@@ -59,6 +60,8 @@ impl Piece {
 #[derive(Debug, Default)]
 pub struct FilePrealloc {
     pieces: Mutex<Vec<Piece>>,
+    /// Whether there are pieces, so that a file without costs no lock.
+    filled: AtomicBool,
     registered: AtomicBool,
 }
 
@@ -98,6 +101,9 @@ impl FilePrealloc {
         min_len: u32,
         limit: u32,
     ) -> Result<Run, Coverage> {
+        if !self.filled.load(Ordering::Acquire) {
+            return Err(Coverage::Gap(0..u32::MAX));
+        }
         let mut pieces = self.pieces.lock();
         let behind = pieces.partition_point(|piece| piece.logical <= logical);
         let before = behind.checked_sub(1).map(|i| (i, pieces[i]));
@@ -121,6 +127,7 @@ impl FilePrealloc {
             (false, true) => pieces[i] = piece.part(got, rest),
             (false, false) => {
                 pieces.remove(i);
+                self.filled.store(!pieces.is_empty(), Ordering::Release);
             }
         }
         Ok(piece.part(skip, got).run)
@@ -151,15 +158,18 @@ impl FilePrealloc {
         if skip > 0 {
             pieces.insert(behind, whole.part(0, skip));
         }
+        self.filled.store(!pieces.is_empty(), Ordering::Release);
         Some(whole.part(skip, len).run)
     }
 
     /// Takes all pieces out.
     pub(crate) fn drain(&self) -> Vec<Run> {
-        std::mem::take(&mut *self.pieces.lock())
-            .into_iter()
-            .map(|piece| piece.run)
-            .collect()
+        if !self.filled.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut pieces = self.pieces.lock();
+        self.filled.store(false, Ordering::Release);
+        pieces.drain(..).map(|piece| piece.run).collect()
     }
 }
 

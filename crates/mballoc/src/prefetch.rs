@@ -21,7 +21,7 @@ use fourscore_sync::{CoreNr, Mutex, PerCore};
 use crate::error::Error;
 use crate::num::len32;
 use crate::stats::{Count, Tally};
-use crate::table::{GroupState, GroupTable, Patience};
+use crate::table::{GroupTable, Patience};
 use crate::tunables::Tunable;
 
 /// Groups whose bitmaps are on their way.
@@ -116,23 +116,27 @@ pub(crate) fn read_ahead(
     (end, len32(batch.len()))
 }
 
-/// The tests on one group; makes the buddy of one that needs no I/O.
+/// The tests on one group: whether its reading is to be begun by the caller. The locked way, of
+/// before 2026, fetches the descriptor and takes the state's cache line whatever the state is.
 fn wants_reading(table: &GroupTable, group: GroupNr, locked: bool, tally: &mut Tally) -> bool {
-    let counter = if locked {
-        Count::PrefetchLockedTests
+    let mut descriptor = None;
+    if locked {
+        tally[Count::PrefetchDescriptors] += 1;
+        descriptor = Some(table.source.descriptor(group));
     } else {
-        Count::PrefetchTests
-    };
-    tally[counter] += 1;
-    let descriptor = || table.source.descriptor(group);
-    // The order of before 2026 fetched the descriptor first, whatever the state.
-    let early = locked.then(descriptor);
-    if !table.start_read(group, locked) || table.state(group) != GroupState::Absent {
-        tally[Count::PrefetchDescriptors] += u64::from(locked);
+        tally[Count::PrefetchTests] += 1;
+        if !table.is_unread(group) {
+            return false;
+        }
+    }
+    tally[Count::PrefetchLockedTests] += 1;
+    if !table.start_read(group) {
         return false;
     }
-    tally[Count::PrefetchDescriptors] += 1;
-    let descriptor = early.unwrap_or_else(descriptor);
+    let descriptor = descriptor.unwrap_or_else(|| {
+        tally[Count::PrefetchDescriptors] += 1;
+        table.source.descriptor(group)
+    });
     descriptor.free.0 > 0
 }
 

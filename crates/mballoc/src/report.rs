@@ -97,8 +97,9 @@ impl Allocator {
     pub fn group_report(&self, group: GroupNr) -> Result<GroupReport, Error> {
         let core = CoreNr::current();
         let mut tally = Tally::default();
-        let locked = self.table().lock_loaded(group, &mut tally)?;
-        let (buddy, fitness) = (locked.buddy(), locked.buddy().fitness());
+        let mut locked = self.table().lock_loaded(group, &mut tally)?;
+        let fitness = locked.fitness();
+        let buddy = locked.buddy();
         let report = GroupReport {
             group,
             free: fitness.free,
@@ -107,7 +108,7 @@ impl Allocator {
                 .first_free()
                 .unwrap_or(self.geometry().clusters_in(group)),
             largest: fitness.largest,
-            counters: buddy.counters().to_vec(),
+            counters: buddy.counters().collect(),
         };
         drop(locked);
         self.stats().add(core, &tally);

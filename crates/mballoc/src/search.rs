@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
             self.tally[Count::BusyGroups] += 1;
             return None;
         };
-        let start = self.fit_from(&locked, offset.0, len)?;
+        let start = self.fit_from(&mut locked, offset.0, len)?;
         let run = locked.claim(start, len);
         drop(locked);
         self.streams.set(slot, group, run.end());
@@ -448,8 +448,8 @@ impl<'a> Search<'a> {
             return None;
         };
         self.tally[Count::GroupsScanned] += 1;
-        let found = if need.met_by(&locked.buddy().fitness()) {
-            self.find_in(&locked, need)
+        let found = if need.met_by(&locked.fitness()) {
+            self.find_in(&mut locked, need)
         } else {
             None
         };
@@ -467,17 +467,16 @@ impl<'a> Search<'a> {
     }
 
     /// Where in a group the need is met, and with how much.
-    fn find_in(&self, locked: &LockedGroup<'_>, need: Need) -> Option<(u32, u32)> {
-        let buddy = locked.buddy();
+    fn find_in(&self, locked: &mut LockedGroup<'_>, need: Need) -> Option<(u32, u32)> {
         match need {
-            Need::Order(order) => Some((buddy.first_chunk(order)?, self.want.len)),
+            Need::Order(order) => Some((locked.buddy().first_chunk(order)?, self.want.len)),
             Need::Extent(len) => {
                 let (goal, offset) = self.want.goal;
                 let from = if goal == locked.nr { offset } else { 0 };
                 Some((self.fit_from(locked, from, len)?, len))
             }
             Need::Longest(least, most) => {
-                let mut len = buddy.fitness().largest.min(most);
+                let mut len = locked.fitness().largest.min(most);
                 loop {
                     if let Some(start) = self.fit_from(locked, 0, len) {
                         return Some((start, len));
@@ -492,7 +491,7 @@ impl<'a> Search<'a> {
     }
 
     /// The first aligned fit from an offset on, else from the start of the group on.
-    fn fit_from(&self, locked: &LockedGroup<'_>, from: u32, len: u32) -> Option<u32> {
+    fn fit_from(&self, locked: &mut LockedGroup<'_>, from: u32, len: u32) -> Option<u32> {
         let behind = self.aligned_fit(locked, from, len);
         if behind.is_some() || from == 0 {
             behind
@@ -501,18 +500,17 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn aligned_fit(&self, locked: &LockedGroup<'_>, mut from: u32, len: u32) -> Option<u32> {
-        let buddy = locked.buddy();
+    fn aligned_fit(&self, locked: &mut LockedGroup<'_>, mut from: u32, len: u32) -> Option<u32> {
         let align = self.want.align;
-        if align == 1 && buddy.is_free(from, len) {
+        if align == 1 && locked.buddy().is_free(from, len) {
             return Some(from);
         }
         loop {
-            let start = buddy.first_fit(from, len)?;
+            let start = locked.first_fit(from, len)?;
             if align == 1 {
                 return Some(start);
             }
-            let run = buddy.free_run_at(start, u32::MAX);
+            let run = locked.buddy().free_run_at(start, u32::MAX);
             let skip = self.misalignment(locked.nr, start, align);
             if skip.checked_add(len).is_some_and(|needed| needed <= run) {
                 return Some(start + skip);
@@ -552,8 +550,8 @@ impl<'a> Search<'a> {
             match self.table.lock_loaded(group, self.tally) {
                 Ok(mut locked) => {
                     let found = need
-                        .met_by(&locked.buddy().fitness())
-                        .then(|| self.find_in(&locked, need));
+                        .met_by(&locked.fitness())
+                        .then(|| self.find_in(&mut locked, need));
                     if let Some((start, len)) = found.flatten() {
                         self.tally[(Criterion::AnyFree, CriterionCount::Hits)] += 1;
                         return Ok(Some(locked.claim(start, len)));

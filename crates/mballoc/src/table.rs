@@ -188,14 +188,19 @@ impl GroupTable {
         self.groups[group.0 as usize].hints()
     }
 
-    /// Notes that a group's bitmap is being read ahead; whether that was news. `locked` is the
-    /// way of before 2026, which takes the word's cache line for itself even when it is not.
-    pub(crate) fn start_read(&self, group: GroupNr, locked: bool) -> bool {
-        let word = self.state_word(group);
-        if !locked && word.load(Ordering::Relaxed) & READ_STARTED != 0 {
-            return false;
-        }
-        word.fetch_or(READ_STARTED, Ordering::AcqRel) & READ_STARTED == 0
+    /// Whether a group is not loaded and nobody has begun to read its bitmap: one plain load.
+    pub(crate) fn is_unread(&self, group: GroupNr) -> bool {
+        let word = self.state_word(group).load(Ordering::Relaxed);
+        GroupState::of(word) == GroupState::Absent && word & READ_STARTED == 0
+    }
+
+    /// Notes that a group's bitmap is being read ahead; whether that was news. Takes the word's
+    /// cache line for itself even when it is not.
+    pub(crate) fn start_read(&self, group: GroupNr) -> bool {
+        let before = self
+            .state_word(group)
+            .fetch_or(READ_STARTED, Ordering::AcqRel);
+        GroupState::of(before) == GroupState::Absent && before & READ_STARTED == 0
     }
 
     /// Locks a loaded group; `None` if it is not loaded or, with [`Patience::Skip`], busy.

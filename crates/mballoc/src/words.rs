@@ -48,14 +48,9 @@ pub(crate) fn clear(words: &mut [u64], start: u32, end: u32) {
     }
 }
 
-/// Sets bit `i`.
-pub(crate) fn set_bit(words: &mut [u64], i: u32) {
-    words[(i / 64) as usize] |= 1 << (i % 64);
-}
-
-/// Clears bit `i`.
-pub(crate) fn clear_bit(words: &mut [u64], i: u32) {
-    words[(i / 64) as usize] &= !(1 << (i % 64));
+/// Turns bit `i` over.
+pub(crate) fn flip(words: &mut [u64], i: u32) {
+    words[(i / 64) as usize] ^= 1 << (i % 64);
 }
 
 /// Whether bit `i` is set.
@@ -87,6 +82,16 @@ pub(crate) fn next_clear(words: &[u64], from: u32, end: u32) -> u32 {
 /// The first set bit from `from` on and before `end`, or `end`.
 pub(crate) fn next_set(words: &[u64], from: u32, end: u32) -> u32 {
     next(from, end, |word| words[word])
+}
+
+/// The first clear bit from `from` on and before `end` whose neighbour in its pair (bits 0 and 1,
+/// 2 and 3, and so on) is set, or `end`.
+pub(crate) fn next_lone_clear(words: &[u64], from: u32, end: u32) -> u32 {
+    next(from, end, |word| {
+        let clear = !words[word];
+        let pairs = clear & (clear >> 1) & (u64::MAX / 3);
+        clear & !(pairs | pairs << 1)
+    })
 }
 
 fn next(from: u32, end: u32, word_at: impl Fn(usize) -> u64) -> u32 {
@@ -138,6 +143,8 @@ mod tests {
             prop_assert_eq!(all_clear(&words, start, end), part.iter().all(|&bit| !bit));
             prop_assert_eq!(all_set(&words, start, end), part.iter().all(|&bit| bit));
             prop_assert_eq!(get(&words, start), row[start as usize]);
+            let lone = (start..end).find(|&i| !row[i as usize] && row[i as usize ^ 1]);
+            prop_assert_eq!(next_lone_clear(&words, start, end), lone.unwrap_or(end));
         }
     }
 }
