@@ -78,6 +78,24 @@ pub enum Structure {
     Symlink,
 }
 
+impl Structure {
+    const ALL: [Self; 13] = [
+        Self::Superblock,
+        Self::GroupDescriptors,
+        Self::BlockBitmap,
+        Self::InodeBitmap,
+        Self::InodeTable,
+        Self::ExtentNode,
+        Self::IndirectMap,
+        Self::DirectoryLeaf,
+        Self::DirectoryIndex,
+        Self::Xattrs,
+        Self::OrphanFile,
+        Self::Mmp,
+        Self::Symlink,
+    ];
+}
+
 /// What the bytes of a buffer were found to be: a kind of structure, and the inode it belongs
 /// to (0 for structures of the file system itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +106,26 @@ impl VerifiedAs {
     #[must_use]
     pub fn new(structure: Structure, owner: InodeNr) -> Self {
         Self((structure as u64) << 32 | u64::from(owner.0))
+    }
+
+    /// The kind of structure; `None` for the tag of bytes that nobody has looked at.
+    #[must_use]
+    pub fn structure(self) -> Option<Structure> {
+        let kind = self.0 >> 32;
+        Structure::ALL
+            .into_iter()
+            .find(|&structure| structure as u64 == kind)
+    }
+
+    /// The inode it belongs to, 0 for structures of the file system itself.
+    #[must_use]
+    pub fn owner(self) -> InodeNr {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the low half is the number"
+        )]
+        let owner = self.0 as u32;
+        InodeNr(owner)
     }
 }
 
@@ -127,6 +165,7 @@ struct Draft {
 /// The content that a committing transaction left and that was not sealed yet.
 struct Aside {
     tid: Tid,
+    verified_as: u64,
     bytes: Arc<[u8]>,
 }
 
@@ -274,10 +313,15 @@ impl Buffer {
     /// read or belongs to an older transaction, for which it is then put aside.
     fn draft_of<'w>(&self, writing: &'w mut Writing, tid: Tid) -> &'w mut Draft {
         let older = writing.dirty.replace(tid).filter(|&older| older != tid);
-        let live = match writing.draft.take() {
+        let (verified_as, live) = match writing.draft.take() {
             Some(draft) if older.is_none() => return writing.draft.insert(draft),
-            Some(draft) => draft.bytes,
-            None => Arc::clone(&self.frozen_under(writing, &epoch::pin()).bytes),
+            Some(draft) => (draft.verified_as, draft.bytes),
+            None => {
+                let guard = epoch::pin();
+                let version = self.frozen_under(writing, &guard);
+                let verified_as = version.verified_as.load(Ordering::Relaxed);
+                (verified_as, Arc::clone(&version.bytes))
+            }
         };
         let copy = Draft {
             verified_as: UNVERIFIED,
@@ -291,6 +335,7 @@ impl Buffer {
             );
             writing.aside = Some(Aside {
                 tid: older,
+                verified_as,
                 bytes: live,
             });
         }
@@ -305,23 +350,30 @@ impl Buffer {
     /// No handle of `tid` may be open any more.
     #[must_use]
     pub fn seal(&self, tid: Tid) -> Option<Sealed> {
-        self.seal_by(tid, None::<fn(&mut [u8])>)
+        self.seal_by(tid, None::<fn(VerifiedAs, &mut [u8])>)
     }
 
     /// As [`Buffer::seal`], after `finish` has written what is written once per commit, such as
-    /// the block's checksum. The result becomes the live content, unless a newer transaction has
-    /// changed that already.
+    /// the checksum of what the block was vouched to be. The result becomes the live content,
+    /// unless a newer transaction has changed that already.
     #[must_use]
-    pub fn seal_with(&self, tid: Tid, finish: impl FnOnce(&mut [u8])) -> Option<Sealed> {
+    pub fn seal_with(
+        &self,
+        tid: Tid,
+        finish: impl FnOnce(VerifiedAs, &mut [u8]),
+    ) -> Option<Sealed> {
         self.seal_by(tid, Some(finish))
     }
 
-    fn seal_by<F: FnOnce(&mut [u8])>(&self, tid: Tid, finish: Option<F>) -> Option<Sealed> {
+    fn seal_by<F>(&self, tid: Tid, finish: Option<F>) -> Option<Sealed>
+    where
+        F: FnOnce(VerifiedAs, &mut [u8]),
+    {
         let mut writing = self.writing.lock();
         let bytes = if let Some(aside) = writing.aside.take_if(|aside| aside.tid == tid) {
             let mut bytes = aside.bytes;
             if let Some(finish) = finish {
-                finish(Arc::make_mut(&mut bytes));
+                finish(VerifiedAs(aside.verified_as), Arc::make_mut(&mut bytes));
             }
             bytes
         } else {
@@ -342,15 +394,29 @@ impl Buffer {
 
     /// Applies `finish` to the live content: in place to a draft, to a copy of what may be being
     /// read.
-    fn finish_live(&self, writing: &mut Writing, guard: &Guard, finish: impl FnOnce(&mut [u8])) {
+    fn finish_live(
+        &self,
+        writing: &mut Writing,
+        guard: &Guard,
+        finish: impl FnOnce(VerifiedAs, &mut [u8]),
+    ) {
         if let Some(draft) = &mut writing.draft {
-            finish(Arc::make_mut(&mut draft.bytes));
+            let bytes = Arc::make_mut(&mut draft.bytes);
+            finish(VerifiedAs(draft.verified_as), bytes);
             return;
         }
         let version = self.frozen_under(writing, guard);
+        let verified_as = version.verified_as.load(Ordering::Relaxed);
         let mut bytes = Arc::clone(&version.bytes);
-        finish(Arc::make_mut(&mut bytes));
-        self.publish(version.verified_as.load(Ordering::Relaxed), bytes);
+        finish(VerifiedAs(verified_as), Arc::make_mut(&mut bytes));
+        self.publish(verified_as, bytes);
+    }
+
+    /// Whether the live content holds changes of `tid`, so that another change by it joins
+    /// nothing.
+    #[must_use]
+    pub fn is_dirty_in(&self, tid: Tid) -> bool {
+        self.writing.lock().dirty == Some(tid)
     }
 
     /// Notes that what `tid` left is in its place on the device, durably. From then on the buffer

@@ -91,9 +91,13 @@ impl From<fourscore_journal::Error> for Error {
     fn from(error: fourscore_journal::Error) -> Self {
         match error {
             fourscore_journal::Error::Corrupt(error) => Self::Corrupt(error.into()),
-            fourscore_journal::Error::Io { .. } | fourscore_journal::Error::Overlay(_) => {
-                Self::Io(io::Error::other(error))
-            }
+            fourscore_journal::Error::Io { .. }
+            | fourscore_journal::Error::Replay(_)
+            | fourscore_journal::Error::Overlay(_)
+            | fourscore_journal::Error::NeedsRecovery { .. }
+            | fourscore_journal::Error::LogTooShort { .. }
+            | fourscore_journal::Error::TooManyCredits { .. }
+            | fourscore_journal::Error::Aborted(_) => Self::Io(io::Error::other(error)),
         }
     }
 }

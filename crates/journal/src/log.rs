@@ -146,6 +146,11 @@ impl JournalMap {
         Some((PhysBlock(run.block.0 + u64::from(offset)), left))
     }
 
+    /// Whether the journal lies among the blocks of its file system.
+    pub(crate) fn is_internal(&self) -> bool {
+        !self.by_block.is_empty()
+    }
+
     /// Whether a block of the file system is one of the journal's. Never, for an external one.
     #[must_use]
     pub fn contains(&self, block: PhysBlock) -> bool {
@@ -164,6 +169,7 @@ pub struct Log {
     block_size: BlockSize,
     map: JournalMap,
     superblock: JournalSuperblock,
+    superblock_at: JournalBlock,
 }
 
 impl Log {
@@ -260,6 +266,7 @@ impl Log {
             block_size,
             map,
             superblock,
+            superblock_at: at,
         })
     }
 
@@ -267,6 +274,22 @@ impl Log {
     #[must_use]
     pub fn superblock(&self) -> &JournalSuperblock {
         &self.superblock
+    }
+
+    /// Where it is.
+    pub(crate) fn superblock_at(&self) -> JournalBlock {
+        self.superblock_at
+    }
+
+    /// The byte of the device at which it begins.
+    pub(crate) fn superblock_offset(&self) -> u64 {
+        // It was read from there, so it is mapped.
+        self.offset(self.superblock_at).unwrap_or(u64::MAX)
+    }
+
+    /// Replaces what was read by what was written since.
+    pub(crate) fn set_superblock(&mut self, written: JournalSuperblock) {
+        self.superblock = written;
     }
 
     /// The device the journal is on.

@@ -74,7 +74,7 @@ fn sealing_hands_out_one_transaction_whatever_the_next_one_does() {
         let sealer = {
             let buffer = Arc::clone(&buffer);
             thread::spawn(move || {
-                let finish = |bytes: &mut [u8]| assert_eq!(pair(bytes), 2, "not what 1 left");
+                let finish = |_, bytes: &mut [u8]| assert_eq!(pair(bytes), 2, "not what 1 left");
                 let sealed = buffer.seal_with(Tid(1), finish).expect("dirty in 1");
                 thread::yield_now();
                 assert_eq!(pair(&sealed.bytes), 2, "changes of 2 in what 1 left");

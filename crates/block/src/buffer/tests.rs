@@ -46,6 +46,12 @@ fn tags_tell_structures_and_owners_apart() {
         VerifiedAs::new(Structure::Superblock, InodeNr(0)).0,
         UNVERIFIED
     );
+    for structure in Structure::ALL {
+        let tag = VerifiedAs::new(structure, InodeNr(u32::MAX));
+        assert_eq!(tag.structure(), Some(structure));
+        assert_eq!(tag.owner(), InodeNr(u32::MAX));
+    }
+    assert_eq!(VerifiedAs(UNVERIFIED).structure(), None);
 }
 
 #[test]
@@ -118,7 +124,10 @@ fn a_check_runs_once_for_the_same_bytes_and_tag() {
 #[test]
 fn each_transaction_seals_what_it_left_and_a_checksum_reaches_the_live_bytes() {
     let buffer = buffer(&[0; 2]);
-    let checksum = |bytes: &mut [u8]| bytes[1] = bytes[0] + 100;
+    let checksum = |found: VerifiedAs, bytes: &mut [u8]| {
+        assert_eq!(found, tag());
+        bytes[1] = bytes[0] + 100;
+    };
     set(&buffer, 1, 1);
     let first = buffer.seal_with(Tid(1), checksum).expect("dirty in 1");
     assert_eq!(
@@ -150,7 +159,10 @@ fn a_newer_transaction_puts_the_older_content_aside() {
         assert_eq!(set(&buffer, 2, 3), Joined::Again);
         assert_eq!(live(&buffer), 3);
         let older = buffer
-            .seal_with(Tid(1), |bytes| bytes[1] = 9)
+            .seal_with(Tid(1), |found, bytes| {
+                assert_eq!(found, tag());
+                bytes[1] = 9;
+            })
             .expect("aside");
         assert_eq!(&*older.bytes, [1, 9]);
         assert_eq!(

@@ -1,6 +1,8 @@
 //! **Purpose.** Commit blocks, and the checksum of a whole transaction that version 1 keeps in
 //! them.
 
+use std::time::Duration;
+
 use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -75,6 +77,16 @@ impl Commit {
             found: self.checksum,
             expected,
         })
+    }
+}
+
+impl Commit {
+    /// Writes the time, as the duration since 1970, into a commit block whose header is written.
+    pub fn put_time(since_1970: Duration, block: &mut [u8]) {
+        if let Ok((raw, _)) = RawCommit::mut_from_prefix(block) {
+            raw.h_commit_sec = U64::new(since_1970.as_secs());
+            raw.h_commit_nsec = U32::new(since_1970.subsec_nanos());
+        }
     }
 }
 

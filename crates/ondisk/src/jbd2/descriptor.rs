@@ -12,11 +12,16 @@
 //! where no further tag fits; the last four bytes of the block are its checksum in versions 2
 //! and 3.
 
+use std::ops::Range;
+
 use uuid::Uuid;
 
 use super::{BlockNumbers, LogChecksums, LogFormat, RawHeader, be32};
 use crate::checksum::Crc32c;
 use crate::types::{PhysBlock, Tid};
+
+/// Bytes of the UUID behind a tag without `SAME_UUID`.
+const UUID_BYTES: usize = 16;
 
 bitflags::bitflags! {
     /// The flags of a tag.
@@ -59,11 +64,23 @@ impl LogFormat {
         }
     }
 
+    /// Where the tags of a descriptor block lie, one after the other, for blocks of `block_bytes`.
+    #[must_use]
+    pub fn tag_range(&self, block_bytes: usize) -> Range<usize> {
+        let start = size_of::<RawHeader>();
+        start..block_bytes.saturating_sub(self.tail_bytes()).max(start)
+    }
+
+    /// How many tags one descriptor block of `block_bytes` holds, the first with its UUID.
+    #[must_use]
+    pub fn tags_per_block(&self, block_bytes: usize) -> usize {
+        self.tag_range(block_bytes).len().saturating_sub(UUID_BYTES) / self.tag_bytes()
+    }
+
     /// The tags of a descriptor block, in the order of their data blocks.
     #[must_use]
     pub fn tags<'a>(&self, block: &'a [u8]) -> Tags<'a> {
-        let end = block.len().saturating_sub(self.tail_bytes());
-        let tags = block.get(size_of::<RawHeader>()..end).unwrap_or(&[]);
+        let tags = block.get(self.tag_range(block.len())).unwrap_or(&[]);
         Tags {
             format: *self,
             rest: tags,
@@ -120,8 +137,8 @@ impl LogFormat {
         if tag.flags.contains(TagFlags::SAME_UUID) {
             return Some(tag_bytes);
         }
-        rest.get_mut(..16)?.copy_from_slice(uuid.as_bytes());
-        Some(tag_bytes + 16)
+        rest.get_mut(..UUID_BYTES)?.copy_from_slice(uuid.as_bytes());
+        Some(tag_bytes + UUID_BYTES)
     }
 }
 
@@ -156,7 +173,7 @@ impl Iterator for Tags<'_> {
         let uuid_bytes = if flags.contains(TagFlags::SAME_UUID) {
             0
         } else {
-            16
+            UUID_BYTES
         };
         self.rest = if flags.contains(TagFlags::LAST_TAG) {
             &[]

@@ -94,6 +94,21 @@ pub enum BlockKind {
     Unknown(u32),
 }
 
+impl BlockKind {
+    /// Its `h_blocktype`.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Descriptor => 1,
+            Self::Commit => 2,
+            Self::SuperblockV1 => 3,
+            Self::SuperblockV2 => 4,
+            Self::Revoke => 5,
+            Self::Unknown(number) => number,
+        }
+    }
+}
+
 /// A header whose magic number was right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -124,6 +139,17 @@ impl Header {
             kind,
             tid: Tid(raw.h_sequence.get()),
         })
+    }
+}
+
+impl Header {
+    /// Writes the header to the start of `block`, which must have room for it.
+    pub fn put(&self, block: &mut [u8]) {
+        if let Ok((raw, _)) = RawHeader::mut_from_prefix(block) {
+            raw.h_magic = U32::new(MAGIC);
+            raw.h_blocktype = U32::new(self.kind.number());
+            raw.h_sequence = U32::new(self.tid.0);
+        }
     }
 }
 
@@ -433,6 +459,13 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 pub fn unescape(copy: &mut [u8]) {
     if let Some(word) = copy.first_chunk_mut() {
         *word = MAGIC.to_be_bytes();
+    }
+}
+
+/// Makes the copy of a block what is logged with `ESCAPE`: its first four bytes become zeros.
+pub fn escape(copy: &mut [u8]) {
+    if let Some(word) = copy.first_chunk_mut() {
+        *word = [0; 4];
     }
 }
 

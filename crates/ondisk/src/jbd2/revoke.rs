@@ -17,6 +17,34 @@ impl LogFormat {
         }
     }
 
+    /// How many records one revoke block of `block_bytes` holds.
+    #[must_use]
+    pub fn revokes_per_block(&self, block_bytes: usize) -> usize {
+        let end = block_bytes.saturating_sub(self.tail_bytes());
+        end.saturating_sub(REVOKE_HEADER_BYTES) / self.revoke_bytes()
+    }
+
+    /// Writes `r_count` and as many of `revoked` as fit into a revoke block whose header is
+    /// written; gives how many did.
+    pub fn put_revokes(&self, revoked: &[PhysBlock], block: &mut [u8]) -> usize {
+        let count = revoked.len().min(self.revokes_per_block(block.len()));
+        let record_bytes = self.revoke_bytes();
+        let used = REVOKE_HEADER_BYTES + count * record_bytes;
+        let r_count = u32::try_from(used).unwrap_or(u32::MAX);
+        if let Some(field) = block.get_mut(size_of::<RawHeader>()..REVOKE_HEADER_BYTES) {
+            field.copy_from_slice(&r_count.to_be_bytes());
+        }
+        let records = block.get_mut(REVOKE_HEADER_BYTES..used).unwrap_or(&mut []);
+        for (record, revoked) in records.chunks_exact_mut(record_bytes).zip(revoked) {
+            let [_, _, _, _, low @ ..] = revoked.0.to_be_bytes();
+            match self.block_numbers {
+                BlockNumbers::Narrow => record.copy_from_slice(&low),
+                BlockNumbers::Wide => record.copy_from_slice(&revoked.0.to_be_bytes()),
+            }
+        }
+        count
+    }
+
     /// The records of a revoke block; `place` is for the error, which says that `r_count`
     /// reaches past the block.
     pub fn revokes<'a>(

@@ -239,7 +239,53 @@ impl JournalSuperblock {
         }
     }
 
-    /// The bytes this was read from.
+    /// Sets where the log begins: `s_start` to `start` (0 for an empty journal) and `s_sequence` to
+    /// the transaction expected there, and seals. In an empty journal `sequence` is the last
+    /// transaction number in use: the next one to be written is its successor.
+    pub fn set_tail(&mut self, start: Option<JournalBlock>, sequence: Tid) {
+        self.raw.s_start = U32::new(start.map_or(0, |block| block.0));
+        self.raw.s_sequence = U32::new(sequence.0);
+        self.seal();
+    }
+
+    /// Notes in `s_errno` why the journal was aborted, as the kernel's negative number (0 for
+    /// none), and seals.
+    pub fn set_errno(&mut self, errno: i32) {
+        self.raw.s_errno = U32::new(errno.cast_unsigned());
+        self.seal();
+    }
+
+    /// Makes a journal of version 1 one of version 2 without features, whose only user is the file
+    /// system with `uuid`, and adds `incompat` to the features, except for checksums where it has
+    /// some of another version; seals. Only for an empty journal: features say how the blocks of
+    /// the log are to be read.
+    pub fn upgrade(&mut self, uuid: Uuid, incompat: JournalIncompat) {
+        if self.version == JournalVersion::V1 {
+            let after_errno = std::mem::offset_of!(RawJournalSuperblock, s_feature_compat);
+            if let Some(unused) = self.raw.as_mut_bytes().get_mut(after_errno..) {
+                unused.fill(0);
+            }
+            self.raw.s_header.h_blocktype = U32::new(4);
+            self.raw.s_uuid = uuid.into_bytes();
+            self.raw.s_nr_users = U32::new(1);
+            self.version = JournalVersion::V2;
+        }
+        let has_checksums =
+            self.has_metadata_checksums() || self.compat().contains(JournalCompat::CHECKSUM);
+        let versions = JournalIncompat::CSUM_V2.union(JournalIncompat::CSUM_V3);
+        let mut incompat = incompat;
+        if has_checksums {
+            incompat.remove(versions);
+        }
+        let features = self.incompat().union(incompat);
+        self.raw.s_feature_incompat = U32::new(features.bits());
+        if self.has_metadata_checksums() {
+            self.raw.s_checksum_type = CRC32C;
+        }
+        self.seal();
+    }
+
+    /// The bytes this was read from, with what was set since.
     #[must_use]
     pub fn raw(&self) -> &RawJournalSuperblock {
         &self.raw

@@ -347,3 +347,79 @@ proptest! {
         let _ = JournalSuperblock::try_from(&raw);
     }
 }
+
+#[test]
+fn revoke_blocks_are_read_as_they_were_written() {
+    let revoked: Vec<_> = (1..400_u64).map(|n| PhysBlock(n * 7)).collect();
+    for format in formats() {
+        let (tid, mut rest) = (Tid(9), revoked.as_slice());
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let mut block = vec![0; 1024];
+            let kind = BlockKind::Revoke;
+            Header { kind, tid }.put(&mut block);
+            let count = format.put_revokes(rest, &mut block);
+            assert!(count == rest.len() || count == format.revokes_per_block(1024));
+            format.seal_tail(&mut block);
+            format.verify_tail(&block).unwrap();
+            assert_eq!(Header::read(&block), Some(Header { kind, tid }));
+            found.extend(format.revokes(&block, (tid, JournalBlock(3))).unwrap());
+            rest = &rest[count..];
+        }
+        assert_eq!(found, revoked, "{format:?}");
+    }
+}
+
+#[test]
+fn a_descriptor_holds_as_many_tags_as_promised() {
+    for format in formats() {
+        let mut block = vec![0; 1024];
+        let mut tags = 0;
+        let mut at = format.tag_range(block.len());
+        loop {
+            let flags = match tags {
+                0 => TagFlags::empty(),
+                _ => TagFlags::SAME_UUID,
+            };
+            let tag = Tag {
+                block: PhysBlock(5),
+                flags,
+                checksum: 0,
+            };
+            match format.put_tag(&tag, &UUID, &mut block[at.clone()]) {
+                Some(used) => at.start += used,
+                None => break,
+            }
+            tags += 1;
+        }
+        assert_eq!(tags, format.tags_per_block(1024), "{format:?}");
+    }
+}
+
+#[test]
+fn what_is_set_in_a_superblock_is_read_back() {
+    let mut raw = raw_superblock();
+    raw.s_feature_incompat = U32::new(JournalIncompat::CSUM_V3.bits());
+    raw.s_checksum_type = 4;
+    seal_field(!0, raw.as_mut_bytes(), 0xfc);
+    let mut sb = JournalSuperblock::try_from(&raw).unwrap();
+    sb.set_tail(Some(JournalBlock(77)), Tid(5));
+    sb.set_errno(-5);
+    sb.upgrade(Uuid::nil(), JournalIncompat::REVOKE);
+    let read = JournalSuperblock::try_from(sb.raw()).unwrap();
+    assert_eq!(read.start(), Some(JournalBlock(77)));
+    assert_eq!((read.sequence(), read.errno()), (Tid(5), -5));
+    assert_eq!((read.uuid(), read.nr_users()), (UUID, 1));
+    let both = JournalIncompat::CSUM_V3 | JournalIncompat::REVOKE;
+    assert_eq!(read.incompat(), both);
+
+    let mut raw = raw_superblock();
+    raw.s_header.h_blocktype = U32::new(3);
+    raw.s_feature_incompat = U32::new(u32::MAX);
+    let mut sb = JournalSuperblock::try_from(&raw).unwrap();
+    sb.upgrade(UUID, JournalIncompat::REVOKE);
+    let read = JournalSuperblock::try_from(sb.raw()).unwrap();
+    assert_eq!(read.version(), JournalVersion::V2);
+    assert_eq!(read.incompat(), JournalIncompat::REVOKE);
+    assert_eq!((read.uuid(), read.nr_users()), (UUID, 1));
+}

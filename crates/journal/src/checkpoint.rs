@@ -1,0 +1,361 @@
+//! **Purpose.** Space in the log: which committed blocks are not in their places yet, bringing
+//! them there, and giving the log's blocks free.
+//!
+//! # Model
+//! ```text
+//!            tail                      head
+//! log  ..free.. | T1 | T2 | T3 | .. | Tn | reserved: committing, running | ..free..
+//! latest(b) = the last committed transaction that holds block b, with its bytes
+//! T is settled = no latest(b) is T            tail = the first T that is not settled
+//! ```
+//! A block that a later transaction commits again moves to that one, so it is written to its place
+//! once, and in its newest committed content. A block that a transaction revokes is dropped: it
+//! was freed, and soon holds something else.
+//!
+//! # Invariants
+//! - What is written to a place is content of a durable commit, never of a running transaction.
+//!   The bytes are sealed and kept here, so nothing has to wait for a handle, a commit or a
+//!   buffer's lock: *whoever needs space can always make it*.
+//! - The tail moves behind a transaction when all its blocks are durable in their places, or are
+//!   in a later transaction of the log. Its blocks are used again when the superblock that says so
+//!   is durable.
+//! - `used` + one transaction's share for the running one never exceeds the log.
+//!
+//! # Locking
+//! One lock guards the lists; it is never held across I/O and no other is taken under it. The
+//! *role* of checkpointer is a flag under it: who has it does the I/O.
+//!
+//! # Crash safety
+//! Write in place, flush the file system's device, then write the tail with FUA. Without the flush
+//! the tail could pass blocks that are still in the device's cache, and after a crash neither the
+//! log nor the place would have them.
+
+use std::collections::{HashMap, VecDeque};
+
+use fourscore_block::{Batch, Buffer, IoBuf, Sealed};
+use fourscore_ondisk::jbd2::JournalBlock;
+use fourscore_ondisk::{PhysBlock, Tid};
+use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use crate::error::{During, Error};
+use crate::journal::Inner;
+use crate::ring::Ring;
+use crate::sabotage::Sabotage;
+
+/// The most blocks in one request.
+const MOST_BLOCKS: usize = 512;
+
+/// A block of a transaction, with the buffer that it came from.
+#[derive(Debug)]
+pub(crate) struct CommittedBlock {
+    pub(crate) sealed: Sealed,
+    pub(crate) buffer: Arc<Buffer>,
+}
+
+/// A committed transaction that recovery may need.
+#[derive(Debug)]
+struct Committed {
+    tid: Tid,
+    start: JournalBlock,
+    /// The blocks of the log it takes.
+    log_blocks: u32,
+    /// What it committed, in ascending order; some may have moved to later transactions since.
+    blocks: Vec<PhysBlock>,
+    /// How many have not.
+    latest: usize,
+}
+
+#[derive(Debug)]
+struct Lists {
+    ring: Ring,
+    /// Where the next transaction goes, and which it is.
+    head: JournalBlock,
+    next: Tid,
+    /// Blocks of the log from the durable tail to the head.
+    used: u32,
+    /// Oldest first, with consecutive tids.
+    transactions: VecDeque<Committed>,
+    latest: HashMap<PhysBlock, CommittedBlock>,
+    /// What is being written to its place, in ascending order.
+    in_flight: Vec<PhysBlock>,
+    checkpointing: bool,
+    /// More of the log is used than a background checkpoint leaves.
+    wanted: bool,
+    stopping: bool,
+}
+
+/// The space of a log.
+#[derive(Debug)]
+pub(crate) struct LogSpace {
+    lists: Mutex<Lists>,
+    /// A checkpoint or a part of it has ended.
+    changed: Condvar,
+    /// There is something for the background to do.
+    work: Condvar,
+}
+
+/// A part of a checkpoint.
+struct Part {
+    blocks: Vec<CommittedBlock>,
+}
+
+impl LogSpace {
+    /// The empty log of `ring`, whose first transaction will be `next`.
+    pub(crate) fn new(ring: Ring, next: Tid) -> Self {
+        let lists = Lists {
+            ring,
+            head: ring.first(),
+            next,
+            used: 0,
+            transactions: VecDeque::new(),
+            latest: HashMap::new(),
+            in_flight: Vec::new(),
+            checkpointing: false,
+            wanted: false,
+            stopping: false,
+        };
+        Self {
+            lists: Mutex::new(lists),
+            changed: Condvar::new(),
+            work: Condvar::new(),
+        }
+    }
+
+    /// Where the next transaction goes.
+    pub(crate) fn head(&self) -> JournalBlock {
+        self.lists.lock().head
+    }
+
+    /// Blocks of the log that are in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.lists.lock().used
+    }
+
+    /// The length of the log.
+    pub(crate) fn log_blocks(&self) -> u32 {
+        self.lists.lock().ring.len()
+    }
+
+    /// Takes over what the transaction `tid` committed in `log_blocks` at the head, and drops
+    /// what it revoked. `blocks` are in ascending order.
+    pub(crate) fn committed(
+        &self,
+        tid: Tid,
+        log_blocks: u32,
+        blocks: Vec<CommittedBlock>,
+        revoked: &[PhysBlock],
+    ) {
+        let mut lists = self.lists.lock();
+        debug_assert_eq!(tid, lists.next, "transactions are committed in order");
+        for &block in revoked {
+            lists.drop_latest(block);
+        }
+        let start = lists.head;
+        lists.head = lists.ring.after(start, log_blocks);
+        lists.next = tid.next();
+        lists.used += log_blocks;
+        lists.transactions.push_back(Committed {
+            tid,
+            start,
+            log_blocks,
+            blocks: blocks.iter().map(|block| block.sealed.block).collect(),
+            latest: blocks.len(),
+        });
+        for block in blocks {
+            let at = block.sealed.block;
+            if let Some(older) = lists.latest.insert(at, block) {
+                lists.unsettle(older.sealed.tid);
+            }
+        }
+        // Whoever is given a revoked block must not find an old copy on its way to it.
+        while revoked
+            .iter()
+            .any(|block| lists.in_flight.binary_search(block).is_ok())
+        {
+            self.changed.wait(&mut lists);
+        }
+        if lists.used > lists.background_from() {
+            lists.wanted = true;
+            self.work.notify_all();
+        }
+    }
+
+    /// Becomes the checkpointer, if more than `target` blocks of the log are in use by then.
+    fn take_role(&self, target: u32) -> Option<MutexGuard<'_, Lists>> {
+        let mut lists = self.lists.lock();
+        while lists.checkpointing {
+            self.changed.wait(&mut lists);
+        }
+        if lists.used <= target {
+            return None;
+        }
+        lists.checkpointing = true;
+        Some(lists)
+    }
+
+    /// Waits until there is something to do in the background; `false` when the journal ends.
+    pub(crate) fn wait_for_work(&self) -> bool {
+        let mut lists = self.lists.lock();
+        while !lists.wanted && !lists.stopping {
+            self.work.wait(&mut lists);
+        }
+        lists.wanted = false;
+        !lists.stopping
+    }
+
+    /// Lets the background end.
+    pub(crate) fn stop(&self) {
+        self.lists.lock().stopping = true;
+        self.work.notify_all();
+    }
+}
+
+impl Lists {
+    /// A checkpoint in the background starts when more is used than this: commits wait for space
+    /// beyond a half, and the later it comes, the more blocks have been committed again.
+    fn background_from(&self) -> u32 {
+        self.ring.len() / 8 * 3
+    }
+
+    /// One block fewer of `tid` has its newest content there.
+    fn unsettle(&mut self, tid: Tid) {
+        let oldest = self.transactions.front().map(|oldest| oldest.tid.0);
+        let index = tid.0.wrapping_sub(oldest.unwrap_or(tid.0));
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        if let Some(transaction) = self.transactions.get_mut(index) {
+            transaction.latest -= 1;
+        }
+    }
+
+    fn drop_latest(&mut self, block: PhysBlock) {
+        if let Some(dropped) = self.latest.remove(&block) {
+            self.unsettle(dropped.sealed.tid);
+        }
+    }
+
+    /// The blocks that must be in their places before no more than `target` blocks of the log are
+    /// used, in ascending order.
+    fn part(&mut self, target: u32) -> Part {
+        let mut left = self.used;
+        let mut blocks = Vec::new();
+        for transaction in &self.transactions {
+            if left <= target {
+                break;
+            }
+            left = left.saturating_sub(transaction.log_blocks);
+            for block in &transaction.blocks {
+                if let Some(latest) = self.latest.get(block)
+                    && latest.sealed.tid == transaction.tid
+                {
+                    blocks.push(CommittedBlock {
+                        sealed: latest.sealed.clone(),
+                        buffer: Arc::clone(&latest.buffer),
+                    });
+                }
+            }
+        }
+        blocks.sort_unstable_by_key(|block| block.sealed.block);
+        self.in_flight = blocks.iter().map(|block| block.sealed.block).collect();
+        Part { blocks }
+    }
+
+    /// Notes that `part` is durable in its places. Gives the new tail, and how many blocks of the
+    /// log lie before it.
+    fn settle(&mut self, part: &Part) -> ((JournalBlock, Tid), u32) {
+        self.in_flight.clear();
+        for CommittedBlock { sealed, .. } in &part.blocks {
+            let written = self.latest.get(&sealed.block);
+            if written.is_some_and(|latest| latest.sealed.tid == sealed.tid) {
+                self.drop_latest(sealed.block);
+            }
+        }
+        let mut freed = 0;
+        while let Some(settled) = self.transactions.pop_front_if(|oldest| oldest.latest == 0) {
+            freed += settled.log_blocks;
+        }
+        let tail = match self.transactions.front() {
+            Some(oldest) => (oldest.start, oldest.tid),
+            None => (self.head, self.next),
+        };
+        (tail, freed)
+    }
+}
+
+impl Inner {
+    /// Waits until one more transaction fits into the log beside the one that is about to be
+    /// committed, checkpointing on this thread if need be.
+    pub(crate) fn make_room(&self) -> Result<(), Error> {
+        let share = self.budget().limits().log_blocks;
+        let target = self.space().log_blocks().saturating_sub(2 * share);
+        if self.space().used() <= target {
+            return Ok(());
+        }
+        self.checkpoint(target / 2)
+    }
+
+    /// Brings committed blocks to their places until no more than `target` blocks of the log are
+    /// in use.
+    pub(crate) fn checkpoint(&self, target: u32) -> Result<(), Error> {
+        let Some(mut lists) = self.space().take_role(target) else {
+            return self.check_not_aborted();
+        };
+        let result = loop {
+            if lists.used <= target {
+                break Ok(());
+            }
+            let part = lists.part(target);
+            drop(lists);
+            let result = self.checkpoint_part(&part);
+            lists = self.space().lists.lock();
+            if result.is_err() {
+                break result;
+            }
+        };
+        lists.in_flight.clear();
+        lists.checkpointing = false;
+        self.space().changed.notify_all();
+        result
+    }
+
+    /// Writes a part to its places, makes it durable, and moves the tail.
+    fn checkpoint_part(&self, part: &Part) -> Result<(), Error> {
+        self.check_not_aborted()?;
+        let failed = |source| self.abort_with(During::Checkpoint, source);
+        if !part.blocks.is_empty() {
+            let batch = self.in_place(&part.blocks);
+            self.home().submit(batch).wait_all_ok().map_err(failed)?;
+            if !self.lacks(Sabotage::EarlyTail) {
+                self.home().flush().map_err(failed)?;
+            }
+        }
+        let ((start, tid), freed) = self.space().lists.lock().settle(part);
+        for block in &part.blocks {
+            block.buffer.checkpointed(block.sealed.tid);
+        }
+        self.space().changed.notify_all();
+        self.superblock()
+            .set_tail(self.log(), Some(start), tid)
+            .map_err(|source| self.abort_with(During::Superblock, source))?;
+        self.space().lists.lock().used -= freed;
+        Ok(())
+    }
+
+    /// The writes of `blocks`, which are in ascending order, to their places.
+    fn in_place(&self, blocks: &[CommittedBlock]) -> Batch {
+        let block_size = self.log().block_size();
+        let mut batch = Batch::new();
+        let follows = |one: &CommittedBlock, two: &CommittedBlock| {
+            one.sealed.block.0.checked_add(1) == Some(two.sealed.block.0)
+        };
+        for run in blocks.chunk_by(follows) {
+            for run in run.chunks(MOST_BLOCKS) {
+                let bufs = run
+                    .iter()
+                    .map(|block| IoBuf::from(Arc::clone(&block.sealed.bytes)));
+                let first = run.first().map_or(PhysBlock(0), |block| block.sealed.block);
+                batch.write(bufs.collect(), block_size.offset(first));
+            }
+        }
+        batch
+    }
+}

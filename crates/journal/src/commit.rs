@@ -1,0 +1,353 @@
+//! **Purpose.** Makes sealed transactions durable, and serves all who wait for one of them.
+//!
+//! # Model
+//! Who wants a transaction durable and finds no commit going on takes the *role* of committer and
+//! does it on its own thread; all others wait, and are served by the same commit or by the next.
+//! So while a commit waits for the device, everybody who comes is gathered for the next one (group
+//! commit). A background thread takes the role when the interval has passed, or when starting
+//! handles have found the transaction full.
+//!
+//! # Invariants
+//! - One transaction commits at a time, in the order of their numbers.
+//! - Who waits is woken when its transaction is durable, or with the error that aborted the
+//!   journal. Deferred frees and other callbacks of the transaction have run before.
+//!
+//! # Locking
+//! The lock of this module guards the role and who waits for what; it is not held across I/O, nor
+//! while a transaction is sealed.
+//!
+//! # Crash safety
+//! 1. Data that the transaction exposes is written (`before_commit`).
+//! 2. If the superblock says that the journal is empty, it is made to say where the log begins.
+//! 3. The transaction is written to the log, all but its commit block.
+//! 4. *Flush.* Without it the commit block could be on the medium before what it commits; recovery
+//!    would replay whatever the log held there before. With an external journal the device of the
+//!    file system is flushed as well: the data of 1 lies there.
+//! 5. The commit block is written with *FUA*. Without it `fsync` would return while the commit is
+//!    in a cache that a power cut empties.
+//!
+//! Only then may the blocks be checkpointed, and freed blocks be given out again.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fourscore_block::{BlockDevice, Buffer};
+use fourscore_ondisk::{PhysBlock, Tid};
+use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
+
+use crate::checkpoint::CommittedBlock;
+use crate::error::{During, Error};
+use crate::frame::{Frame, Framing};
+use crate::handle;
+use crate::journal::{Background, Batching, Inner};
+use crate::sabotage::Sabotage;
+use crate::seal::SealedTransaction;
+use crate::transaction::{Changes, OnCommit};
+
+/// The longest wait for more who want the same commit.
+const MOST_BATCHING: Duration = Duration::from_millis(5);
+
+/// Who waits for which commit.
+#[derive(Debug)]
+struct Waiting {
+    /// The last transaction that is durable.
+    committed: Tid,
+    /// The last transaction that somebody wants sealed.
+    requested: Tid,
+    /// Whether somebody has the role.
+    committing: bool,
+    /// Threads inside [`Inner::wait_for`].
+    waiters: usize,
+    /// How many the last commits served, the most of recent ones.
+    served: usize,
+    /// How long a commit takes, averaged.
+    commit_time: Duration,
+    stopping: bool,
+}
+
+/// The queue in front of the committer.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    /// A commit has ended, or the journal was aborted.
+    done: Condvar,
+    /// There is something for the background to do.
+    work: Condvar,
+    /// One more waits.
+    came: Condvar,
+}
+
+/// What a committer found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// A transaction is durable now.
+    Committed,
+    /// The running transaction was empty.
+    Nothing,
+}
+
+impl Queue {
+    /// Nobody waits, and `committed` was the last transaction.
+    pub(crate) fn new(committed: Tid) -> Self {
+        Self {
+            waiting: Mutex::new(Waiting {
+                committed,
+                requested: committed,
+                committing: false,
+                waiters: 0,
+                served: 0,
+                commit_time: Duration::ZERO,
+                stopping: false,
+            }),
+            done: Condvar::new(),
+            work: Condvar::new(),
+            came: Condvar::new(),
+        }
+    }
+
+    /// The last transaction that is durable.
+    pub(crate) fn committed(&self) -> Tid {
+        self.waiting.lock().committed
+    }
+
+    /// Wakes everybody; who waits looks whether the journal was aborted.
+    pub(crate) fn wake_all(&self) {
+        drop(self.waiting.lock());
+        self.done.notify_all();
+        self.work.notify_all();
+        self.came.notify_all();
+    }
+
+    /// Lets the background end.
+    pub(crate) fn stop(&self) {
+        self.waiting.lock().stopping = true;
+        self.work.notify_all();
+    }
+}
+
+impl Waiting {
+    fn request(&mut self, tid: Tid) {
+        if tid.is_after(self.requested) {
+            self.requested = tid;
+        }
+    }
+}
+
+/// The role of committer; given back when dropped.
+struct Role<'j> {
+    journal: &'j Inner,
+}
+
+impl Drop for Role<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.journal.abort(During::Operation, None);
+        }
+        self.journal.queue().waiting.lock().committing = false;
+        self.journal.queue().done.notify_all();
+        self.journal.queue().work.notify_all();
+    }
+}
+
+impl Inner {
+    /// Waits until `tid` is durable.
+    pub(crate) fn wait_for(&self, tid: Tid) -> Result<(), Error> {
+        assert!(
+            !handle::is_inside(),
+            "a thread waits for a commit of the transaction that its own handle keeps open"
+        );
+        let mut waiting = self.queue().waiting.lock();
+        waiting.waiters += 1;
+        self.queue().came.notify_all();
+        let result = loop {
+            if !tid.is_after(waiting.committed) {
+                break Ok(());
+            }
+            if self.is_aborted() {
+                break Err(self.aborted());
+            }
+            waiting.request(tid);
+            if waiting.committing {
+                self.queue().done.wait(&mut waiting);
+                continue;
+            }
+            let role = self.take_role(waiting);
+            let outcome = self.commit_one(role);
+            waiting = self.queue().waiting.lock();
+            match outcome {
+                Ok(Outcome::Committed) => {}
+                // Everything before the running transaction is durable, and it is empty.
+                Ok(Outcome::Nothing) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        waiting.waiters -= 1;
+        result
+    }
+
+    /// Has `tid` sealed, since it has no room left, and waits until the gate was opened again
+    /// after `turn`.
+    pub(crate) fn seal_for_room(&self, tid: Tid, turn: u64) -> Result<(), Error> {
+        match self.options().background {
+            Background::None => self.wait_for(tid),
+            Background::Threads { .. } => {
+                self.queue().waiting.lock().request(tid);
+                self.queue().work.notify_all();
+                self.gate().wait_open(Some(turn));
+                self.check_not_aborted()
+            }
+        }
+    }
+
+    /// The background: commits when somebody wants it or when `interval` has passed.
+    pub(crate) fn commit_in_background(&self, interval: Duration) {
+        loop {
+            let mut waiting = self.queue().waiting.lock();
+            loop {
+                if waiting.stopping || self.is_aborted() {
+                    return;
+                }
+                if !waiting.committing && waiting.requested.is_after(waiting.committed) {
+                    break;
+                }
+                let waited = self.queue().work.wait_for(&mut waiting, interval);
+                if waited.timed_out() && !self.running().is_empty() {
+                    waiting.request(self.gate().state().tid());
+                }
+            }
+            let role = self.take_role(waiting);
+            // An error has aborted the journal, which ends the loop.
+            let _ = self.commit_one(role);
+        }
+    }
+
+    /// Becomes the committer. All requests so far are met by the seal that follows: they are for
+    /// the running transaction, since nothing else is left to be committed.
+    fn take_role(&self, mut waiting: MutexGuard<'_, Waiting>) -> Role<'_> {
+        waiting.committing = true;
+        waiting.requested = waiting.committed;
+        Role { journal: self }
+    }
+
+    /// Seals the running transaction and makes it durable.
+    fn commit_one(&self, role: Role<'_>) -> Result<Outcome, Error> {
+        self.gather_waiters();
+        self.make_room()?;
+        self.check_not_aborted()?;
+        let began = Instant::now();
+        let Some(sealed) = self.seal() else {
+            return Ok(Outcome::Nothing);
+        };
+        let tid = sealed.tid;
+        let callbacks = self.write_out(sealed)?;
+        for callback in callbacks {
+            callback(tid);
+        }
+        let mut waiting = self.queue().waiting.lock();
+        waiting.committed = tid;
+        waiting.commit_time = (waiting.commit_time * 3 + began.elapsed()) / 4;
+        waiting.served = (waiting.served - waiting.served / 4).max(waiting.waiters);
+        drop(waiting);
+        drop(role);
+        Ok(Outcome::Committed)
+    }
+
+    /// Where several were served by recent commits, waits a little for as many to come: a part of
+    /// the time that a commit of its own would cost each of them.
+    fn gather_waiters(&self) {
+        if self.options().batching == Batching::Off {
+            return;
+        }
+        let mut waiting = self.queue().waiting.lock();
+        let began = Instant::now();
+        let patience = (waiting.commit_time / 2).min(MOST_BATCHING);
+        while waiting.waiters > 0 && waiting.waiters < waiting.served && !self.is_aborted() {
+            let Some(left) = patience.checked_sub(began.elapsed()) else {
+                return;
+            };
+            self.queue().came.wait_for(&mut waiting, left);
+        }
+    }
+
+    /// Writes a sealed transaction to the log, durably, and hands its blocks to the checkpoint.
+    /// Gives the callbacks that may be called now.
+    fn write_out(&self, sealed: SealedTransaction) -> Result<Vec<OnCommit>, Error> {
+        let SealedTransaction { tid, changes } = sealed;
+        let mut all = Changes::default();
+        for mut changes in changes {
+            all.buffers.append(&mut changes.buffers);
+            all.revoked.append(&mut changes.revoked);
+            all.before_commit.append(&mut changes.before_commit);
+            all.on_commit.append(&mut changes.on_commit);
+        }
+        for first in all.before_commit {
+            first().map_err(|source| self.abort_with(During::OrderedData(tid), source))?;
+        }
+        let blocks = self.seal_buffers(tid, all.buffers);
+        let revoked = still_revoked(all.revoked, &blocks);
+        let start = self.space().head();
+        self.superblock()
+            .begin(self.log(), start, tid)
+            .map_err(|source| self.abort_with(During::Superblock, source))?;
+        let logged = self.as_logged(&blocks);
+        let framing = Framing { journal: self, tid };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let frame = framing.frame(
+            start,
+            &logged,
+            self.as_revoked(&revoked),
+            since_1970.unwrap_or_default(),
+        );
+        let log_blocks = frame.blocks;
+        self.write_frame(tid, frame)?;
+        self.note_commit(log_blocks);
+        self.space().committed(tid, log_blocks, blocks, &revoked);
+        Ok(all.on_commit)
+    }
+
+    /// The blocks of the transaction as it left them, in ascending order.
+    fn seal_buffers(&self, tid: Tid, buffers: Vec<Arc<Buffer>>) -> Vec<CommittedBlock> {
+        let seal = |buffer: Arc<Buffer>| {
+            let block = buffer.block();
+            let finish = |tag, bytes: &mut [u8]| self.hook().finish(tid, block, tag, bytes);
+            let sealed = buffer.seal_with(tid, finish)?;
+            Some(CommittedBlock { sealed, buffer })
+        };
+        let mut blocks: Vec<_> = buffers.into_iter().filter_map(seal).collect();
+        blocks.sort_unstable_by_key(|block| block.sealed.block);
+        blocks
+    }
+
+    /// Steps 3 to 5 of the module's head.
+    fn write_frame(&self, tid: Tid, frame: Frame) -> Result<(), Error> {
+        let device = self.log().device();
+        let failed = |source| self.abort_with(During::Log(tid), source);
+        device.submit(frame.batch).wait_all_ok().map_err(failed)?;
+        if !self.lacks(Sabotage::NoFlushBeforeCommit) {
+            self.flush_before_commit(device).map_err(failed)?;
+        }
+        let offset = self.log().offset(frame.commit_block).unwrap_or(u64::MAX);
+        let commit = std::io::IoSlice::new(&frame.commit);
+        device
+            .write_fua(&[commit], offset)
+            .map_err(|source| self.abort_with(During::Commit(tid), source))
+    }
+
+    fn flush_before_commit(&self, device: &Arc<dyn BlockDevice>) -> std::io::Result<()> {
+        if self.is_external() {
+            self.home().flush()?;
+        }
+        device.flush()
+    }
+}
+
+/// The revoked blocks, each once, without those that the transaction has changed again since.
+fn still_revoked(mut revoked: Vec<PhysBlock>, blocks: &[CommittedBlock]) -> Vec<PhysBlock> {
+    revoked.sort_unstable();
+    revoked.dedup();
+    revoked.retain(|block| {
+        blocks
+            .binary_search_by_key(block, |committed| committed.sealed.block)
+            .is_err()
+    });
+    revoked
+}

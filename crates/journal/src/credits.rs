@@ -1,0 +1,153 @@
+//! **Purpose.** How many blocks a transaction may come to, and who holds the right to add them.
+//!
+//! # Model
+//! ```text
+//! log of L blocks    a transaction takes at most T = L / 4 of them, its frame included
+//! B credits, T >= B + ceil(B / tags of a descriptor) + commit block
+//! B = budget + credits with the cores + credits of open handles + credits used
+//! ```
+//! A credit is the right to one more block in the running transaction: a buffer that is changed
+//! for the first time, or a block of revoke records. Handles draw them from their core, cores in
+//! chunks from the budget. Who finds neither takes back what lies with other cores, and when that
+//! is too little as well, the transaction has to be sealed.
+//!
+//! # Invariants
+//! - The sum above never grows while a transaction runs: credits only move, or are used.
+//! - So every handle that started can use all its credits, and the transaction still fits into the
+//!   blocks of the log that were reserved for it before it was opened.
+//!
+//! # Locking
+//! The budget is one word that all cores write, once per chunk.
+
+use fourscore_ondisk::BlockSize;
+use fourscore_ondisk::jbd2::LogFormat;
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::{CachePadded, CoreNr};
+
+use crate::gate::{Gate, Place};
+
+/// The part of the log that one transaction may take.
+const SHARE_OF_THE_LOG: u32 = 4;
+/// A log shorter than this, in blocks, holds no useful transaction.
+const LEAST_LOG_BLOCKS: u32 = 16;
+/// The most a core draws at once beyond what it needs.
+const MOST_CHUNK: u32 = 64;
+
+/// A number of blocks that a handle may add to its transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Credits(pub u32);
+
+/// What fits into one transaction of a log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The blocks of the log that a transaction may take, its frame included.
+    pub(crate) log_blocks: u32,
+    /// The credits that its handles share.
+    pub(crate) credits: u32,
+    /// How many credits a core draws at once.
+    chunk: u32,
+    /// How many revoke records one credit pays for.
+    pub(crate) revokes_per_credit: u32,
+}
+
+impl Limits {
+    /// The limits for a log of `log_blocks`, with `set_aside` credits kept for the sealer.
+    /// `None` if the log is too short for any transaction.
+    pub(crate) fn new(
+        log_blocks: u32,
+        block_size: BlockSize,
+        format: &LogFormat,
+        set_aside: u32,
+    ) -> Option<Self> {
+        if log_blocks < LEAST_LOG_BLOCKS {
+            return None;
+        }
+        let share = log_blocks / SHARE_OF_THE_LOG;
+        let tags = u32::try_from(format.tags_per_block(block_size.bytes())).ok()?;
+        let with_frame = |credits: u32| credits + credits.div_ceil(tags) + 1;
+        let mut credits = share.checked_sub(2)?;
+        while with_frame(credits) > share {
+            credits -= 1;
+        }
+        let credits = credits.checked_sub(set_aside).filter(|&left| left > 0)?;
+        let cores = u32::try_from(CoreNr::count()).unwrap_or(u32::MAX);
+        let revokes = format.revokes_per_block(block_size.bytes());
+        Some(Self {
+            log_blocks: share,
+            credits,
+            chunk: (credits / cores.saturating_mul(8)).clamp(1, MOST_CHUNK),
+            revokes_per_credit: u32::try_from(revokes).ok()?.max(1),
+        })
+    }
+}
+
+/// What the cores draw from.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: CachePadded<AtomicU64>,
+    limits: Limits,
+}
+
+/// The running transaction has no room for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted;
+
+impl Budget {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let left = AtomicU64::new(u64::from(limits.credits));
+        Self {
+            left: CachePadded::new(left),
+            limits,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Gathers `wanted` credits for who is in `place`: from its core, from the budget, from other
+    /// cores. What was found lies with its core if it is not enough.
+    #[cold]
+    pub(crate) fn gather(&self, gate: &Gate, place: Place, wanted: u32) -> Result<(), Exhausted> {
+        let mut found = gate.take_credits(place.core, wanted);
+        if found < wanted {
+            found += self.draw((wanted - found).saturating_add(self.limits.chunk));
+        }
+        for core in CoreNr::all() {
+            if found >= wanted {
+                gate.put_credits(place.core, found - wanted);
+                return Ok(());
+            }
+            found += gate.take_credits(core, wanted - found);
+        }
+        if found >= wanted {
+            return Ok(());
+        }
+        gate.put_credits(place.core, found);
+        Err(Exhausted)
+    }
+
+    /// Takes up to `most` out of the budget.
+    fn draw(&self, most: u32) -> u32 {
+        let mut drawn = 0;
+        let draw = |left: u64| {
+            drawn = u32::try_from(left).unwrap_or(u32::MAX).min(most);
+            (drawn > 0).then(|| left - u64::from(drawn))
+        };
+        // Fails only where nothing is left.
+        let _ = self
+            .left
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, draw);
+        drawn
+    }
+
+    /// Takes all credits back: another transaction begins. Only for the sealer, behind a drained
+    /// gate.
+    pub(crate) fn begin(&self, gate: &Gate) {
+        for core in CoreNr::all() {
+            gate.take_credits(core, u32::MAX);
+        }
+        let all = u64::from(self.limits.credits);
+        self.left.store(all, Ordering::Release);
+    }
+}

@@ -1,0 +1,107 @@
+//! **Purpose.** Why a journal cannot be used, and why it was aborted.
+
+use std::fmt;
+use std::io;
+
+use fourscore_ondisk::Tid;
+use fourscore_ondisk::jbd2::{JournalBlock, JournalError};
+use fourscore_sync::Arc;
+
+use crate::credits::Credits;
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device failed.
+    #[error("journal block {journal_block}: {source}")]
+    Io {
+        /// The block that was to be read or written.
+        journal_block: JournalBlock,
+        /// What the device said.
+        source: io::Error,
+    },
+    /// The device of the file system failed while the log was replayed.
+    #[error("replay: {0}")]
+    Replay(io::Error),
+    /// The replayed state cannot be laid over the device.
+    #[error("replay in memory: {0}")]
+    Overlay(io::Error),
+    /// The journal breaks the format, or contradicts itself.
+    #[error(transparent)]
+    Corrupt(#[from] JournalError),
+    /// The journal holds transactions that must be replayed before it can be written.
+    #[error("journal superblock: s_start {start}, the log must be replayed first")]
+    NeedsRecovery {
+        /// Where the log begins.
+        start: JournalBlock,
+    },
+    /// The log is too short for a transaction.
+    #[error("the log has {blocks} blocks, too few to be written")]
+    LogTooShort {
+        /// Its length.
+        blocks: u32,
+    },
+    /// A handle asked for more than any transaction can hold.
+    #[error("{} credits wanted, a transaction has at most {}", wanted.0, most.0)]
+    TooManyCredits {
+        /// What was asked for.
+        wanted: Credits,
+        /// What a transaction of this log has.
+        most: Credits,
+    },
+    /// The journal was aborted: nothing can be committed any more.
+    #[error("the journal was aborted: {0}")]
+    Aborted(AbortCause),
+}
+
+/// What was being done when a journal had to be aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum During {
+    /// Data was written that a transaction exposes.
+    OrderedData(Tid),
+    /// The blocks of a transaction were written to the log, or made durable there.
+    Log(Tid),
+    /// The commit block of a transaction was written.
+    Commit(Tid),
+    /// The superblock of the journal was written.
+    Superblock,
+    /// Committed blocks were written to their places, or made durable there.
+    Checkpoint,
+    /// An operation panicked with an open handle, or a commit panicked.
+    Operation,
+    /// The file system asked for it.
+    Request,
+}
+
+impl fmt::Display for During {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OrderedData(tid) => write!(f, "writing data of transaction {tid}"),
+            Self::Log(tid) => write!(f, "writing transaction {tid} to the log"),
+            Self::Commit(tid) => write!(f, "writing the commit block of transaction {tid}"),
+            Self::Superblock => f.write_str("writing the journal's superblock"),
+            Self::Checkpoint => f.write_str("checkpointing"),
+            Self::Operation => f.write_str("a panic within an operation"),
+            Self::Request => f.write_str("at the file system's request"),
+        }
+    }
+}
+
+/// Why a journal was aborted: the first reason there was.
+#[derive(Clone, Debug)]
+pub struct AbortCause {
+    /// What was being done.
+    pub during: During,
+    /// What the device said, if it was the device.
+    pub source: Option<Arc<io::Error>>,
+}
+
+impl fmt::Display for AbortCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.during)?;
+        match &self.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! **Purpose.** Who may be inside the running transaction: handles join it per core, and whoever
+//! seals it closes the gate, waits until all have left, and opens the gate on the next one.
+//!
+//! **Not here.** What is done to the transaction while the gate is closed (`seal`), and how many
+//! credits there are (`credits`); but the credits that lie with a core share the word of its slot,
+//! so that joining with credits is one read-modify-write.
+//!
+//! # Model
+//! ```text
+//! slot of a core: | credits of this core, 32 | handles joined here, 32 |
+//! gate word:      | turns, 30 | aborted | closed | running tid, 32 |
+//!
+//! join   slot += 1, slot.credits -= n     close   gate |= closed
+//!        fence                                    fence
+//!        gate closed? leave again : in            every slot's handles == 0? drained : wait
+//! leave  slot -= 1, slot.credits += rest
+//!        fence
+//!        gate closed? wake the sealer
+//! ```
+//!
+//! # Invariants
+//! - *No handle is inside while the gate is closed and drained.* Join and close are the two sides
+//!   of Dekker's protocol: each writes its own word, then reads the other's, with a full fence
+//!   between. So at least one sees the other: a joiner that found the gate open is seen by the
+//!   sealer, which waits for it. Without the fence after the join, the slot could still lie in a
+//!   store buffer when the sealer looks, and a handle would run in a transaction that was sealed.
+//! - *No sealer sleeps for ever.* Leave and drain are the same protocol again: a leaver that finds
+//!   the gate open is seen as gone by the sealer's next look; one that finds it closed wakes the
+//!   sealer under the lock under which it looks.
+//! - A handle leaves the slot that it joined, wherever its thread runs by then; a slot's count of
+//!   handles is never negative.
+//! - Credits of a slot are taken out only by who is counted in some slot, or by the sealer when
+//!   all are drained. A joiner that found the gate closed does not give its credits back: the
+//!   sealer may have begun to count anew.
+//!
+//! # Locking
+//! Joining and leaving write the line of this core's slot and read the gate's line, which is
+//! written once per seal. The lock is taken only while the gate is closed, and is a leaf.
+//!
+//! # References
+//! The argument is checked by loom in `gate/loom_tests.rs`, on these very functions.
+
+#[cfg(all(test, not(feature = "shuttle"), not(feature = "count")))]
+mod loom_tests;
+
+use fourscore_ondisk::Tid;
+use fourscore_sync::atomic::{AtomicU64, Ordering, fence};
+use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
+
+/// One handle in a slot's word.
+const ONE_HANDLE: u64 = 1;
+/// The handles of a slot's word.
+const HANDLES: u64 = 0xffff_ffff;
+/// One credit in a slot's word.
+const ONE_CREDIT: u64 = 1 << 32;
+
+const CLOSED: u64 = 1 << 32;
+const ABORTED: u64 = 1 << 33;
+const ONE_TURN: u64 = 1 << 34;
+
+/// How often a thread looks again before it sleeps: a few microseconds, which most seals take.
+#[cfg(not(feature = "shuttle"))]
+const LOOKS: u32 = 200;
+
+/// An atomic word: that of crate `sync`, or loom's.
+pub(crate) trait Word {
+    fn load(&self, order: Ordering) -> u64;
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64;
+    /// A fence that all threads see in one order.
+    fn full_fence();
+    /// Replaces the value by what `change` makes of it, unless that is nothing.
+    fn change(&self, success: Ordering, change: impl FnMut(u64) -> Option<u64>)
+    -> Result<u64, u64>;
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+    #[inline]
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_add(self, value, order)
+    }
+    #[inline]
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_or(self, value, order)
+    }
+    #[inline]
+    fn full_fence() {
+        fence(Ordering::SeqCst);
+    }
+    #[inline]
+    fn change(
+        &self,
+        success: Ordering,
+        change: impl FnMut(u64) -> Option<u64>,
+    ) -> Result<u64, u64> {
+        self.fetch_update(success, Ordering::Relaxed, change)
+    }
+}
+
+/// What the gate's word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GateState(u64);
+
+impl GateState {
+    /// The running transaction; while the gate is closed, the one that is being sealed.
+    pub(crate) fn tid(self) -> Tid {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is the tid")]
+        let tid = self.0 as u32;
+        Tid(tid)
+    }
+
+    fn is_closed(self) -> bool {
+        self.0 & CLOSED != 0
+    }
+
+    pub(crate) fn is_aborted(self) -> bool {
+        self.0 & ABORTED != 0
+    }
+
+    /// How often the gate was opened. Wraps around.
+    pub(crate) fn turn(self) -> u64 {
+        self.0 / ONE_TURN
+    }
+}
+
+/// Why a thread is not inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A transaction is being sealed.
+    Closed,
+    /// The journal was aborted.
+    Aborted,
+    /// This core has too few credits; the slot was not joined.
+    Credits,
+}
+
+/// The outcome of [`leave`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nobody waits.
+    Quietly,
+    /// The gate is closed: its sealer may be waiting for just this.
+    UnderASeal,
+}
+
+/// Joins `slot` with `credits` of its credits.
+#[inline]
+pub(crate) fn join<W: Word>(slot: &W, gate: &W, credits: u32) -> Result<GateState, Refused> {
+    let cost = u64::from(credits) * ONE_CREDIT;
+    let take = |word: u64| Some(word.checked_sub(cost)? + ONE_HANDLE);
+    slot.change(Ordering::AcqRel, take)
+        .map_err(|_| Refused::Credits)?;
+    W::full_fence();
+    let state = GateState(gate.load(Ordering::Acquire));
+    if state.0 & (CLOSED | ABORTED) == 0 {
+        return Ok(state);
+    }
+    Err(if state.is_aborted() {
+        Refused::Aborted
+    } else {
+        Refused::Closed
+    })
+}
+
+/// Leaves `slot`, which was joined, and puts `credits` back into it.
+#[inline]
+pub(crate) fn leave<W: Word>(slot: &W, gate: &W, credits: u32) -> Left {
+    let back = u64::from(credits) * ONE_CREDIT;
+    // The handles do not underflow: one of them is ours.
+    slot.fetch_add(back.wrapping_sub(ONE_HANDLE), Ordering::AcqRel);
+    W::full_fence();
+    if gate.load(Ordering::Relaxed) & CLOSED == 0 {
+        Left::Quietly
+    } else {
+        Left::UnderASeal
+    }
+}
+
+/// Closes the gate: from now on nobody gets in, and who was inside can be waited for.
+pub(crate) fn close<W: Word>(gate: &W) {
+    gate.fetch_or(CLOSED, Ordering::AcqRel);
+    W::full_fence();
+}
+
+/// Whether all have left; to be asked after [`close`].
+pub(crate) fn is_drained<'w, W: Word + 'w>(slots: impl IntoIterator<Item = &'w W>) -> bool {
+    slots
+        .into_iter()
+        .all(|slot| slot.load(Ordering::Acquire) & HANDLES == 0)
+}
+
+/// Opens the gate on the transaction `tid`.
+pub(crate) fn open<W: Word>(gate: &W, tid: Tid) {
+    let turned = |word: u64| {
+        let turn = (word & !(ONE_TURN - 1)).wrapping_add(ONE_TURN);
+        Some(turn | (word & ABORTED) | u64::from(tid.0))
+    };
+    // Always succeeds; only an abort may interfere, and its bit is kept.
+    let _ = gate.change(Ordering::AcqRel, turned);
+}
+
+/// A place in the running transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The core whose slot was joined.
+    pub(crate) core: CoreNr,
+    /// The transaction.
+    pub(crate) tid: Tid,
+}
+
+/// The gate of a journal.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    word: CachePadded<AtomicU64>,
+    slots: PerCore<AtomicU64>,
+    /// Held while looking whether to sleep, and while waking.
+    sleeping: Mutex<()>,
+    opened: Condvar,
+    left: Condvar,
+}
+
+impl Gate {
+    /// A gate open on the transaction `tid`.
+    pub(crate) fn new(tid: Tid) -> Self {
+        Self {
+            word: CachePadded::new(AtomicU64::new(u64::from(tid.0))),
+            slots: PerCore::default(),
+            sleeping: Mutex::new(()),
+            opened: Condvar::new(),
+            left: Condvar::new(),
+        }
+    }
+
+    /// What the gate says now.
+    #[inline]
+    pub(crate) fn state(&self) -> GateState {
+        GateState(self.word.load(Ordering::Acquire))
+    }
+
+    /// Joins the running transaction with credits of this core.
+    #[inline]
+    pub(crate) fn join(&self, credits: u32) -> Result<Place, Refused> {
+        let core = CoreNr::current();
+        match join(self.slots.of(core), &*self.word, credits) {
+            Ok(state) => Ok(Place {
+                core,
+                tid: state.tid(),
+            }),
+            Err(Refused::Credits) => Err(Refused::Credits),
+            Err(refused) => {
+                self.leave_slot(core, 0);
+                Err(refused)
+            }
+        }
+    }
+
+    /// Leaves the place, and puts what is left of its credits with its core.
+    #[inline]
+    pub(crate) fn leave(&self, place: Place, credits: u32) {
+        self.leave_slot(place.core, credits);
+    }
+
+    #[inline]
+    fn leave_slot(&self, core: CoreNr, credits: u32) {
+        if leave(self.slots.of(core), &*self.word, credits) == Left::UnderASeal {
+            self.wake_sealer();
+        }
+    }
+
+    #[cold]
+    fn wake_sealer(&self) {
+        drop(self.sleeping.lock());
+        self.left.notify_all();
+    }
+
+    /// Takes up to `most` credits out of the slot of `core`. Only for who has a place, or as the
+    /// sealer behind a drained gate.
+    pub(crate) fn take_credits(&self, core: CoreNr, most: u32) -> u32 {
+        let mut taken = 0;
+        let take = |word: u64| {
+            let there = word / ONE_CREDIT;
+            taken = u32::try_from(there).unwrap_or(u32::MAX).min(most);
+            (taken > 0).then(|| word - u64::from(taken) * ONE_CREDIT)
+        };
+        // Fails only where there was nothing to take.
+        let _ = self.slots.of(core).change(Ordering::AcqRel, take);
+        taken
+    }
+
+    /// Puts credits into the slot of `core`. Only for who has a place.
+    pub(crate) fn put_credits(&self, core: CoreNr, credits: u32) {
+        if credits > 0 {
+            let credits = u64::from(credits) * ONE_CREDIT;
+            self.slots.of(core).fetch_add(credits, Ordering::AcqRel);
+        }
+    }
+
+    /// Closes the gate and waits until everybody has left. One thread at a time.
+    pub(crate) fn close_and_drain(&self) {
+        close(&*self.word);
+        #[cfg(not(feature = "shuttle"))]
+        for _ in 0..LOOKS {
+            if is_drained(self.slots.iter()) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let mut sleeping = self.sleeping.lock();
+        while !is_drained(self.slots.iter()) {
+            self.left.wait(&mut sleeping);
+        }
+    }
+
+    /// Opens the gate on `tid` and lets those in who wait. The credits of all cores must have
+    /// been taken out before.
+    pub(crate) fn open(&self, tid: Tid) {
+        open(&*self.word, tid);
+        drop(self.sleeping.lock());
+        self.opened.notify_all();
+    }
+
+    /// Waits until the gate is open, or has been opened since `turn` if that is given, or the
+    /// journal is aborted.
+    pub(crate) fn wait_open(&self, turn: Option<u64>) {
+        let may_go = || {
+            let state = self.state();
+            let turned = turn.is_none_or(|turn| state.turn() != turn);
+            state.is_aborted() || (turned && !state.is_closed())
+        };
+        #[cfg(not(feature = "shuttle"))]
+        for _ in 0..LOOKS {
+            if may_go() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let mut sleeping = self.sleeping.lock();
+        while !may_go() {
+            self.opened.wait(&mut sleeping);
+        }
+    }
+
+    /// Refuses everybody from now on, and wakes who waits.
+    pub(crate) fn abort(&self) {
+        Word::fetch_or(&*self.word, ABORTED, Ordering::AcqRel);
+        drop(self.sleeping.lock());
+        self.opened.notify_all();
+    }
+}

@@ -1,0 +1,442 @@
+//! **Purpose.** The journal of a mounted file system: its parts, its beginning and its end.
+
+use std::io;
+use std::mem;
+use std::time::Duration;
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::Tid;
+use fourscore_ondisk::jbd2::{JournalIncompat, LogFormat};
+use fourscore_sync::{Arc, Mutex, OnceLock, thread};
+
+use crate::checkpoint::LogSpace;
+use crate::commit::Queue;
+use crate::credits::{Budget, Credits, Limits};
+use crate::error::{AbortCause, During, Error};
+use crate::gate::Gate;
+use crate::handle::Handle;
+use crate::log::Log;
+use crate::ring::Ring;
+use crate::seal::SealHook;
+use crate::stats::{JournalStats, Tally};
+use crate::superblock::LiveSuperblock;
+use crate::transaction::Running;
+
+/// `s_errno` of a journal that was aborted by a failed write: -EIO.
+const ERRNO_IO: i32 = -5;
+
+/// Who commits and checkpoints when nobody waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Two threads: one commits a transaction that has run for `interval` or has no room left, one
+    /// keeps space free in the log.
+    Threads {
+        /// How long changes may stay in memory.
+        interval: Duration,
+    },
+    /// Nobody: whoever needs something done does it itself.
+    None,
+}
+
+/// Whether a committer waits a little for others who want the same commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batching {
+    /// It waits for as many as came lately, at most half the time that a commit takes.
+    Adaptive,
+    /// It begins at once.
+    Off,
+}
+
+/// The checksums of a log that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewChecksums {
+    /// Version 3, as the kernel does for file systems with `metadata_csum`.
+    V3,
+    /// The log stays without.
+    None,
+}
+
+/// How a journal is written.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalOptions {
+    /// Who works when nobody waits.
+    pub background: Background,
+    /// Whether commits wait for company.
+    pub batching: Batching,
+    /// What a log without checksums gets.
+    pub checksums: NewChecksums,
+    /// How many blocks [`SealHook::at_seal`] may add to each transaction.
+    pub seal_credits: Credits,
+    /// What is done wrong on purpose, to show that the crash tests notice.
+    #[cfg(feature = "sabotage")]
+    pub sabotage: Option<crate::Sabotage>,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            background: Background::Threads {
+                interval: Duration::from_secs(5),
+            },
+            batching: Batching::Adaptive,
+            checksums: NewChecksums::V3,
+            seal_credits: Credits(0),
+            #[cfg(feature = "sabotage")]
+            sabotage: None,
+        }
+    }
+}
+
+/// What the handles, the committer and the checkpointer share.
+pub(crate) struct Inner {
+    // Read by every handle, written never.
+    options: JournalOptions,
+    log: Log,
+    home: Arc<dyn BlockDevice>,
+    hook: Arc<dyn SealHook>,
+    ring: Ring,
+    format: LogFormat,
+    is_external: bool,
+    // Written by handles, each on lines of its core; see `gate` and `credits`.
+    gate: Gate,
+    budget: Budget,
+    running: Running,
+    // Written by commits and checkpoints.
+    queue: Queue,
+    space: LogSpace,
+    superblock: LiveSuperblock,
+    cause: OnceLock<AbortCause>,
+    tally: Mutex<Tally>,
+}
+
+/// A journal that is being written.
+///
+/// Dropping it leaves the log as it is, to be recovered; [`Journal::close`] leaves an empty one.
+pub struct Journal {
+    inner: Arc<Inner>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+}
+
+impl Journal {
+    /// Opens an empty log for writing. `home` is the device of the file system, whose blocks are
+    /// journaled; for an internal journal, the log's own.
+    ///
+    /// Gives the log the features it needs: revoke records, block numbers wide enough for `home`,
+    /// and checksums as `options` say.
+    ///
+    /// # Errors
+    /// The log holds something to be replayed, is too short, or the superblock cannot be written.
+    pub fn open(
+        mut log: Log,
+        home: Arc<dyn BlockDevice>,
+        hook: Arc<dyn SealHook>,
+        options: JournalOptions,
+    ) -> Result<Self, Error> {
+        if let Some(start) = log.superblock().start() {
+            return Err(Error::NeedsRecovery { start });
+        }
+        upgrade(&mut log, &*home, options.checksums)?;
+        let (ring, format) = (
+            Ring::new(&log.superblock().log()),
+            log.superblock().log_format(),
+        );
+        let set_aside = options.seal_credits.0;
+        let limits = Limits::new(ring.len(), log.block_size(), &format, set_aside)
+            .ok_or(Error::LogTooShort { blocks: ring.len() })?;
+        let last = log.superblock().sequence();
+        let inner = Arc::new(Inner {
+            is_external: !log.map().is_internal(),
+            superblock: LiveSuperblock::new(log.superblock().clone()),
+            gate: Gate::new(last.next()),
+            budget: Budget::new(limits),
+            running: Running::default(),
+            queue: Queue::new(last),
+            space: LogSpace::new(ring, last.next()),
+            cause: OnceLock::new(),
+            tally: Mutex::new(Tally::default()),
+            options,
+            log,
+            home,
+            hook,
+            ring,
+            format,
+        });
+        let threads = match options.background {
+            Background::None => Vec::new(),
+            Background::Threads { interval } => Self::start_threads(&inner, interval),
+        };
+        Ok(Self {
+            inner,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    fn start_threads(inner: &Arc<Inner>, interval: Duration) -> Vec<thread::JoinHandle<()>> {
+        let (commits, checkpoints) = (Arc::clone(inner), Arc::clone(inner));
+        vec![
+            thread::spawn(move || commits.commit_in_background(interval)),
+            thread::spawn(move || checkpoints.checkpoint_in_background()),
+        ]
+    }
+
+    /// Opens a handle that may add up to `credits` blocks to the running transaction. Waits while
+    /// a transaction is being sealed, and while the running one has no room.
+    ///
+    /// # Errors
+    /// [`Error::TooManyCredits`] if no transaction has that many, [`Error::Aborted`].
+    ///
+    /// # Panics
+    /// If this thread has an open handle already.
+    #[inline]
+    pub fn start(&self, credits: Credits) -> Result<Handle<'_>, Error> {
+        Handle::start(&self.inner, credits)
+    }
+
+    /// The running transaction.
+    #[must_use]
+    pub fn running_tid(&self) -> Tid {
+        self.inner.gate.state().tid()
+    }
+
+    /// The last transaction that is durable.
+    #[must_use]
+    pub fn committed_tid(&self) -> Tid {
+        self.inner.queue.committed()
+    }
+
+    /// Waits until the transaction `tid` is durable. All who wait at the same time are served by
+    /// one commit. Returns at once if it is durable already; then data that was written in place
+    /// since is not flushed.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`], if the transaction was not durable before.
+    ///
+    /// # Panics
+    /// If this thread has an open handle.
+    pub fn commit_and_wait(&self, tid: Tid) -> Result<(), Error> {
+        self.inner.wait_for(tid)
+    }
+
+    /// Makes durable everything that was done by handles that have stopped.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    ///
+    /// # Panics
+    /// If this thread has an open handle.
+    pub fn commit(&self) -> Result<(), Error> {
+        self.commit_and_wait(self.running_tid())
+    }
+
+    /// Brings all committed blocks to their places and gives the log free.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.inner.checkpoint(0)
+    }
+
+    /// Commits, checkpoints, and leaves an empty journal.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`]; the log is left to be recovered then.
+    pub fn close(self) -> Result<(), Error> {
+        self.commit()?;
+        self.stop_threads();
+        self.checkpoint()?;
+        let (inner, last) = (&self.inner, self.running_tid());
+        inner
+            .superblock
+            .set_tail(&inner.log, None, last)
+            .map_err(|source| inner.abort_with(During::Superblock, source))
+    }
+
+    /// Refuses everything from now on: what is not durable stays so.
+    pub fn abort(&self) {
+        self.inner.abort(During::Request, None);
+    }
+
+    /// Why the journal was aborted, if it was.
+    #[must_use]
+    pub fn abort_cause(&self) -> Option<&AbortCause> {
+        self.inner.cause.get()
+    }
+
+    /// The most credits that a handle can have.
+    #[must_use]
+    pub fn most_credits(&self) -> Credits {
+        Credits(self.inner.budget.limits().credits)
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> JournalStats {
+        let used = self.inner.space.used();
+        self.inner.tally.lock().stats(used)
+    }
+
+    fn stop_threads(&self) {
+        self.inner.queue.stop();
+        self.inner.space.stop();
+        for thread in mem::take(&mut *self.threads.lock()) {
+            // A thread that panicked has aborted the journal, which is told by every call.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("gate", &self.gate.state())
+            .field("ring", &self.ring)
+            .field("aborted", &self.cause.get())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Gives the empty log what writing it needs.
+fn upgrade(log: &mut Log, home: &dyn BlockDevice, checksums: NewChecksums) -> Result<(), Error> {
+    let mut features = JournalIncompat::REVOKE;
+    if home.len_bytes() >> log.block_size().bits() > u64::from(u32::MAX) {
+        features |= JournalIncompat::_64BIT;
+    }
+    if checksums == NewChecksums::V3 {
+        features |= JournalIncompat::CSUM_V3;
+    }
+    let mut upgraded = log.superblock().clone();
+    upgraded.upgrade(log.superblock().uuid(), features);
+    if upgraded.incompat() == log.superblock().incompat() {
+        return Ok(());
+    }
+    log.replace_superblock(upgraded)
+}
+
+impl Inner {
+    pub(crate) fn options(&self) -> &JournalOptions {
+        &self.options
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) fn log_format(&self) -> LogFormat {
+        self.format
+    }
+
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    pub(crate) fn home(&self) -> &Arc<dyn BlockDevice> {
+        &self.home
+    }
+
+    /// Whether the log is on a device of its own.
+    pub(crate) fn is_external(&self) -> bool {
+        self.is_external
+    }
+
+    pub(crate) fn hook(&self) -> &dyn SealHook {
+        &*self.hook
+    }
+
+    #[inline]
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub(crate) fn revokes_per_credit(&self) -> u32 {
+        self.budget.limits().revokes_per_credit
+    }
+
+    #[inline]
+    pub(crate) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn space(&self) -> &LogSpace {
+        &self.space
+    }
+
+    pub(crate) fn superblock(&self) -> &LiveSuperblock {
+        &self.superblock
+    }
+
+    pub(crate) fn note_gate_closed(&self, time: Duration) {
+        self.tally.lock().note_gate_closed(time);
+    }
+
+    pub(crate) fn note_commit(&self, log_blocks: u32) {
+        self.tally.lock().note_commit(log_blocks);
+    }
+
+    /// The background: keeps space free in the log.
+    fn checkpoint_in_background(&self) {
+        while self.space.wait_for_work() {
+            // An error has aborted the journal: there is nothing more to do.
+            if self.checkpoint(self.ring.len() / 8).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Latches the abort, unless there was one before, and wakes everybody who waits.
+    pub(crate) fn abort(&self, during: During, source: Option<io::Error>) {
+        let source = source.map(Arc::new);
+        let is_first = self.cause.set(AbortCause { during, source }).is_ok();
+        self.gate.abort();
+        self.queue.wake_all();
+        if is_first && !matches!(during, During::Request | During::Superblock) {
+            // The device has failed already; whether it takes this is its own affair.
+            let _ = self.superblock.set_errno(&self.log, ERRNO_IO);
+        }
+    }
+
+    /// As [`Inner::abort`]; gives the error to return.
+    pub(crate) fn abort_with(&self, during: During, source: io::Error) -> Error {
+        self.abort(during, Some(source));
+        self.aborted()
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.gate.state().is_aborted()
+    }
+
+    /// The error of an aborted journal.
+    pub(crate) fn aborted(&self) -> Error {
+        let unknown = || AbortCause {
+            during: During::Request,
+            source: None,
+        };
+        Error::Aborted(self.cause.get().cloned().unwrap_or_else(unknown))
+    }
+
+    pub(crate) fn check_not_aborted(&self) -> Result<(), Error> {
+        if self.is_aborted() {
+            return Err(self.aborted());
+        }
+        Ok(())
+    }
+}

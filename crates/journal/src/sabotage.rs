@@ -1,0 +1,79 @@
+//! **Purpose.** Faults that are built in on purpose, one for each step of the crash argument, so
+//! that the crash tests can show that they notice when it is missing.
+//!
+//! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
+//! questions below are answered "no" at compile time.
+
+use fourscore_block::Sealed;
+use fourscore_ondisk::PhysBlock;
+#[cfg(feature = "sabotage")]
+use fourscore_sync::epoch;
+
+use crate::checkpoint::CommittedBlock;
+use crate::journal::Inner;
+
+/// A step that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "sabotage"),
+    expect(dead_code, reason = "never switched on")
+)]
+#[cfg_attr(
+    not(feature = "sabotage"),
+    expect(unreachable_pub, reason = "exported with the feature")
+)]
+pub enum Sabotage {
+    /// The commit block is written without a flush before it.
+    NoFlushBeforeCommit,
+    /// Revoke records are not logged.
+    NoRevoke,
+    /// The tags hold no checksums of their blocks.
+    NoTagChecksum,
+    /// The tail moves before the places of the blocks before it are durable.
+    EarlyTail,
+    /// A buffer that a newer transaction has changed is logged as it is now.
+    NoCopyOnWrite,
+}
+
+impl Inner {
+    /// Whether this step is left out.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn lacks(&self, step: Sabotage) -> bool {
+        self.options().sabotage == Some(step)
+    }
+
+    /// Whether this step is left out.
+    #[cfg(not(feature = "sabotage"))]
+    #[expect(clippy::unused_self, reason = "the other build asks the options")]
+    pub(crate) fn lacks(&self, _: Sabotage) -> bool {
+        false
+    }
+
+    /// The blocks as they are written to the log.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn as_logged(&self, blocks: &[CommittedBlock]) -> Vec<Sealed> {
+        let live = |block: &CommittedBlock| Sealed {
+            bytes: block.buffer.bytes(&epoch::pin()).into(),
+            ..block.sealed.clone()
+        };
+        if self.lacks(Sabotage::NoCopyOnWrite) {
+            return blocks.iter().map(live).collect();
+        }
+        blocks.iter().map(|block| block.sealed.clone()).collect()
+    }
+
+    /// The blocks as they are written to the log.
+    #[cfg(not(feature = "sabotage"))]
+    #[expect(clippy::unused_self, reason = "the other build asks the options")]
+    pub(crate) fn as_logged(&self, blocks: &[CommittedBlock]) -> Vec<Sealed> {
+        blocks.iter().map(|block| block.sealed.clone()).collect()
+    }
+
+    /// The revoke records as they are written to the log.
+    pub(crate) fn as_revoked<'r>(&self, revoked: &'r [PhysBlock]) -> &'r [PhysBlock] {
+        if self.lacks(Sabotage::NoRevoke) {
+            return &[];
+        }
+        revoked
+    }
+}

@@ -1,0 +1,56 @@
+//! **Purpose.** What commits cost, for people and for benchmarks.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How many of the last seals are remembered one by one.
+const REMEMBERED: usize = 4096;
+
+/// What a journal did since it was opened.
+#[derive(Clone, Debug, Default)]
+pub struct JournalStats {
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// Blocks of the log that they took.
+    pub log_blocks: u64,
+    /// Blocks of the log that are in use now.
+    pub used_blocks: u32,
+    /// How often the gate was closed.
+    pub seals: u64,
+    /// How long each time, the last 4 096 times, oldest first.
+    pub gate_closed: Vec<Duration>,
+}
+
+/// Counts as it goes; touched once per commit.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    commits: u64,
+    log_blocks: u64,
+    seals: u64,
+    gate_closed: VecDeque<Duration>,
+}
+
+impl Tally {
+    pub(crate) fn note_gate_closed(&mut self, time: Duration) {
+        self.seals += 1;
+        if self.gate_closed.len() == REMEMBERED {
+            self.gate_closed.pop_front();
+        }
+        self.gate_closed.push_back(time);
+    }
+
+    pub(crate) fn note_commit(&mut self, log_blocks: u32) {
+        self.commits += 1;
+        self.log_blocks += u64::from(log_blocks);
+    }
+
+    pub(crate) fn stats(&self, used_blocks: u32) -> JournalStats {
+        JournalStats {
+            commits: self.commits,
+            log_blocks: self.log_blocks,
+            used_blocks,
+            seals: self.seals,
+            gate_closed: self.gate_closed.iter().copied().collect(),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! **Purpose.** A small disk with a journal on it, for the tests of this crate.
+
+use fourscore_block::{BlockDevice, Buffer, RamDevice, Structure, VerifiedAs};
+use fourscore_ondisk::jbd2::{
+    JournalBlock, JournalCompat, JournalError, JournalIncompat, JournalSuperblock,
+    RawJournalSuperblock,
+};
+use fourscore_ondisk::{BlockCount, BlockSize, InodeNr, PhysBlock};
+use fourscore_sync::Arc;
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::big_endian::U32;
+
+use crate::{
+    Background, Batching, Error, Journal, JournalMap, JournalOptions, JournalRun, Log,
+    NewChecksums, NoHook, Recovered, recover, replay,
+};
+
+pub(crate) const BLOCK_BYTES: usize = 1024;
+/// The file system has this many blocks; the journal lies behind those that tests change.
+pub(crate) const FS_BLOCKS: u64 = 4096;
+/// Where the journal begins. Its first blocks lie behind the others, so it is fragmented.
+const JOURNAL_AT: u64 = 2048;
+/// The length of the journal's first run.
+const FIRST_RUN: u32 = 9;
+
+/// A device with a journal among its blocks.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    journal_blocks: u32,
+}
+
+pub(crate) fn block_size() -> BlockSize {
+    BlockSize::from_log(0).expect("1 KiB")
+}
+
+pub(crate) fn tag() -> VerifiedAs {
+    VerifiedAs::new(Structure::DirectoryLeaf, InodeNr(12))
+}
+
+/// Options without threads, so that tests decide what happens when.
+pub(crate) fn quiet() -> JournalOptions {
+    JournalOptions {
+        background: Background::None,
+        batching: Batching::Off,
+        checksums: NewChecksums::None,
+        ..JournalOptions::default()
+    }
+}
+
+impl Disk {
+    /// A disk in memory whose journal has `journal_blocks` and checksums of version 3.
+    pub(crate) fn new(journal_blocks: u32) -> Self {
+        let v3 = JournalIncompat::CSUM_V3 | JournalIncompat::_64BIT;
+        Self::with_features(journal_blocks, JournalCompat::empty(), v3)
+    }
+
+    pub(crate) fn with_features(
+        journal_blocks: u32,
+        compat: JournalCompat,
+        incompat: JournalIncompat,
+    ) -> Self {
+        let device = Arc::new(RamDevice::new(FS_BLOCKS * BLOCK_BYTES as u64));
+        let disk = Self {
+            device,
+            journal_blocks,
+        };
+        let uuid = Uuid::from_bytes([3; 16]);
+        let mut raw = RawJournalSuperblock::new(block_size(), journal_blocks, uuid);
+        raw.s_feature_compat = U32::new(compat.bits());
+        raw.s_feature_incompat = U32::new(incompat.bits());
+        raw.s_checksum_type = 4;
+        // The numbers of transactions wrap around soon.
+        raw.s_sequence = U32::new(u32::MAX - 3);
+        if let Err(JournalError::SuperblockChecksum { mismatch }) =
+            JournalSuperblock::try_from(&raw)
+        {
+            raw.s_checksum = U32::new(mismatch.expected);
+        }
+        let (at, _) = disk.map().locate(JournalBlock(0)).expect("mapped");
+        disk.device
+            .write_at(raw.as_bytes(), block_size().offset(at))
+            .expect("in memory");
+        disk
+    }
+
+    /// The same disk behind another device.
+    pub(crate) fn behind(&self, device: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            device,
+            journal_blocks: self.journal_blocks,
+        }
+    }
+
+    /// What the disk holds now, as another disk.
+    pub(crate) fn copy(&self) -> Self {
+        self.behind(Arc::new(RamDevice::from_bytes(&self.content())))
+    }
+
+    pub(crate) fn map(&self) -> JournalMap {
+        let first = JournalRun {
+            journal_block: JournalBlock(0),
+            block: PhysBlock(JOURNAL_AT + u64::from(self.journal_blocks)),
+            blocks: FIRST_RUN,
+        };
+        let rest = JournalRun {
+            journal_block: JournalBlock(FIRST_RUN),
+            block: PhysBlock(JOURNAL_AT),
+            blocks: self.journal_blocks - FIRST_RUN,
+        };
+        JournalMap::from_runs([first, rest], BlockCount(FS_BLOCKS)).expect("disjoint")
+    }
+
+    pub(crate) fn log(&self) -> Log {
+        Log::open(Arc::clone(&self.device), block_size(), self.map()).expect("a sound journal")
+    }
+
+    pub(crate) fn open(&self, options: JournalOptions) -> Journal {
+        self.open_with(Arc::new(NoHook), options)
+    }
+
+    pub(crate) fn open_with(
+        &self,
+        hook: Arc<dyn crate::SealHook>,
+        options: JournalOptions,
+    ) -> Journal {
+        let home = Arc::clone(&self.device);
+        Journal::open(self.log(), home, hook, options).expect("an empty journal")
+    }
+
+    pub(crate) fn recover(&self) -> Result<Recovered, Error> {
+        recover(&self.log(), BlockCount(FS_BLOCKS))
+    }
+
+    /// Recovers, and replays what was found.
+    pub(crate) fn replay(&self) -> Recovered {
+        let recovered = self.recover().expect("a sound log");
+        let mut log = self.log();
+        replay(&mut log, &recovered, &*self.device).expect("in memory");
+        assert_eq!(self.log().superblock().start(), None, "not marked empty");
+        recovered
+    }
+
+    pub(crate) fn read(&self, block: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        let offset = block_size().offset(PhysBlock(block));
+        self.device.read_at(&mut bytes, offset).expect("in memory");
+        bytes
+    }
+
+    pub(crate) fn content(&self) -> Vec<u8> {
+        let len = usize::try_from(self.device.len_bytes()).expect("small");
+        let mut bytes = vec![0; len];
+        self.device.read_at(&mut bytes, 0).expect("in memory");
+        bytes
+    }
+
+    /// The buffer of a block.
+    pub(crate) fn buffer(&self, block: u64) -> Arc<Buffer> {
+        Arc::new(Buffer::new(PhysBlock(block), Arc::from(self.read(block))))
+    }
+}

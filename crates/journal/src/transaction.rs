@@ -1,0 +1,82 @@
+//! **Purpose.** What the handles of the running transaction have done, noted per core until the
+//! transaction is sealed.
+//!
+//! **Not here.** The changed bytes: buffers keep them, by transaction (`fourscore_block::buffer`).
+//!
+//! # Model
+//! Each core has a list of its own; sealing swaps all of them for empty ones, at a cost that does
+//! not depend on their length. Which of the buffers on the lists still hold changes of the
+//! transaction, and which revoke records still count, is found out when it is committed.
+//!
+//! # Locking
+//! A list's lock is a leaf. It is taken when a handle changes a buffer that is new in the
+//! transaction, not when it changes one that has joined already.
+
+use std::fmt;
+use std::io;
+use std::mem;
+
+use fourscore_block::Buffer;
+use fourscore_ondisk::{PhysBlock, Tid};
+use fourscore_sync::{Arc, CoreNr, Mutex, MutexGuard, PerCore};
+
+/// Called when a transaction is durable.
+pub type OnCommit = Box<dyn FnOnce(Tid) + Send>;
+
+/// Called before a transaction is written to the log: brings to the device what it will expose.
+pub type BeforeCommit = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// What the handles of one core did.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// Buffers that were changed for the first time in the transaction.
+    pub(crate) buffers: Vec<Arc<Buffer>>,
+    /// Blocks whose copies of older transactions must not be replayed.
+    pub(crate) revoked: Vec<PhysBlock>,
+    pub(crate) before_commit: Vec<BeforeCommit>,
+    pub(crate) on_commit: Vec<OnCommit>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffers.is_empty()
+            && self.revoked.is_empty()
+            && self.before_commit.is_empty()
+            && self.on_commit.is_empty()
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Changes({} buffers, {} revoked)",
+            self.buffers.len(),
+            self.revoked.len()
+        )
+    }
+}
+
+/// The lists of the running transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Running {
+    lists: PerCore<Mutex<Changes>>,
+}
+
+impl Running {
+    /// The list of one core.
+    pub(crate) fn of(&self, core: CoreNr) -> MutexGuard<'_, Changes> {
+        self.lists.of(core).lock()
+    }
+
+    /// Whether nothing has been done yet; handles may be about to.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lists.iter().all(|list| list.lock().is_empty())
+    }
+
+    /// Takes all lists that are not empty.
+    pub(crate) fn detach(&self) -> Vec<Changes> {
+        let taken = self.lists.iter().map(|list| mem::take(&mut *list.lock()));
+        taken.filter(|changes| !changes.is_empty()).collect()
+    }
+}
