@@ -71,6 +71,19 @@ pub(crate) enum Verb {
     /// Shows the extents of a file, as filefrag -v does
     #[command(after_help = "Example:\n  fourscore filefrag disk.img /var/log/syslog")]
     Filefrag(OnePath),
+    /// Shows what the allocator's files in /proc/fs/ext4 would show of a file system
+    ///
+    /// In the format of the kernel, so that they can be compared line by line.
+    #[command(after_help = "Example:\n  fourscore stats disk.img mb_groups | \
+                            diff - /proc/fs/ext4/loop0/mb_groups")]
+    Stats(crate::stats::Stats),
+    /// Runs a workload and says how fast it was
+    #[command(
+        after_help = "Examples:\n  fourscore bench alloc --scenario 16g-aged-64k --workload \
+                            files --threads 1,2,64 --switch trim=0\n  \
+                            fourscore bench read-tree disk.img --threads 1,2"
+    )]
+    Bench(crate::bench::Bench),
 }
 
 /// `info`

@@ -22,6 +22,13 @@ pub(crate) enum Failure {
         /// What the reader can do about it.
         advice: Option<&'static str>,
     },
+    /// The command line asks for something that does not exist.
+    Usage {
+        /// The option it is about.
+        what: String,
+        /// What was asked for, and what there is.
+        why: String,
+    },
     /// The reader of standard output has gone; there is nobody left to tell.
     BrokenPipe,
     /// Problems were told one by one as they were met.
@@ -34,6 +41,22 @@ impl Failure {
             what: what.into(),
             why: why.to_string(),
             advice: None,
+        }
+    }
+
+    /// A failure of whoever typed the command line.
+    pub(crate) fn usage(what: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self::Usage {
+            what: what.into(),
+            why: why.to_string(),
+        }
+    }
+
+    /// The exit status that says so.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Self::Usage { .. } => 2,
+            _ => 1,
         }
     }
 
@@ -72,6 +95,7 @@ impl fmt::Display for Failure {
                 write!(f, "{what}: {}", why.replace('\n', " "))?;
                 advice.map_or(Ok(()), |advice| write!(f, " ({advice})"))
             }
+            Self::Usage { what, why } => write!(f, "{what}: {why}"),
             Self::BrokenPipe => f.write_str("standard output: broken pipe"),
             Self::AlreadyTold => f.write_str("there were problems"),
         }

@@ -18,11 +18,13 @@ use crate::output::Stdout;
 const BUCKETS: usize = 64;
 
 /// What is collected about the free extents.
-struct Histogram {
-    extents: [u64; BUCKETS],
-    blocks: [u64; BUCKETS],
-    min: u64,
-    max: u64,
+pub(crate) struct Histogram {
+    /// `[i]` counts extents of `2^i` to `2^(i+1) - 1` blocks.
+    pub(crate) extents: [u64; BUCKETS],
+    /// The blocks of these extents.
+    pub(crate) blocks: [u64; BUCKETS],
+    pub(crate) min: u64,
+    pub(crate) max: u64,
     chunks: Option<Chunks>,
 }
 
@@ -33,7 +35,7 @@ struct Chunks {
 }
 
 impl Histogram {
-    fn new(chunk_blocks: Option<u64>) -> Self {
+    pub(crate) fn new(chunk_blocks: Option<u64>) -> Self {
         Self {
             extents: [0; BUCKETS],
             blocks: [0; BUCKETS],
@@ -153,6 +155,13 @@ fn as_text(image: &Image, histogram: &Histogram, device: &str) -> String {
             percent(chunks.free, all)
         );
     }
+    text.push_str(&histogram_text(histogram, block_bytes, free));
+    text
+}
+
+/// The part that says how long the free extents are.
+pub(crate) fn histogram_text(histogram: &Histogram, block_bytes: u64, free: u64) -> String {
+    let mut text = String::new();
     let count = histogram.count();
     let kib = |blocks: u64| blocks.saturating_mul(block_bytes) >> 10;
     let min = if count == 0 { 0 } else { histogram.min };
@@ -162,6 +171,7 @@ fn as_text(image: &Image, histogram: &Histogram, device: &str) -> String {
         .sum::<u64>()
         .checked_div(count)
         .unwrap_or(0);
+    // Writing into a String cannot fail.
     let _ = write!(
         text,
         "\nMin. free extent: {} KB \nMax. free extent: {} KB\nAvg. free extent: {} KB\n\

@@ -15,10 +15,11 @@
 //! | `text`, `facts` | numbers, names, stat facts as bytes |
 //! | `tree` | a tree walked by many threads, its output in order |
 //! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
-//! | `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag` | the verbs |
+//! | `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod cat;
 mod content;
 mod extract;
@@ -33,6 +34,7 @@ mod mkfs;
 mod output;
 mod progress;
 mod stat;
+mod stats;
 mod tar;
 mod text;
 mod time;
@@ -78,7 +80,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(Failure::AlreadyTold) => ExitCode::FAILURE,
         Err(failure) => {
             failure::say(&failure.to_string());
-            ExitCode::FAILURE
+            ExitCode::from(failure.status())
         }
     }
 }
@@ -95,6 +97,8 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Freefrag(args) => freefrag::run(&args),
         Verb::Filefrag(args) => filefrag::run(&args),
+        Verb::Stats(args) => stats::run(&args),
+        Verb::Bench(args) => bench::run(&args),
     }
 }
 

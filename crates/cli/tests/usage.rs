@@ -20,7 +20,7 @@ fn every_verb_has_an_example() {
         verbs,
         [
             "info", "ls", "stat", "cat", "readlink", "extract", "walk", "mkfs", "freefrag",
-            "filefrag"
+            "filefrag", "stats", "bench"
         ]
     );
     for verb in verbs {

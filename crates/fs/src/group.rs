@@ -38,6 +38,12 @@ impl Bitmap {
         self.bits
     }
 
+    /// The bitmap block; what is behind the group's end has no meaning.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Whether the group has none, which no valid group does.
     #[must_use]
     pub fn is_empty(&self) -> bool {

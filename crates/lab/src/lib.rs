@@ -13,30 +13,38 @@
 //! |---|---|
 //! | [`alloc`] | the bare allocator on file systems in memory |
 //! | [`clock`] | where times come from, so that statistics can be tested exactly |
+//! | [`fairness`] | how evenly threads got on |
 //! | [`stats`] | medians, extremes, spread, ratios |
 //! | [`comparison`] | sides run in turns |
 //! | [`process`] | a whole command line as a side, with its CPU time and memory |
 //! | [`machine`] | what the figures were measured on |
 //! | [`report`] | text tables, JSON, Markdown rows |
 //! | [`target`] | what a workload runs against: a directory, a file system in process, an allocator |
+//! | [`tree`] | reading a tree that exists |
+//! | `fs_tree` | (feature `fs`) a tree inside an image, read in this process |
 //! | [`workload`] | workloads and the threads that drive them |
 #![forbid(unsafe_code)]
 
 pub mod alloc;
 pub mod clock;
 pub mod comparison;
+pub mod fairness;
+#[cfg(feature = "fs")]
+pub mod fs_tree;
 pub mod machine;
 pub mod process;
 pub mod report;
 pub mod stats;
 pub mod target;
+pub mod tree;
 pub mod workload;
 
 pub use clock::{Clock, MonotonicClock};
 pub use comparison::{Comparison, LabError, Rounds, Side, ThreadCount, Work};
+pub use fairness::Fairness;
 pub use machine::MachineFacts;
 pub use process::CommandLine;
 pub use report::{ComparisonReport, Report};
 pub use stats::{Ratio, Summary};
 pub use target::{DirectoryTarget, FileNr, Operation, Target, Worker, WorkerNr};
-pub use workload::{Fallocate2, ReadFiles, Workload, drive};
+pub use workload::{Driven, Fallocate2, ReadFiles, Until, Workload, drive};

@@ -29,8 +29,10 @@ pub struct FileNr(pub u32);
 pub enum Operation {
     /// Makes the file, empty; an existing one is emptied.
     Create,
-    /// Opens the existing file for reading.
+    /// Finds the existing file by its name and opens it for reading.
     Open,
+    /// Asks for the attributes of the open file.
+    Stat,
     /// Gives the range blocks without writing to them; the size stays as it is.
     Fallocate {
         /// The first byte.
@@ -172,6 +174,7 @@ impl Worker for DirectoryWorker {
                 let file = File::open(self.path(nr))?;
                 self.keep(nr, file)
             }
+            Operation::Stat => self.file(nr)?.metadata().map(|_| 0),
             Operation::Fallocate { offset, len } => {
                 rustix::fs::fallocate(self.file(nr)?, FallocateFlags::KEEP_SIZE, offset, len)?;
                 Ok(len)
@@ -254,6 +257,7 @@ mod tests {
         assert_eq!(apply(Operation::Sync).ok(), Some(0));
         assert_eq!(apply(Operation::Close).ok(), Some(0));
         assert_eq!(apply(Operation::Open).ok(), Some(0));
+        assert_eq!(apply(Operation::Stat).ok(), Some(0));
         assert_eq!(
             apply(Operation::Read {
                 offset: 50,

@@ -11,6 +11,7 @@ use fourscore_sync::{Condvar, Mutex, thread};
 
 use crate::clock::Clock;
 use crate::comparison::{ThreadCount, Work};
+use crate::fairness::Fairness;
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
 /// What each worker does.
@@ -37,8 +38,54 @@ pub trait Workload: Sync {
     fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()>;
 }
 
-/// Runs `steps` steps of `workload` on each of `threads` workers of `target` at the same time
-/// and returns the work of all of them together with the time it took.
+/// When the workers stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Each after so many steps.
+    Steps(u64),
+    /// Each when this time has passed; the last steps end a little later.
+    Elapsed(Duration),
+}
+
+/// What the workers of a run did, each by itself.
+#[derive(Clone, Debug)]
+pub struct Driven {
+    /// Worker by worker, each with the time from the common start to its own end.
+    pub workers: Vec<Work>,
+}
+
+impl Driven {
+    /// The work of all, in the time of the slowest.
+    #[must_use]
+    pub fn total(&self) -> Work {
+        let none = Work {
+            operations: 0,
+            bytes: 0,
+            wall: None,
+        };
+        self.workers.iter().fold(none, |sum, work| Work {
+            operations: sum.operations + work.operations,
+            bytes: sum.bytes + work.bytes,
+            wall: sum.wall.max(work.wall),
+        })
+    }
+
+    /// How evenly the workers got on.
+    #[must_use]
+    pub fn fairness(&self) -> Fairness {
+        let rate = |work: &Work| {
+            let seconds = work.wall.unwrap_or_default().as_secs_f64();
+            if seconds > 0.0 {
+                work.operations as f64 / seconds
+            } else {
+                0.0
+            }
+        };
+        Fairness::of(&self.workers.iter().map(rate).collect::<Vec<_>>())
+    }
+}
+
+/// Runs `workload` on each of `threads` workers of `target` at the same time.
 ///
 /// # Errors
 ///
@@ -47,9 +94,9 @@ pub fn drive(
     target: &dyn Target,
     workload: &dyn Workload,
     threads: ThreadCount,
-    steps: u64,
+    until: Until,
     clock: &dyn Clock,
-) -> io::Result<Work> {
+) -> io::Result<Driven> {
     let gate = Gate::default();
     let run = &|nr| {
         let prepared = target.worker(WorkerNr(nr)).and_then(|mut worker| {
@@ -59,42 +106,62 @@ pub fn drive(
         // Every worker reports to the gate, also one that failed: the others wait for it.
         let start = gate.arrive(threads, clock);
         let mut worker = prepared?;
-        let mut done = Work {
-            operations: 0,
-            bytes: 0,
-            wall: None,
-        };
-        for step in 0..steps {
-            let work = workload.step(&mut *worker, step)?;
-            done.operations += work.operations;
-            done.bytes += work.bytes;
-        }
-        done.wall = Some(clock.now().saturating_sub(start));
+        let done = run_steps(workload, &mut *worker, until, clock, start)?;
         workload.clean_up(&mut *worker)?;
         Ok(done)
     };
-    let results: Vec<io::Result<Work>> = thread::scope(|scope| {
+    let workers: io::Result<Vec<Work>> = thread::scope(|scope| {
         let handles: Vec<_> = (0..threads.get())
             .map(|nr| scope.spawn(move || run(nr)))
             .collect();
         let failed = || Err(io::Error::other("a worker thread panicked"));
-        handles
+        let ended = handles
             .into_iter()
-            .map(|handle| handle.join().unwrap_or_else(|_| failed()))
-            .collect()
+            .map(|handle| handle.join().unwrap_or_else(|_| failed()));
+        // All are joined before the first failure is told.
+        ended.collect::<Vec<_>>().into_iter().collect()
     });
-    let mut total = Work {
+    workers.map(|workers| Driven { workers })
+}
+
+/// Batches grow until one takes this long, so that looking at the clock costs nothing.
+const BATCH: Duration = Duration::from_micros(50);
+
+fn run_steps(
+    workload: &dyn Workload,
+    worker: &mut dyn Worker,
+    until: Until,
+    clock: &dyn Clock,
+    start: Duration,
+) -> io::Result<Work> {
+    let mut done = Work {
         operations: 0,
         bytes: 0,
         wall: None,
     };
-    for result in results {
-        let work = result?;
-        total.operations += work.operations;
-        total.bytes += work.bytes;
-        total.wall = total.wall.max(work.wall);
+    let (mut step, mut batch, mut last) = (0, 1, start);
+    loop {
+        let end = match until {
+            Until::Steps(steps) => steps,
+            Until::Elapsed(_) => step + batch,
+        };
+        for step in step..end {
+            let work = workload.step(worker, step)?;
+            done.operations += work.operations;
+            done.bytes += work.bytes;
+        }
+        step = end;
+        let now = clock.now();
+        let wall = now.saturating_sub(start);
+        if !matches!(until, Until::Elapsed(time) if wall < time) {
+            done.wall = Some(wall);
+            return Ok(done);
+        }
+        if now.saturating_sub(last) < BATCH {
+            batch *= 2;
+        }
+        last = now;
     }
-    Ok(total)
 }
 
 /// Holds the workers back until all of them are ready.

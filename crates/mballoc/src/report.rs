@@ -1,14 +1,15 @@
 //! **Purpose.** What `mb_groups` and `mb_structs_summary` show of a file system.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::CoreNr;
 
 use crate::allocator::Allocator;
-use crate::buddy::MAX_ORDERS;
+use crate::buddy::{Buddy, MAX_ORDERS};
 use crate::error::Error;
-use crate::order_index::Bins;
+use crate::geometry::ClusterCount;
+use crate::order_index::{Bins, Fitness, OrderIndex};
 use crate::stats::Tally;
 use crate::tunables::Tunable;
 
@@ -21,13 +22,38 @@ pub struct GroupReport {
     pub free: u32,
     /// Free extents.
     pub fragments: u32,
-    /// The first free cluster; the number of clusters if none is.
+    /// The first free cluster; the number of clusters of a whole group if none is.
     pub first: u32,
     /// Clusters of the largest free extent.
     pub largest: u32,
     /// Free buddies of each order.
     pub counters: Vec<u32>,
 }
+
+impl GroupReport {
+    /// The figures of a group, of `clusters_per_group` clusters if it is not the last, from its
+    /// buddy and what that says of its fitness.
+    #[must_use]
+    pub fn of(
+        group: GroupNr,
+        buddy: &Buddy,
+        fitness: &Fitness,
+        clusters_per_group: ClusterCount,
+    ) -> Self {
+        Self {
+            group,
+            free: fitness.free,
+            fragments: fitness.fragments,
+            first: buddy.first_free().unwrap_or(clusters_per_group.0),
+            largest: fitness.largest,
+            counters: buddy.counters().collect(),
+        }
+    }
+}
+
+/// The head of `mb_groups`.
+pub const GROUPS_HEAD: &str = "#group: free  frags first [ 2^0   2^1   2^2   2^3   2^4   2^5   \
+                               2^6   2^7   2^8   2^9   2^10  2^11  2^12  2^13  ]";
 
 /// The line as ext4 prints it, with as many orders as there are, at least 14.
 impl fmt::Display for GroupReport {
@@ -69,18 +95,49 @@ pub struct StructsSummary {
     pub absent_groups: u32,
 }
 
-impl fmt::Display for StructsSummary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "optimize_scan: {}", self.optimize_scan)?;
+impl StructsSummary {
+    /// The groups in the sets of an index.
+    #[must_use]
+    pub fn of(index: &OrderIndex, optimize_scan: u32, absent_groups: u32) -> Self {
+        let counts = |bins: &Bins| {
+            (0..bins.bins())
+                .map(|bin| bins.count(bin))
+                .collect::<Vec<_>>()
+        };
+        let largest = counts(&index.by_largest);
+        let starts = crate::order_index::largest_bin_starts();
+        let listed = starts.zip(largest).filter(|&(_, groups)| groups > 0);
+        Self {
+            optimize_scan,
+            max_free_order_lists: counts(&index.by_order),
+            avg_fragment_size_lists: counts(&index.by_average),
+            largest_extent_lists: listed.collect(),
+            absent_groups,
+        }
+    }
+
+    /// The part that ext4 has, as it prints it.
+    #[must_use]
+    pub fn of_ext4(&self) -> String {
+        let mut text = format!("optimize_scan: {}\n", self.optimize_scan);
         for (name, lists) in [
             ("max_free_order_lists", &self.max_free_order_lists),
             ("avg_fragment_size_lists", &self.avg_fragment_size_lists),
         ] {
-            writeln!(f, "{name}:")?;
+            // Writing into a String cannot fail.
+            let _ = writeln!(text, "{name}:");
             for (order, groups) in lists.iter().enumerate() {
-                writeln!(f, "\tlist_order_{order}_groups: {groups}")?;
+                let _ = writeln!(text, "\tlist_order_{order}_groups: {groups}");
             }
         }
+        text
+    }
+}
+
+/// The part that ext4 has, and ours behind it.
+impl fmt::Display for StructsSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.of_ext4())?;
         writeln!(f, "largest_extent_lists:")?;
         for (len, groups) in &self.largest_extent_lists {
             writeln!(f, "\tfrom_{len}_clusters_groups: {groups}")?;
@@ -98,18 +155,9 @@ impl Allocator {
         let core = CoreNr::current();
         let mut tally = Tally::default();
         let mut locked = self.table().lock_loaded(group, &mut tally)?;
+        let per_group = ClusterCount(self.geometry().clusters_per_group());
         let fitness = locked.fitness();
-        let buddy = locked.buddy();
-        let report = GroupReport {
-            group,
-            free: fitness.free,
-            fragments: fitness.fragments,
-            first: buddy
-                .first_free()
-                .unwrap_or(self.geometry().clusters_in(group)),
-            largest: fitness.largest,
-            counters: buddy.counters().collect(),
-        };
+        let report = GroupReport::of(group, locked.buddy(), &fitness, per_group);
         drop(locked);
         self.stats().add(core, &tally);
         Ok(report)
@@ -144,22 +192,12 @@ impl Allocator {
     /// The groups in each set; exact while nobody allocates.
     #[must_use]
     pub fn structs_summary(&self) -> StructsSummary {
-        let index = &self.table().shared.index;
-        let counts = |bins: &Bins| {
-            (0..bins.bins())
-                .map(|bin| bins.count(bin))
-                .collect::<Vec<_>>()
-        };
-        let largest = counts(&index.by_largest);
-        let starts = crate::order_index::largest_bin_starts();
-        let listed = starts.zip(largest).filter(|&(_, groups)| groups > 0);
-        StructsSummary {
-            optimize_scan: self.tunables().get(Tunable::MbOptimizeScan),
-            max_free_order_lists: counts(&index.by_order),
-            avg_fragment_size_lists: counts(&index.by_average),
-            largest_extent_lists: listed.collect(),
-            absent_groups: self.absent_groups(),
-        }
+        let optimize_scan = self.tunables().get(Tunable::MbOptimizeScan);
+        StructsSummary::of(
+            &self.table().shared.index,
+            optimize_scan,
+            self.absent_groups(),
+        )
     }
 
     /// Recomputes the buddy of every loaded group, its hints and its listing.

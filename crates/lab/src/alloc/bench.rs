@@ -1,20 +1,19 @@
-//! **Purpose.** One run of a workload on a file system in memory, and everything to be said about
-//! it: speed, the allocator's counters, looks at groups, lock times, free space before and after.
+//! **Purpose.** One run of a workload on a file system in memory: set up, drive, commit meanwhile,
+//! look at what became of the free space.
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use fourscore_mballoc::Allocator;
-use fourscore_mballoc::stats::{HoldHistogram, LooksHistogram, Tally};
-use fourscore_ondisk::GroupNr;
+use fourscore_sync::{Condvar, Mutex, thread};
 
+use crate::alloc::free_space::FreeSpace;
+use crate::alloc::outcome::AllocOutcome;
 use crate::alloc::ram::RamGroups;
 use crate::alloc::scenario::Scenario;
 use crate::alloc::target::{AllocTarget, Changes};
 use crate::clock::Clock;
 use crate::comparison::ThreadCount;
-use crate::workload::{Workload, drive};
+use crate::workload::{Until, Workload, drive};
 
 /// Whether the file system has been in use for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,69 +35,8 @@ pub struct AllocBench {
     pub bitmaps: Bitmaps,
     /// Whether every change is applied and checked.
     pub changes: Changes,
-}
-
-/// Free extents by length, as e2freefrag counts them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FreeSpace {
-    /// Free extents.
-    pub extents: u64,
-    /// Free clusters.
-    pub clusters: u64,
-    /// Extents of `2^i` to `2^(i+1) - 1` clusters.
-    pub histogram: [u64; 20],
-}
-
-impl FreeSpace {
-    /// Counts the free extents of all groups, loading them.
-    ///
-    /// # Errors
-    /// The first group's that cannot be loaded.
-    pub fn of(allocator: &Allocator) -> io::Result<Self> {
-        let mut space = Self::default();
-        for group in (0..allocator.geometry().groups()).map(GroupNr) {
-            let counted = allocator.free_extents(group, |len| {
-                space.extents += 1;
-                space.clusters += u64::from(len);
-                space.histogram[len.ilog2().min(19) as usize] += 1;
-            });
-            counted.map_err(io::Error::other)?;
-        }
-        Ok(space)
-    }
-
-    /// Clusters of an extent on average.
-    #[must_use]
-    pub fn mean(&self) -> u64 {
-        self.clusters / self.extents.max(1)
-    }
-}
-
-/// What a run gave.
-#[derive(Clone, Debug)]
-pub struct AllocOutcome {
-    /// Threads.
-    pub threads: ThreadCount,
-    /// Steps of the workload, of all threads.
-    pub operations: u64,
-    /// From the first step to the last.
-    pub wall: Duration,
-    /// Requests to the allocator.
-    pub allocations: u64,
-    /// Extents that files got.
-    pub extents: u64,
-    /// Commits.
-    pub commits: u64,
-    /// What the allocator counted.
-    pub tally: Tally,
-    /// Groups looked at by each search.
-    pub looks: LooksHistogram,
-    /// How long group locks were held, if that was measured.
-    pub holds: HoldHistogram,
-    /// Free space before; nothing if bitmaps were to be read in the run.
-    pub before: FreeSpace,
-    /// Free space after; nothing if bitmaps were to be read in the run.
-    pub after: FreeSpace,
+    /// How often a commit is made that nobody asked for, as jbd2 does every 5 seconds.
+    pub commit_every: Duration,
 }
 
 impl AllocBench {
@@ -110,6 +48,7 @@ impl AllocBench {
             tunables: Vec::new(),
             bitmaps: Bitmaps::Loaded,
             changes: Changes::Dropped,
+            commit_every: Duration::from_secs(5),
         }
     }
 
@@ -133,7 +72,7 @@ impl AllocBench {
         Ok(target)
     }
 
-    /// Runs `steps` steps on each thread.
+    /// Runs a workload on each of `threads` threads.
     ///
     /// # Errors
     /// What keeps the file system from being set up, or the first failure of a worker.
@@ -141,31 +80,28 @@ impl AllocBench {
         &self,
         workload: &dyn Workload,
         threads: ThreadCount,
-        steps: u64,
+        until: Until,
         clock: &dyn Clock,
     ) -> io::Result<AllocOutcome> {
         let target = self.target()?;
         let allocator = target.allocator();
-        let before = match self.bitmaps {
-            Bitmaps::Loaded => FreeSpace::of(allocator)?,
-            Bitmaps::Absent => FreeSpace::default(),
-        };
+        let before = self.free_space(&target)?;
         let counted = allocator.stats().sum();
-        let work = drive(&target, workload, threads, steps, clock)?;
+        let driven = committing(&target, self.commit_every, || {
+            drive(&target, workload, threads, until, clock)
+        })?;
         let tally = allocator.stats().sum().since(&counted);
         let looks = allocator.stats().looks();
         let holds = allocator.stats().holds();
         let commits = target.commits();
         target.commit();
         allocator.discard_preallocations();
-        let after = match self.bitmaps {
-            Bitmaps::Loaded => FreeSpace::of(allocator)?,
-            Bitmaps::Absent => FreeSpace::default(),
-        };
+        let work = driven.total();
         Ok(AllocOutcome {
             threads,
             operations: work.operations,
             wall: work.wall.unwrap_or_default(),
+            fairness: driven.fairness(),
             allocations: target.allocations(),
             extents: target.extents(),
             commits,
@@ -173,68 +109,60 @@ impl AllocBench {
             looks,
             holds,
             before,
-            after,
+            after: self.free_space(&target)?,
         })
+    }
+
+    /// The free space, unless looking at it would load what is to stay absent.
+    fn free_space(&self, target: &AllocTarget) -> io::Result<Option<FreeSpace>> {
+        match self.bitmaps {
+            Bitmaps::Loaded => FreeSpace::of(target.allocator()).map(Some),
+            Bitmaps::Absent => Ok(None),
+        }
     }
 }
 
-/// The value below which 99 of 100 entries of a histogram are, as the index of its bucket.
-#[must_use]
-pub fn percentile_99(histogram: &[u64]) -> usize {
-    let all: u64 = histogram.iter().sum();
-    let mut seen = 0;
-    let at = histogram.iter().position(|&count| {
-        seen += count;
-        seen * 100 >= all * 99
-    });
-    at.unwrap_or(0)
+/// Runs `body` while a thread commits every now and then.
+fn committing<R>(target: &AllocTarget, every: Duration, body: impl FnOnce() -> R) -> R {
+    let (ended, end) = (Mutex::new(false), Condvar::new());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut ended = ended.lock();
+            while !*ended {
+                end.wait_for(&mut ended, every);
+                if !*ended {
+                    target.commit();
+                }
+            }
+        });
+        let result = body();
+        *ended.lock() = true;
+        end.notify_all();
+        result
+    })
 }
 
-impl fmt::Display for AllocOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = self.wall.as_nanos().max(1);
-        let each = nanos * self.threads.get() as u128 / u128::from(self.operations.max(1));
-        let rate = u128::from(self.operations) * 1_000_000_000 / nanos;
-        let searches: u64 = self.looks.iter().sum();
-        let looks: u64 = self
-            .looks
-            .iter()
-            .zip(0_u64..)
-            .map(|(count, looks)| count * looks)
-            .sum();
-        writeln!(
-            f,
-            "threads {}: {rate} operations/s, {each} ns each",
-            self.threads.get()
-        )?;
-        writeln!(
-            f,
-            "  {} allocations, {} extents, {} commits",
-            self.allocations, self.extents, self.commits
-        )?;
-        let mean_hundredths = looks * 100 / searches.max(1);
-        writeln!(
-            f,
-            "  {searches} searches, groups looked at: mean {}.{:02}, p99 {}",
-            mean_hundredths / 100,
-            mean_hundredths % 100,
-            percentile_99(&self.looks)
-        )?;
-        if self.holds.iter().any(|&count| count > 0) {
-            writeln!(
-                f,
-                "  group lock held: p99 below {} ns",
-                1_u64 << percentile_99(&self.holds)
-            )?;
-        }
-        for (when, space) in [("before", &self.before), ("after", &self.after)] {
-            writeln!(
-                f,
-                "  free {when}: {} extents of {} clusters on average",
-                space.extents,
-                space.mean()
-            )?;
-        }
-        write!(f, "{}", self.tally)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::MonotonicClock;
+    use crate::workload::Fallocate2;
+
+    #[test]
+    fn commits_come_by_themselves() {
+        let mut bench = AllocBench::on(Scenario::by_name("16g-aged-64k").expect("it exists"));
+        bench.commit_every = Duration::from_millis(20);
+        let until = Until::Elapsed(Duration::from_millis(300));
+        let outcome = bench
+            .run(
+                &Fallocate2,
+                ThreadCount::new(2),
+                until,
+                &MonotonicClock::default(),
+            )
+            .expect("a run");
+        assert!(outcome.commits.periodic >= 2, "{:?}", outcome.commits);
+        assert_eq!(outcome.commits.on_demand, 0);
+        assert!(outcome.before.is_some() && outcome.after.is_some());
     }
 }

@@ -18,6 +18,7 @@ use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU32, Ordering};
 use fourscore_sync::{Arc, CachePadded, Counter, Mutex};
 
+use crate::alloc::outcome::Commits;
 use crate::alloc::ram::{RamGroups, RamSource};
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
@@ -38,7 +39,8 @@ pub struct AllocTarget {
     changes: Changes,
     tid: CachePadded<AtomicU32>,
     commit: Mutex<()>,
-    commits: Counter,
+    periodic: Counter,
+    on_demand: Counter,
     extents: Counter,
     allocations: Counter,
 }
@@ -60,7 +62,8 @@ impl AllocTarget {
             changes,
             tid: CachePadded::new(AtomicU32::new(1)),
             commit: Mutex::new(()),
-            commits: Counter::default(),
+            periodic: Counter::default(),
+            on_demand: Counter::default(),
             extents: Counter::default(),
             allocations: Counter::default(),
         }
@@ -74,8 +77,11 @@ impl AllocTarget {
 
     /// Commits made so far.
     #[must_use]
-    pub fn commits(&self) -> u64 {
-        self.commits.sum()
+    pub fn commits(&self) -> Commits {
+        Commits {
+            periodic: self.periodic.sum(),
+            on_demand: self.on_demand.sum(),
+        }
     }
 
     /// Extents that files got: pieces that did not continue the one before.
@@ -103,10 +109,25 @@ impl AllocTarget {
     /// Makes all that was freed so far free.
     pub fn commit(&self) {
         let _guard = self.commit.lock();
+        self.seal();
+        self.periodic.add(1);
+    }
+
+    /// Waits until a transaction after `seen` runs, for a request that cannot be answered before:
+    /// one commit serves all that wait.
+    fn commit_after(&self, seen: Tid) {
+        let _guard = self.commit.lock();
+        if self.tid() == seen {
+            self.seal();
+            self.on_demand.add(1);
+        }
+    }
+
+    /// Ends the running transaction, under the lock.
+    fn seal(&self) {
         let sealed = self.tid.fetch_add(1, Ordering::AcqRel);
         self.allocator.set_durable(Tid(sealed));
         self.allocator.sweep();
-        self.commits.add(1);
     }
 
     fn tid(&self) -> Tid {
@@ -264,6 +285,7 @@ impl AllocTarget {
     fn get(&self, request: &Request, prealloc: &Arc<FilePrealloc>) -> io::Result<Run> {
         self.allocations.add(1);
         loop {
+            let seen = self.tid();
             let reserved = self
                 .allocator
                 .reserve(u64::from(request.len.0), Privilege::User);
@@ -285,7 +307,7 @@ impl AllocTarget {
                     self.allocator.mark(claim, self.tid());
                     return Ok(run);
                 }
-                Err(Error::CommitFirst { .. }) => self.commit(),
+                Err(Error::CommitFirst { .. }) => self.commit_after(seen),
                 Err(error) => return Err(failed(error)),
             }
         }
@@ -308,7 +330,9 @@ impl Worker for AllocWorker<'_> {
     fn apply(&mut self, nr: FileNr, operation: Operation) -> io::Result<u64> {
         match operation {
             Operation::Create => self.create(nr),
-            Operation::Open | Operation::Read { .. } => Err(io::ErrorKind::Unsupported.into()),
+            Operation::Open | Operation::Stat | Operation::Read { .. } => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
             Operation::Fallocate { offset, len } => self.map(nr, offset, len, Sizing::Exact),
             Operation::Write { offset, len } => self.map(nr, offset, len, Sizing::Normalize),
             Operation::Truncate { len } => self.truncate(nr, len),
@@ -329,7 +353,7 @@ mod tests {
     use crate::alloc::workloads::{Fallocate3, MixedAppend, SmallFiles};
     use crate::clock::MonotonicClock;
     use crate::comparison::ThreadCount;
-    use crate::workload::{Fallocate2, Workload, drive};
+    use crate::workload::{Fallocate2, Until, Workload, drive};
 
     #[test]
     fn workloads_leave_the_bitmaps_and_the_allocator_of_one_mind() {
@@ -339,10 +363,17 @@ mod tests {
         let workloads: [(&dyn Workload, u64); 4] = [
             (&Fallocate2, 300),
             (&Fallocate3, 5),
-            (&SmallFiles { file_bytes: 65_536 }, 50),
+            (
+                &SmallFiles {
+                    file_bytes: 65_536,
+                    keep: 20,
+                },
+                50,
+            ),
             (
                 &MixedAppend {
                     files: 8,
+                    file_bytes: 1 << 20,
                     most_bytes: 300_000,
                 },
                 100,
@@ -353,10 +384,10 @@ mod tests {
                 &target,
                 workload,
                 ThreadCount::new(4),
-                steps,
+                Until::Steps(steps),
                 &MonotonicClock::default(),
             );
-            assert_eq!(done.unwrap().operations, 4 * steps);
+            assert_eq!(done.unwrap().total().operations, 4 * steps);
         }
         target.commit();
         target.allocator.discard_preallocations();

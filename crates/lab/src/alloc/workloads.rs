@@ -69,11 +69,14 @@ impl Workload for Fallocate3 {
     }
 }
 
-/// fs_mark's files: one after another, each written whole and kept. One step is one file.
+/// fs_mark's files: one after another, each written whole; each worker keeps its last ones. One
+/// step is one file.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFiles {
     /// The size of each.
     pub file_bytes: u64,
+    /// How many a worker keeps; the oldest is emptied for the next.
+    pub keep: u32,
 }
 
 impl Workload for SmallFiles {
@@ -82,11 +85,11 @@ impl Workload for SmallFiles {
     }
 
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
-        let nr = FileNr(u32::try_from(step).map_err(io::Error::other)?);
-        worker.apply(nr, Operation::Create)?;
+        let nr = u32::try_from(step % u64::from(self.keep.max(1))).unwrap_or(0);
+        worker.apply(FileNr(nr), Operation::Create)?;
         let len = self.file_bytes;
-        let bytes = worker.apply(nr, Operation::Write { offset: 0, len })?;
-        worker.apply(nr, Operation::Close)?;
+        let bytes = worker.apply(FileNr(nr), Operation::Write { offset: 0, len })?;
+        worker.apply(FileNr(nr), Operation::Close)?;
         Ok(one(bytes))
     }
 
@@ -101,20 +104,32 @@ impl Workload for SmallFiles {
 pub struct MixedAppend {
     /// Files of each worker.
     pub files: u32,
+    /// At about this size files begin again.
+    pub file_bytes: u64,
     /// The longest append.
     pub most_bytes: u64,
 }
 
 impl MixedAppend {
-    /// Files begin again at this size.
-    const FILE_BYTES: u64 = 64 << 20;
-
-    /// File and length of a step: the same in every run, so that where the file ends is known
-    /// without being kept.
-    fn draw(&self, step: u64) -> (FileNr, u64) {
+    /// File, offset and length of a step: the same in every run, so that where a file ends is
+    /// known without being kept. A file gets every `files`th append on average, of half the
+    /// longest on average.
+    fn draw(&self, step: u64) -> (FileNr, u64, u64) {
         let mut random = Random::new(step + 1);
-        let file = u32::try_from(random.below(u64::from(self.files.max(1)))).unwrap_or(0);
-        (FileNr(file), 1 + random.below(self.most_bytes.max(1)))
+        let files = u64::from(self.files.max(1));
+        let file = u32::try_from(random.below(files)).unwrap_or(0);
+        let offset = self.in_round(step) / files * (self.most_bytes / 2);
+        (
+            FileNr(file),
+            offset,
+            1 + random.below(self.most_bytes.max(1)),
+        )
+    }
+
+    /// The number of a step since the files were last empty.
+    fn in_round(&self, step: u64) -> u64 {
+        let appends = self.file_bytes * 2 / self.most_bytes.max(1);
+        step % (u64::from(self.files) * appends).max(1)
     }
 }
 
@@ -124,20 +139,17 @@ impl Workload for MixedAppend {
     }
 
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
-        let (file, len) = self.draw(step);
-        // On average every file gets every `files`th append.
-        let offset = step / u64::from(self.files.max(1)) * (self.most_bytes / 2) % Self::FILE_BYTES;
-        if offset + len > Self::FILE_BYTES - self.most_bytes {
-            worker.apply(file, Operation::Truncate { len: 0 })?;
+        if self.in_round(step) == 0 {
+            for nr in (0..self.files).map(FileNr) {
+                worker.apply(nr, Operation::Truncate { len: 0 })?;
+            }
         }
+        let (file, offset, len) = self.draw(step);
         Ok(one(worker.apply(file, Operation::Write { offset, len })?))
     }
 
+    /// The files stay, so that what they did to the free space can be seen.
     fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()> {
-        for nr in (0..self.files).map(FileNr) {
-            worker.apply(nr, Operation::Truncate { len: 0 })?;
-            worker.apply(nr, Operation::Close)?;
-        }
-        Ok(())
+        (0..self.files).try_for_each(|nr| worker.apply(FileNr(nr), Operation::Close).map(|_| ()))
     }
 }

@@ -41,7 +41,9 @@ fn fallocate2_goes_round_at_one_mebibyte() {
         log: Mutex::default(),
         clock: &clock,
     };
-    let work = drive(&target, &Fallocate2, ThreadCount::ONE, 129, &clock).expect("recording");
+    let until = Until::Steps(129);
+    let work = drive(&target, &Fallocate2, ThreadCount::ONE, until, &clock).expect("recording");
+    let work = work.total();
     assert_eq!((work.operations, work.bytes), (129, 129 * 8192));
     // 129 calls and one truncate; preparing and cleaning up are not counted.
     assert_eq!(work.wall, Some(Duration::from_millis(130)));
@@ -69,8 +71,10 @@ fn all_workers_run_and_failures_come_back() {
         clock: &clock,
     };
     let threads = ThreadCount::new(3);
-    let work = drive(&target, &Fallocate2, threads, 5, &clock).expect("recording");
-    assert_eq!(work.operations, 15);
+    let until = Until::Steps(5);
+    let work = drive(&target, &Fallocate2, threads, until, &clock).expect("recording");
+    assert_eq!(work.total().operations, 15);
+    assert!(work.workers.iter().all(|worker| worker.operations == 5));
     for nr in 0..3 {
         assert_eq!(
             target
@@ -86,7 +90,8 @@ fn all_workers_run_and_failures_come_back() {
         files: 1,
         file_bytes: 1,
     };
-    let error = drive(&target, &reads, threads, 1, &clock).expect_err("reads are unsupported");
+    let error = drive(&target, &reads, threads, Until::Steps(1), &clock)
+        .expect_err("reads are unsupported");
     assert_eq!(error.kind(), io::ErrorKind::Unsupported);
 }
 
@@ -99,7 +104,9 @@ fn reading_files_of_a_directory() {
         file_bytes: 10_000,
     };
     let clock = MonotonicClock::default();
-    let work = drive(&target, &workload, ThreadCount::new(2), 7, &clock).expect("a directory");
+    let until = Until::Steps(7);
+    let work = drive(&target, &workload, ThreadCount::new(2), until, &clock).expect("a directory");
+    let work = work.total();
     assert_eq!((work.operations, work.bytes), (14, 140_000));
     assert!(work.wall.is_some_and(|wall| wall > Duration::ZERO));
     let left = std::fs::read_dir(place.path().join("w0")).expect("the worker's directory");
@@ -110,6 +117,28 @@ fn reading_files_of_a_directory() {
 fn a_target_that_cannot_be_used_does_not_hang_the_others() {
     let target = DirectoryTarget::new("/proc/no/such/place");
     let clock = MonotonicClock::default();
-    let error = drive(&target, &Fallocate2, ThreadCount::new(2), 1, &clock);
+    let error = drive(
+        &target,
+        &Fallocate2,
+        ThreadCount::new(2),
+        Until::Steps(1),
+        &clock,
+    );
     assert!(error.is_err());
+}
+
+#[test]
+fn time_ends_a_run_and_batches_grow_with_short_steps() {
+    let clock = FakeClock::default();
+    let target = Recording {
+        log: Mutex::default(),
+        clock: &clock,
+    };
+    // Steps of a millisecond are looked at one by one.
+    let until = Until::Elapsed(Duration::from_millis(10));
+    let work = drive(&target, &Fallocate2, ThreadCount::ONE, until, &clock).expect("recording");
+    assert_eq!(work.total().operations, 10);
+    assert_eq!(work.total().wall, Some(Duration::from_millis(10)));
+    let fairness = work.fairness();
+    assert_eq!((fairness.min, fairness.max), (1000.0, 1000.0));
 }

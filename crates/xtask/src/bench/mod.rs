@@ -3,15 +3,16 @@
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | [`alloc`] | the bare allocator, against what was promised of it |
 //! | [`read`] | reading images: extract, walk, info, threads |
 
+mod alloc;
 mod read;
 
 use std::fs;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use fourscore_lab::Report;
 
 use crate::workspace::Workspace;
 
@@ -33,26 +34,28 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
+    /// The bare allocator, each figure beside what was promised.
+    Alloc,
     /// Reading images: extract, walk, info, and threads on one file system.
     Read,
 }
 
 /// Measures, prints, and records if asked to.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let (name, report) = match options.what {
-        What::Read => ("read", read::run(workspace, options)?),
+    let (name, markdown) = match options.what {
+        What::Alloc => ("alloc", alloc::run(workspace, options)?),
+        What::Read => ("read", read::run(workspace, options)?.to_markdown()),
     };
-    let markdown = report.to_markdown();
     println!("\n{markdown}");
     if options.record {
-        record(workspace, name, &report)
+        record(workspace, name, &markdown)
     } else {
         Ok(())
     }
 }
 
 /// Puts the report between the marks of its section.
-fn record(workspace: &Workspace, name: &str, report: &Report) -> Result<()> {
+fn record(workspace: &Workspace, name: &str, markdown: &str) -> Result<()> {
     let path = workspace.path("docs/PERFORMANCE.md");
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     let (begin, end) = (
@@ -68,7 +71,7 @@ fn record(workspace: &Workspace, name: &str, report: &Report) -> Result<()> {
         .with_context(|| format!("no mark {end:?}"))?;
     let before = text.get(..start).unwrap_or_default();
     let after = text.get(stop..).unwrap_or_default();
-    fs::write(&path, format!("{before}{}{after}", report.to_markdown()))?;
+    fs::write(&path, format!("{before}{markdown}{after}"))?;
     println!("recorded in {}", path.display());
     Ok(())
 }

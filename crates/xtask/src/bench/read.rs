@@ -23,17 +23,14 @@ use crate::workspace::Workspace;
 /// The least that counts as a real tree.
 const LEAST_OBJECTS: u64 = 60_000;
 const LEAST_BYTES: u64 = 2 << 30;
-const PASSES: u32 = 20;
+const PASSES: u64 = 20;
 /// What `walk` prints, as find can say it.
 const FIND_FORMAT: &str = r"%p %y %m %U %G %n %s %T@ %D %l\n";
 
 /// Makes the images, measures, and takes everything away again.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
-    for build in [["--package", "fourscore-cli"], ["--example", "read_tree"]] {
-        run_command(cargo(workspace).args(["build", "--release"]).args(build))?;
-    }
+    run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
     let fourscore = workspace.target().join("release/fourscore");
-    let read_tree = workspace.target().join("release/examples/read_tree");
     let bench = Bench::new(&options.tree)?;
     let machine = MachineFacts::collect()
         .with_option("tree", &options.tree.display())
@@ -46,6 +43,7 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
 
     let (image, mount) = (bench.image.display(), bench.mount.display());
     let program = fourscore.display();
+    let steps = bench.objects * PASSES;
     let pairs = [
         (
             "extract to a pipe",
@@ -74,15 +72,14 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
             (
                 "two processes",
                 format!(
-                    "{worker} {image} 1 {PASSES} >/dev/null & \
-                     {worker} {copy} 1 {PASSES} >/dev/null & wait",
-                    worker = read_tree.display(),
+                    "{program} bench read-tree {image} --threads 1 --steps {steps} >/dev/null & \
+                     {program} bench read-tree {copy} --threads 1 --steps {steps} >/dev/null & wait",
                     copy = bench.copy.display(),
                 ),
             ),
             (
                 "two threads",
-                format!("{} {image} 2 {PASSES} >/dev/null", read_tree.display()),
+                format!("{program} bench read-tree {image} --threads 2 --steps {steps} >/dev/null"),
             ),
         ),
     ];

@@ -1,0 +1,337 @@
+//! **Purpose.** `fourscore bench alloc`: the allocator without the rest of the file system, under
+//! the workloads of the works that shaped it.
+//!
+//! **Model.** Every name is checked before anything runs, and an unknown one is answered with
+//! those that exist.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+#[cfg(feature = "count")]
+use fourscore_lab::ThreadCount;
+use fourscore_lab::alloc::{AllocBench, AllocOutcome, FreeSpace, NamedWorkload, Scenario, Switch};
+use fourscore_lab::{DirectoryTarget, MonotonicClock, drive};
+use fourscore_mballoc::{Tunable, Tunables};
+use serde_json::{Value, json};
+
+use crate::bench::{Extent, seconds, speed_text};
+use crate::failure::{Failure, Result};
+use crate::freefrag::{Histogram, histogram_text};
+use crate::output::Stdout;
+
+/// The names that there are, and examples.
+pub(super) fn help() -> String {
+    let mut text = "Scenarios:\n ".to_owned();
+    for scenario in Scenario::ALL {
+        let _ = write!(text, " {}", scenario.name);
+    }
+    text.push_str("\nWorkloads:\n");
+    for named in NamedWorkload::ALL {
+        let _ = writeln!(text, "  {:13} {}", named.name, named.about);
+    }
+    text.push_str("Switches:\n");
+    for switch in Switch::ALL {
+        let _ = writeln!(
+            text,
+            "  {:13} {} ({})",
+            switch.name, switch.about, switch.values
+        );
+    }
+    text.push_str("Tunables:\n");
+    for tunable in Tunable::ALL {
+        let _ = writeln!(text, "  {}", tunable.name());
+    }
+    text.push_str(
+        "Examples:\n  fourscore bench alloc --workload fallocate3 --threads 1,2,64\n  \
+         fourscore bench alloc --scenario 16g-aged-64k --workload files --switch trim=0 \\\n    \
+         --set mb_group_prealloc=64\n  \
+         fourscore bench alloc --workload fallocate2 --dir /mnt",
+    );
+    text
+}
+
+/// `bench alloc`
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The file system
+    #[arg(long, default_value = "133g-50", value_parser = scenario_names(), hide_possible_values = true)]
+    scenario: String,
+    /// What each thread does
+    #[arg(long, default_value = "fallocate2", value_parser = workload_names(), hide_possible_values = true)]
+    workload: String,
+    #[command(flatten)]
+    extent: Extent,
+    /// Sets a tunable of the allocator
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Turns one of the works on or off
+    #[arg(long, value_name = "NAME=VALUE")]
+    switch: Vec<String>,
+    /// How often a commit is made that nobody asked for
+    #[arg(long, default_value_t = 5.0, value_name = "S")]
+    commit_every: f64,
+    /// Runs on a mounted directory of this host instead, of whatever file system
+    #[arg(long, conflicts_with_all = ["scenario", "set", "switch", "commit_every"])]
+    dir: Option<PathBuf>,
+    /// Counts what moves between so many virtual cores instead; --steps are the rounds
+    #[cfg(feature = "count")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "N,..",
+        conflicts_with = "dir"
+    )]
+    cores: Vec<usize>,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn scenario_names() -> PossibleValuesParser {
+    Scenario::ALL
+        .iter()
+        .map(|scenario| scenario.name)
+        .collect::<Vec<_>>()
+        .into()
+}
+
+fn workload_names() -> PossibleValuesParser {
+    NamedWorkload::ALL
+        .iter()
+        .map(|named| named.name)
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// Runs the verb.
+pub(super) fn run(options: &Options) -> Result<()> {
+    let workload = NamedWorkload::by_name(&options.workload)
+        .ok_or_else(|| Failure::usage("--workload", &options.workload))?;
+    if let Some(directory) = &options.dir {
+        return on_directory(options, workload, directory);
+    }
+    let bench = bench(options)?;
+    #[cfg(feature = "count")]
+    if !options.cores.is_empty() {
+        return count(options, &bench, workload);
+    }
+    let until = options.extent.until()?;
+    let mut out = Stdout::open()?;
+    let mut runs = Vec::new();
+    if !options.json {
+        out.write(head(&bench, workload).as_bytes())?;
+    }
+    for threads in options.extent.threads() {
+        let outcome = bench
+            .run(
+                workload.workload,
+                threads,
+                until,
+                &MonotonicClock::default(),
+            )
+            .map_err(|why| Failure::new(format!("bench alloc, {threads} threads"), why))?;
+        if options.json {
+            runs.push(outcome.to_json());
+        } else {
+            out.write(as_text(&bench.scenario, &outcome).as_bytes())?;
+            out.flush()?;
+        }
+    }
+    if options.json {
+        out.write(format!("{:#}\n", as_json(&bench, workload, &runs)).as_bytes())?;
+    }
+    out.flush()
+}
+
+/// The run that the options ask for; every name and value is one that exists.
+fn bench(options: &Options) -> Result<AllocBench> {
+    let scenario = Scenario::by_name(&options.scenario)
+        .ok_or_else(|| Failure::usage("--scenario", &options.scenario))?;
+    let mut bench = AllocBench::on(scenario);
+    bench.commit_every = seconds("--commit-every", options.commit_every)?;
+    for text in &options.switch {
+        let (name, value) = split("--switch", text)?;
+        Switch::set(&mut bench, name, value).map_err(|why| Failure::usage("--switch", why))?;
+    }
+    let geometry = scenario
+        .geometry()
+        .map_err(|why| Failure::new(scenario.name, why))?;
+    for text in &options.set {
+        let (name, value) = split("--set", text)?;
+        let value = value.parse().map_err(|_| {
+            let why = format_args!("{name} takes a number, not {value}");
+            Failure::usage("--set", why)
+        })?;
+        bench.tunables.push((name.to_owned(), value));
+    }
+    let tunables = Tunables::new(geometry);
+    for (name, value) in &bench.tunables {
+        tunables
+            .set_by_name(name, *value)
+            .map_err(|why| Failure::usage("--set", why))?;
+    }
+    Ok(bench)
+}
+
+fn split<'t>(option: &str, text: &'t str) -> Result<(&'t str, &'t str)> {
+    text.split_once('=').ok_or_else(|| {
+        let why = format_args!("{text} is not NAME=VALUE");
+        Failure::usage(option, why)
+    })
+}
+
+fn head(bench: &AllocBench, workload: NamedWorkload) -> String {
+    let scenario = &bench.scenario;
+    let mut text = format!(
+        "scenario {}: {} GiB, blocks of {} KiB, {} % used\nworkload {}: {}\n",
+        scenario.name,
+        scenario.bytes >> 30,
+        1 << scenario.s_log_block_size,
+        scenario.used_per_mille / 10,
+        workload.name,
+        workload.about,
+    );
+    for (name, value) in &bench.tunables {
+        let _ = writeln!(text, "{name} = {value}");
+    }
+    text
+}
+
+fn as_text(scenario: &Scenario, outcome: &AllocOutcome) -> String {
+    let mut text = format!(
+        "\n{}",
+        speed_text(
+            outcome.threads,
+            outcome.operations_per_second(),
+            outcome.fairness
+        )
+    );
+    let (commits, groups) = (outcome.commits, outcome.groups_considered());
+    // Writing into a String cannot fail.
+    let _ = write!(
+        text,
+        "  {} requests, {} extents; {} commits in time, {} on demand\n  \
+         groups considered: mean {:.2}, p99 {}, in {} searches; {} extents scanned\n",
+        outcome.allocations,
+        outcome.extents,
+        commits.periodic,
+        commits.on_demand,
+        groups.mean,
+        groups.p99,
+        groups.searches,
+        outcome.tally.extents_scanned(),
+    );
+    if let Some(nanoseconds) = outcome.lock_held_p99_ns() {
+        let _ = writeln!(text, "  group locks held: p99 below {nanoseconds} ns");
+    }
+    let _ = write!(text, "{}", outcome.tally);
+    for (when, space) in [("before", &outcome.before), ("after", &outcome.after)] {
+        if let Some(space) = space {
+            let _ = write!(text, "\nfree space {when}:{}", free_text(scenario, space));
+        }
+    }
+    text
+}
+
+/// The free space as e2freefrag prints it. Scenarios have clusters of one block.
+fn free_text(scenario: &Scenario, space: &FreeSpace) -> String {
+    let mut histogram = Histogram::new(None);
+    for (log, bucket) in space.buckets.iter().enumerate() {
+        histogram.extents[log] = bucket.extents;
+        histogram.blocks[log] = bucket.clusters;
+    }
+    (histogram.min, histogram.max) = (space.min, space.max);
+    histogram_text(
+        &histogram,
+        1024 << scenario.s_log_block_size,
+        space.clusters(),
+    )
+}
+
+fn as_json(bench: &AllocBench, workload: NamedWorkload, runs: &[Value]) -> Value {
+    json!({
+        "scenario": bench.scenario.name,
+        "workload": workload.name,
+        "tunables": bench.tunables.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+        "runs": runs,
+    })
+}
+
+/// The same workload on a directory of this host.
+fn on_directory(options: &Options, workload: NamedWorkload, directory: &Path) -> Result<()> {
+    let until = options.extent.until()?;
+    let target = DirectoryTarget::new(directory);
+    let mut out = Stdout::open()?;
+    let mut runs = Vec::new();
+    for threads in options.extent.threads() {
+        let driven = drive(
+            &target,
+            workload.workload,
+            threads,
+            until,
+            &MonotonicClock::default(),
+        )
+        .map_err(|why| Failure::new(directory.display().to_string(), why))?;
+        let (work, fairness) = (driven.total(), driven.fairness());
+        let wall = work.wall.unwrap_or_default().as_secs_f64().max(1e-9);
+        let per_second = work.operations as f64 / wall;
+        if options.json {
+            runs.push(json!({
+                "threads": threads,
+                "operations": work.operations,
+                "operations_per_second": per_second,
+                "fairness": fairness,
+            }));
+        } else {
+            out.write(speed_text(threads, per_second, fairness).as_bytes())?;
+        }
+    }
+    if options.json {
+        let all = json!({ "dir": directory, "workload": workload.name, "runs": runs });
+        out.write(format!("{all:#}\n").as_bytes())?;
+    }
+    out.flush()
+}
+
+/// Counts transfers between virtual cores, by the place that causes them.
+#[cfg(feature = "count")]
+fn count(options: &Options, bench: &AllocBench, workload: NamedWorkload) -> Result<()> {
+    let rounds = usize::try_from(options.extent.steps.unwrap_or(100)).unwrap_or(usize::MAX);
+    let mut out = Stdout::open()?;
+    for &cores in &options.cores {
+        if !(1..=fourscore_sync::count::MAX_CORES).contains(&cores) {
+            let most = fourscore_sync::count::MAX_CORES;
+            return Err(Failure::usage(
+                "--cores",
+                format_args!("{cores} is not from 1 to {most}"),
+            ));
+        }
+        let cores = ThreadCount::new(cores);
+        let report = fourscore_lab::alloc::transfers::count_transfers(
+            bench,
+            workload.workload,
+            cores,
+            rounds,
+        );
+        let report = report.map_err(|why| Failure::new("bench alloc --cores", why))?;
+        let all = report.per_operation();
+        if options.json {
+            let rows: Vec<_> = report.rows().iter().map(|row| {
+                json!({ "location": row.name, "transfers": row.transfers, "writes": row.writes })
+            }).collect();
+            let run = json!({
+                "cores": cores,
+                "operations": report.operations(),
+                "transfers_per_operation": all.transfers,
+                "shared_writes_per_operation": all.writes,
+                "locations": rows,
+            });
+            out.write(format!("{run}\n").as_bytes())?;
+        } else {
+            out.write(format!("{}: {report}\n", workload.name).as_bytes())?;
+        }
+    }
+    out.flush()
+}

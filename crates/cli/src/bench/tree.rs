@@ -1,0 +1,89 @@
+//! **Purpose.** `fourscore bench read-tree`: every object of a tree looked up, asked for its
+//! attributes and read, in an image in this process or in a directory of the host.
+//!
+//! **Model.** One untimed pass of one thread fills the caches, so what is measured are hits.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fourscore_lab::fs_tree::FsTree;
+use fourscore_lab::tree::{HostTree, ReadTree};
+use fourscore_lab::workload::Until;
+use fourscore_lab::{MonotonicClock, Target, ThreadCount, drive};
+use serde_json::json;
+
+use crate::bench::{Extent, speed_text};
+use crate::failure::{Failure, Result};
+use crate::image::{Image, ImageSpec};
+use crate::output::Stdout;
+
+/// `bench read-tree`
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Image file or block device, with @OFFSET for a partition
+    #[arg(required_unless_present = "dir", conflicts_with = "dir")]
+    image: Option<ImageSpec>,
+    /// Reads a directory of this host instead, of whatever file system
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    extent: Extent,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(options: &Options) -> Result<()> {
+    match (&options.image, &options.dir) {
+        (Some(spec), _) => {
+            let name = spec.path.display().to_string();
+            let tree = FsTree::new(Image::open(spec)?.fs)
+                .map_err(|why| Failure::new(name.as_str(), why))?;
+            read(options, &name, &tree, tree.objects())
+        }
+        (None, Some(directory)) => {
+            let name = directory.display().to_string();
+            let tree = HostTree::new(directory).map_err(|why| Failure::new(name.as_str(), why))?;
+            read(options, &name, &tree, tree.objects())
+        }
+        (None, None) => Err(Failure::usage("bench read-tree", "neither IMAGE nor --dir")),
+    }
+}
+
+fn read(options: &Options, name: &str, target: &dyn Target, objects: u32) -> Result<()> {
+    let until = options.extent.until()?;
+    let (workload, clock) = (ReadTree { objects }, MonotonicClock::default());
+    let drive = |threads, until| {
+        drive(target, &workload, threads, until, &clock).map_err(|why| Failure::new(name, why))
+    };
+    drive(ThreadCount::ONE, Until::Steps(objects.into()))?;
+    let mut out = Stdout::open()?;
+    let mut runs = Vec::new();
+    if !options.json {
+        out.write(format!("{objects} objects in {name}\n").as_bytes())?;
+    }
+    for threads in options.extent.threads() {
+        let driven = drive(threads, until)?;
+        let (work, fairness) = (driven.total(), driven.fairness());
+        let wall = work.wall.unwrap_or_default().as_secs_f64().max(1e-9);
+        let per_second = work.operations as f64 / wall;
+        if options.json {
+            runs.push(json!({
+                "threads": threads,
+                "operations": work.operations,
+                "bytes": work.bytes,
+                "operations_per_second": per_second,
+                "fairness": fairness,
+            }));
+        } else {
+            out.write(speed_text(threads, per_second, fairness).as_bytes())?;
+            out.flush()?;
+        }
+    }
+    if options.json {
+        let all = json!({ "tree": name, "objects": objects, "runs": runs });
+        out.write(format!("{all:#}\n").as_bytes())?;
+    }
+    out.flush()
+}

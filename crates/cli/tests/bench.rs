@@ -1,0 +1,133 @@
+//! The workloads run, tell what they did, and say what exists when a name does not.
+
+mod common;
+
+use common::{complained, fourscore, printed, text};
+use fourscore_testkit::tools::Need;
+use fourscore_testkit::{Image, MiB, require, scratch};
+use serde_json::Value;
+
+const ALLOC: [&str; 2] = ["bench", "alloc"];
+const SMALL: [&str; 4] = ["bench", "alloc", "--scenario", "16g-aged-64k"];
+
+fn json(arguments: &[&str]) -> Value {
+    let text = printed(&mut fourscore(arguments));
+    serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
+}
+
+#[test]
+fn every_workload_runs_and_reports() {
+    for workload in ["pair", "fallocate2", "fallocate3", "files", "append"] {
+        let mut arguments = SMALL.to_vec();
+        arguments.extend([
+            "--workload",
+            workload,
+            "--threads",
+            "1,3",
+            "--steps",
+            "20",
+            "--json",
+        ]);
+        let report = json(&arguments);
+        let runs = report["runs"].as_array().expect("runs");
+        assert_eq!(runs.len(), 2);
+        for (run, threads) in runs.iter().zip([1, 3]) {
+            assert_eq!(run["operations"], 20 * threads, "{workload}: {run}");
+            assert_eq!(
+                run["mb_stats"]["reqs"], run["allocations"],
+                "{workload}: {run}"
+            );
+            assert!(run["fairness"]["jain"].as_f64() > Some(0.0), "{run}");
+            assert!(
+                run["free_before"]["free_extents"].as_u64() > Some(0),
+                "{run}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_run_is_told_in_the_words_of_the_kernel_and_of_e2freefrag() {
+    let mut arguments = SMALL.to_vec();
+    arguments.extend(["--workload", "files", "--threads", "2", "--steps", "50"]);
+    arguments.extend(["--switch", "trim=0", "--switch", "changes=applied"]);
+    arguments.extend(["--set", "mb_group_prealloc=64", "--switch", "hold_times=on"]);
+    let report = printed(&mut fourscore(&arguments));
+    for part in [
+        "scenario 16g-aged-64k: 16 GiB, blocks of 64 KiB, 75 % used\n",
+        "mb_best_avail_max_trim_order = 0\nmb_hold_times = 1\nmb_group_prealloc = 64\n",
+        "threads 2: ",
+        "Jain index",
+        "groups considered: mean ",
+        "group locks held: p99 below ",
+        "mballoc:\n\treqs: 100\n",
+        "\tcr_best_avail_stats:\n\t\thits: ",
+        "free space before:\nMin. free extent: ",
+        "free space after:\nMin. free extent: ",
+        "Extent Size Range :  Free extents   Free Blocks  Percent\n",
+    ] {
+        assert!(report.contains(part), "{part:?} is missing in:\n{report}");
+    }
+}
+
+#[test]
+fn unknown_names_are_wrong_usage_and_answered_with_those_that_exist() {
+    for (arguments, known) in [
+        (["--scenario", "nothing"], "15t"),
+        (["--workload", "nothing"], "fallocate3"),
+        (["--set", "mb_nothing=1"], "mb_max_to_scan"),
+        (["--set", "mb_optimize_scan=2"], "from 0 to 1"),
+        (["--set", "mb_optimize_scan"], "NAME=VALUE"),
+        (["--switch", "nothing=1"], "optimize_scan"),
+        (["--switch", "goals=many"], "core, inode or one"),
+        (["--seconds", "0"], "time"),
+    ] {
+        let (status, complaint) = complained(&[&ALLOC[..], &arguments].concat());
+        assert_eq!(status, Some(2), "{arguments:?}: {complaint}");
+        assert!(complaint.contains(known), "{arguments:?}: {complaint}");
+    }
+    let help = printed(&mut fourscore(&["bench", "alloc", "--help"]));
+    for name in ["842g", "append", "prefetch", "mb_best_avail_max_trim_order"] {
+        assert!(help.contains(name), "{name} is missing in:\n{help}");
+    }
+}
+
+#[test]
+fn a_directory_of_the_host_takes_the_same_workloads() {
+    let place = scratch::folder().expect("a folder");
+    let arguments = ["--threads", "2", "--steps", "130", "--json", "--dir"];
+    let mut whole = vec!["bench", "alloc", "--workload", "fallocate2"];
+    whole.extend(arguments);
+    whole.push(text(place.path()));
+    assert_eq!(json(&whole)["runs"][0]["operations"], 260);
+}
+
+#[test]
+fn a_tree_is_read_in_an_image_and_on_the_host() {
+    require!(Need::Program("mke2fs"));
+    let source = scratch::folder().expect("a folder");
+    for name in ["a", "b", "c"] {
+        std::fs::write(source.path().join(name), [1; 100]).expect("room");
+    }
+    let image = Image::builder(MiB(16))
+        .kind("ext4")
+        .source(source.path())
+        .make();
+    let image = image.expect("mke2fs runs");
+    let read = |of: &[&str]| {
+        let options = ["--threads", "1,2", "--steps", "8", "--json"];
+        json(&[&["bench", "read-tree"], of, &options].concat())
+    };
+    let (ours, theirs) = (
+        read(&[text(image.path())]),
+        read(&["--dir", text(source.path())]),
+    );
+    // lost+found is only in the image.
+    assert_eq!(
+        (&ours["objects"], &theirs["objects"]),
+        (&4.into(), &3.into())
+    );
+    assert_eq!(ours["runs"][1]["operations"], 16);
+    assert_eq!(ours["runs"][0]["bytes"], 2 * 300);
+    assert_eq!(complained(&["bench", "read-tree"]).0, Some(2));
+}

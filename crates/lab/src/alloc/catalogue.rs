@@ -1,0 +1,266 @@
+//! **Purpose.** What can be run, by name: workloads, and the switches that turn each of the works
+//! that shaped the allocator on and off. Scenarios know their own names.
+
+use crate::alloc::bench::{AllocBench, Bitmaps};
+use crate::alloc::target::Changes;
+use crate::alloc::workloads::{AllocFree, Fallocate3, MixedAppend, SmallFiles};
+use crate::workload::{Fallocate2, Workload};
+
+/// A workload with its name.
+#[derive(Clone, Copy)]
+pub struct NamedWorkload {
+    /// What it is called.
+    pub name: &'static str,
+    /// What a step of it does, in a few words.
+    pub about: &'static str,
+    /// The workload.
+    pub workload: &'static dyn Workload,
+}
+
+impl NamedWorkload {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self {
+            name: "pair",
+            about: "allocates 8 KiB and frees them again",
+            workload: &AllocFree { bytes: 8192 },
+        },
+        Self {
+            name: "fallocate2",
+            about: "8 KiB at the next offset of an own file, emptied at 1 MiB",
+            workload: &Fallocate2,
+        },
+        Self {
+            name: "fallocate3",
+            about: "empties an own file and allocates 73 819 750 bytes for it",
+            workload: &Fallocate3,
+        },
+        Self {
+            name: "files",
+            about: "writes a file of 64 KiB; each thread keeps its last 512",
+            workload: &SmallFiles {
+                file_bytes: 65_536,
+                keep: 512,
+            },
+        },
+        Self {
+            name: "append",
+            about: "appends up to 256 KiB to one of four files of up to 8 MiB",
+            workload: &MixedAppend {
+                files: 4,
+                file_bytes: 8 << 20,
+                most_bytes: 256 << 10,
+            },
+        },
+    ];
+
+    /// The workload of a name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|named| named.name == name)
+    }
+}
+
+/// A switch of a run.
+#[derive(Clone, Copy)]
+pub struct Switch {
+    /// What it is called.
+    pub name: &'static str,
+    /// The values it takes, for people; the first is the default.
+    pub values: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    set: fn(&mut AllocBench, &str) -> Option<()>,
+}
+
+/// A switch that does not exist, or a value that it does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    /// No switch has this name.
+    #[error("there is no switch {name}; there are: {known}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The switch does not take this value.
+    #[error("the switch {name} takes {values}, not {found}")]
+    Value {
+        /// The switch.
+        name: &'static str,
+        /// What it takes.
+        values: &'static str,
+        /// What was asked for.
+        found: String,
+    },
+}
+
+impl Switch {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self {
+            name: "prefetch",
+            values: "plain, locked or off",
+            about: "how a group's state is tested before its bitmap is read ahead",
+            set: |bench, value| match value {
+                "plain" => bench.tune("mb_prefetch_locked", 0),
+                "locked" => bench.tune("mb_prefetch_locked", 1),
+                "off" => bench.tune("mb_prefetch", 0),
+                _ => None,
+            },
+        },
+        Self {
+            name: "goals",
+            values: "core, inode or one",
+            about: "who shares a stream goal",
+            set: |bench, value| {
+                let sharing = ["one", "inode", "core"]
+                    .iter()
+                    .position(|&name| name == value)?;
+                bench.tune("mb_stream_goals", u32::try_from(sharing).ok()?)
+            },
+        },
+        Self {
+            name: "optimize_scan",
+            values: "1 or 0",
+            about: "0: the criteria walk over groups instead of asking sets",
+            set: |bench, value| bench.tune("mb_optimize_scan", bit(value, ["0", "1"])?),
+        },
+        Self {
+            name: "trim",
+            values: "a number of orders, 3 by default, 0 for none",
+            about: "by how much the best-available criterion may trim a request",
+            set: |bench, value| bench.tune("mb_best_avail_max_trim_order", value.parse().ok()?),
+        },
+        Self {
+            name: "indexes",
+            values: "on or off",
+            about: "off: what sets of orders cannot answer walks over groups, as in ext4",
+            set: |bench, value| bench.tune("mb_indexes", bit(value, ["off", "on"])?),
+        },
+        Self {
+            name: "hold_times",
+            values: "off or on",
+            about: "measures for how long group locks are held",
+            set: |bench, value| bench.tune("mb_hold_times", bit(value, ["off", "on"])?),
+        },
+        Self {
+            name: "bitmaps",
+            values: "loaded or absent",
+            about: "whether the bitmaps are in memory when the run begins",
+            set: |bench, value| {
+                let absent = bit(value, ["loaded", "absent"])? == 1;
+                bench.bitmaps = if absent {
+                    Bitmaps::Absent
+                } else {
+                    Bitmaps::Loaded
+                };
+                Some(())
+            },
+        },
+        Self {
+            name: "changes",
+            values: "dropped or applied",
+            about: "applied: every change is made to bitmaps, and handing out twice is an error",
+            set: |bench, value| {
+                let applied = bit(value, ["dropped", "applied"])? == 1;
+                bench.changes = if applied {
+                    Changes::Applied
+                } else {
+                    Changes::Dropped
+                };
+                Some(())
+            },
+        },
+    ];
+
+    /// Sets the switch `name` of a run.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn set(bench: &mut AllocBench, name: &str, value: &str) -> Result<(), SwitchError> {
+        let Some(switch) = Self::ALL.iter().find(|switch| switch.name == name) else {
+            let known: Vec<_> = Self::ALL.iter().map(|switch| switch.name).collect();
+            return Err(SwitchError::Unknown {
+                name: name.to_owned(),
+                known: known.join(", "),
+            });
+        };
+        (switch.set)(bench, value).ok_or_else(|| SwitchError::Value {
+            name: switch.name,
+            values: switch.values,
+            found: value.to_owned(),
+        })
+    }
+}
+
+impl AllocBench {
+    fn tune(&mut self, name: &str, value: u32) -> Option<()> {
+        self.tunables.push((name.to_owned(), value));
+        Some(())
+    }
+}
+
+/// Which of two words a value is.
+fn bit(value: &str, words: [&str; 2]) -> Option<u32> {
+    (0..)
+        .zip(words)
+        .find_map(|(nr, word)| (word == value).then_some(nr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::scenario::Scenario;
+
+    fn bench() -> AllocBench {
+        AllocBench::on(Scenario::by_name("16g-aged-64k").expect("it exists"))
+    }
+
+    #[test]
+    fn every_switch_takes_its_values_and_the_allocator_takes_the_tunables() {
+        let mut bench = bench();
+        for (name, values) in [
+            ("prefetch", &["plain", "locked", "off"][..]),
+            ("goals", &["core", "inode", "one"]),
+            ("optimize_scan", &["1", "0"]),
+            ("trim", &["0", "3"]),
+            ("indexes", &["on", "off"]),
+            ("hold_times", &["off", "on"]),
+            ("bitmaps", &["loaded", "absent"]),
+            ("changes", &["dropped", "applied"]),
+        ] {
+            assert!(Switch::ALL.iter().any(|switch| switch.name == name));
+            for value in values {
+                assert_eq!(Switch::set(&mut bench, name, value), Ok(()));
+            }
+            let nonsense = Switch::set(&mut bench, name, "nonsense");
+            assert!(matches!(nonsense, Err(SwitchError::Value { .. })), "{name}");
+        }
+        assert_eq!(bench.bitmaps, Bitmaps::Absent);
+        assert_eq!(bench.changes, Changes::Applied);
+        assert!(bench.target().is_ok());
+    }
+
+    #[test]
+    fn unknown_switches_are_answered_with_all_names() {
+        let error = Switch::set(&mut bench(), "speed", "high").expect_err("no such switch");
+        let text = error.to_string();
+        assert!(
+            Switch::ALL.iter().all(|switch| text.contains(switch.name)),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn names_find_their_workloads() {
+        for named in NamedWorkload::ALL {
+            assert_eq!(
+                NamedWorkload::by_name(named.name).map(|n| n.about),
+                Some(named.about)
+            );
+        }
+        assert!(NamedWorkload::by_name("nothing").is_none());
+    }
+}

@@ -1,0 +1,468 @@
+//! **Purpose.** The bare allocator against what was promised of it: every figure in one run, the
+//! sides in turns, one row for each promise.
+//!
+//! **Model.** Each run is a `fourscore bench alloc --json` of its own, on a file system in memory
+//! that is made anew. In a round every run happens once; a ratio is taken round by round, and its
+//! median is the figure. Transfers between cores come from a build that counts them, where every
+//! figure repeats exactly.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use fourscore_lab::{MachineFacts, Ratio};
+use serde_json::Value;
+
+use super::Options;
+use crate::run::{cargo, run as run_command};
+use crate::workspace::Workspace;
+
+/// How long a timed run takes.
+const SECONDS: &str = "1";
+/// Rounds of a counted run; there are as many again to warm up.
+const COUNTED: [(&str, &str); 2] = [("fallocate2", "512"), ("fallocate3", "20")];
+const VIRTUAL_CORES: &str = "2,80,192";
+
+/// One side: what is run, and how often at the same time.
+struct Side {
+    name: String,
+    arguments: Vec<String>,
+    processes: usize,
+}
+
+impl Side {
+    fn new(name: impl Into<String>, arguments: &str) -> Self {
+        Self {
+            name: name.into(),
+            arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+            processes: 1,
+        }
+    }
+}
+
+/// What the runs of each side said, round by round.
+#[derive(Default)]
+struct Figures(BTreeMap<String, Vec<Vec<Value>>>);
+
+/// A promise, and what became of it.
+struct Row {
+    promise: String,
+    figure: String,
+    is_met: bool,
+}
+
+/// Builds, runs everything, and returns the section.
+pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
+    let build = |features: &[&str]| {
+        let mut command = cargo(workspace);
+        command.args(["build", "--release", "--package", "fourscore-cli"]);
+        run_command(command.args(features))
+    };
+    let fourscore = workspace.target().join("release/fourscore");
+    let counting = workspace.target().join("release/fourscore-count");
+    build(&["--features", "count"])?;
+    std::fs::copy(&fourscore, &counting).context("the counting build")?;
+    build(&[])?;
+    let machine = MachineFacts::collect()
+        .with_option("rounds", &options.rounds)
+        .with_option("seconds of a timed run", &SECONDS);
+
+    let sides = sides();
+    let mut figures = Figures::default();
+    for round in 0..options.rounds {
+        println!("round {}", round + 1);
+        for side in &sides {
+            let runs = figures.0.entry(side.name.clone()).or_default();
+            runs.push(run_side(&fourscore, side)?);
+        }
+    }
+    let counted = count(&counting)?;
+    let mut rows = figures.rows()?;
+    rows.extend(counted.rows()?);
+    let mut text = format!("{machine}\n\n| promise | figure | met |\n|---|---|---|\n");
+    for row in rows {
+        let met = if row.is_met { "yes" } else { "**no**" };
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "| {} | {} | {met} |", row.promise, row.figure);
+    }
+    text.push_str(&figures.table());
+    text.push_str(&counted.table());
+    Ok(text)
+}
+
+fn sides() -> Vec<Side> {
+    let timed = |name: &str, scenario: &str, workload: &str, threads: u32, more: &str| {
+        let arguments = format!(
+            "--scenario {scenario} --workload {workload} --threads {threads} \
+             --seconds {SECONDS} {more}"
+        );
+        Side::new(name, &arguments)
+    };
+    let mut sides = vec![
+        timed("pair", "133g-50", "pair", 1, ""),
+        timed("one goal", "133g-50", "fallocate2", 1, "--switch goals=one"),
+        timed(
+            "many goals",
+            "133g-50",
+            "fallocate2",
+            1,
+            "--switch goals=core",
+        ),
+    ];
+    for workload in ["fallocate2", "fallocate3"] {
+        sides.push(Side {
+            processes: 2,
+            ..timed(
+                &format!("{workload}, 2 processes"),
+                "133g-50",
+                workload,
+                1,
+                "",
+            )
+        });
+        for threads in [2, 64] {
+            let name = format!("{workload}, {threads} threads");
+            sides.push(timed(&name, "133g-50", workload, threads, ""));
+        }
+        sides.push(timed(
+            &format!("{workload}, 15 TiB"),
+            "15t",
+            workload,
+            2,
+            "",
+        ));
+    }
+    for block in ["4k", "64k"] {
+        for (name, switches) in [
+            ("trim off", "--switch indexes=off --switch trim=0"),
+            ("trim on", "--switch indexes=off --switch trim=3"),
+            ("indexes", "--switch indexes=on --switch trim=3"),
+        ] {
+            let arguments = format!(
+                "--scenario 100g-aged-{block} --workload files --threads 2 --steps 20000 {switches}"
+            );
+            sides.push(Side::new(format!("files, {block}, {name}"), &arguments));
+        }
+        for threads in [1, 4, 16] {
+            let scenario = format!("16g-aged-{block}");
+            let name = format!("{scenario}, {threads} threads");
+            sides.push(timed(&name, &scenario, "fallocate3", threads, ""));
+        }
+    }
+    sides
+}
+
+/// Runs the processes of a side at the same time; what each said about its only run.
+fn run_side(fourscore: &Path, side: &Side) -> Result<Vec<Value>> {
+    let start = || {
+        let mut command = Command::new(fourscore);
+        command
+            .args(["bench", "alloc", "--json"])
+            .args(&side.arguments);
+        command.stdout(Stdio::piped()).spawn()
+    };
+    let children = (0..side.processes)
+        .map(|_| start())
+        .collect::<Result<Vec<_>, _>>()?;
+    let said = children.into_iter().map(|child| {
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            bail!("{}: {}", side.name, output.status);
+        }
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        Ok(report["runs"][0].clone())
+    });
+    said.collect()
+}
+
+impl Figures {
+    /// A figure of a side in each round, the processes' added up.
+    fn of(&self, side: &str, figure: &str) -> Result<Vec<f64>> {
+        let rounds = self
+            .0
+            .get(side)
+            .with_context(|| format!("no side {side}"))?;
+        let value = |run: &Value| {
+            let found = run.pointer(figure).and_then(Value::as_f64);
+            found.with_context(|| format!("{side} says nothing about {figure}"))
+        };
+        rounds
+            .iter()
+            .map(|runs| runs.iter().map(value).sum())
+            .collect()
+    }
+
+    fn ratio(&self, side: &str, reference: &str, figure: &str) -> Result<Ratio> {
+        let ratio = Ratio::pairwise(&self.of(side, figure)?, &self.of(reference, figure)?);
+        ratio.with_context(|| format!("{side} against {reference}"))
+    }
+
+    fn speed(&self, side: &str, reference: &str) -> Result<Ratio> {
+        self.ratio(side, reference, "/operations_per_second")
+    }
+
+    /// The rows of everything but the counted transfers.
+    fn rows(&self) -> Result<Vec<Row>> {
+        let rates = self.of("pair", "/operations_per_second")?;
+        let nanoseconds = Ratio::pairwise(&vec![1e9; rates.len()], &rates).context("rates")?;
+        let mut rows = vec![Row {
+            promise: "(a) 8 KiB allocated and freed, one thread: at most 400 ns".to_owned(),
+            figure: spread(nanoseconds, 0, " ns"),
+            is_met: nanoseconds.median <= 400.0,
+        }];
+        for workload in ["fallocate2", "fallocate3"] {
+            let two = format!("{workload}, 2 threads");
+            rows.push(Row::at_least(
+                format!("(b) {workload}: 2 threads at least 0.95 of 2 processes on 2 file systems"),
+                self.speed(&two, &format!("{workload}, 2 processes"))?,
+                0.95,
+            ));
+            rows.push(Row::at_least(
+                format!("(c) {workload}: 64 threads at least 0.95 of 2"),
+                self.speed(&format!("{workload}, 64 threads"), &two)?,
+                0.95,
+            ));
+            let large = self.speed(&format!("{workload}, 15 TiB"), &two)?;
+            rows.push(Row {
+                promise: format!("(e) {workload}: 15 TiB within 10 % of 133 GiB"),
+                figure: spread(large, 2, ""),
+                is_met: (0.9..=1.1).contains(&large.median),
+            });
+        }
+        for block in ["4k", "64k"] {
+            for (side, least) in [("trim on", 5.0), ("indexes", 20.0)] {
+                let side = format!("files, {block}, {side}");
+                let fewer = self.ratio(&format!("files, {block}, trim off"), &side, SCANNED)?;
+                let promise = format!("(d) {side}: at least {least} times fewer extents scanned");
+                rows.push(Row::at_least(promise, fewer, least));
+            }
+        }
+        rows.push(Row::at_least(
+            "(g) many goals cost one thread at most 2 %".to_owned(),
+            self.speed("many goals", "one goal")?,
+            0.98,
+        ));
+        rows.extend(self.commits()?);
+        Ok(rows)
+    }
+
+    /// (h): a run that found no space would have failed.
+    fn commits(&self) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for block in ["4k", "64k"] {
+            let mut most: f64 = 0.0;
+            for threads in [1, 4, 16] {
+                let side = format!("16g-aged-{block}, {threads} threads");
+                let asked = self.of(&side, "/commits/on_demand")?;
+                let wall = self.of(&side, "/wall_ns")?;
+                let per_second = asked.iter().zip(wall).map(|(asked, ns)| asked / ns * 1e9);
+                most = per_second.fold(most, f64::max);
+            }
+            rows.push(Row {
+                promise: format!(
+                    "(h) 16g-aged-{block}: fallocate3 at 1, 4, 16 threads: no ENOSPC, at most one \
+                     commit asked for per second"
+                ),
+                figure: format!("no ENOSPC; at most {most:.2} commits asked for per second"),
+                is_met: most <= 1.0,
+            });
+        }
+        Ok(rows)
+    }
+
+    /// The sides one by one.
+    fn table(&self) -> String {
+        let mut text = "\n| run | operations/s | slowest to fastest thread | Jain | groups \
+                        considered, mean (p99) | extents scanned | mean free extent, before -> \
+                        after |\n|---|---:|---:|---:|---:|---:|---:|\n"
+            .to_owned();
+        for (side, rounds) in &self.0 {
+            let rates = self.of(side, "/operations_per_second").unwrap_or_default();
+            let ones = vec![1.0; rates.len()];
+            let rate = Ratio::pairwise(&rates, &ones);
+            let Some(run) = rounds.last().and_then(|runs| runs.first()) else {
+                continue;
+            };
+            let figure = |name: &str| run.pointer(name).and_then(Value::as_f64).unwrap_or(0.0);
+            // Writing into a String cannot fail.
+            let _ = writeln!(
+                text,
+                "| {side} | {} | {:.0} to {:.0} | {:.3} | {:.2} ({}) | {} | {} -> {} |",
+                rate.map_or_else(String::new, |rate| spread(rate, 0, "")),
+                figure("/fairness/min"),
+                figure("/fairness/max"),
+                figure("/fairness/jain"),
+                figure("/groups_considered/mean"),
+                figure("/groups_considered/p99"),
+                figure(SCANNED),
+                figure("/free_before/mean_clusters"),
+                figure("/free_after/mean_clusters"),
+            );
+        }
+        text
+    }
+}
+
+const SCANNED: &str = "/extents_scanned";
+
+impl Row {
+    fn at_least(promise: String, ratio: Ratio, least: f64) -> Self {
+        Self {
+            promise,
+            figure: spread(ratio, 2, ""),
+            is_met: ratio.median >= least,
+        }
+    }
+}
+
+fn spread(ratio: Ratio, digits: usize, unit: &str) -> String {
+    let Ratio { median, min, max } = ratio;
+    format!("{median:.digits$}{unit} ({min:.digits$} to {max:.digits$})")
+}
+
+/// The reports of the counting build: workload, and one report for each number of cores.
+struct Counted(Vec<(&'static str, Vec<Value>)>);
+
+fn count(counting: &Path) -> Result<Counted> {
+    let mut all = Vec::new();
+    for (workload, rounds) in COUNTED {
+        println!("counting {workload}");
+        let arguments = format!(
+            "bench alloc --json --scenario 15t --workload {workload} --cores {VIRTUAL_CORES} \
+             --steps {rounds}"
+        );
+        let output = Command::new(counting)
+            .args(arguments.split_whitespace())
+            .stderr(Stdio::inherit())
+            .output()?;
+        if !output.status.success() {
+            bail!("counting {workload}: {}", output.status);
+        }
+        let text = String::from_utf8(output.stdout)?;
+        let reports = text
+            .lines()
+            .map(serde_json::from_str)
+            .collect::<Result<_, _>>()?;
+        all.push((workload, reports));
+    }
+    Ok(Counted(all))
+}
+
+impl Counted {
+    fn rows(&self) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for (workload, reports) in &self.0 {
+            let transfers = reports.iter().map(|report| report[TRANSFERS].as_f64());
+            let transfers = transfers.collect::<Option<Vec<_>>>().context("transfers")?;
+            let (least, most) = transfers
+                .iter()
+                .fold((f64::MAX, 0.0_f64), |(least, most), &t| {
+                    (least.min(t), most.max(t))
+                });
+            let figures: Vec<_> = transfers.iter().map(|t| format!("{t:.3}")).collect();
+            let figure = format!("{} at {VIRTUAL_CORES} cores", figures.join(", "));
+            let is_flat = most <= least * 1.05;
+            rows.push(Row {
+                promise: format!(
+                    "(f) {workload}: transfers per operation flat within 5 % from 2 to 192 cores"
+                ),
+                figure: figure.clone(),
+                is_met: is_flat,
+            });
+            if *workload == "fallocate2" {
+                rows.push(Row {
+                    promise: "(f) fallocate2: at most 0.1 transfers per operation".to_owned(),
+                    figure,
+                    is_met: most <= 0.1,
+                });
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Where the transfers of fallocate3 happen.
+    fn table(&self) -> String {
+        let mut text = String::new();
+        for (workload, reports) in self.0.iter().filter(|(name, _)| *name == "fallocate3") {
+            let _ = write!(text, "\n| location in {workload} |");
+            for report in reports {
+                let _ = write!(text, " {} cores |", report["cores"]);
+            }
+            let _ = writeln!(text, "\n|---|{}", "---:|".repeat(reports.len()));
+            let mut locations: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+            for (nr, report) in reports.iter().enumerate() {
+                let operations = report["operations"].as_f64().unwrap_or(1.0);
+                for row in report["locations"].as_array().into_iter().flatten() {
+                    let name = row["location"].as_str().unwrap_or_default().to_owned();
+                    let figures = locations
+                        .entry(name)
+                        .or_insert_with(|| vec![0.0; reports.len()]);
+                    figures[nr] = row["transfers"].as_f64().unwrap_or(0.0) / operations;
+                }
+            }
+            locations.retain(|_, figures| figures.iter().any(|&figure| figure > 0.0));
+            for (name, figures) in locations {
+                let figures: Vec<_> = figures
+                    .iter()
+                    .map(|figure| format!("{figure:.3}"))
+                    .collect();
+                let _ = writeln!(text, "| `{name}` | {} |", figures.join(" | "));
+            }
+        }
+        text
+    }
+}
+
+const TRANSFERS: &str = "transfers_per_operation";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn figures(rates: &[(&str, &[f64])]) -> Figures {
+        let run = |&rate: &f64| vec![json!({ "operations_per_second": rate })];
+        let side =
+            |(name, rates): &(&str, &[f64])| ((*name).to_owned(), rates.iter().map(run).collect());
+        Figures(rates.iter().map(side).collect())
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round_and_processes_add_up() {
+        let mut figures = figures(&[
+            ("ours", &[10.0, 30.0, 9.0]),
+            ("theirs", &[10.0, 30.0, 10.0]),
+        ]);
+        let ratio = figures.speed("ours", "theirs").unwrap();
+        assert_eq!((ratio.median, ratio.min, ratio.max), (1.0, 0.9, 1.0));
+        for runs in figures.0.get_mut("theirs").unwrap() {
+            runs.push(runs[0].clone());
+        }
+        assert_eq!(figures.speed("ours", "theirs").unwrap().median, 0.5);
+        assert!(figures.of("nobody", "/operations_per_second").is_err());
+        assert!(figures.of("ours", "/no/such/figure").is_err());
+    }
+
+    #[test]
+    fn promises_of_transfers_can_be_broken() {
+        let report = |transfers: f64| json!({ "transfers_per_operation": transfers });
+        let counted =
+            |figures: [f64; 2]| Counted(vec![("fallocate2", figures.map(report).to_vec())]);
+        let met = |figures| {
+            let rows = counted(figures).rows().unwrap();
+            rows.iter().map(|row| row.is_met).collect::<Vec<_>>()
+        };
+        assert_eq!(met([0.05, 0.05]), [true, true]);
+        assert_eq!(met([0.05, 0.06]), [false, true]);
+        assert_eq!(met([0.2, 0.2]), [true, false]);
+    }
+
+    #[test]
+    fn every_side_has_a_name_of_its_own() {
+        let sides = sides();
+        let names: std::collections::BTreeSet<_> = sides.iter().map(|side| &side.name).collect();
+        assert_eq!(names.len(), sides.len());
+    }
+}
