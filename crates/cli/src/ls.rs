@@ -82,7 +82,7 @@ impl Lister<'_> {
         let listed = self
             .seen
             .visit(inode)
-            .and_then(|()| list(self.image, inode, &mut listing));
+            .and_then(|()| list(self.image, inode, &mut listing, &mut Vec::new()));
         let mut order: Vec<usize> = (0..listing.len()).collect();
         order.sort_unstable_by(|&a, &b| listing.name(a).cmp(listing.name(b)));
         let mut below = Vec::new();

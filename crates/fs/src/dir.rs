@@ -79,6 +79,14 @@ impl OwnBlocks {
     }
 }
 
+/// Where a listing has the blocks of a directory in memory.
+enum Through<'r> {
+    /// In the buffer cache, for whoever asks next.
+    Cache,
+    /// Here, and nowhere afterwards.
+    Room(&'r mut Vec<u8>),
+}
+
 /// What a block of a directory is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DirBlock {
@@ -111,7 +119,7 @@ impl Fs {
     }
 
     pub(crate) fn lookup_under(&self, dir: InodeNr, name: &[u8], guard: &Guard) -> Result<InodeNr> {
-        let dir = self.directory(dir, guard)?;
+        let dir = self.directory(self.inode(dir, guard)?)?;
         if name.len() > MAX_NAME_BYTES {
             return Err(Error::NameTooLong);
         }
@@ -133,7 +141,7 @@ impl Fs {
             }
         }
         let mut found = None;
-        self.visit_entries(dir, guard, &mut |entry| {
+        self.visit_entries(dir, Through::Cache, guard, &mut |entry| {
             if wanted.matches(entry) {
                 found = Some(entry.inode);
                 return Ok(ControlFlow::Break(()));
@@ -154,20 +162,55 @@ impl Fs {
         mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let guard = epoch::pin();
-        let dir = self.directory(dir, &guard)?;
+        let dir = self.directory(self.inode(dir, &guard)?)?;
+        self.visit_shown(dir, Through::Cache, &guard, &mut visit)
+    }
+
+    /// As [`Fs::for_each_entry`], for whoever lists many directories once, such as a walk of the
+    /// whole tree: neither the directory nor its blocks enter a cache, which costs more than
+    /// reading them. What is not in memory is read into `room`, which is reused from call to call.
+    ///
+    /// # Errors
+    /// As [`Fs::for_each_entry`].
+    pub fn scan_entries(
+        &self,
+        dir: InodeNr,
+        room: &mut Vec<u8>,
+        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let guard = epoch::pin();
+        let loaded;
+        let dir = self.directory(match self.inodes.get(&dir, &guard) {
+            Some(cached) => cached,
+            None => {
+                loaded = self.uncached_inode(dir)?;
+                &loaded
+            }
+        })?;
+        self.visit_shown(dir, Through::Room(room), &guard, &mut visit)
+    }
+
+    /// Calls `visit` for each entry of `dir` as a user sees it.
+    fn visit_shown(
+        &self,
+        dir: &CachedInode,
+        through: Through<'_>,
+        guard: &Guard,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
         if let Some(changes) = self.dir_changes(dir.nr()) {
-            return self.visit_changed(dir, changes, &guard, &mut visit);
+            return self.visit_changed(dir, changes, guard, visit);
         }
         let root = if self.is_indexed(dir) {
-            self.index_algorithm(dir, &guard)?
+            self.index_algorithm(dir, guard)?
         } else {
             None
         };
         let shown = self.shown(dir, root);
-        let mut room = Vec::new();
-        self.visit_entries(dir, &guard, &mut |entry| {
+        let mut name_room = Vec::new();
+        self.visit_entries(dir, through, guard, &mut |entry| {
             let name = shown
-                .name(entry, &mut room)
+                .name(entry, &mut name_room)
                 .map_err(|error| Corrupt::from(error).in_inode(dir.nr()))?;
             let file_type = file_type(entry.kind);
             Ok(visit(DirEntry {
@@ -189,7 +232,7 @@ impl Fs {
     ) -> Result<()> {
         let mut flow = ControlFlow::Continue(());
         if changes.made_in().is_none() {
-            self.visit_entries(dir, guard, &mut |entry| {
+            self.visit_entries(dir, Through::Cache, guard, &mut |entry| {
                 let wanted = self.wanted(dir, entry.name);
                 if changes.find(&wanted, entry.name).is_none() {
                     let (inode, name) = (entry.inode, entry.name);
@@ -238,8 +281,7 @@ impl Fs {
         Ok(entries)
     }
 
-    fn directory<'g>(&self, nr: InodeNr, guard: &'g Guard) -> Result<&'g CachedInode> {
-        let dir = self.inode(nr, guard)?;
+    fn directory<'g>(&self, dir: &'g CachedInode) -> Result<&'g CachedInode> {
         if dir.file_type() == FileType::Directory {
             Ok(dir)
         } else {
@@ -278,7 +320,10 @@ impl Fs {
     }
 
     /// The number of blocks of a file that has no holes, such as a directory.
-    pub(crate) fn size_in_blocks(&self, inode: &CachedInode) -> Result<LogicalBlock> {
+    pub(crate) fn size_in_blocks(
+        &self,
+        inode: &CachedInode,
+    ) -> std::result::Result<LogicalBlock, Corrupt> {
         let block_bytes = self.geometry().block_size().bytes() as u64;
         let blocks = inode.size_bytes() / block_bytes;
         let limit = self.geometry().blocks().0;
@@ -291,7 +336,7 @@ impl Fs {
                     found_bytes: inode.size_bytes(),
                     limit,
                 };
-                Corrupt::from(error).in_inode(inode.nr()).into()
+                Corrupt::from(error).in_inode(inode.nr())
             })
     }
 
@@ -299,6 +344,7 @@ impl Fs {
     fn visit_entries(
         &self,
         dir: &CachedInode,
+        mut through: Through<'_>,
         guard: &Guard,
         visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
@@ -321,25 +367,73 @@ impl Fs {
                 return Err(Corrupt::from(twice).in_inode(dir.nr()).into());
             }
             while at < last {
-                let offset = u64::from(at.0 - run.logical.0);
-                if offset % u64::from(READAHEAD_BLOCKS) == 0 && last.0 - at.0 > 1 {
-                    let ahead = (last.0 - at.0).min(READAHEAD_BLOCKS);
-                    let start = PhysBlock(first.0 + offset);
-                    self.buffers.read_ahead(start, BlockCount(ahead.into()));
-                }
-                let block = PhysBlock(first.0 + offset);
-                let (bytes, what) = self.listed_block(dir, &format, at, block, guard)?;
-                for entry in format.entries(bytes).take(what.entries_to_list()) {
-                    let entry = entry
-                        .map_err(|error| Corrupt::from(error).in_inode(dir.nr()).in_block(block))?;
-                    if visit(&entry)?.is_break() {
-                        return Ok(());
+                let count = (last.0 - at.0).min(READAHEAD_BLOCKS);
+                let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
+                let passing = self.bring_in(start, count, &mut through);
+                for nr in 0..count {
+                    let block = PhysBlock(start.0 + u64::from(nr));
+                    let (bytes, what) = match self.passing_block(dir, &format, at, nr, passing) {
+                        Some(listed) => listed,
+                        None => self.listed_block(dir, &format, at, block, guard)?,
+                    };
+                    for entry in format.entries(bytes).take(what.entries_to_list()) {
+                        let entry = entry.map_err(|error| {
+                            Corrupt::from(error).in_inode(dir.nr()).in_block(block)
+                        })?;
+                        if visit(&entry)?.is_break() {
+                            return Ok(());
+                        }
                     }
+                    at = LogicalBlock(at.0 + 1);
                 }
-                at = LogicalBlock(at.0 + 1);
             }
         }
         Ok(())
+    }
+
+    /// Reads `count` blocks from `start` on together: into the cache or, if none of them is there
+    /// (a block in the cache may be newer than on the device), into the room, and returns that.
+    fn bring_in<'r>(&self, start: PhysBlock, count: u32, through: &'r mut Through<'_>) -> &'r [u8] {
+        let blocks = || (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
+        match through {
+            Through::Room(room) if !blocks().any(|block| self.is_buffered(block)) => {
+                let block_size = self.geometry().block_size();
+                room.resize(block_size.bytes() * count as usize, 0);
+                // A failure is told by the cache, which is asked for what is not here.
+                match self.device().read_at(room, block_size.offset(start)) {
+                    Ok(()) => room,
+                    Err(_) => &[],
+                }
+            }
+            _ => {
+                if count > 1 {
+                    self.buffers.read_ahead(start, BlockCount(count.into()));
+                }
+                &[]
+            }
+        }
+    }
+
+    fn is_buffered(&self, block: PhysBlock) -> bool {
+        self.buffers.cached(block, &epoch::pin()).is_some()
+    }
+
+    /// Block number `nr` of those that `passing` holds, for listing block `at` of the directory;
+    /// `None` if it is not there or not sound. It may have been written while it was read, so the
+    /// cache has the last word.
+    fn passing_block<'b>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        at: LogicalBlock,
+        nr: u32,
+        passing: &'b [u8],
+    ) -> Option<(&'b [u8], DirBlock)> {
+        let block_bytes = self.geometry().block_size().bytes();
+        let bytes = passing.chunks_exact(block_bytes).nth(nr as usize)?;
+        let what = listed_as(dir, at, bytes);
+        let sound = !is_checked(what, format) || self.check_bytes(dir, format, what, bytes).is_ok();
+        sound.then_some((bytes, what))
     }
 
     /// Reads block `at` of a directory for listing it, and tells by its place and its first record
@@ -353,17 +447,8 @@ impl Fs {
         guard: &'g Guard,
     ) -> Result<(&'g [u8], DirBlock)> {
         let bytes = self.unchecked_metadata(block, guard)?;
-        let what = if !dir.has(InodeFlags::INDEX_FL) {
-            DirBlock::Leaf
-        } else if at == LogicalBlock(0) {
-            DirBlock::Root
-        } else if htree::looks_like_node(bytes) {
-            DirBlock::Node
-        } else {
-            DirBlock::Leaf
-        };
-        // Without checksums nothing tells an empty leaf from an index block; neither has entries.
-        if what == DirBlock::Node && format.seed.is_none() {
+        let what = listed_as(dir, at, bytes);
+        if !is_checked(what, format) {
             return Ok((bytes, what));
         }
         Ok((self.check_dir_block(dir, format, block, what, guard)?, what))
@@ -381,16 +466,28 @@ impl Fs {
             DirBlock::Leaf => Structure::DirectoryLeaf,
             DirBlock::Root | DirBlock::Node => Structure::DirectoryIndex,
         };
-        let end = self.size_in_blocks(dir)?;
         self.metadata(block, structure, dir.nr(), guard, |bytes| {
-            match what {
-                DirBlock::Leaf => format.check_block(bytes).map_err(Corrupt::from),
-                DirBlock::Root => htree::check_root(bytes, format, self.index_levels(), end)
-                    .map_err(Corrupt::from),
-                DirBlock::Node => htree::check_node(bytes, format, end).map_err(Corrupt::from),
-            }
-            .map_err(|corrupt| corrupt.in_inode(dir.nr()))
+            self.check_bytes(dir, format, what, bytes)
         })
+    }
+
+    /// Whether `bytes` are `what` of the directory `dir`.
+    fn check_bytes(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        what: DirBlock,
+        bytes: &[u8],
+    ) -> std::result::Result<(), Corrupt> {
+        let end = self.size_in_blocks(dir)?;
+        match what {
+            DirBlock::Leaf => format.check_block(bytes).map_err(Corrupt::from),
+            DirBlock::Root => {
+                htree::check_root(bytes, format, self.index_levels(), end).map_err(Corrupt::from)
+            }
+            DirBlock::Node => htree::check_node(bytes, format, end).map_err(Corrupt::from),
+        }
+        .map_err(|corrupt| corrupt.in_inode(dir.nr()))
     }
 
     fn index_levels(&self) -> IndexLevels {
@@ -405,6 +502,25 @@ impl Fs {
             IndexLevels::Two
         }
     }
+}
+
+/// What block `at` of a directory is when it is listed, by its place and its first record.
+fn listed_as(dir: &CachedInode, at: LogicalBlock, bytes: &[u8]) -> DirBlock {
+    if !dir.has(InodeFlags::INDEX_FL) {
+        DirBlock::Leaf
+    } else if at == LogicalBlock(0) {
+        DirBlock::Root
+    } else if htree::looks_like_node(bytes) {
+        DirBlock::Node
+    } else {
+        DirBlock::Leaf
+    }
+}
+
+/// Whether a block can be checked: without checksums nothing tells an empty leaf from an index
+/// block; neither has entries.
+fn is_checked(what: DirBlock, format: &DirFormat) -> bool {
+    what != DirBlock::Node || format.seed.is_some()
 }
 
 /// What the type byte of an entry says.

@@ -220,7 +220,7 @@ impl Fs {
         let inode = match self.inodes.get(&inode, &guard) {
             Some(cached) => cached,
             None => {
-                loaded = CachedInode::new(self.load_inode(inode)?, self)?;
+                loaded = self.uncached_inode(inode)?;
                 &loaded
             }
         };
@@ -229,6 +229,11 @@ impl Fs {
             || Xattrs::in_inode(area).entries().next().is_some();
         let stat = self.stat_of(inode, &guard)?;
         Ok(Scanned { stat, has_xattrs })
+    }
+
+    /// Inode `nr` for a scan that will not come back to it.
+    pub(crate) fn uncached_inode(&self, nr: InodeNr) -> Result<CachedInode> {
+        CachedInode::new(self.load_inode(nr)?, self)
     }
 
     fn stat_of(&self, cached: &CachedInode, guard: &Guard) -> Result<Stat> {
@@ -270,7 +275,7 @@ impl Fs {
                 return Ok(cached);
             }
             self.inodes.get_or_try_load(&nr, || {
-                let cached = CachedInode::new(self.load_inode(nr)?, self)?;
+                let cached = self.uncached_inode(nr)?;
                 let weight_bytes = cached.weight_bytes();
                 Ok::<_, Error>((Arc::new(cached), weight_bytes))
             })?;

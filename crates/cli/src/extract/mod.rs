@@ -135,6 +135,7 @@ struct Shared {
 #[derive(Default)]
 struct Buffers {
     content: Vec<u8>,
+    listed: Vec<u8>,
     attributes: Attributes,
     links: Vec<(InodeNr, Vec<u8>)>,
 }
@@ -178,7 +179,7 @@ impl Extractor<'_> {
         let dir = self.target.directory(&path)?;
         let mut listing = Listing::default();
         // What was listed before a failure is extracted all the same.
-        let listed = list(self.image, inode, &mut listing);
+        let listed = list(self.image, inode, &mut listing, &mut buffers.listed);
         let len = listing.len();
         let shared = Shared { dir, listing, path };
         if len <= CHUNK_OBJECTS {

@@ -157,6 +157,7 @@ impl FileLayout {
 
 #[derive(Default)]
 struct Buffers {
+    listed: Vec<u8>,
     attributes: Attributes,
     records: Vec<u8>,
 }
@@ -200,7 +201,7 @@ impl Packer<'_> {
         self.seen.visit(inode)?;
         let mut listing = Listing::default();
         // What was listed before a failure is stored all the same.
-        let listed = list(self.image, inode, &mut listing);
+        let listed = list(self.image, inode, &mut listing, &mut buffers.listed);
         self.learn_kinds(&mut listing);
         let mut steps = Vec::new();
         listing.depth_first_steps(&mut steps);

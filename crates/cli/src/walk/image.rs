@@ -82,11 +82,16 @@ fn kind_of(file_type: FileType) -> Kind {
     }
 }
 
-/// Adds the entries of a directory of `image` but `.` and `..` to `listing`.
-pub(crate) fn list(image: &Image, dir: InodeNr, listing: &mut Listing) -> Result<()> {
+/// Adds the entries of a directory of `image` but `.` and `..` to `listing`; `room` is reused.
+pub(crate) fn list(
+    image: &Image,
+    dir: InodeNr,
+    listing: &mut Listing,
+    room: &mut Vec<u8>,
+) -> Result<()> {
     image
         .fs
-        .for_each_entry(dir, |entry| {
+        .scan_entries(dir, room, |entry| {
             if entry.name != b"." && entry.name != b".." {
                 listing.push(
                     entry.name,
@@ -125,8 +130,8 @@ impl Source for ImageTree<'_> {
         Ok(*directory)
     }
 
-    fn list(&self, open: &InodeNr, listing: &mut Listing, _: &mut Vec<u8>) -> Result<()> {
-        list(self.image, *open, listing)
+    fn list(&self, open: &InodeNr, listing: &mut Listing, room: &mut Vec<u8>) -> Result<()> {
+        list(self.image, *open, listing, room)
     }
 
     fn facts(&self, open: &InodeNr, entry: Entry<'_>, _: &mut Vec<u8>) -> Result<Facts> {
