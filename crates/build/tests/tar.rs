@@ -3,28 +3,15 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use anyhow::{Result, ensure};
-use common::{ensure_same, of_host, of_tree, taken};
+use common::{END, ensure_same, header, of_host, of_tree, pax, seal, taken, tool};
 use fourscore_build::source::Source;
-use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
-
-fn tool(name: &str, arguments: &[&str], folder: &Path) -> Result<()> {
-    let output = tools::command(name)?
-        .args(arguments)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} {arguments:?}: {complaint}");
-    Ok(())
-}
 
 /// What every format can hold is in `plain`, the rest in `rich`.
 fn make_tree(root: &Path) -> Result<()> {
@@ -236,40 +223,6 @@ fn compressed_archives_read_as_plain_ones() {
     }
 }
 
-/// A ustar header of our own, for what GNU tar would not write.
-fn header(path: &[u8], flag: u8, size: u64) -> Vec<u8> {
-    let mut block = vec![0; 512];
-    block[..path.len()].copy_from_slice(path);
-    block[100..108].copy_from_slice(b"0000644\0");
-    block[124..136].copy_from_slice(format!("{size:011o}\0").as_bytes());
-    block[156] = flag;
-    block[257..265].copy_from_slice(b"ustar\x0000");
-    seal(&mut block);
-    block
-}
-
-fn seal(block: &mut [u8]) {
-    block[148..156].copy_from_slice(b"        ");
-    let sum: u32 = block[..512].iter().map(|&byte| u32::from(byte)).sum();
-    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-}
-
-fn pax(records: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut content = Vec::new();
-    for (key, value) in records {
-        let rest = key.len() + value.len() + 3;
-        let mut len = rest + rest.to_string().len();
-        len = rest + len.to_string().len();
-        write!(content, "{len} {key}=").expect("memory");
-        content.extend_from_slice(value);
-        content.push(b'\n');
-    }
-    let mut blocks = header(b"pax", b'x', content.len() as u64);
-    content.resize(content.len().next_multiple_of(512), 0);
-    blocks.append(&mut content);
-    blocks
-}
-
 /// The complaint about an archive of these bytes.
 fn complaint(parts: &[&[u8]]) -> String {
     let folder = scratch::folder().expect("a folder");
@@ -280,8 +233,6 @@ fn complaint(parts: &[&[u8]]) -> String {
         Err(error) => error.to_string(),
     }
 }
-
-const END: [u8; 1024] = [0; 1024];
 
 /// Each archive gives its complaint.
 fn complains(cases: &[(&[&[u8]], &str)]) {

@@ -149,6 +149,9 @@ pub enum Fault {
         /// The id.
         id: u32,
     },
+    /// A whiteout of nothing, or of its own directory.
+    #[error("is a whiteout that names nothing")]
+    Whiteout,
     /// A list (manifest) with a line that is not understood.
     #[error("line {line}: {why}")]
     Line {

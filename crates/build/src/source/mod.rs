@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `archive` | a tar in a file or on standard input |
 //! | `tar` | reading archives |
+//! | `oci` | images in an OCI layout |
 //! | `overlay` | what an entry does to the tree |
 //! | `unpack`, `spool` | compressed streams, and what cannot be read twice |
 //! | `exclude`, `ids` | what stays out, whose the rest is |
@@ -17,13 +18,14 @@ mod fault;
 mod ids;
 mod names;
 mod notices;
+mod oci;
 mod overlay;
 mod spool;
 mod tar;
 mod unpack;
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fourscore_sync::Counter;
@@ -34,6 +36,7 @@ pub use exclude::{Excludes, PatternError};
 pub use fault::{Fault, SourceError};
 pub use ids::{IdError, IdMap, IdRange, Owner, Owners};
 pub use notices::Notices;
+pub use oci::OciImage;
 
 /// Something that an image is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub enum Source {
     Archive(PathBuf),
     /// A tar archive on standard input, read in one pass.
     StandardInput,
+    /// An image in an OCI layout.
+    Oci(OciImage),
 }
 
 /// What all sources of an image share while they are read.
@@ -60,12 +65,15 @@ pub struct Context<'a> {
 }
 
 impl Source {
-    /// What the user means by `text`: `-` is standard input, anything else a path.
+    /// What the user means by `text`: `-` is standard input, `oci:DIR[:TAG]` an
+    /// image in an OCI layout, anything else a path.
     #[must_use]
     pub fn parse(text: &OsStr) -> Self {
-        match text.as_bytes() {
-            b"-" => Self::StandardInput,
-            path => Self::Archive(OsString::from_vec(path.to_vec()).into()),
+        let oci = text.to_str().and_then(|text| text.strip_prefix("oci:"));
+        match (oci, text.as_bytes()) {
+            (Some(image), _) => Self::Oci(OciImage::parse(image)),
+            (None, b"-") => Self::StandardInput,
+            (None, _) => Self::Archive(text.into()),
         }
     }
 
@@ -77,6 +85,7 @@ impl Source {
         match self {
             Self::Archive(path) => archive::add_file(tree, path, context),
             Self::StandardInput => archive::add_stdin(tree, context),
+            Self::Oci(image) => image.add_to(tree, context),
         }
     }
 }

@@ -2,14 +2,17 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::fs::{self, File, Metadata};
+use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use fourscore_build::source::{Context, Excludes, Notices, Source};
 use fourscore_build::tree::{Content, DataPlace, Kind, NodeId, Tree};
 use fourscore_sync::Counter;
+use fourscore_testkit::tools;
 
 /// What a source makes of an empty tree, and what it left out.
 pub(crate) fn taken(source: &Source, excludes: &[&str]) -> Result<(Tree, Notices)> {
@@ -206,3 +209,52 @@ pub(crate) fn ensure_same(ours: &Listing, theirs: &Listing) -> Result<()> {
     );
     Ok(())
 }
+
+/// Runs a program that must succeed.
+pub(crate) fn tool(name: &str, arguments: &[&str], folder: &Path) -> Result<()> {
+    let output = tools::command(name)?
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} {arguments:?}: {complaint}");
+    Ok(())
+}
+
+/// A ustar header of our own, for what GNU tar would not write.
+pub(crate) fn header(path: &[u8], flag: u8, size: u64) -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..path.len()].copy_from_slice(path);
+    block[100..108].copy_from_slice(b"0000644\0");
+    block[124..136].copy_from_slice(format!("{size:011o}\0").as_bytes());
+    block[156] = flag;
+    block[257..265].copy_from_slice(b"ustar\x0000");
+    seal(&mut block);
+    block
+}
+
+pub(crate) fn seal(block: &mut [u8]) {
+    block[148..156].copy_from_slice(b"        ");
+    let sum: u32 = block[..512].iter().map(|&byte| u32::from(byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+pub(crate) fn pax(records: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut content = Vec::new();
+    for (key, value) in records {
+        let rest = key.len() + value.len() + 3;
+        let mut len = rest + rest.to_string().len();
+        len = rest + len.to_string().len();
+        write!(content, "{len} {key}=").expect("memory");
+        content.extend_from_slice(value);
+        content.push(b'\n');
+    }
+    let mut blocks = header(b"pax", b'x', content.len() as u64);
+    content.resize(content.len().next_multiple_of(512), 0);
+    blocks.append(&mut content);
+    blocks
+}
+
+/// What an archive ends with.
+pub(crate) const END: [u8; 1024] = [0; 1024];

@@ -1,0 +1,155 @@
+//! **Purpose.** The JSON documents of a layout, as far as they are needed here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::wrong;
+use crate::source::fault::Fault;
+
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// What leads to a blob.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Descriptor {
+    #[serde(default, rename = "mediaType")]
+    pub(super) media_type: String,
+    pub(super) digest: String,
+    /// The length of the blob in bytes.
+    pub(super) size: u64,
+    #[serde(default)]
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) platform: Option<Platform>,
+}
+
+impl Descriptor {
+    pub(super) fn tag(&self) -> Option<&str> {
+        self.annotations.get(REF_NAME).map(String::as_str)
+    }
+}
+
+/// What an image runs on.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub(super) struct Platform {
+    architecture: String,
+    os: String,
+}
+
+impl Platform {
+    /// What this machine is.
+    pub(super) fn of_host() -> Self {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "x86" => "386",
+            "powerpc64" => "ppc64le",
+            "loongarch64" => "loong64",
+            other => other,
+        };
+        Self {
+            architecture: architecture.to_owned(),
+            os: "linux".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)
+    }
+}
+
+/// A list of images.
+#[derive(Debug, Deserialize)]
+pub(super) struct Index {
+    pub(super) manifests: Vec<Descriptor>,
+}
+
+impl Index {
+    /// All but what belongs to images without being one, such as attestations.
+    pub(super) fn images(&self) -> impl Iterator<Item = &Descriptor> {
+        let is_image = |one: &&Descriptor| {
+            one.platform
+                .as_ref()
+                .is_none_or(|platform| platform.os != "unknown")
+        };
+        self.manifests.iter().filter(is_image)
+    }
+}
+
+/// An image.
+#[derive(Debug, Deserialize)]
+pub(super) struct Manifest {
+    pub(super) layers: Vec<Descriptor>,
+}
+
+pub(super) enum Document {
+    Manifest(Manifest),
+    Index(Index),
+}
+
+#[derive(Deserialize)]
+struct Layout {
+    #[serde(rename = "imageLayoutVersion")]
+    version: String,
+}
+
+/// Refuses a layout of another version.
+pub(super) fn check_layout(bytes: &[u8]) -> Result<(), Fault> {
+    let Layout { version } = parse("oci-layout", bytes)?;
+    if version.starts_with("1.") {
+        Ok(())
+    } else {
+        Err(wrong(format!(
+            "the version of the layout is {version}, expected 1"
+        )))
+    }
+}
+
+/// A document of one kind. `name` is for messages.
+pub(super) fn parse<'a, T: Deserialize<'a>>(name: &str, bytes: &'a [u8]) -> Result<T, Fault> {
+    serde_json::from_slice(bytes).map_err(|error| wrong(format!("{name}: {error}")))
+}
+
+/// A manifest or an index, told apart by what is in it: the media type is optional.
+pub(super) fn parse_manifest_or_index(name: &str, bytes: &[u8]) -> Result<Document, Fault> {
+    let value: serde_json::Value = parse(name, bytes)?;
+    let in_document = |error: serde_json::Error| wrong(format!("{name}: {error}"));
+    if value.get("manifests").is_some() {
+        let index = serde_json::from_value(value).map_err(in_document)?;
+        return Ok(Document::Index(index));
+    }
+    let manifest = serde_json::from_value(value).map_err(in_document)?;
+    Ok(Document::Manifest(manifest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_and_indexes_are_told_apart() {
+        let layer = r#"{"mediaType": "x", "digest": "sha256:0", "size": 3}"#;
+        let manifest = format!(r#"{{"layers": [{layer}], "config": {layer}}}"#);
+        let parsed = parse_manifest_or_index("m", manifest.as_bytes());
+        assert!(matches!(parsed, Ok(Document::Manifest(m)) if m.layers[0].size == 3));
+        let unknown = r#"{"digest": "d", "size": 1,
+            "platform": {"os": "unknown", "architecture": "unknown"}}"#;
+        let index = format!(r#"{{"manifests": [{layer}, {unknown}]}}"#);
+        let parsed = parse_manifest_or_index("i", index.as_bytes());
+        assert!(matches!(parsed, Ok(Document::Index(i)) if i.images().count() == 1));
+        for bad in ["", "[]", "{}", r#"{"layers": [{"digest": "d"}]}"#] {
+            assert!(
+                parse_manifest_or_index("b", bad.as_bytes()).is_err(),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn layouts_of_another_version_are_refused() {
+        assert!(check_layout(br#"{"imageLayoutVersion": "1.0.0"}"#).is_ok());
+        assert!(check_layout(br#"{"imageLayoutVersion": "2.0.0"}"#).is_err());
+    }
+}

@@ -1,0 +1,271 @@
+//! **Purpose.** An image in an OCI layout as a source: its layers, one over the other.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `digest` | blobs by their digests, checked |
+//! | `documents` | index, manifest and descriptors |
+//! | `layer` | the entries of one layer, and what they do to the tree |
+//!
+//! **Model.** `index.json` leads, through further indexes by platform, to one manifest, and that to
+//! the layers. Threads check and unpack layers ahead; they are laid over the tree in their order.
+//! Documents are the few fields that are needed here, not those of the crate `oci-spec`: it would
+//! bring a registry's worth of types for them.
+//!
+//! **References.** The OCI image specification 1.1: image-layout.md, image-index.md, manifest.md,
+//! layer.md.
+
+mod digest;
+mod documents;
+mod layer;
+
+use std::path::{Path, PathBuf};
+
+use fourscore_sync::{Condvar, Mutex, thread};
+
+use crate::source::Context;
+use crate::source::fault::{Fault, SourceError};
+use crate::tree::Tree;
+use digest::blob_path;
+use documents::{Descriptor, Document, Index, Platform};
+use layer::{Layer, Unread};
+
+/// Indexes that lead to indexes; more is a joke.
+const INDEX_DEPTH_MAX: u32 = 8;
+
+/// An image in a layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OciImage {
+    /// The directory of the layout.
+    pub directory: PathBuf,
+    /// The reference (`org.opencontainers.image.ref.name`), where there are several images.
+    pub tag: Option<String>,
+}
+
+impl OciImage {
+    /// Takes `DIR` or `DIR:TAG` apart. A directory whose name has a colon counts as it is.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let whole = || Self {
+            directory: text.into(),
+            tag: None,
+        };
+        match text.rsplit_once(':') {
+            Some((directory, tag)) if !tag.contains('/') && !Path::new(text).is_dir() => Self {
+                directory: directory.into(),
+                tag: Some(tag.to_owned()),
+            },
+            _ => whole(),
+        }
+    }
+
+    fn place(&self) -> String {
+        format!("oci:{}", self.directory.display())
+    }
+
+    /// Lays the layers over the tree.
+    pub(super) fn add_to(&self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
+        let layers = self.layers().map_err(|fault| SourceError {
+            place: self.place(),
+            entry: None,
+            fault,
+        })?;
+        let mut unread = Vec::new();
+        for (number, descriptor) in layers.iter().enumerate() {
+            let place = format!(
+                "{}: layer {} ({})",
+                self.place(),
+                number + 1,
+                descriptor.digest
+            );
+            unread.push(Unread::new(
+                &self.directory,
+                descriptor,
+                place,
+                tree,
+                context,
+            )?);
+        }
+        let threads = context.threads.clamp(1, unread.len().max(1));
+        let desk = Desk::new(unread);
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| desk.work(context.read_bytes));
+            }
+            let applied = (0..layers.len()).try_for_each(|number| {
+                let layer = desk.take(number)?;
+                layer.apply(tree, context)
+            });
+            desk.close();
+            applied
+        })
+    }
+
+    /// The layers of the image, the lowest first.
+    fn layers(&self) -> Result<Vec<Descriptor>, Fault> {
+        let layout = read_small(&self.directory.join("oci-layout"))?;
+        documents::check_layout(&layout)?;
+        let index: Index = documents::parse("index.json", &read_small(&self.index_path())?)?;
+        let mut chosen = self.choose(&index)?.clone();
+        for _ in 0..INDEX_DEPTH_MAX {
+            let path = blob_path(&self.directory, &chosen.digest)?;
+            let bytes = digest::read_checked(&path, &chosen)?;
+            match documents::parse_manifest_or_index(&chosen.digest, &bytes)? {
+                Document::Manifest(manifest) => return Ok(manifest.layers),
+                Document::Index(index) => chosen = self.of_platform(&index)?.clone(),
+            }
+        }
+        Err(wrong("indexes lead to indexes without an end"))
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.directory.join("index.json")
+    }
+
+    /// The entry of the outermost index that the tag names, or the only one.
+    fn choose<'a>(&self, index: &'a Index) -> Result<&'a Descriptor, Fault> {
+        let Some(tag) = &self.tag else {
+            return self.of_platform(index);
+        };
+        let found = index
+            .manifests
+            .iter()
+            .find(|one| one.tag() == Some(tag.as_str()));
+        found.ok_or_else(|| {
+            let known: Vec<&str> = index.manifests.iter().filter_map(Descriptor::tag).collect();
+            wrong(format!(
+                "there is no image '{tag}', only: {}",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// The only image, or the only one for this machine.
+    fn of_platform<'a>(&self, index: &'a Index) -> Result<&'a Descriptor, Fault> {
+        let images: Vec<&Descriptor> = index.images().collect();
+        if let [only] = images[..] {
+            return Ok(only);
+        }
+        let host = Platform::of_host();
+        let fitting: Vec<&Descriptor> = images
+            .iter()
+            .copied()
+            .filter(|one| {
+                one.platform
+                    .as_ref()
+                    .is_none_or(|platform| *platform == host)
+            })
+            .collect();
+        match fitting[..] {
+            [only] => Ok(only),
+            [] => Err(wrong(format!("there is no image for {host}"))),
+            _ => {
+                let known: Vec<&str> = fitting.iter().filter_map(|one| one.tag()).collect();
+                let known = known.join(", ");
+                Err(wrong(format!(
+                    "there are several images, name one as in oci:DIR:TAG: {known}"
+                )))
+            }
+        }
+    }
+}
+
+/// A document of which nothing says how long it is.
+fn read_small(path: &Path) -> Result<Vec<u8>, Fault> {
+    let name = path.file_name().unwrap_or_default().display().to_string();
+    let bytes = digest::read_limited(path);
+    bytes.map_err(|error| wrong(format!("{name}: {error} (is this an OCI layout?)")))
+}
+
+fn wrong(why: impl Into<String>) -> Fault {
+    Fault::Layout { why: why.into() }
+}
+
+/// Where threads fetch layers to read and leave those they have read.
+///
+/// **Locking.** One mutex, held only to move a layer in or out.
+struct Desk {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    unread: Vec<Option<Unread>>,
+    next: usize,
+    read: Vec<Option<Result<Layer, SourceError>>>,
+    is_closed: bool,
+}
+
+impl Desk {
+    fn new(unread: Vec<Unread>) -> Self {
+        let read = unread.iter().map(|_| None).collect();
+        let state = State {
+            unread: unread.into_iter().map(Some).collect(),
+            next: 0,
+            read,
+            is_closed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Reads layers until none is left.
+    fn work(&self, read_bytes: &fourscore_sync::Counter) {
+        loop {
+            let mut state = self.state.lock();
+            let number = state.next;
+            let Some(unread) = state.unread.get_mut(number).and_then(Option::take) else {
+                return;
+            };
+            if state.is_closed {
+                return;
+            }
+            state.next += 1;
+            drop(state);
+            let layer = unread.read(read_bytes);
+            self.state.lock().read[number] = Some(layer);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for a layer.
+    fn take(&self, number: usize) -> Result<Layer, SourceError> {
+        let mut state = self.state.lock();
+        loop {
+            match state.read.get_mut(number).and_then(Option::take) {
+                Some(layer) => return layer,
+                None => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    /// No more layers are wanted.
+    fn close(&self) {
+        self.state.lock().is_closed = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_and_tags() {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let odd = place.path().join("a:b");
+        std::fs::create_dir(&odd).expect("room");
+        let parsed = |text: &str| {
+            let image = OciImage::parse(text);
+            (image.directory.display().to_string(), image.tag)
+        };
+        let odd = odd.display().to_string();
+        assert_eq!(parsed(&odd), (odd.clone(), None));
+        assert_eq!(parsed(&format!("{odd}:v1")), (odd, Some("v1".to_owned())));
+        assert_eq!(parsed("/x:y/z"), ("/x:y/z".to_owned(), None));
+        assert_eq!(
+            parsed("image:latest"),
+            ("image".to_owned(), Some("latest".to_owned()))
+        );
+    }
+}

@@ -1,0 +1,455 @@
+//! Images in OCI layouts: layers against what unpacking them by hand gives, and broken layouts.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use common::{END, ensure_same, header, of_host, of_tree, seal, taken, tool};
+use fourscore_build::source::{OciImage, Source};
+use fourscore_testkit::tools::Need;
+use fourscore_testkit::{require, scratch};
+use sha2::{Digest as _, Sha256};
+
+/// A layout that is put together blob by blob.
+struct Layout {
+    folder: tempfile::TempDir,
+}
+
+#[derive(Clone)]
+struct Blob {
+    digest: String,
+    size: usize,
+}
+
+impl Layout {
+    fn new() -> Self {
+        let folder = scratch::folder().expect("a folder");
+        fs::create_dir_all(folder.path().join("blobs/sha256")).expect("room");
+        let version = r#"{"imageLayoutVersion": "1.0.0"}"#;
+        fs::write(folder.path().join("oci-layout"), version).expect("room");
+        Self { folder }
+    }
+
+    fn path(&self, blob: &Blob) -> PathBuf {
+        let hex = blob.digest.strip_prefix("sha256:").expect("a digest");
+        self.folder.path().join("blobs/sha256").join(hex)
+    }
+
+    fn blob(&self, bytes: &[u8]) -> Blob {
+        let hex: String = Sha256::digest(bytes)
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let blob = Blob {
+            digest: format!("sha256:{hex}"),
+            size: bytes.len(),
+        };
+        fs::write(self.path(&blob), bytes).expect("room");
+        blob
+    }
+
+    fn manifest(&self, layers: &[(&str, Blob)]) -> Blob {
+        let config = self.blob(b"{}");
+        let config = descriptor("application/vnd.oci.image.config.v1+json", &config, "");
+        let layers: Vec<String> = layers
+            .iter()
+            .map(|(kind, blob)| descriptor(kind, blob, ""))
+            .collect();
+        let layers = layers.join(",");
+        let text = format!(r#"{{"schemaVersion": 2, "config": {config}, "layers": [{layers}]}}"#);
+        self.blob(text.as_bytes())
+    }
+
+    fn index(&self, descriptors: &[String]) {
+        fs::write(self.folder.path().join("index.json"), index(descriptors)).expect("room");
+    }
+
+    /// A layout with one image of these layers, which are plain archives.
+    fn of_layers(layers: &[&[u8]]) -> Self {
+        let layout = Self::new();
+        let layers: Vec<_> = layers
+            .iter()
+            .map(|bytes| (TAR, layout.blob(bytes)))
+            .collect();
+        let manifest = layout.manifest(&layers);
+        layout.index(&[descriptor(MANIFEST, &manifest, "")]);
+        layout
+    }
+
+    fn source(&self, tag: Option<&str>) -> Source {
+        Source::Oci(OciImage {
+            directory: self.folder.path().to_owned(),
+            tag: tag.map(str::to_owned),
+        })
+    }
+
+    fn complaint(&self, tag: Option<&str>) -> String {
+        match taken(&self.source(tag), &[]) {
+            Ok(_) => "none".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
+const TAR_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
+const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+fn descriptor(kind: &str, blob: &Blob, more: &str) -> String {
+    let Blob { digest, size } = blob;
+    format!(r#"{{"mediaType": "{kind}", "digest": "{digest}", "size": {size}{more}}}"#)
+}
+
+fn index(descriptors: &[String]) -> String {
+    let all = descriptors.join(",");
+    format!(r#"{{"schemaVersion": 2, "manifests": [{all}]}}"#)
+}
+
+fn tagged(tag: &str) -> String {
+    format!(r#", "annotations": {{"org.opencontainers.image.ref.name": "{tag}"}}"#)
+}
+
+fn platform(os: &str, architecture: &str) -> String {
+    format!(r#", "platform": {{"os": "{os}", "architecture": "{architecture}"}}"#)
+}
+
+fn this_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// An archive of empty files; a path with a slash at its end is a directory.
+fn files(paths: &[&str]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for path in paths {
+        let flag = if path.ends_with('/') { b'5' } else { b'0' };
+        archive.extend(header(path.as_bytes(), flag, 0));
+    }
+    [archive, END.to_vec()].concat()
+}
+
+fn paths(source: &Source) -> Result<Vec<String>> {
+    let (tree, _) = taken(source, &[])?;
+    Ok(of_tree(&tree)?
+        .into_iter()
+        .map(|(path, _)| path)
+        .skip(1)
+        .collect())
+}
+
+/// Packs a folder as the next layer.
+fn layer_of(folder: &Path) -> Result<Vec<u8>> {
+    let archive = folder.with_extension("tar");
+    let name = archive.to_str().context("a plain name")?;
+    tool(
+        "tar",
+        &["--xattrs", "--sort=name", "-cf", name, "."],
+        folder,
+    )?;
+    Ok(fs::read(archive)?)
+}
+
+fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?)
+}
+
+/// Three layers on disk, whiteouts among them.
+fn make_layers(folder: &Path) -> Result<Vec<PathBuf>> {
+    let layers: Vec<PathBuf> = (1..=3)
+        .map(|nr| folder.join(format!("layer{nr}")))
+        .collect();
+    for path in ["usr/lib", "etc/conf.d", "opaque/deep", "var"] {
+        fs::create_dir_all(layers[0].join(path))?;
+    }
+    symlink("usr/lib", layers[0].join("lib"))?;
+    fs::write(layers[0].join("usr/lib/libc"), [b'c'; 200_000])?;
+    for path in [
+        "etc/passwd",
+        "etc/conf.d/x",
+        "opaque/old",
+        "opaque/deep/old",
+        "var/gone",
+    ] {
+        fs::write(layers[0].join(path), path)?;
+    }
+    fs::hard_link(
+        layers[0].join("usr/lib/libc"),
+        layers[0].join("usr/lib/libc.so"),
+    )?;
+
+    for path in ["etc", "opaque", "var"] {
+        fs::create_dir_all(layers[1].join(path))?;
+    }
+    fs::write(layers[1].join("etc/passwd"), "changed")?;
+    for path in [
+        "etc/.wh.conf.d",
+        "opaque/.wh..wh..opq",
+        "var/.wh.gone",
+        "var/.wh..wh.plnk",
+    ] {
+        fs::write(layers[1].join(path), "")?;
+    }
+    // Sorts in front of the whiteout, which is about the layer below only.
+    fs::write(layers[1].join("opaque/!new"), "new")?;
+    fs::write(layers[1].join("var/was-file"), "file")?;
+
+    fs::create_dir_all(layers[2].join("var/was-file"))?;
+    fs::create_dir_all(layers[2].join("etc/conf.d"))?;
+    fs::write(layers[2].join("etc/conf.d/y"), "back")?;
+    fs::write(layers[2].join("var/gone"), "back")?;
+    Ok(layers)
+}
+
+/// Lays one layer over the others, as the specification says, with the tools of the host.
+fn lay_over(root: &Path, layer: &Path) -> Result<()> {
+    let mut left = vec![layer.to_owned()];
+    while let Some(folder) = left.pop() {
+        let target = root.join(folder.strip_prefix(layer)?);
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let name = entry
+                .file_name()
+                .into_string()
+                .ok()
+                .context("a plain name")?;
+            if name == ".wh..wh..opq" {
+                if target.exists() {
+                    fs::remove_dir_all(&target)?;
+                }
+            } else if let Some(hidden) = name.strip_prefix(".wh.") {
+                tool(
+                    "rm",
+                    &["-rf", target.join(hidden).to_str().context("plain")?],
+                    root,
+                )?;
+            } else if entry.file_type()?.is_dir() {
+                left.push(entry.path());
+                if target.join(&name).is_file() {
+                    fs::remove_file(target.join(&name))?;
+                }
+            }
+        }
+    }
+    let archive = layer.with_extension("tar");
+    let archive = archive.to_str().context("a plain name")?;
+    tool("tar", &["-xpf", archive, "--exclude=.wh.*"], root)
+}
+
+#[test]
+fn layers_give_what_unpacking_them_by_hand_gives() {
+    require!(Need::Program("tar"), Need::Root);
+    let folder = scratch::folder().expect("a folder");
+    let layers = make_layers(folder.path()).expect("layers");
+    let layout = Layout::new();
+    let root = folder.path().join("root");
+    fs::create_dir(&root).expect("room");
+    let mut blobs = Vec::new();
+    for (nr, layer) in layers.iter().enumerate() {
+        let bytes = layer_of(layer).expect("an archive");
+        blobs.push(match nr {
+            0 => (TAR_GZIP, layout.blob(&gzip(&bytes).expect("memory"))),
+            1 => (
+                TAR_ZSTD,
+                layout.blob(&zstd::encode_all(&bytes[..], 1).expect("memory")),
+            ),
+            _ => (TAR, layout.blob(&bytes)),
+        });
+        lay_over(&root, layer).expect("a layer");
+    }
+    let manifest = layout.manifest(&blobs);
+    layout.index(&[descriptor(MANIFEST, &manifest, "")]);
+    let (tree, _) = taken(&layout.source(None), &[]).expect("an image");
+    let theirs = of_host(&root).expect("a tree");
+    assert!(theirs.iter().any(|(path, _)| path == "opaque/!new"));
+    assert!(
+        !theirs
+            .iter()
+            .any(|(path, _)| path.contains("old") || path.contains(".wh."))
+    );
+    ensure_same(&of_tree(&tree).expect("a tree"), &theirs).expect("the same");
+}
+
+#[test]
+fn hard_links_lead_into_layers_below_and_symbolic_ones_are_followed() {
+    let lower = [
+        header(b"dir/file", b'0', 0),
+        {
+            let mut link = header(b"alias", b'2', 0);
+            link[157..160].copy_from_slice(b"dir");
+            seal(&mut link);
+            link
+        },
+        END.to_vec(),
+    ]
+    .concat();
+    let mut hard = header(b"alias/other", b'1', 0);
+    hard[157..167].copy_from_slice(b"alias/file");
+    seal(&mut hard);
+    let upper = [hard, END.to_vec()].concat();
+    let layout = Layout::of_layers(&[&lower, &upper]);
+    let (tree, _) = taken(&layout.source(None), &[]).expect("an image");
+    let listing = of_tree(&tree).expect("a tree");
+    let links: Vec<_> = listing
+        .iter()
+        .map(|(path, facts)| (path.as_str(), facts.links))
+        .collect();
+    assert_eq!(
+        links,
+        [
+            ("", 1),
+            ("alias", 1),
+            ("dir", 1),
+            ("dir/file", 2),
+            ("dir/other", 2)
+        ]
+    );
+}
+
+#[test]
+fn images_are_chosen_by_tag_and_platform() {
+    let layout = Layout::new();
+    let image = |name: &str| layout.manifest(&[(TAR, layout.blob(&files(&[name])))]);
+    let (ours, other) = (image("ours"), image("other"));
+    let nested = index(&[
+        descriptor(MANIFEST, &other, &platform("linux", "s390x")),
+        descriptor(MANIFEST, &ours, &platform("linux", this_architecture())),
+        descriptor(MANIFEST, &other, &platform("unknown", "unknown")),
+    ]);
+    let nested = layout.blob(nested.as_bytes());
+    let index_kind = "application/vnd.oci.image.index.v1+json";
+    layout.index(&[
+        descriptor(index_kind, &nested, &tagged("many")),
+        descriptor(MANIFEST, &other, &tagged("one")),
+    ]);
+    assert_eq!(
+        paths(&layout.source(Some("many"))).expect("an image"),
+        ["ours"]
+    );
+    assert_eq!(
+        paths(&layout.source(Some("one"))).expect("an image"),
+        ["other"]
+    );
+    let found = layout.complaint(Some("none"));
+    assert!(
+        found.contains("there is no image 'none', only: many, one"),
+        "{found}"
+    );
+    let found = layout.complaint(None);
+    assert!(
+        found.contains("several images, name one as in oci:DIR:TAG: many, one"),
+        "{found}"
+    );
+    let foreign = index(&[
+        descriptor(MANIFEST, &other, &platform("linux", "s390x")),
+        descriptor(MANIFEST, &other, &platform("plan9", "amd64")),
+    ]);
+    fs::write(layout.folder.path().join("index.json"), foreign).expect("room");
+    let found = layout.complaint(None);
+    assert!(found.contains("there is no image for linux/"), "{found}");
+}
+
+#[test]
+fn a_layer_that_is_not_what_was_promised() {
+    let bytes = files(&["file"]);
+    let layout = Layout::of_layers(&[&bytes]);
+    assert_eq!(layout.complaint(None), "none");
+    let blob = layout.blob(&bytes);
+    let mut changed = bytes.clone();
+    changed[0] = b'F';
+    fs::write(layout.path(&blob), &changed).expect("room");
+    let found = layout.complaint(None);
+    assert!(
+        found.contains("layer 1 (sha256:") && found.contains("the digest is wrong"),
+        "{found}"
+    );
+    fs::remove_file(layout.path(&blob)).expect("it was there");
+    let found = layout.complaint(None);
+    assert!(
+        found.contains("layer 1 (sha256:") && found.contains("No such file"),
+        "{found}"
+    );
+    let manifest = layout.manifest(&[("application/x.tar+encrypted", blob)]);
+    layout.index(&[descriptor(MANIFEST, &manifest, "")]);
+    let found = layout.complaint(None);
+    assert!(
+        found.contains("media type application/x.tar+encrypted is not known"),
+        "{found}"
+    );
+    layout.index(&[r#"{"digest": "sha256:../../etc/passwd", "size": 1}"#.to_owned()]);
+    let found = layout.complaint(None);
+    assert!(found.contains("is not a digest"), "{found}");
+}
+
+#[test]
+fn paths_that_climb_out_and_whiteouts_of_nothing_are_refused() {
+    let mut link = header(b"link", b'1', 0);
+    link[157..169].copy_from_slice(b"../../secret");
+    seal(&mut link);
+    let link = [link, END.to_vec()].concat();
+    for (layer, expected) in [
+        (
+            files(&["a/", "a/../../b"]),
+            "a/../../b: the path climbs out",
+        ),
+        (files(&["x/../.wh.y"]), "climbs out"),
+        (
+            files(&["dir/.wh."]),
+            "dir/.wh.: is a whiteout that names nothing",
+        ),
+        (
+            files(&["dir/.wh.."]),
+            "dir/.wh..: is a whiteout that names nothing",
+        ),
+        (link, "climbs out"),
+    ] {
+        let layout = Layout::of_layers(&[&files(&["dir/", "dir/kept"]), &layer]);
+        let found = layout.complaint(None);
+        assert!(found.contains("layer 2 (sha256:"), "{found}");
+        assert!(
+            found.contains(expected),
+            "expected {expected}\nfound    {found}"
+        );
+    }
+}
+
+#[test]
+fn a_whiteout_of_what_is_not_there_removes_nothing() {
+    let upper = files(&["nowhere/.wh.x", "dir/kept/.wh.x", "gone/.wh..wh..opq"]);
+    let layout = Layout::of_layers(&[&files(&["dir/", "dir/kept"]), &upper]);
+    let found = paths(&layout.source(None)).expect("an image");
+    assert_eq!(found, ["dir", "dir/kept"]);
+}
+
+#[test]
+fn a_digest_makes_up_for_an_end_mark() {
+    let bytes = files(&["file"]);
+    let layout = Layout::of_layers(&[&bytes[..512]]);
+    assert_eq!(paths(&layout.source(None)).expect("an image"), ["file"]);
+}
+
+#[test]
+fn what_is_no_layout_is_said() {
+    let ensure_complaint = |layout: &Layout, expected: &str| -> Result<()> {
+        let found = layout.complaint(None);
+        ensure!(found.contains(expected), "{found}");
+        Ok(())
+    };
+    let layout = Layout::new();
+    ensure_complaint(&layout, "index.json: No such file").expect("no index");
+    layout.index(&[]);
+    ensure_complaint(&layout, "there is no image for").expect("an empty index");
+    fs::write(layout.folder.path().join("index.json"), "{").expect("room");
+    ensure_complaint(&layout, "index.json: EOF").expect("half an index");
+    fs::remove_file(layout.folder.path().join("oci-layout")).expect("it was there");
+    ensure_complaint(&layout, "is this an OCI layout?").expect("no layout");
+}
