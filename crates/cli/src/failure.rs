@@ -95,7 +95,7 @@ impl fmt::Display for Failure {
                 write!(f, "{what}: {}", why.replace('\n', " "))?;
                 advice.map_or(Ok(()), |advice| write!(f, " ({advice})"))
             }
-            Self::Usage { what, why } => write!(f, "{what}: {why}"),
+            Self::Usage { what, why } => write!(f, "{what}: {}", why.replace('\n', " ")),
             Self::BrokenPipe => f.write_str("standard output: broken pipe"),
             Self::AlreadyTold => f.write_str("there were problems"),
         }

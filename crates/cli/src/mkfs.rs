@@ -5,25 +5,27 @@
 //! **Model.** Everything that could be wrong is found before a byte is written: options, size,
 //! what the device holds, who uses it. Only then is the device opened for writing.
 
-use std::fs::{self, File, FileType};
-use std::io::ErrorKind;
+mod target;
+
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use clap::Args;
 use fourscore::format::{
-    BlockSizeWish, FormatError, OldContent, Options, Plan, Profile, find_signature, parse_size,
-    parse_uuid,
+    BlockSizeWish, ExternalJournal, FormatError, JournalDevicePlan, OldContent, Options, Plan,
+    Profile, parse_size, parse_uuid,
 };
-use fourscore_block::{Access, BlockDevice, DeviceOptions, Sharing, Window, open_path};
+use fourscore_block::{Caching, DeviceOptions, FileDevice, Sharing, Window, open_path};
 use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
-use fourscore_sync::Arc;
+use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
 use crate::output::Stdout;
+use target::{Kind, Target};
 
 /// Sizes taken from a device are rounded down to this, as mke2fs does.
 const PAGE_BYTES: u64 = 4096;
@@ -56,7 +58,7 @@ pub(crate) struct Mkfs {
     /// Makes a journal
     #[arg(short = 'j')]
     with_journal: bool,
-    /// Journal: size=MIB, fast_commit_size=KIB, location=BLOCK
+    /// Journal: size=MIB, fast_commit_size=KIB, location=BLOCK, or device=DEVICE
     #[arg(short = 'J', value_name = "OPTIONS")]
     journal: Vec<String>,
     /// Label, at most 16 bytes
@@ -107,10 +109,78 @@ pub(crate) struct Mkfs {
     /// Overwrites what is there, even if it is in use
     #[arg(short = 'F')]
     force: bool,
+    /// Writes around the host's page cache
+    #[arg(short = 'D')]
+    direct: bool,
+    #[command(flatten)]
+    not_done: NotDone,
+}
+
+/// Options of mke2fs that are known only to say that they are not done here.
+#[derive(Debug, Args)]
+struct NotDone {
+    #[arg(short = 'c', hide = true, action = clap::ArgAction::Count)]
+    check: u8,
+    #[arg(short = 'l', hide = true)]
+    bad_blocks: Option<std::ffi::OsString>,
+    #[arg(short = 'd', hide = true)]
+    source: Option<std::ffi::OsString>,
+    #[arg(short = 'S', hide = true)]
+    superblock_only: bool,
+    #[arg(short = 'z', hide = true)]
+    undo: Option<std::ffi::OsString>,
+    #[arg(short = 'R', hide = true)]
+    raid: Option<std::ffi::OsString>,
+    #[arg(short = 'K', hide = true)]
+    keep: bool,
+    #[arg(short = 's', hide = true)]
+    sparse: Option<std::ffi::OsString>,
+}
+
+impl Mkfs {
+    /// Names the first option that mke2fs has and this has not.
+    fn refuse_what_is_not_done(&self) -> Result<()> {
+        let not_done = &self.not_done;
+        let options = [
+            (not_done.check > 0, "-c", "does not look for bad blocks"),
+            (
+                not_done.bad_blocks.is_some(),
+                "-l",
+                "does not go around bad blocks",
+            ),
+            (
+                not_done.source.is_some(),
+                "-d",
+                "makes empty file systems only",
+            ),
+            (
+                not_done.superblock_only,
+                "-S",
+                "does not rewrite superblocks of lost file systems",
+            ),
+            (
+                not_done.undo.is_some(),
+                "-z",
+                "does not keep what it overwrites",
+            ),
+            (not_done.raid.is_some(), "-R", "takes these as -E"),
+            (not_done.keep, "-K", "takes this as -E nodiscard"),
+            (
+                not_done.sparse.is_some(),
+                "-s",
+                "takes this as -O sparse_super",
+            ),
+        ];
+        match options.into_iter().find(|(given, ..)| *given) {
+            Some((_, option, why)) => Err(Failure::usage(option, format!("mkfs {why}"))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Mkfs) -> Result<()> {
+    args.refuse_what_is_not_done()?;
     let path = args.image.path.as_path();
     let name = path.display().to_string();
     let mut options = options(args).map_err(told)?;
@@ -131,39 +201,129 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         Kind::BlockDevice => OldContent::Unknown,
     };
     options.mmp_names = mmp_names(path);
-    if !args.force {
+    let overwrites = !args.dry_run;
+    if overwrites && !args.force {
         target.check_unused(path, &name)?;
         target.check_empty(path, &name, offset)?;
     }
+    let journal = match &options.journal_device {
+        Some(device) => Some(Journal::open(device, args)?),
+        None => None,
+    };
+    options.external_journal = journal.as_ref().map(|journal| journal.facts);
     let profile = match std::env::var_os("MKE2FS_CONFIG") {
         Some(file) => Profile::read(file.as_ref()),
         None => Profile::system(),
     };
-    let plan = Plan::new(&options, &profile.map_err(told)?, len_bytes).map_err(told)?;
-    tell(args, &plan)?;
+    let profile = profile.map_err(told)?;
+    let plan = if options.is_journal_device().map_err(told)? {
+        let plan = JournalDevicePlan::new(&options, &profile, len_bytes);
+        Planned::Journal(Box::new(plan.map_err(told)?))
+    } else {
+        Planned::FileSystem(Plan::new(&options, &profile, len_bytes).map_err(told)?)
+    };
+    plan.tell(args)?;
     if args.dry_run {
         return Ok(());
     }
-    let window = target.open(path, &name, offset, len_bytes, args.force)?;
-    plan.write(&window).map_err(|why| Failure::new(name, why))?;
-    Ok(())
+    let end = offset
+        .checked_add(len_bytes)
+        .ok_or_else(|| Failure::usage("SIZE", "a file system from that offset on has no end"))?;
+    let target = target.open(path, &name, &(offset..end), opening(args))?;
+    if let (Some(journal), Planned::FileSystem(plan)) = (&journal, &plan) {
+        journal.add_user(plan.superblock().uuid())?;
+    }
+    plan.write(&target.window)
+        .map_err(|why| Failure::new(name, why))
 }
 
-fn tell(args: &Mkfs, plan: &Plan) -> Result<()> {
-    if plan.is_too_small_for_a_journal() {
-        crate::failure::say("the file system is too small for a journal and has none");
+/// How a device that will be written is opened.
+fn opening(args: &Mkfs) -> DeviceOptions {
+    DeviceOptions {
+        sharing: match args.force {
+            true => Sharing::Unlocked,
+            false => Sharing::OneWriter,
+        },
+        caching: match args.direct {
+            true => Caching::Direct,
+            false => Caching::HostCached,
+        },
+        ..DeviceOptions::read_write()
     }
-    if args.quiet && !args.dry_run {
-        return Ok(());
+}
+
+/// What will be made.
+enum Planned {
+    FileSystem(Plan),
+    /// The journal of other file systems (`-O journal_dev`).
+    Journal(Box<JournalDevicePlan>),
+}
+
+impl Planned {
+    fn tell(&self, args: &Mkfs) -> Result<()> {
+        if let Self::FileSystem(plan) = self
+            && plan.is_too_small_for_a_journal()
+        {
+            crate::failure::say("the file system is too small for a journal and has none");
+        }
+        if args.quiet && !args.dry_run {
+            return Ok(());
+        }
+        let text = match self {
+            Self::FileSystem(plan) if args.verbose => plan.verbose_report().to_string(),
+            Self::FileSystem(plan) => plan.report().to_string(),
+            Self::Journal(plan) => plan.to_string(),
+        };
+        let mut out = Stdout::open()?;
+        out.write(text.as_bytes())?;
+        out.flush()
     }
-    let mut out = Stdout::open()?;
-    let text = if args.verbose {
-        plan.verbose_report().to_string()
-    } else {
-        plan.report().to_string()
-    };
-    out.write(text.as_bytes())?;
-    out.flush()
+
+    fn write(&self, device: &Window) -> std::result::Result<(), FormatError> {
+        match self {
+            Self::FileSystem(plan) => plan.write(device),
+            Self::Journal(plan) => plan.write(device),
+        }
+    }
+}
+
+/// The journal of `-J device=`, a block device that other options leave alone.
+struct Journal {
+    name: String,
+    device: FileDevice,
+    facts: ExternalJournal,
+}
+
+impl Journal {
+    fn open(path: &Path, args: &Mkfs) -> Result<Self> {
+        let name = path.display().to_string();
+        let metadata = fs::metadata(path).map_err(|why| Failure::new(&name, why))?;
+        if !metadata.file_type().is_block_device() {
+            let failure = Failure::new(&name, "is not a block device, as the kernel needs it");
+            return Err(failure.advise("attach an image file with losetup"));
+        }
+        let options = if args.dry_run {
+            DeviceOptions::default()
+        } else {
+            opening(args)
+        };
+        let device = open_path(path, options).map_err(|why| Failure::new(&name, why))?;
+        // The kernel's numbers of devices that fit the 32 bits of the superblock.
+        let number = u32::try_from(metadata.rdev())
+            .map_err(|_| Failure::new(&name, "has a device number of over 32 bits"))?;
+        let facts = ExternalJournal::read(&device, number);
+        let facts = facts.map_err(|why| Failure::new(&name, why))?;
+        Ok(Self {
+            name,
+            device,
+            facts,
+        })
+    }
+
+    fn add_user(&self, user: Uuid) -> Result<()> {
+        let added = self.facts.add_user(&self.device, user);
+        added.map_err(|why| Failure::new(&self.name, why))
+    }
 }
 
 /// Unit of a size without suffix: the block size where one was given.
@@ -176,7 +336,7 @@ fn unit_bytes(options: &Options) -> u32 {
 
 fn told(error: FormatError) -> Failure {
     match error {
-        FormatError::Option { option, why } => Failure::new(option, why),
+        FormatError::Option { option, why } => Failure::usage(option, why),
         other => Failure::new("mkfs", other),
     }
 }
@@ -291,147 +451,4 @@ fn mmp_names(path: &Path) -> (Vec<u8>, Vec<u8>) {
     let host = rustix::system::uname().nodename().to_bytes().to_vec();
     let device = path.file_name().unwrap_or(path.as_os_str());
     (host, device.as_bytes().to_vec())
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Missing,
-    Image,
-    BlockDevice,
-}
-
-/// Where the file system is to be.
-struct Target {
-    kind: Kind,
-    len_bytes: u64,
-}
-
-impl Target {
-    fn look_at(path: &Path, name: &str) -> Result<Self> {
-        let kind_of = |kind: FileType| match kind.is_block_device() {
-            true => Kind::BlockDevice,
-            false => Kind::Image,
-        };
-        match fs::metadata(path) {
-            Ok(metadata) => {
-                let device = open_path(path, unlocked()).map_err(|why| Failure::new(name, why))?;
-                Ok(Self {
-                    kind: kind_of(metadata.file_type()),
-                    len_bytes: device.len_bytes(),
-                })
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self {
-                kind: Kind::Missing,
-                len_bytes: 0,
-            }),
-            Err(error) => Err(Failure::new(name, error)),
-        }
-    }
-
-    fn rest_bytes(&self, offset: u64, name: &str) -> Result<u64> {
-        if self.kind == Kind::Missing {
-            let failure = Failure::new(name, "there is no such file");
-            return Err(failure.advise("give a size to have an image file made"));
-        }
-        match self.len_bytes.checked_sub(offset) {
-            Some(rest) if rest > 0 => Ok(rest),
-            _ => {
-                let why = format!("ends after {} bytes, before the offset", self.len_bytes);
-                Err(Failure::new(name, why))
-            }
-        }
-    }
-
-    /// Nobody must have it mounted, directly or through a loop device.
-    fn check_unused(&self, path: &Path, name: &str) -> Result<()> {
-        let Ok(real) = path.canonicalize() else {
-            return Ok(());
-        };
-        let advice = "unmount it first, or use -F to overwrite it all the same";
-        let mounts = fs::read("/proc/mounts").unwrap_or_default();
-        let mounted = mounts.split(|&byte| byte == b'\n').any(|line| {
-            line.split(|&byte| byte == b' ').next() == Some(real.as_os_str().as_bytes())
-        });
-        if self.kind == Kind::BlockDevice && mounted {
-            return Err(Failure::new(name, "is mounted").advise(advice));
-        }
-        if self.kind == Kind::Image
-            && let Some(user) = loop_device_of(&real)
-        {
-            let why = format!("is in use by the loop device {user}");
-            return Err(Failure::new(name, why).advise(advice));
-        }
-        Ok(())
-    }
-
-    fn check_empty(&self, path: &Path, name: &str, offset: u64) -> Result<()> {
-        if self.kind == Kind::Missing || self.len_bytes <= offset {
-            return Ok(());
-        }
-        let in_file = |why: std::io::Error| Failure::new(name, why);
-        let device: Arc<dyn BlockDevice> = Arc::new(open_path(path, unlocked()).map_err(in_file)?);
-        let window = Window::from_offset(device, offset, Access::ReadOnly).map_err(in_file)?;
-        match find_signature(&window).map_err(in_file)? {
-            Some(found) => {
-                let failure = Failure::new(name, format!("contains {found}"));
-                Err(failure.advise("use -F to overwrite it"))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Opens the part of the device that the file system will fill; an image file grows to it.
-    fn open(
-        &self,
-        path: &Path,
-        name: &str,
-        offset: u64,
-        len_bytes: u64,
-        force: bool,
-    ) -> Result<Window> {
-        let in_file = |why: std::io::Error| Failure::new(name, why);
-        let end = offset.saturating_add(len_bytes);
-        if self.kind != Kind::BlockDevice && self.len_bytes < end {
-            let file = File::options()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path);
-            file.and_then(|file| file.set_len(end)).map_err(in_file)?;
-        }
-        let sharing = match force {
-            true => Sharing::Unlocked,
-            false => Sharing::OneWriter,
-        };
-        let device = open_path(
-            path,
-            DeviceOptions {
-                sharing,
-                ..DeviceOptions::read_write()
-            },
-        );
-        let device: Arc<dyn BlockDevice> = Arc::new(device.map_err(in_file)?);
-        Window::new(device, offset..end, Access::ReadWrite).map_err(in_file)
-    }
-}
-
-fn unlocked() -> DeviceOptions {
-    DeviceOptions {
-        sharing: Sharing::Unlocked,
-        ..DeviceOptions::default()
-    }
-}
-
-/// The loop device that has this file as its backing, if any.
-fn loop_device_of(real: &Path) -> Option<String> {
-    for entry in fs::read_dir("/sys/block").ok()?.flatten() {
-        let backing = entry.path().join("loop/backing_file");
-        let Ok(text) = fs::read(backing) else {
-            continue;
-        };
-        if text.strip_suffix(b"\n").unwrap_or(&text) == real.as_os_str().as_bytes() {
-            return Some(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    None
 }

@@ -7,10 +7,12 @@ use fourscore_testkit::{require, tools::Need};
 
 #[path = "mkfs/mod.rs"]
 mod mkfs;
+#[path = "mkfs/options.rs"]
+mod options;
 
 use mkfs::{Case, assert_all_equal_mke2fs, case};
 
-const SIZES: &[Case] = &[
+const SIZES: &[Case<'_>] = &[
     case("1M", "-t ext2"),
     case("1M", "-t ext4"),
     case("2M", "-t ext3"),
@@ -32,14 +34,14 @@ const SIZES: &[Case] = &[
     case("15T", "-t ext4"),
 ];
 
-const LARGEST: &[Case] = &[
+const LARGEST: &[Case<'_>] = &[
     case("17T", "-t ext4"),
     case("64T", "-t ext4"),
     case("64T", "-t ext4 -b 65536 -O bigalloc -C 1m"),
 ];
 
 /// Those that this kernel mounts, one of each kind.
-const MOUNTED: &[Case] = &[
+const MOUNTED: &[Case<'_>] = &[
     case("8M", "-t ext4"),
     case("64M", "-t ext2"),
     case("64M", "-t ext3 -b 1024"),
@@ -56,7 +58,7 @@ const MOUNTED: &[Case] = &[
     case("1T", "-t ext4"),
 ];
 
-const OPTIONS: &[Case] = &[
+const OPTIONS: &[Case<'_>] = &[
     case("64M", "-t ext4 -b 1024"),
     case("64M", "-t ext4 -b 2048"),
     case("64M", "-t ext4 -b 4096"),
@@ -104,7 +106,7 @@ const OPTIONS: &[Case] = &[
     case("1G", "-t ext4 -E desc_size=128"),
 ];
 
-const FEATURES: &[Case] = &[
+const FEATURES: &[Case<'_>] = &[
     case("1G", "-t ext4 -J size=64"),
     case("4G", "-t ext4 -J size=1024"),
     case("40G", "-t ext4 -O bigalloc -J size=4096"),

@@ -349,11 +349,11 @@ impl Planner {
         self.put_file(RESIZE_INO, &file)
     }
 
-    /// The size of the journal, if there is to be one; of 0 blocks if the file system is too
-    /// small for one.
+    /// The size of the journal, if there is to be one in the file system; of 0 blocks if that is
+    /// too small for one.
     pub(super) fn journal_size(&self) -> FormatResult<Option<JournalSize>> {
         let features = self.raw.features().compat;
-        if !features.contains(Compat::HAS_JOURNAL) {
+        if !features.contains(Compat::HAS_JOURNAL) || self.p.options.external_journal.is_some() {
             return Ok(None);
         }
         let fast_commit = features.contains(Compat::FAST_COMMIT);
@@ -408,11 +408,8 @@ impl Planner {
             return Ok(());
         }
         let wish = self.p.journal.location;
-        let goal = match wish.map(|place| place.blocks(self.geometry().block_size())) {
-            Some(block) => block,
-            None if self.p.packed => 0,
-            None => self.middle(),
-        };
+        let wish = wish.map(|place| place.blocks(self.geometry().block_size()));
+        let goal = wish.unwrap_or_else(|| self.middle());
         let number = InodeNr::JOURNAL.0;
         let mapped = self.map_journal(number, goal, size.blocks())?;
         let block_size = self.geometry().block_size();

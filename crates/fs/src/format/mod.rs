@@ -15,8 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Not here.** Filling the file system; journals on a device of their own; looking for bad
-//! blocks; undo files.
+//! **Not here.** Filling the file system; looking for bad blocks; undo files.
 //!
 //! **Model.** [`Options`] and [`Profile`] become a [`Plan`]: a pure computation that places every
 //! block of metadata where mke2fs 1.47 places it, and finds everything that could be wrong before
@@ -28,12 +27,13 @@
 //! | `options` | what a user may ask |
 //! | `text` | the same as text, in mke2fs's spelling |
 //! | `profile` | mke2fs.conf |
-//! | `resolve` | wishes, profile and size brought together |
+//! | `resolve` | wishes, profile and size brought together: parameters that go together |
 //! | `sizes` | groups, inodes, reserved blocks |
 //! | `superblock` | the superblock, as far as it does not depend on places |
 //! | `space` | which blocks are taken |
 //! | `tables` | where bitmaps and inode tables go |
 //! | `files` | root, lost+found, resize inode, journal, orphan file |
+//! | `journal_device` | journals on a device of their own |
 //! | `mapping` | extent trees and block maps |
 //! | `quota` | quota files |
 //! | `plan` | all of it together |
@@ -54,6 +54,7 @@
 
 mod error;
 mod files;
+mod journal_device;
 mod mapping;
 mod options;
 mod plan;
@@ -70,6 +71,7 @@ mod text;
 mod write;
 
 pub use error::{FormatError, FormatResult};
+pub use journal_device::{ExternalJournal, JournalDevicePlan};
 pub use options::{
     Amount, BlockSizeWish, Choice, JournalOptions, OldContent, Options, Owner, QuotaTypes,
 };

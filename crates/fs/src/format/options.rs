@@ -4,10 +4,13 @@
 //! whether the wishes go together (`resolve`).
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use uuid::Uuid;
+
+use super::journal_device::ExternalJournal;
 
 /// What the blocks of the device hold before anything is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +79,8 @@ pub struct JournalOptions {
     pub size_mib: Option<u32>,
     /// `fast_commit_size`: the fast-commit area behind it, in KiB.
     pub fast_commit_size_kib: Option<u32>,
-    /// `location`: the block from which on the journal is placed.
+    /// `location`: the block from which on the journal is placed; without effect with
+    /// `packed_meta_blocks`.
     pub location: Option<Amount>,
 }
 
@@ -135,6 +139,12 @@ pub struct Options {
     pub inode_size_bytes: Option<u32>,
     /// `-j` or `-J`: a journal even where the profile has none.
     pub journal: Option<JournalOptions>,
+    /// `-J device`: where the journal is, if on a device of its own. For the caller, who opens it
+    /// and hands in [`external_journal`](Self::external_journal); only remembered here.
+    pub journal_device: Option<PathBuf>,
+    /// The journal on a device of its own. The caller also enters the file system there
+    /// ([`ExternalJournal::add_user`]).
+    pub external_journal: Option<ExternalJournal>,
     /// `-L`: at most 16 bytes.
     pub label: Vec<u8>,
     /// `-M`: where it was last mounted; at most 64 bytes.

@@ -265,7 +265,7 @@ impl Planner {
     }
 }
 
-fn identity(options: &Options) -> FormatResult<Identity> {
+pub(super) fn identity(options: &Options) -> FormatResult<Identity> {
     let time_seconds = match options.time_seconds {
         Some(seconds) => seconds,
         None => {

@@ -7,9 +7,8 @@
 //! cluster is taken if one of its blocks is.
 //!
 //! **Invariants.** Runs lie between `first` and `end`, do not overlap and have free blocks
-//! between them. The list of runs is cut
-//! into chunks so that a run is inserted in the middle at a cost that does not grow with the file
-//! system.
+//! between them. The list of runs is cut into chunks so that a run is inserted in the middle at a
+//! cost that does not grow with the file system.
 //!
 //! **References.** The order in which blocks are tried is that of libext2fs, so that file systems
 //! come out as mke2fs makes them.
@@ -18,6 +17,8 @@ use std::ops::Range;
 
 /// Runs in one chunk of the list, at most.
 const CHUNK_RUNS: usize = 512;
+/// How far from the last place a search looks before it starts anew.
+const NEAR_RUNS: usize = 3;
 
 /// The taken blocks.
 #[derive(Clone, Debug)]
@@ -32,10 +33,13 @@ pub(super) struct Space {
 #[derive(Clone, Debug, Default)]
 struct Runs {
     chunks: Vec<Vec<Range<u64>>>,
+    /// Where the last search ended. The tables of a flex group are placed side by side, so the
+    /// next search most often ends a run or two from there. Only a hint: any value is right.
+    near: Place,
 }
 
 /// Where a run is in the list.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Place {
     chunk: usize,
     index: usize,
@@ -53,6 +57,26 @@ impl Runs {
             .partition_point(|chunk| chunk.first().is_some_and(|run| run.start <= block));
         let chunk = after.checked_sub(1)?;
         let index = self.chunks[chunk].partition_point(|run| run.start <= block) - 1;
+        Some(Place { chunk, index })
+    }
+
+    /// [`Self::last_from`] for a caller who comes again and again.
+    fn seek(&mut self, block: u64) -> Option<Place> {
+        let found = self.near_from(block).or_else(|| self.last_from(block));
+        self.near = found.unwrap_or_default();
+        found
+    }
+
+    /// The last run that begins at `block` or before, if it is near the last one found.
+    fn near_from(&self, block: u64) -> Option<Place> {
+        let Place { chunk, index } = self.near;
+        let least = index.saturating_sub(NEAR_RUNS);
+        let runs = self.chunks.get(chunk)?.get(least..)?;
+        let behind = runs
+            .iter()
+            .take(3 * NEAR_RUNS)
+            .position(|run| run.start > block)?;
+        let index = least + behind.checked_sub(1)?;
         Some(Place { chunk, index })
     }
 
@@ -111,7 +135,7 @@ impl Runs {
 
     /// Adds a run and joins it with those it touches.
     fn join(&mut self, run: Range<u64>) {
-        let before = self.last_from(run.start);
+        let before = self.seek(run.start);
         let touching = before.filter(|&place| {
             self.get(place)
                 .is_some_and(|before| before.end >= run.start)
@@ -195,13 +219,13 @@ impl Space {
     }
 
     /// The first free block from `goal` on, else from the start on.
-    pub(super) fn first_free(&self, goal: u64) -> Option<u64> {
+    pub(super) fn first_free(&mut self, goal: u64) -> Option<u64> {
         let goal = self.clean_goal(goal);
         self.free_from(goal).or_else(|| self.free_from(self.first))
     }
 
     /// The first free run from `goal` on, else from the start on, cut at `most` blocks.
-    pub(super) fn first_run(&self, goal: u64, most: u64) -> Option<Range<u64>> {
+    pub(super) fn first_run(&mut self, goal: u64, most: u64) -> Option<Range<u64>> {
         let start = self.first_free(goal)?;
         let end = self.free_until(start).min(start.saturating_add(most));
         Some(start..end)
@@ -210,7 +234,7 @@ impl Space {
     /// The first place for `count` free blocks that begins at `from` or later but before
     /// `before`. If `from` is not before `before`, the search goes on to the end and around.
     /// Block 0 stands for "where the file system begins".
-    pub(super) fn place_for(&self, count: u64, from: u64, before: u64) -> Option<u64> {
+    pub(super) fn place_for(&mut self, count: u64, from: u64, before: u64) -> Option<u64> {
         let from = if from == 0 { self.first } else { from };
         if from < before {
             return self.place_between(count, from, before);
@@ -219,9 +243,9 @@ impl Space {
             .or_else(|| self.place_between(count, self.first, before))
     }
 
-    fn place_between(&self, count: u64, from: u64, before: u64) -> Option<u64> {
+    fn place_between(&mut self, count: u64, from: u64, before: u64) -> Option<u64> {
         let mut at = from.max(self.first);
-        let mut place = self.taken.last_from(at);
+        let mut place = self.taken.seek(at);
         if let Some(run) = place.and_then(|place| self.taken.get(place)) {
             at = at.max(run.end);
         }
@@ -249,16 +273,17 @@ impl Space {
         goal & !((1u64 << self.cluster_log) - 1)
     }
 
-    fn free_from(&self, block: u64) -> Option<u64> {
+    fn free_from(&mut self, block: u64) -> Option<u64> {
         let at = block.max(self.first);
-        let place = self.taken.last_from(at);
+        let place = self.taken.seek(at);
         let run = place.and_then(|place| self.taken.get(place));
         let at = run.map_or(at, |run| at.max(run.end));
         (at < self.end).then_some(at)
     }
 
-    fn free_until(&self, free: u64) -> u64 {
-        let next = self.taken.next(self.taken.last_from(free));
+    fn free_until(&mut self, free: u64) -> u64 {
+        let place = self.taken.seek(free);
+        let next = self.taken.next(place);
         self.taken.get(next).map_or(self.end, |run| run.start)
     }
 }
@@ -284,7 +309,7 @@ mod tests {
 
     #[test]
     fn free_blocks_are_found_from_the_goal_and_around() {
-        let space = space(&[1..10, 90..100]);
+        let mut space = space(&[1..10, 90..100]);
         assert_eq!(space.first_free(0), Some(10));
         assert_eq!(space.first_free(95), Some(10));
         assert_eq!(space.first_free(1000), Some(10));
@@ -294,7 +319,7 @@ mod tests {
 
     #[test]
     fn places_begin_before_the_limit_but_may_end_behind_it() {
-        let space = space(&[1..10, 15..20]);
+        let mut space = space(&[1..10, 15..20]);
         assert_eq!(space.place_for(5, 1, 11), Some(10));
         assert_eq!(space.place_for(6, 1, 20), None);
         assert_eq!(space.place_for(6, 1, 21), Some(20));
@@ -303,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_full_space_has_nothing_to_give() {
-        let space = space(&[1..50, 50..100]);
+        let mut space = space(&[1..50, 50..100]);
         assert_eq!(space.first_free(5), None);
         assert_eq!(space.place_for(1, 5, 5), None);
     }

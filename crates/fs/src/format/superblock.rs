@@ -65,55 +65,77 @@ pub(super) fn build(p: &Parameters, sizes: &Sizes, id: &Identity) -> RawSuperblo
     raw.s_raid_stride = low16(options.stride_blocks.unwrap_or(0).into());
     raw.s_raid_stripe_width = options.stripe_width_blocks.unwrap_or(0).into();
     raw.s_default_mount_opts = p.mount_opts.bits().into();
-    raw.s_errors = match p.errors {
+    raw.s_errors = errors_value(p.errors);
+    raw.s_creator_os = creator_value(options.creator_os);
+    put_text(&mut raw.s_volume_name, &options.label);
+    put_text(&mut raw.s_last_mounted, &options.last_mounted);
+    put_identity(&mut raw, p.hash_version, sizes.features, id);
+    if p.periodic_check {
+        put_periodic_check(&mut raw, id);
+    }
+    if let Some(journal) = &options.external_journal {
+        raw.s_journal_uuid = journal.uuid().into_bytes();
+        raw.s_journal_dev = journal.device_number().into();
+    }
+    put_extras(&mut raw, p, sizes.features);
+    raw
+}
+
+/// `s_errors`.
+pub(super) fn errors_value(policy: ErrorPolicy) -> U16 {
+    U16::new(match policy {
         ErrorPolicy::Continue => 1,
         ErrorPolicy::RemountReadOnly => 2,
         ErrorPolicy::Panic => 3,
         ErrorPolicy::Unknown(value) => value,
-    }
-    .into();
-    raw.s_creator_os = match options.creator_os.unwrap_or(CreatorOs::Linux) {
+    })
+}
+
+/// `s_creator_os`.
+pub(super) fn creator_value(asked: Option<CreatorOs>) -> U32 {
+    U32::new(match asked.unwrap_or(CreatorOs::Linux) {
         CreatorOs::Linux => 0,
         CreatorOs::Hurd => 1,
         CreatorOs::Masix => 2,
         CreatorOs::FreeBsd => 3,
         CreatorOs::Lites => 4,
         CreatorOs::Unknown(value) => value,
-    }
-    .into();
-    put_text(&mut raw.s_volume_name, &options.label);
-    put_text(&mut raw.s_last_mounted, &options.last_mounted);
-    put_identity(&mut raw, p, sizes.features, id);
-    put_extras(&mut raw, p, sizes.features);
-    raw
+    })
 }
 
-fn put_identity(raw: &mut RawSuperblock, p: &Parameters, features: FeatureSet, id: &Identity) {
+/// UUID, hash seed, times, and what follows from them.
+pub(super) fn put_identity(
+    raw: &mut RawSuperblock,
+    hash_version: u8,
+    features: FeatureSet,
+    id: &Identity,
+) {
     raw.s_uuid = id.uuid.into_bytes();
     let mut words = id.hash_seed.as_bytes().chunks_exact(4);
     raw.s_hash_seed = std::array::from_fn(|_| match words.next() {
         Some(&[a, b, c, d]) => U32::from_bytes([a, b, c, d]),
         _ => U32::ZERO,
     });
-    raw.s_def_hash_version = p.hash_version;
+    raw.s_def_hash_version = hash_version;
     let time = low(id.time_seconds);
     let time_hi = id.time_seconds.to_le_bytes()[4];
     (raw.s_mkfs_time, raw.s_lastcheck, raw.s_wtime) = (time, time, time);
     (raw.s_mkfs_time_hi, raw.s_lastcheck_hi, raw.s_wtime_hi) = (time_hi, time_hi, time_hi);
     raw.s_max_mnt_count = U16::MAX_VALUE;
-    if p.periodic_check {
-        // The same for the same UUID, but not for all file systems of a machine.
-        let sum: u32 = id.uuid.as_bytes().iter().map(|&byte| u32::from(byte)).sum();
-        let jitter = low16(u64::from(sum % u32::from(CHECK_MOUNTS)));
-        raw.s_max_mnt_count = (CHECK_MOUNTS + jitter.get()).into();
-        raw.s_checkinterval = CHECK_SECONDS.into();
-    }
     if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
         raw.s_checksum_type = 1;
     }
     if features.incompat.contains(Incompat::CSUM_SEED) {
         raw.s_checksum_seed = ChecksumSeed::from_uuid(&raw.s_uuid).value().into();
     }
+}
+
+/// Checks from time to time: at the same for the same UUID, but not for all of a machine at once.
+fn put_periodic_check(raw: &mut RawSuperblock, id: &Identity) {
+    let sum: u32 = id.uuid.as_bytes().iter().map(|&byte| u32::from(byte)).sum();
+    let jitter = low16(u64::from(sum % u32::from(CHECK_MOUNTS)));
+    raw.s_max_mnt_count = (CHECK_MOUNTS + jitter.get()).into();
+    raw.s_checkinterval = CHECK_SECONDS.into();
 }
 
 fn put_extras(raw: &mut RawSuperblock, p: &Parameters, features: FeatureSet) {

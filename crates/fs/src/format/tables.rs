@@ -172,7 +172,7 @@ impl Tables<'_> {
 
     /// Where to look for a table of `blocks` when `rest` more of its kind follow: right at the
     /// hint, else where all of them fit, else where one fits; 0 for nowhere.
-    fn flex_offset(&self, group: u32, hint: u64, rest: u64, blocks: u64) -> u64 {
+    fn flex_offset(&mut self, group: u32, hint: u64, rest: u64, blocks: u64) -> u64 {
         let quarter = u64::from(self.geometry.blocks_per_group()) / 4;
         let all = (rest * blocks).min(quarter);
         if hint != 0

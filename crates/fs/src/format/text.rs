@@ -49,6 +49,16 @@ pub fn parse_uuid(option: &str, text: &str) -> FormatResult<Option<Uuid>> {
     }
 }
 
+impl Amount {
+    /// Blocks, or with a suffix as in [`parse_size`] bytes.
+    pub(super) fn parse(option: &str, text: &str) -> FormatResult<Self> {
+        match text.parse() {
+            Ok(blocks) => Ok(Self::Blocks(blocks)),
+            Err(_) => Ok(Self::Bytes(parse_size(option, text, 1)?)),
+        }
+    }
+}
+
 impl Options {
     /// Takes over one text of `-E`.
     ///
@@ -97,7 +107,6 @@ impl Options {
             "test_fs" => self.test_fs = true,
             // What files bring along when a directory is copied in; an empty file system has none.
             "no_copy_xattrs" => {}
-            "revision" => self.revision = Some(given.number()?),
             _ => {
                 return Err(FormatError::option(
                     given.option.clone(),
@@ -132,21 +141,21 @@ impl Options {
                 "size" => *size_mib = Some(given.number()?),
                 "fast_commit_size" => *fast_commit_size_kib = Some(given.number()?),
                 "location" => *location = Some(given.amount()?),
-                "device" => {
-                    return Err(FormatError::option(
-                        given.option,
-                        "a journal on a device of its own is not made here",
-                    ));
-                }
+                "device" => self.journal_device = Some(given.needed()?.into()),
                 _ => {
                     return Err(FormatError::option(
                         given.option,
-                        "there is no such journal option (size, fast_commit_size, location)",
+                        "there is no such journal option (size, fast_commit_size, location, device)",
                     ));
                 }
             }
         }
-        self.journal = Some(journal);
+        if self.journal_device.is_none() {
+            self.journal = Some(journal);
+        } else if journal != JournalOptions::default() {
+            let why = "the size and place of a journal on a device of its own are the device's";
+            return Err(FormatError::option("-J", why));
+        }
         Ok(())
     }
 }
@@ -177,11 +186,7 @@ impl<'a> Given<'a> {
 
     /// Blocks, or with a suffix bytes.
     fn amount(&self) -> FormatResult<Amount> {
-        let text = self.needed()?;
-        match text.parse() {
-            Ok(blocks) => Ok(Amount::Blocks(blocks)),
-            Err(_) => Ok(Amount::Bytes(parse_size(&self.option, text, 1)?)),
-        }
+        Amount::parse(&self.option, self.needed()?)
     }
 
     /// On when named alone, else a number that is 0 for off.
@@ -257,6 +262,7 @@ fn settable() -> FeatureSet {
             | Compat::ORPHAN_FILE,
         incompat: Incompat::FILETYPE
             | Incompat::EXTENTS
+            | Incompat::JOURNAL_DEV
             | Incompat::META_BG
             | Incompat::FLEX_BG
             | Incompat::EA_INODE
@@ -313,9 +319,6 @@ fn feature(name: &str) -> FormatResult<FeatureSet> {
     let canonical = match name.to_ascii_lowercase().as_str() {
         "extents" => "extent".to_owned(),
         "gdt_csum" | "uninit_groups" => "uninit_bg".to_owned(),
-        "journal_dev" => {
-            return Err(wrong("a journal on a device of its own is not made here"));
-        }
         other => other.to_owned(),
     };
     let row = table::rows()

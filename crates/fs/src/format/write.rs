@@ -8,7 +8,8 @@
 //! written after everything else is durable. So a cut leaves a whole file system or none, never
 //! half of one.
 //!
-//! **Locking.** Threads share a counter of jobs, and nothing else they write.
+//! **Locking.** Threads share a counter of jobs, or an iterator over parts of the descriptor table,
+//! and nothing else they write. No lock is held across I/O.
 
 use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
@@ -34,7 +35,7 @@ use super::tables::GroupPlan;
 const OLD_HEAD: Range<u64> = 0..4096;
 /// What software RAID and others keep at the end of a device, in bytes.
 const OLD_TAIL_BYTES: u64 = 64 << 10;
-/// Groups whose bitmaps make one job.
+/// Groups whose bitmaps, or descriptors, make one job.
 const GROUPS_PER_JOB: usize = 1024;
 /// Pieces in one call to the device, below the limit of the system call.
 const PIECES_PER_WRITE: usize = 512;
@@ -51,8 +52,9 @@ struct Piece<'a> {
 enum Job {
     /// The bitmaps of these groups.
     Bitmaps(Range<usize>),
-    /// The superblock and the descriptors in a group.
-    Base(GroupNr),
+    /// The superblocks and descriptors in these groups: one job, since most of its time is spent
+    /// in the host's copying, and hosts let only one thread at a time write to an image file.
+    Bases(Vec<GroupNr>),
     /// Files and inodes.
     Files,
 }
@@ -85,21 +87,8 @@ impl Plan {
 
     /// Wipes what was there and zeroes what must be zero.
     fn clear<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
-        if self.old_content == OldContent::AllZero {
-            return Ok(());
-        }
         let size_bytes = self.superblock.geometry().size_bytes();
-        device.write_zeroes(OLD_HEAD.start..OLD_HEAD.end.min(size_bytes))?;
-        device.flush()?;
-        let mut zeroed = false;
-        if self.discard && device.hints().discard {
-            match device.discard(0..size_bytes) {
-                Ok(()) => zeroed = self.old_content == OldContent::ZeroAfterDiscard,
-                Err(error) if error.kind() == ErrorKind::Unsupported => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if zeroed {
+        if wipe(device, size_bytes, self.old_content, self.discard)? {
             return Ok(());
         }
         device.write_zeroes(size_bytes.saturating_sub(OLD_TAIL_BYTES)..size_bytes)?;
@@ -132,15 +121,35 @@ impl Plan {
         let geometry = self.superblock.geometry();
         let bytes = geometry.desc_blocks() as usize * geometry.block_size().bytes();
         let mut table = vec![0; bytes];
-        let size = geometry.desc_size_bytes();
+        let part_bytes = GROUPS_PER_JOB * geometry.desc_size_bytes();
+        let parts = Mutex::new(table.chunks_mut(part_bytes).enumerate());
+        let failed = Mutex::new(None);
+        let work = || {
+            loop {
+                let part = parts.lock().next();
+                let Some((index, part)) = part else { break };
+                if let Err(error) = self.put_descriptors(part, index * GROUPS_PER_JOB) {
+                    failed.lock().get_or_insert(error);
+                }
+            }
+        };
+        in_threads(self.groups.len().div_ceil(GROUPS_PER_JOB), work);
+        match failed.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(table),
+        }
+    }
+
+    /// The descriptors of the groups from `first` on, as far as `part` goes.
+    fn put_descriptors(&self, part: &mut [u8], first: usize) -> FormatResult<()> {
+        let geometry = self.superblock.geometry();
         let mut bitmap = vec![0; geometry.block_size().bytes()];
-        for (desc, (number, plan)) in table
-            .chunks_exact_mut(size)
-            .zip((0..geometry.groups()).zip(&self.groups))
-        {
+        let groups = (0..geometry.groups()).zip(&self.groups).skip(first);
+        let descs = part.chunks_exact_mut(geometry.desc_size_bytes());
+        for (desc, (number, plan)) in descs.zip(groups) {
             self.put_descriptor(desc, GroupNr(number), plan, &mut bitmap)?;
         }
-        Ok(table)
+        Ok(())
     }
 
     fn put_descriptor(
@@ -276,14 +285,7 @@ impl Plan {
                 }
             }
         };
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = cores.min(MOST_THREADS).min(jobs.len());
-        thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(work);
-            }
-            work();
-        });
+        in_threads(jobs.len(), work);
         match failed.into_inner() {
             Some(error) => Err(error),
             None => Ok(()),
@@ -292,21 +294,14 @@ impl Plan {
 
     fn jobs(&self) -> Vec<Job> {
         let geometry = self.superblock.geometry();
-        let mut jobs = vec![Job::Files];
-        for number in (0..geometry.groups()).map(GroupNr) {
-            if self.has_base(number) {
-                jobs.push(Job::Base(number));
-            }
-        }
+        let groups = (0..geometry.groups()).map(GroupNr);
+        let with_base = groups.filter(|&number| geometry.base_meta_blocks(number) > 0);
+        let mut jobs = vec![Job::Bases(with_base.collect()), Job::Files];
         for start in (0..self.groups.len()).step_by(GROUPS_PER_JOB) {
             let end = (start + GROUPS_PER_JOB).min(self.groups.len());
             jobs.push(Job::Bitmaps(start..end));
         }
         jobs
-    }
-
-    fn has_base(&self, number: GroupNr) -> bool {
-        self.superblock.geometry().base_meta_blocks(number) > 0
     }
 
     fn run_job<D: BlockDevice + ?Sized>(
@@ -316,12 +311,13 @@ impl Plan {
         raw: &RawSuperblock,
         descriptors: &[u8],
     ) -> FormatResult<()> {
-        let pieces = match job {
-            Job::Bitmaps(groups) => self.bitmaps(groups.clone()),
-            Job::Base(number) => self.base(*number, raw, descriptors),
-            Job::Files => self.files(),
-        };
-        self.write_pieces(device, pieces)
+        match job {
+            Job::Bitmaps(groups) => self.write_pieces(device, self.bitmaps(groups.clone())),
+            Job::Bases(groups) => groups.iter().try_for_each(|&number| {
+                self.write_pieces(device, self.base(number, raw, descriptors))
+            }),
+            Job::Files => self.write_pieces(device, self.files()),
+        }
     }
 
     fn bitmaps(&self, groups: Range<usize>) -> Vec<Piece<'_>> {
@@ -467,6 +463,41 @@ impl Piece<'_> {
             bytes: bytes.into(),
         }
     }
+}
+
+/// Clears the superblock that was there, for good, and discards the first `size_bytes`. Says
+/// whether these read as zeroes now.
+pub(super) fn wipe<D: BlockDevice + ?Sized>(
+    device: &D,
+    size_bytes: u64,
+    old_content: OldContent,
+    discard: bool,
+) -> FormatResult<bool> {
+    if old_content == OldContent::AllZero {
+        return Ok(true);
+    }
+    device.write_zeroes(OLD_HEAD.start..OLD_HEAD.end.min(size_bytes))?;
+    device.flush()?;
+    if discard && device.hints().discard {
+        match device.discard(0..size_bytes) {
+            Ok(()) => return Ok(old_content == OldContent::ZeroAfterDiscard),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(false)
+}
+
+/// Runs `work` in as many threads as there are cores, but not more than `jobs`.
+fn in_threads(jobs: usize, work: impl Fn() + Sync) {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(MOST_THREADS).min(jobs);
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(&work);
+        }
+        work();
+    });
 }
 
 /// Sets bits, the lowest of each byte first.

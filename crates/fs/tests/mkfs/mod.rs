@@ -23,16 +23,16 @@ pub(crate) const SEED: &str = "0a55c09e-e4a0-4b1d-9c00-000000000008";
 pub(crate) const TIME: u64 = 1_700_000_000;
 
 /// A size and arguments that both programs get.
-pub(crate) struct Case {
-    pub(crate) size: &'static str,
-    pub(crate) arguments: &'static str,
+pub(crate) struct Case<'a> {
+    pub(crate) size: &'a str,
+    pub(crate) arguments: &'a str,
 }
 
-pub(crate) const fn case(size: &'static str, arguments: &'static str) -> Case {
+pub(crate) const fn case<'a>(size: &'a str, arguments: &'a str) -> Case<'a> {
     Case { size, arguments }
 }
 
-impl Case {
+impl Case<'_> {
     pub(crate) fn size_bytes(&self) -> u64 {
         parse_size("size", self.size, 1).expect("a size")
     }
@@ -137,7 +137,7 @@ impl Case {
 }
 
 /// What only some tests do.
-impl Case {
+impl Case<'_> {
     /// The kernel writes files, directories and attributes; e2fsck checks what comes out.
     pub(crate) fn mount_and_fill(&self) -> Result<()> {
         let folder = scratch::folder()?;
@@ -255,7 +255,7 @@ fn content(device: &impl BlockDevice) -> Result<Vec<u8>> {
 }
 
 /// Checks all cases and panics with those that failed.
-pub(crate) fn assert_all_equal_mke2fs(cases: &[Case]) {
+pub(crate) fn assert_all_equal_mke2fs(cases: &[Case<'_>]) {
     let mut failures = String::new();
     for case in cases {
         if let Err(error) = case.check() {

@@ -402,6 +402,14 @@ impl JournalSuperblock {
             .map(|user| Uuid::from_bytes(*user))
     }
 
+    /// Makes `user` the one file system that uses the journal (version 2 only). The checksum is
+    /// not right again before [`seal`](Self::seal).
+    pub fn set_only_user(&mut self, user: Uuid) {
+        self.raw.s_users = [[0; 16]; 48];
+        self.raw.s_users[0] = user.into_bytes();
+        self.raw.s_nr_users = U32::new(1);
+    }
+
     /// How the blocks of the log are laid out and checked.
     #[must_use]
     pub fn log_format(&self) -> LogFormat {

@@ -1,0 +1,70 @@
+//! **Purpose.** What the kernel and e2fsck are told about the file system: default mount options,
+//! what to do on errors, which hash directories use.
+
+use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy};
+
+use super::Wishes;
+use crate::format::error::{FormatError, FormatResult};
+
+impl Wishes<'_> {
+    /// The mount options that apply without being given.
+    pub(super) fn mount_opts(&self) -> FormatResult<DefaultMountOpts> {
+        let mut opts = DefaultMountOpts::empty();
+        if self.revision == 0 {
+            return Ok(opts);
+        }
+        let text = self.string("default_mntopts");
+        for word in text.unwrap_or("acl,user_xattr").split([',', ' ']) {
+            let (name, set) = match word.strip_prefix(['^', '-']) {
+                Some(name) => (name, false),
+                None => (word, true),
+            };
+            let opt = match name {
+                "" => continue,
+                "debug" => DefaultMountOpts::DEBUG,
+                "bsdgroups" => DefaultMountOpts::BSDGROUPS,
+                "user_xattr" => DefaultMountOpts::XATTR_USER,
+                "acl" => DefaultMountOpts::ACL,
+                "uid16" => DefaultMountOpts::UID16,
+                "journal_data" => DefaultMountOpts::JMODE_DATA,
+                "journal_data_ordered" => DefaultMountOpts::JMODE_ORDERED,
+                "journal_data_writeback" => DefaultMountOpts::JMODE,
+                "nobarrier" => DefaultMountOpts::NOBARRIER,
+                "block_validity" => DefaultMountOpts::BLOCK_VALIDITY,
+                "discard" => DefaultMountOpts::DISCARD,
+                "nodelalloc" => DefaultMountOpts::NODELALLOC,
+                _ => {
+                    let why = format!("{name} is not a mount option");
+                    return Err(FormatError::option("default_mntopts in the profile", why));
+                }
+            };
+            opts.set(opt, set);
+        }
+        Ok(opts)
+    }
+
+    /// What the kernel does when it finds an error.
+    pub(super) fn error_policy(&self) -> FormatResult<ErrorPolicy> {
+        if let Some(policy) = self.options.errors {
+            return Ok(policy);
+        }
+        match self.string("errors") {
+            None | Some("continue") => Ok(ErrorPolicy::Continue),
+            Some("remount-ro") => Ok(ErrorPolicy::RemountReadOnly),
+            Some("panic") => Ok(ErrorPolicy::Panic),
+            Some(other) => Err(FormatError::option(
+                "errors in the profile",
+                format!("{other} is not continue, remount-ro or panic"),
+            )),
+        }
+    }
+
+    /// The number of the hash function for directories, by the name the profile gives it.
+    pub(super) fn hash_version(&self) -> u8 {
+        match self.string("hash_alg") {
+            Some("legacy") => 0,
+            Some("tea") => 2,
+            _ => 1,
+        }
+    }
+}
