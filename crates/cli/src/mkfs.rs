@@ -220,7 +220,8 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         let plan = JournalDevicePlan::new(&options, &profile, len_bytes);
         Planned::Journal(Box::new(plan.map_err(told)?))
     } else {
-        Planned::FileSystem(Plan::new(&options, &profile, len_bytes).map_err(told)?)
+        let plan = Plan::new(&options, &profile, len_bytes);
+        Planned::FileSystem(Box::new(plan.map_err(told)?))
     };
     plan.tell(args)?;
     if args.dry_run {
@@ -254,7 +255,7 @@ fn opening(args: &Mkfs) -> DeviceOptions {
 
 /// What will be made.
 enum Planned {
-    FileSystem(Plan),
+    FileSystem(Box<Plan>),
     /// The journal of other file systems (`-O journal_dev`).
     Journal(Box<JournalDevicePlan>),
 }
@@ -371,14 +372,12 @@ fn options(args: &Mkfs) -> std::result::Result<Options, FormatError> {
         errors: args.errors.as_deref().map(error_policy).transpose()?,
         creator_os: args.creator_os.as_deref().map(creator_os).transpose()?,
         revision: args.revision,
+        with_journal: args.with_journal,
         time_seconds: time_seconds()?,
         ..Options::default()
     };
     if let Some(text) = &args.uuid {
         options.uuid = parse_uuid("-U", text)?;
-    }
-    if args.with_journal {
-        options.journal = Some(options.journal.unwrap_or_default());
     }
     for text in &args.journal {
         options.add_journal(text)?;

@@ -87,8 +87,20 @@ impl Planner {
     pub(super) fn new_inode(&mut self) -> FormatResult<u32> {
         let last = self.inodes.keys().next_back().copied();
         let number = last.map_or(FIRST_INO, |last| (last + 1).max(FIRST_INO));
-        self.use_inode(number)?;
+        self.use_new_inode(number)?;
         Ok(number)
+    }
+
+    /// Counts an inode as used whose group was looked at to find it: to whoever looks, the block
+    /// bitmap there must be a real one.
+    fn use_new_inode(&mut self, number: u32) -> FormatResult<()> {
+        self.use_inode(number)?;
+        if let Some((GroupNr(group), _)) = self.geometry().inode_group(InodeNr(number)) {
+            self.groups[group as usize]
+                .flags
+                .remove(GroupFlags::BLOCK_UNINIT);
+        }
+        Ok(())
     }
 
     /// Stores the inode of a file.
@@ -194,7 +206,7 @@ impl Planner {
         let owner = self.p.options.root_owner;
         self.change_owner(root, owner.uid, owner.gid)?;
 
-        self.use_inode(lost_and_found)?;
+        self.use_new_inode(lost_and_found)?;
         let inline = self.raw.features().incompat.contains(Incompat::INLINE_DATA);
         let usual = LOST_AND_FOUND_BYTES
             .div_ceil(block_bytes)
@@ -314,7 +326,8 @@ impl Planner {
         let geometry = *self.geometry();
         let desc_blocks = u64::from(geometry.desc_blocks());
         let table_blocks = u64::from(geometry.inode_table_blocks());
-        let dind = self.new_block(3 + reserved + desc_blocks + table_blocks)?;
+        let first = geometry.first_data_block().0;
+        let dind = self.new_block(first + 2 + reserved + desc_blocks + table_blocks)?;
         let pointers = self.block_bytes() / 4;
         let backups: Vec<u64> = (1..geometry.groups())
             .filter(|&group| geometry.has_super(GroupNr(group)))
@@ -385,7 +398,7 @@ impl Planner {
                 let why = format!("{found} blocks are not from 1024 to 10240000");
                 return Err(FormatError::option("-J size", why));
             }
-            let free = self.free_blocks();
+            let free = self.blocks_for_files();
             if found > free / 2 {
                 let why = format!("{found} blocks are over half of the {free} free ones");
                 return Err(FormatError::option("-J size", why));
@@ -394,10 +407,20 @@ impl Planner {
         Ok(Some(size))
     }
 
-    fn free_blocks(&self) -> u64 {
+    /// The blocks that a journal may take half of: those without superblocks and descriptors, and
+    /// only where each group has its own tables without these too.
+    fn blocks_for_files(&self) -> u64 {
         let geometry = self.geometry();
-        let all = geometry.first_data_block().0..geometry.blocks().0;
-        self.space.free_in(all)
+        let groups = (0..geometry.groups()).map(GroupNr);
+        let base: u64 = groups
+            .map(|group| u64::from(geometry.base_meta_blocks(group)))
+            .sum();
+        let tables = match self.raw.s_log_groups_per_flex {
+            0 => u64::from(geometry.groups()) * (2 + u64::from(geometry.inode_table_blocks())),
+            _ => 0,
+        };
+        let all = geometry.blocks().0 - geometry.first_data_block().0;
+        all.saturating_sub(base + tables)
     }
 
     /// The journal: its superblock, and a copy of its inode's map in the file system's.

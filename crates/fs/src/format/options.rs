@@ -137,8 +137,10 @@ pub struct Options {
     pub inodes: Option<u64>,
     /// `-I`: the size of an inode in bytes.
     pub inode_size_bytes: Option<u32>,
-    /// `-j` or `-J`: a journal even where the profile has none.
-    pub journal: Option<JournalOptions>,
+    /// `-j`: a journal even where the profile has none. `-J size` asks for one as well.
+    pub with_journal: bool,
+    /// `-J`.
+    pub journal: JournalOptions,
     /// `-J device`: where the journal is, if on a device of its own. For the caller, who opens it
     /// and hands in [`external_journal`](Self::external_journal); only remembered here.
     pub journal_device: Option<PathBuf>,

@@ -209,7 +209,7 @@ pub(super) fn resolve_journal_device(
     if !features.incompat.contains(Incompat::JOURNAL_DEV) {
         return Err(FormatError::option("-O", "lacks the feature journal_dev"));
     }
-    if options.journal.is_some() {
+    if options.with_journal || options.journal != JournalOptions::default() {
         return Err(FormatError::option("-J", "a journal has no journal"));
     }
     let block_size = wishes.block_size()?;

@@ -150,10 +150,9 @@ fn put_extras(raw: &mut RawSuperblock, p: &Parameters, features: FeatureSet) {
         // AES-256-XTS for contents, AES-256-CTS for names.
         [raw.s_encrypt_algos[0], raw.s_encrypt_algos[1]] = [1, 4];
     }
-    if features.incompat.contains(Incompat::MMP) {
-        let interval = p.options.mmp_update_interval_seconds;
-        raw.s_mmp_update_interval = interval.filter(|&seconds| seconds > 0).unwrap_or(5).into();
-    }
+    let interval = p.options.mmp_update_interval_seconds.unwrap_or(0);
+    let usual = interval == 0 && features.incompat.contains(Incompat::MMP);
+    raw.s_mmp_update_interval = if usual { 5 } else { interval }.into();
     let counted = Incompat::FLEX_BG;
     let counted_ro = RoCompat::HUGE_FILE
         | RoCompat::GDT_CSUM

@@ -122,7 +122,7 @@ impl Options {
     /// # Errors
     /// [`FormatError::Option`] for the first part that is unknown or has a wrong value.
     pub fn add_journal(&mut self, text: &str) -> FormatResult<()> {
-        let mut journal = self.journal.unwrap_or_default();
+        let mut journal = self.journal;
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (name, value) = match part.split_once('=') {
                 Some((name, value)) => (name, Some(value)),
@@ -150,12 +150,11 @@ impl Options {
                 }
             }
         }
-        if self.journal_device.is_none() {
-            self.journal = Some(journal);
-        } else if journal != JournalOptions::default() {
+        if self.journal_device.is_some() && journal != JournalOptions::default() {
             let why = "the size and place of a journal on a device of its own are the device's";
             return Err(FormatError::option("-J", why));
         }
+        self.journal = journal;
         Ok(())
     }
 }
@@ -292,14 +291,17 @@ fn settable() -> FeatureSet {
 pub(super) fn edit_features(features: &mut FeatureSet, text: &str) -> FormatResult<FeatureSet> {
     let mut named = FeatureSet::default();
     for word in text.split([',', ' ', '\t']).filter(|word| !word.is_empty()) {
+        if ["none", "clear"]
+            .iter()
+            .any(|all| word.eq_ignore_ascii_case(all))
+        {
+            *features = FeatureSet::default();
+            continue;
+        }
         let (name, set) = match word.strip_prefix(['^', '-']) {
             Some(name) => (name, false),
             None => (word.strip_prefix('+').unwrap_or(word), true),
         };
-        if name.eq_ignore_ascii_case("none") {
-            *features = FeatureSet::default();
-            continue;
-        }
         let one = feature(name)?;
         change(features, one, set);
         change(&mut named, one, set);
@@ -318,7 +320,7 @@ fn feature(name: &str) -> FormatResult<FeatureSet> {
     let wrong = |why: &str| FormatError::option("-O", format!("{name}: {why}"));
     let canonical = match name.to_ascii_lowercase().as_str() {
         "extents" => "extent".to_owned(),
-        "gdt_csum" | "uninit_groups" => "uninit_bg".to_owned(),
+        "uninit_groups" => "uninit_bg".to_owned(),
         other => other.to_owned(),
     };
     let row = table::rows()

@@ -50,7 +50,7 @@ impl Case<'_> {
         let mut words = self.arguments.split_whitespace();
         while let Some(letter) = words.next() {
             if letter == "-j" {
-                options.journal = Some(options.journal.unwrap_or_default());
+                options.with_journal = true;
                 continue;
             }
             let value = words

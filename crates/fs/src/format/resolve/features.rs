@@ -40,7 +40,8 @@ impl Wishes<'_> {
                 "filetype, huge_file, metadata_csum, ea_inode and casefold are not for the Hurd";
             return Err(FormatError::option("-O", why));
         }
-        if options.journal.is_some() || options.external_journal.is_some() {
+        let sized = options.journal.size_mib.is_some_and(|mib| mib > 0);
+        if options.with_journal || sized || options.external_journal.is_some() {
             features.compat.insert(Compat::HAS_JOURNAL);
         }
         if self.revision == 0 && features != FeatureSet::default() {

@@ -288,7 +288,7 @@ impl Wishes<'_> {
 
     /// `-J`, with the place the profile names.
     pub(super) fn journal(&self, packed: bool) -> FormatResult<JournalOptions> {
-        let mut journal = self.options.journal.unwrap_or_default();
+        let mut journal = self.options.journal;
         if let (None, Some(text)) = (journal.location, self.string("journal_location")) {
             journal.location = Some(Amount::parse("journal_location in the profile", text)?);
         }
