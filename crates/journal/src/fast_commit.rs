@@ -149,7 +149,7 @@ impl Scan {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use fourscore_block::{BlockDevice, RamDevice};
     use fourscore_ondisk::jbd2::{JournalIncompat, RawJournalSuperblock};

@@ -122,6 +122,10 @@ pub use seal::{NoHook, SealHook, Sealing};
 pub use stats::JournalStats;
 pub use transaction::{BeforeCommit, OnCommit};
 
+#[cfg(all(test, feature = "count"))]
+mod count_tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod model_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -37,7 +37,7 @@
 
 mod plan;
 mod scan;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
 use fourscore_block::{BlockDevice, Content, OverlaidBlock, OverlayDevice};

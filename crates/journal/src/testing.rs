@@ -17,9 +17,8 @@ use crate::{
 };
 
 pub(crate) const BLOCK_BYTES: usize = 1024;
-/// The file system has this many blocks; the journal lies behind those that tests change.
-pub(crate) const FS_BLOCKS: u64 = 4096;
-/// Where the journal begins. Its first blocks lie behind the others, so it is fragmented.
+/// Where the journal begins, behind the blocks that tests change. Its first blocks lie behind the
+/// others, so it is fragmented.
 const JOURNAL_AT: u64 = 2048;
 /// The length of the journal's first run.
 const FIRST_RUN: u32 = 9;
@@ -61,7 +60,8 @@ impl Disk {
         compat: JournalCompat,
         incompat: JournalIncompat,
     ) -> Self {
-        let device = Arc::new(RamDevice::new(FS_BLOCKS * BLOCK_BYTES as u64));
+        let blocks = JOURNAL_AT + u64::from(journal_blocks + FIRST_RUN);
+        let device = Arc::new(RamDevice::new(blocks * BLOCK_BYTES as u64));
         let disk = Self {
             device,
             journal_blocks,
@@ -98,6 +98,10 @@ impl Disk {
         self.behind(Arc::new(RamDevice::from_bytes(&self.content())))
     }
 
+    fn blocks(&self) -> BlockCount {
+        BlockCount(self.device.len_bytes() >> block_size().bits())
+    }
+
     pub(crate) fn map(&self) -> JournalMap {
         let first = JournalRun {
             journal_block: JournalBlock(0),
@@ -109,7 +113,7 @@ impl Disk {
             block: PhysBlock(JOURNAL_AT),
             blocks: self.journal_blocks - FIRST_RUN,
         };
-        JournalMap::from_runs([first, rest], BlockCount(FS_BLOCKS)).expect("disjoint")
+        JournalMap::from_runs([first, rest], self.blocks()).expect("disjoint")
     }
 
     pub(crate) fn log(&self) -> Log {
@@ -130,7 +134,7 @@ impl Disk {
     }
 
     pub(crate) fn recover(&self) -> Result<Recovered, Error> {
-        recover(&self.log(), BlockCount(FS_BLOCKS))
+        recover(&self.log(), self.blocks())
     }
 
     /// Recovers, and replays what was found.
