@@ -15,7 +15,7 @@ use crate::claim::{Claim, Freeing};
 use crate::error::{Error, RequestProblem};
 use crate::geometry::{ClusterCount, Geometry, Run};
 use crate::group::LockedGroup;
-use crate::pending::{Clocks, Stamp};
+use crate::pending::{Clocks, Stamp, Waiting};
 use crate::prealloc::{Coverage, FilePrealloc, LocalityGroups, Registry};
 use crate::prefetch::{self, Started};
 use crate::request::{Provider, Reach, Request, Sizing, Window, normalize, provider};
@@ -115,18 +115,8 @@ impl Allocator {
         let core = CoreNr::current();
         let take = || self.table.shared.tokens.take(core, clusters, privilege);
         take().or_else(|_| {
-            let waiting = self.sweep();
-            take().map_err(|short| match waiting {
-                0 => Error::NoSpace {
-                    wanted: short.wanted,
-                    available: short.available,
-                },
-                _ => Error::CommitFirst {
-                    wanted: short.wanted,
-                    available: short.available,
-                    waiting,
-                },
-            })
+            let waiting = self.release_due();
+            take().map_err(|short| short_of_space(short.wanted, short.available, &waiting))
         })
     }
 
@@ -186,7 +176,7 @@ impl Allocator {
         tally: &mut Tally,
         quick: &mut Option<Quick>,
     ) -> Result<Run, Error> {
-        let mut waiting = 0;
+        let mut waiting = Waiting::default();
         for _ in 0..MOST_ATTEMPTS {
             if let Some(run) = self.attempt(request, file, core, tally, quick)? {
                 return Ok(run);
@@ -198,25 +188,24 @@ impl Allocator {
             }
             let free_before = self.table.shared.tokens.total();
             let discarded = self.discard_all(tally);
-            waiting = self.sweep();
+            waiting = self.release_due();
             if discarded == 0 && self.table.shared.tokens.total() <= free_before {
                 break;
             }
         }
         let constrained =
             request.min_len.0 > 1 || request.align.0 > 1 || request.reach == Reach::Bits32;
-        let (wanted, available) = (u64::from(request.len.0), self.table.shared.tokens.total());
-        Err(match waiting {
-            0 if constrained => Error::NotContiguous {
+        if waiting.clusters == 0 && constrained {
+            return Err(Error::NotContiguous {
                 min_len: request.min_len,
-            },
-            0 => Error::NoSpace { wanted, available },
-            _ => Error::CommitFirst {
-                wanted,
-                available,
-                waiting,
-            },
-        })
+            });
+        }
+        let available = self.table.shared.tokens.total();
+        Err(short_of_space(
+            u64::from(request.len.0),
+            available,
+            &waiting,
+        ))
     }
 
     /// One pass through all that can answer; `None` if nothing could.
@@ -314,13 +303,18 @@ impl Allocator {
         let hint = continued.or_else(|| self.table.geometry.locate(request.goal));
         let (group, offset) = hint.unwrap_or((GroupNr(0), GroupOffset(0)));
         let sharing = tunables.get(Tunable::MbStreamGoals);
+        let is_data = request.content == crate::request::Content::Data;
+        let stripe = tunables.get(Tunable::Stripe);
+        let whole_stripes =
+            is_data && stripe > 1 && request.align.0 == 1 && len.is_multiple_of(stripe);
         let want = Want {
             len,
             asked: asked.min(len),
             min_len: request.min_len.0,
             align: request.align.0,
+            stripe: if whole_stripes { stripe } else { 1 },
             limit,
-            is_data: request.content == crate::request::Content::Data,
+            is_data,
             goal: (group, offset.0),
             try_goal: continued.is_some() || request.sizing == Sizing::GoalOnly,
             goal_only: request.sizing == Sizing::GoalOnly,
@@ -543,12 +537,16 @@ impl Allocator {
     /// Visits the groups in which clusters wait, and frees those that need not wait any longer;
     /// returns how many still wait. For the thread that commits, after each commit.
     pub fn sweep(&self) -> u64 {
-        let mut waiting = 0;
+        self.release_due().clusters
+    }
+
+    fn release_due(&self) -> Waiting {
+        let mut waiting = Waiting::default();
         let mut next = self.table.waiting.next_at_or_after(0);
         while let Some(group) = next {
             if let Some(locked) = self.table.lock(GroupNr(group), Patience::Wait) {
                 if locked.has_pending() {
-                    waiting += locked.pending_total();
+                    waiting.add(&locked.waiting());
                 } else {
                     // Under the lock, which orders it with the setting.
                     self.table.waiting.remove(group);
@@ -593,6 +591,19 @@ impl Allocator {
     /// nobody has used since the last call, and returns how many.
     pub fn evict_idle(&self, most: u32) -> u32 {
         self.table.evict_idle(most)
+    }
+}
+
+/// Why there are too few clusters, by what waits.
+fn short_of_space(wanted: u64, available: u64, waiting: &Waiting) -> Error {
+    if waiting.clusters == 0 {
+        return Error::NoSpace { wanted, available };
+    }
+    Error::CommitFirst {
+        wanted,
+        available,
+        waiting: waiting.clusters,
+        tid: waiting.newest,
     }
 }
 

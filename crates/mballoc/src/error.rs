@@ -1,6 +1,6 @@
 //! **Purpose.** Why the allocator refuses.
 
-use fourscore_ondisk::{GroupNr, PhysBlock};
+use fourscore_ondisk::{GroupNr, PhysBlock, Tid};
 
 use crate::geometry::{ClusterCount, Run};
 use crate::source::SourceError;
@@ -16,7 +16,8 @@ pub enum Error {
         /// Clusters that there were.
         available: u64,
     },
-    /// Too few free clusters now, but freed ones wait: commit, wait for it, and ask again.
+    /// Too few free clusters now, but freed ones wait: commit, wait for it, and ask again. Many
+    /// threads may be told so at once; one commit of `tid` serves them all.
     #[error(
         "no space before a commit: {wanted} clusters wanted, {available} free, {waiting} waiting"
     )]
@@ -27,6 +28,9 @@ pub enum Error {
         available: u64,
         /// Clusters that wait for a commit or for quiet.
         waiting: u64,
+        /// The last transaction that some of them wait for: once its commit is durable, none of
+        /// those waits for a commit. `None` if all wait for quiet only.
+        tid: Option<Tid>,
     },
     /// There is space, but not in one piece as long, as aligned or as low as the caller needs.
     #[error("no {min_len} free clusters in one piece")]

@@ -35,7 +35,7 @@ use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 use crate::buddy::Buddy;
 use crate::geometry::{ClusterCount, Run};
 use crate::order_index::{Fitness, Listing, OrderIndex, Settle};
-use crate::pending::{Clocks, Pending, Stamp};
+use crate::pending::{Clocks, Pending, Stamp, Waiting};
 use crate::stats::Stats;
 use crate::tokens::Tokens;
 use crate::tunables::{Tunable, Tunables};
@@ -249,9 +249,9 @@ impl<'a> LockedGroup<'a> {
         !self.loaded().pending.is_empty()
     }
 
-    /// Clusters that wait here.
-    pub(crate) fn pending_total(&self) -> u64 {
-        self.loaded().pending.total()
+    /// What waits here.
+    pub(crate) fn waiting(&self) -> Waiting {
+        self.loaded().pending.waiting()
     }
 
     /// Claims free clusters.

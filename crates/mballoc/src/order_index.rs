@@ -14,10 +14,10 @@
 //! **Invariants.** A group is never listed below its true bin: better groups are not hidden. It
 //! may be listed above it for a while: a file that is written and truncated again and again would
 //! otherwise move its group back and forth, and each move writes words that other cores read.
-//! How long a while is learned for each group: up to [`MOST_PATIENCE`] changes to begin with, none
-//! once a search met the group in the wrong bin, and from then on a little longer with each move
-//! that nobody asked for. So where space is plentiful nothing is written, and where it is short
-//! the bins are right.
+//! How long a while is learned for each group: a few changes to begin with, longer whenever the
+//! group comes back to a bin that it need not have left, up to [`MOST_PATIENCE`] changes, and none
+//! once a search met the group in the wrong bin. So where space is plentiful nothing is written,
+//! and where it is short the bins are right.
 //!
 //! **Locking.** A group's listing changes under its lock only. Searches take no lock.
 
@@ -30,6 +30,8 @@ use crate::num::floor_log2;
 
 /// At most so many changes in a row may leave a group below its bin.
 pub const MOST_PATIENCE: u16 = 512;
+/// So many may before anything is known of the group.
+const FIRST_PATIENCE: u16 = 8;
 
 /// Bins of groups by one property.
 #[derive(Debug)]
@@ -229,7 +231,7 @@ impl Default for Listing {
         Self {
             bins: [None; 3],
             below: 0,
-            patience: MOST_PATIENCE,
+            patience: FIRST_PATIENCE,
         }
     }
 }
@@ -342,30 +344,26 @@ impl OrderIndex {
             listing.below = 0;
             return;
         }
+        let moves = || listing.bins.iter().zip(&targets);
         // A group without free clusters is below every bin.
-        let is_too_high = listing.bins.iter().zip(&targets).any(|(bin, to)| bin > to);
+        let is_too_high = moves().any(|(bin, to)| bin > to);
+        let comes_back = moves().any(|(bin, to)| bin.is_some() && bin < to);
+        if comes_back {
+            listing.patience = (2 * listing.patience + FIRST_PATIENCE).min(MOST_PATIENCE);
+        }
         let stays = is_too_high && settle == Settle::Lagging && listing.may_lag();
-        for ((family, bin), target) in self
-            .families()
-            .into_iter()
-            .zip(&mut listing.bins)
-            .zip(targets)
-        {
+        let bins = self.families().into_iter().zip(&mut listing.bins);
+        for ((family, bin), target) in bins.zip(targets) {
             if *bin < target || !stays {
                 family.relist(group, *bin, target);
                 *bin = target;
             }
         }
-        if stays {
-            return;
+        if !stays {
+            listing.below = 0;
         }
-        listing.below = 0;
-        if is_too_high {
-            listing.patience = match settle {
-                Settle::Lagging => (listing.patience + listing.patience / 4 + 1).min(MOST_PATIENCE),
-                Settle::AtOnce => listing.patience,
-                Settle::Stale => 0,
-            };
+        if is_too_high && settle == Settle::Stale {
+            listing.patience = 0;
         }
     }
 
@@ -450,15 +448,15 @@ mod tests {
             assert!(!listed(2048));
             changes
         };
-        assert_eq!(changes_until_listed(Settle::Lagging), 513);
-        assert_eq!(changes_until_listed(Settle::AtOnce), 1);
-        assert_eq!(changes_until_listed(Settle::Stale), 1);
+        // Each time it comes back up, it may stay up for longer.
         let waits: Vec<_> = (0..7)
             .map(|_| changes_until_listed(Settle::Lagging))
             .collect();
-        assert_eq!(waits, [1, 2, 3, 4, 5, 7, 9]);
-        (0..30).for_each(|_| assert!(changes_until_listed(Settle::Lagging) <= 513));
+        assert_eq!(waits, [9, 25, 57, 121, 249, 505, 513]);
+        assert_eq!(changes_until_listed(Settle::AtOnce), 1);
         assert_eq!(changes_until_listed(Settle::Lagging), 513);
+        assert_eq!(changes_until_listed(Settle::Stale), 1);
+        assert_eq!(changes_until_listed(Settle::Lagging), 9);
         let full = Fitness {
             free: 0,
             fragments: 0,

@@ -86,6 +86,23 @@ impl Clocks {
     }
 }
 
+/// How much waits, and for what at the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// Clusters.
+    pub(crate) clusters: u64,
+    /// The last of the transactions that some of them wait for.
+    pub(crate) newest: Option<Tid>,
+}
+
+impl Waiting {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.clusters += other.clusters;
+        let is_newer = |tid: &Tid| self.newest.is_none_or(|newest| tid.is_after(newest));
+        self.newest = other.newest.filter(is_newer).or(self.newest);
+    }
+}
+
 /// Runs that wait for the same.
 #[derive(Debug)]
 struct Batch {
@@ -107,9 +124,16 @@ impl Pending {
         self.batches.is_empty()
     }
 
-    /// Clusters that wait.
-    pub(crate) fn total(&self) -> u64 {
-        self.batches.iter().map(|batch| batch.runs.total()).sum()
+    /// What waits.
+    pub(crate) fn waiting(&self) -> Waiting {
+        let mut waiting = Waiting::default();
+        for batch in &self.batches {
+            waiting.add(&Waiting {
+                clusters: batch.runs.total(),
+                newest: batch.release.tid,
+            });
+        }
+        waiting
     }
 
     /// Whether any cluster from `start` to `end - 1` waits.
@@ -256,7 +280,14 @@ mod tests {
         assert!(released(&mut pending, &clocks).is_empty());
         clocks.set_quiet(Stamp(1));
         assert_eq!(released(&mut pending, &clocks), [(20, 24), (26, 30)]);
-        assert_eq!(pending.total(), 7);
+        let newest = Some(Tid(5));
+        assert_eq!(
+            pending.waiting(),
+            Waiting {
+                clusters: 7,
+                newest
+            }
+        );
         clocks.set_durable(Tid(5));
         assert_eq!(released(&mut pending, &clocks), [(5, 10), (24, 26)]);
         // Marked in 6, freed in 7: the commit of 6 may have sealed the mark.

@@ -13,13 +13,18 @@
 //!
 //! **Invariants.** If any group has a free inode, one with a free inode is named.
 //!
-//! **References.** `find_group_orlov` and `find_group_other` in `fs/ext4/ialloc.c`.
+//! **References.** `find_group_orlov` and `find_group_other` in `fs/ext4/ialloc.c`, and
+//! `ext4_inode_to_goal_block` in `fs/ext4/balloc.c`.
 
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::CoreNr;
 
 use crate::geometry::Geometry;
 use crate::num::len32;
+use crate::request::Content;
+
+/// Flex groups of so many groups keep their first one for metadata.
+pub(crate) const FLEX_WITH_METADATA_GROUP: u32 = 4;
 
 /// What a group has, as its descriptor says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,6 +177,21 @@ impl Placement {
         with(average.max(1)).or_else(|| with(1))
     }
 
+    /// The group at which the clusters of an inode begin to be looked for, if it has none yet. In
+    /// a flex group of some size the first group keeps the metadata, directories and tree blocks
+    /// of all of them together, and the content of files begins behind it.
+    #[must_use]
+    pub fn goal(&self, inode_group: GroupNr, content: Content) -> GroupNr {
+        if self.flex < FLEX_WITH_METADATA_GROUP {
+            return inode_group;
+        }
+        let first = inode_group.0 / self.flex * self.flex;
+        match content {
+            Content::Data if first + 1 < self.groups => GroupNr(first + 1),
+            _ => GroupNr(first),
+        }
+    }
+
     /// The groups for a new file, in the order in which they should be tried: those of its
     /// directory's flex group from this core's on, then others further and further away, then
     /// all. Groups come up more than once; which have free inodes is for the caller to see.
@@ -192,6 +212,7 @@ impl Placement {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::geometry::Layout;
     use crate::testdisk::geometry;
     use proptest::prelude::*;
 
@@ -234,6 +255,25 @@ mod tests {
         (4..8).for_each(|group| counts.0[group].free_inodes = 0);
         let below = placement.for_directory(&counts, GroupNr(7), Kinship::Below);
         assert_eq!(below, Some(GroupNr(8)));
+    }
+
+    #[test]
+    fn metadata_of_a_flex_group_stays_together_in_front_of_the_data() {
+        let placement = Placement::new(&geometry(13, 1024), 128);
+        let goal = |group, content| placement.goal(GroupNr(group), content).0;
+        assert_eq!(goal(6, Content::Metadata), 4);
+        assert_eq!(goal(6, Content::Data), 5);
+        assert_eq!(
+            goal(12, Content::Data),
+            12,
+            "the last flex group has one group"
+        );
+        let alone = Layout {
+            s_log_groups_per_flex: None,
+            ..*geometry(13, 1024).layout()
+        };
+        let placement = Placement::new(&Geometry::new(alone).unwrap(), 128);
+        assert_eq!(placement.goal(GroupNr(6), Content::Data), GroupNr(6));
     }
 
     #[test]

@@ -15,9 +15,9 @@
 //! pieces is in the registry, which keeps them alive: pieces of an inode that was dropped without
 //! discarding them are found by the next collection.
 //!
-//! **Locking.** One lock for each inode's list, with a word beside it that says whether the list has
-//! anything, and one lock for each core's. Both come before group locks,
-//! but no search runs under them: a list is asked, and filled after the search.
+//! **Locking.** One lock for each inode's list, with a word beside it that says whether the list
+//! has anything, and one lock for each core's. Both come before group locks, but no search runs
+//! under them: a list is asked, and filled after the search.
 
 use std::ops::Range;
 

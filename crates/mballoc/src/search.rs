@@ -37,6 +37,7 @@ use crate::geometry::Run;
 use crate::group::LockedGroup;
 use crate::num::floor_log2;
 use crate::order_index::{Bins, Direction, Fitness, Settle, largest_bin, sure_bin};
+use crate::placement::FLEX_WITH_METADATA_GROUP;
 use crate::prefetch::{self, Started};
 use crate::stats::{Count, CriterionCount, Quick, Tally};
 use crate::stream::{Slot, StreamGoals};
@@ -54,6 +55,8 @@ pub(crate) struct Want {
     pub(crate) min_len: u32,
     /// Runs start at a multiple of it, counted from the file system's first cluster.
     pub(crate) align: u32,
+    /// More than 1: starts at multiples of it are preferred, for whole stripes of an array.
+    pub(crate) stripe: u32,
     /// Groups from here on are out of reach.
     pub(crate) limit: u32,
     /// Whether it is file data.
@@ -104,8 +107,22 @@ impl Need {
     }
 }
 
-/// Groups that do not fit after all are passed by this often before the next criterion is asked.
-const MOST_MISSES: u32 = 8;
+/// What came of a look at a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Claimed(Run),
+    /// It does not have what is needed.
+    Unfit,
+    /// Somebody holds its lock.
+    Busy,
+}
+
+/// Groups of one criterion that turn out not to fit, because they are listed too high, before the
+/// next criterion is asked. GoalLenSlow asks the one bin that holds groups above and below the
+/// length, and takes the first for an answer.
+const MOST_UNFIT: u32 = 2;
+/// Busy groups that one criterion passes by before the next is asked.
+const MOST_BUSY: u32 = 8;
 /// Bitmaps that one criterion reads and waits for before the next is asked.
 const MOST_READS: u32 = 1;
 /// A group that is not loaded is likely to have an extent of some length if it has as many free
@@ -130,13 +147,13 @@ impl<'a> Search<'a> {
             self.quick = Some(Quick::Stream);
             return Ok(Some(run));
         }
-        if self.table.absent() > 0 {
-            self.read_ahead();
-        }
         let optimize = self.table.shared.tunables.get(Tunable::MbOptimizeScan) != 0;
         let indexes = self.table.shared.tunables.get(Tunable::MbIndexes) != 0;
         let mut found = match (optimize, indexes) {
-            (true, true) => self.indexed()?,
+            (true, true) => {
+                self.read_ahead();
+                self.indexed()?
+            }
             (sets, _) => self.by_reference(sets)?,
         };
         if found.is_none() {
@@ -151,8 +168,12 @@ impl<'a> Search<'a> {
         Ok(found)
     }
 
-    /// Reads bitmaps of the goal's flex group ahead.
+    /// Reads bitmaps of the goal's flex group ahead. Before 2026 that was never over.
     fn read_ahead(&mut self) {
+        let is_over = self.table.absent() == 0;
+        if is_over && self.table.shared.tunables.get(Tunable::MbPrefetchLocked) == 0 {
+            return;
+        }
         prefetch::read_ahead(
             self.table,
             self.started,
@@ -198,7 +219,7 @@ impl<'a> Search<'a> {
             self.tally[Count::BusyGroups] += 1;
             return None;
         };
-        let start = self.fit_from(&mut locked, offset.0, len)?;
+        let (start, len) = self.find_in(&mut locked, Need::Extent(len))?;
         let run = locked.claim(start, len);
         drop(locked);
         self.streams.set(slot, group, run.end());
@@ -222,9 +243,11 @@ impl<'a> Search<'a> {
             }
             _ => return Ok(None),
         }
-        let found = self.look(criterion, group, need);
-        self.tally[(criterion, CriterionCount::Hits)] += u64::from(found.is_some());
-        Ok(found)
+        let Look::Claimed(run) = self.look(criterion, group, need) else {
+            return Ok(None);
+        };
+        self.tally[(criterion, CriterionCount::Hits)] += 1;
+        Ok(Some(run))
     }
 
     /// The ladder over the indexes.
@@ -288,7 +311,7 @@ impl<'a> Search<'a> {
         let worth = order + 1 >= self.table.shared.tunables.get(Tunable::MbOrder2Req) && order > 0;
         let geometry = &self.table.geometry;
         // A buddy is aligned to its group; the caller's alignment is to the file system.
-        let aligned = self.want.align == 1;
+        let aligned = self.want.align == 1 && self.want.stripe <= 1;
         (len.is_power_of_two() && worth && order < geometry.orders() && aligned).then_some(order)
     }
 
@@ -354,6 +377,10 @@ impl<'a> Search<'a> {
             .max(self.want.asked.min(len))
             .max(stripe.min(len))
             .max(self.want.min_len);
+        if least >= len {
+            // Nothing may be trimmed.
+            return Ok(None);
+        }
         let family = &self.table.shared.index.by_largest;
         let need = Need::Longest(least, len);
         self.walk(
@@ -366,23 +393,39 @@ impl<'a> Search<'a> {
     }
 
     fn any_free(&mut self, len: u32) -> Result<Option<Run>, Error> {
-        let least = self.want.min_len;
-        let (criterion, need, all) = (Criterion::AnyFree, Need::Longest(least, len), 0..u32::MAX);
         let index = &self.table.shared.index;
-        let loaded = largest_bin(least)..u32::MAX;
-        let mut found = self.walk(
-            criterion,
-            &index.by_largest,
-            loaded,
-            Direction::Downward,
-            need,
-        )?;
-        for family in [&index.uninit, &index.unread] {
-            if found.is_none() && self.table.absent() > 0 {
-                found = self.walk(criterion, family, all.clone(), Direction::Downward, need)?;
+        let any_absent = self.table.absent() > 0;
+        let asked = self.want.asked.min(len).max(self.want.min_len);
+        // While there are bitmaps that nobody has seen, one of them is likely to have more than
+        // crumbs.
+        let first = if any_absent { asked } else { self.want.min_len };
+        for least in [first, self.want.min_len] {
+            let need = Need::Longest(least, len);
+            let sure = if least > self.want.min_len {
+                sure_bin
+            } else {
+                largest_bin
+            };
+            let families = [
+                (&index.by_largest, sure(least)),
+                (&index.uninit, 0),
+                (&index.unread, 0),
+            ];
+            let families = if any_absent {
+                &families[..]
+            } else {
+                &families[..1]
+            };
+            for &(family, from) in families {
+                let bins = from..u32::MAX;
+                let found =
+                    self.walk(Criterion::AnyFree, family, bins, Direction::Downward, need)?;
+                if found.is_some() || (least == self.want.min_len && !any_absent) {
+                    return Ok(found);
+                }
             }
         }
-        Ok(found)
+        Ok(None)
     }
 
     /// Looks at the groups that some bins name until one serves.
@@ -394,8 +437,7 @@ impl<'a> Search<'a> {
         direction: Direction,
         need: Need,
     ) -> Result<Option<Run>, Error> {
-        let mut misses = 0;
-        let mut reads = 0;
+        let (mut unfit, mut busy, mut reads) = (0, 0, 0);
         for group in family.walk(bins, direction, self.want.goal.0, self.limit()) {
             if criterion == Criterion::Power2Aligned && self.is_kept_for_metadata(group) {
                 continue;
@@ -411,11 +453,13 @@ impl<'a> Search<'a> {
                 // Another thread is loading it, or found it unusable.
                 continue;
             }
-            if let Some(run) = self.look(criterion, group, need) {
-                return Ok(Some(run));
+            match self.look(criterion, group, need) {
+                Look::Claimed(run) => return Ok(Some(run)),
+                Look::Unfit => unfit += 1,
+                Look::Busy => busy += 1,
             }
-            misses += 1;
-            if misses == MOST_MISSES {
+            let is_guess = criterion == Criterion::GoalLenSlow && unfit > 0;
+            if is_guess || unfit == MOST_UNFIT || busy == MOST_BUSY {
                 return Ok(None);
             }
         }
@@ -430,11 +474,11 @@ impl<'a> Search<'a> {
     /// elsewhere.
     pub(crate) fn is_kept_for_metadata(&self, group: GroupNr) -> bool {
         let flex = self.table.geometry.flex_groups();
-        self.want.is_data && flex >= 4 && group.0.is_multiple_of(flex)
+        self.want.is_data && flex >= FLEX_WITH_METADATA_GROUP && group.0.is_multiple_of(flex)
     }
 
     /// Looks at one group, and claims what is needed if it is there.
-    fn look(&mut self, criterion: Criterion, group: GroupNr, need: Need) -> Option<Run> {
+    fn look(&mut self, criterion: Criterion, group: GroupNr, need: Need) -> Look {
         self.looks += 1;
         self.tally[(criterion, CriterionCount::GroupsConsidered)] += 1;
         let patience = if criterion == Criterion::AnyFree {
@@ -445,7 +489,7 @@ impl<'a> Search<'a> {
         let fits = need.met_by(&self.table.hints(group));
         let Some(mut locked) = self.table.lock(group, patience) else {
             self.tally[Count::BusyGroups] += 1;
-            return None;
+            return Look::Busy;
         };
         self.tally[Count::GroupsScanned] += 1;
         let found = if need.met_by(&locked.fitness()) {
@@ -456,14 +500,14 @@ impl<'a> Search<'a> {
         let Some((start, len)) = found else {
             self.tally[Count::StaleHints] += u64::from(!fits);
             locked.settle(Settle::Stale);
-            return None;
+            return Look::Unfit;
         };
         self.tally[(criterion, CriterionCount::ExtentsScanned)] += 1;
         if matches!(need, Need::Longest(..)) {
             // The next to ask for the longest must not be sent here by what was taken now.
             locked.settle(Settle::AtOnce);
         }
-        Some(locked.claim(start, len))
+        Look::Claimed(locked.claim(start, len))
     }
 
     /// Where in a group the need is met, and with how much.
@@ -473,7 +517,10 @@ impl<'a> Search<'a> {
             Need::Extent(len) => {
                 let (goal, offset) = self.want.goal;
                 let from = if goal == locked.nr { offset } else { 0 };
-                Some((self.fit_from(locked, from, len)?, len))
+                let start = self
+                    .stripe_fit(locked, from, len)
+                    .or_else(|| self.fit_from(locked, from, len));
+                Some((start?, len))
             }
             Need::Longest(least, most) => {
                 let mut len = locked.fitness().largest.min(most);
@@ -490,18 +537,34 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first aligned fit from an offset on, else from the start of the group on.
+    /// The first fit that begins with a stripe. A group that has none may still have another.
+    fn stripe_fit(&self, locked: &mut LockedGroup<'_>, from: u32, len: u32) -> Option<u32> {
+        let stripe = self.want.stripe;
+        if stripe <= 1 {
+            return None;
+        }
+        let behind = self.aligned_fit(locked, from, len, stripe);
+        behind.or_else(|| self.aligned_fit(locked, 0, len, stripe))
+    }
+
+    /// The first fit, aligned as wanted, from an offset on, else from the start of the group on.
     fn fit_from(&self, locked: &mut LockedGroup<'_>, from: u32, len: u32) -> Option<u32> {
-        let behind = self.aligned_fit(locked, from, len);
+        let align = self.want.align;
+        let behind = self.aligned_fit(locked, from, len, align);
         if behind.is_some() || from == 0 {
             behind
         } else {
-            self.aligned_fit(locked, 0, len)
+            self.aligned_fit(locked, 0, len, align)
         }
     }
 
-    fn aligned_fit(&self, locked: &mut LockedGroup<'_>, mut from: u32, len: u32) -> Option<u32> {
-        let align = self.want.align;
+    fn aligned_fit(
+        &self,
+        locked: &mut LockedGroup<'_>,
+        mut from: u32,
+        len: u32,
+        align: u32,
+    ) -> Option<u32> {
         if align == 1 && locked.buddy().is_free(from, len) {
             return Some(from);
         }

@@ -37,7 +37,9 @@ impl StreamGoals {
     pub(crate) fn new(groups: u32, cores: usize) -> Self {
         let most = groups.div_ceil(GROUPS_A_GOAL);
         let count = u32::try_from(cores).unwrap_or(u32::MAX).min(most);
-        let start = |i: u32| CachePadded::new(AtomicU64::new(pack(GroupNr(i * GROUPS_A_GOAL), 0)));
+        // Behind the group in which a flex group keeps its metadata.
+        let group = |i: u32| GroupNr((i * GROUPS_A_GOAL + 1).min(groups - 1));
+        let start = |i: u32| CachePadded::new(AtomicU64::new(pack(group(i), 0)));
         Self {
             goals: (0..count).map(start).collect(),
         }
@@ -94,7 +96,7 @@ mod tests {
         let slot = goals.slot(1, InodeNr(11), core);
         assert_eq!(slot, goals.slot(1, InodeNr(19), core));
         assert_ne!(slot, goals.slot(1, InodeNr(12), core));
-        assert_eq!(goals.get(slot), (GroupNr(12), GroupOffset(0)));
+        assert_eq!(goals.get(slot), (GroupNr(13), GroupOffset(0)));
         goals.set(slot, GroupNr(77), 500_000);
         assert_eq!(goals.get(slot), (GroupNr(77), GroupOffset(500_000)));
         assert_eq!(goals.slot(0, InodeNr(5), core), Slot(0));

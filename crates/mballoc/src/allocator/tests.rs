@@ -1,6 +1,9 @@
 //! Tests of the whole: what each kind of request gets, what happens at the end of space, and many
 //! threads against a disk that refuses to hand a cluster out twice.
 
+mod prefetching;
+mod requests;
+
 use std::collections::BTreeMap;
 
 use fourscore_ondisk::InodeNr;
