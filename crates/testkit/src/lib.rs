@@ -16,6 +16,7 @@
 //! | [`matrix`] | the named configurations that everything is tested on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
 //! | [`crash`] | images whose file system died under load |
+//! | [`journal_alone`] | the journal without a file system under the crash harness |
 //! | [`explore`] | every state in which a crash may leave a device, from a recording |
 //!
 //! A test of the whole matrix looks like this:
@@ -34,6 +35,7 @@
 pub mod crash;
 pub mod explore;
 pub mod image;
+pub mod journal_alone;
 pub mod matrix;
 pub mod mount;
 pub mod oracle;

@@ -9,6 +9,7 @@
 //! | [`check`] | formatting, lints, documentation, tidy |
 //! | [`tidy`] | the rules of style that a program can check |
 //! | [`suites`] | the test suites, alone and all in a row |
+//! | [`crash`] | crash states of the journal, resumable |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
 //! | [`mod@bench`] | measurements with other people's programs beside them |
 //! | [`demo`] | the tour |
@@ -17,6 +18,7 @@
 
 mod bench;
 mod check;
+mod crash;
 mod demo;
 mod fuzz;
 mod generate;
@@ -58,6 +60,8 @@ enum Verb {
     Shuttle,
     /// The counting builds: every crate with a `count` feature.
     Count,
+    /// Checks crash states of the journal until their number, over all calls, reaches a number.
+    Crash(crash::Options),
     /// Fuzzes one target until its executions, over all calls, reach a number.
     Fuzz(fuzz::Options),
     /// Measures fourscore beside other people's programs, with tables.
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Verb::Model => suites::model(&workspace),
         Verb::Shuttle => suites::feature(&workspace, suites::Feature::Shuttle),
         Verb::Count => suites::feature(&workspace, suites::Feature::Count),
+        Verb::Crash(options) => crash::run(&workspace, options),
         Verb::Fuzz(options) => fuzz::run(&workspace, options),
         Verb::Bench(options) => bench::run(&workspace, options),
         Verb::Man(options) => generate::run(&workspace, generate::What::Man, options),

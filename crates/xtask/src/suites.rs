@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{Steps, cargo, on_ci, run as run_command};
 use crate::workspace::Workspace;
-use crate::{check, fuzz, setup};
+use crate::{check, crash, fuzz, setup};
 
 /// The variable through which the test kit learns where to note what it skipped.
 const SKIP_LOG: &str = "FOURSCORE_SKIP_LOG";
@@ -55,6 +55,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
             self::feature(workspace, feature)
         });
     }
+    steps.step("crash states", || crash::smoke(workspace));
     steps.step("fuzz smoke", || fuzz::smoke(workspace));
     let skipped = summarise_skips(&mut steps, &skip_log)?;
     if on_ci() && skipped > 0 {

@@ -1,0 +1,118 @@
+//! **Purpose.** The crash harness as a program: what `cargo xtask crash` runs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use fourscore_journal::Sabotage;
+use fourscore_sync::thread;
+use fourscore_testkit::journal_alone::{Campaign, Session, Tally};
+
+/// What the journal can be made to do wrong, by name.
+const BREAKINGS: [(&str, Sabotage); 5] = [
+    ("no-flush-before-commit", Sabotage::NoFlushBeforeCommit),
+    ("no-revoke", Sabotage::NoRevoke),
+    ("no-tag-checksum", Sabotage::NoTagChecksum),
+    ("early-tail", Sabotage::EarlyTail),
+    ("no-copy-on-write", Sabotage::NoCopyOnWrite),
+];
+
+/// Checks crash states of the journal.
+#[derive(Parser)]
+struct Arguments {
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Crash states to be checked, at least.
+    #[arg(long, default_value_t = 200_000)]
+    states: u64,
+    /// Random survivals for each cut, beside the exhaustive ones.
+    #[arg(long, default_value_t = 12)]
+    samples: usize,
+    /// Looks at one state only: with --replay.
+    #[arg(long, requires = "replay")]
+    state: Option<u64>,
+    /// Explores a history that was kept.
+    #[arg(long)]
+    replay: Option<PathBuf>,
+    /// Breaks the journal in this way, or in `each` way, and expects to find it.
+    #[arg(long)]
+    broken: Option<String>,
+    /// Where histories with a bad state are kept.
+    #[arg(long, default_value = "target/crash-findings")]
+    findings: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("crash: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(file) = &arguments.replay {
+        let session = Session::load(file)?;
+        let effort = session.effort(arguments.samples, arguments.state);
+        let seen = session.explore(effort, |_, _| {})?;
+        println!("{:?}: {seen:?}", session.name());
+        return Ok(());
+    }
+    let campaign = Campaign {
+        first_seed: arguments.seed,
+        states: arguments.states,
+        samples: arguments.samples,
+        threads: thread::available_parallelism().map_or(1, Into::into),
+        breaking: None,
+        findings: arguments.findings.clone(),
+    };
+    match &arguments.broken {
+        None => sound(&campaign),
+        Some(name) => {
+            let wanted = |breaking: &&(&str, Sabotage)| name == "each" || breaking.0 == name;
+            let mut chosen = BREAKINGS.iter().filter(wanted).peekable();
+            if chosen.peek().is_none() {
+                bail!("the journal cannot be broken by '{name}': {BREAKINGS:?}");
+            }
+            chosen.try_for_each(|breaking| broken(&campaign, breaking))
+        }
+    }
+}
+
+fn sound(campaign: &Campaign) -> Result<()> {
+    let began = Instant::now();
+    let Tally {
+        next_seed,
+        histories,
+        transactions,
+        seen,
+    } = campaign.run()?;
+    let seconds = began.elapsed().as_secs_f64();
+    println!("{histories} histories, {transactions} transactions, {seen:?}, {seconds:.1} s");
+    println!("states: {}\nnext seed: {next_seed}", seen.states);
+    Ok(())
+}
+
+/// Expects the harness to go red.
+fn broken(campaign: &Campaign, (name, breaking): &(&str, Sabotage)) -> Result<()> {
+    let campaign = Campaign {
+        breaking: Some(*breaking),
+        ..campaign.clone()
+    };
+    match campaign.run() {
+        Ok(_) => bail!("{name}: nothing was found"),
+        Err(finding) => {
+            let text = finding.to_string();
+            println!(
+                "{name}: red, as it should be: {}",
+                text.lines().next().unwrap_or_default()
+            );
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! **Purpose.** Many seeds on all cores, until enough crash states were checked.
+//!
+//! **Model.** A seed is a chain of histories: each begins on what recovery made of one crash state
+//! of the one before. A seed is done as a whole or not at all, so a campaign is told by the first
+//! seed that is not done, and goes on from there.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Error, Result};
+use fourscore_sync::{Mutex, thread};
+
+use super::session::{Name, Seen, Session};
+use super::setup::Breaking;
+use crate::explore::rng::{Rng, mix};
+
+/// Histories in the chain of a seed.
+const GENERATIONS: u32 = 3;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// The first seed.
+    pub first_seed: u64,
+    /// Crash states to be checked at least.
+    pub states: u64,
+    /// Random survivals for each cut.
+    pub samples: usize,
+    /// How many threads work.
+    pub threads: usize,
+    /// What the journal does wrong on purpose.
+    pub breaking: Breaking,
+    /// Where a history with a bad state is kept.
+    pub findings: PathBuf,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// The first seed that was not done.
+    pub next_seed: u64,
+    /// Histories.
+    pub histories: u64,
+    /// Transactions in them.
+    pub transactions: u64,
+    /// What their states showed.
+    pub seen: Seen,
+}
+
+/// A crash state that is not good, or a journal that failed without a reason.
+#[derive(Debug)]
+pub struct Finding {
+    /// The history.
+    pub name: Name,
+    /// The file it is in, if there is a history.
+    pub file: Option<PathBuf>,
+    /// What is wrong.
+    pub error: Error,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Name { seed, generation } = self.name;
+        writeln!(f, "seed {seed}, generation {generation}: {:#}", self.error)?;
+        if let Some(file) = &self.file {
+            write!(
+                f,
+                "look at it again: cargo xtask crash --replay {}",
+                file.display()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Finding {}
+
+impl Campaign {
+    /// Works until enough states were checked.
+    ///
+    /// # Errors
+    /// The first thing that was found; what was done besides is not told then.
+    pub fn run(&self) -> Result<Tally, Box<Finding>> {
+        let progress = Mutex::new(Progress {
+            tally: Tally {
+                next_seed: self.first_seed,
+                ..Tally::default()
+            },
+            finding: None,
+        });
+        thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(|| self.work(&progress));
+            }
+        });
+        let Progress { tally, finding } = progress.into_inner();
+        match finding {
+            Some(finding) => Err(finding),
+            None => Ok(tally),
+        }
+    }
+
+    fn work(&self, progress: &Mutex<Progress>) {
+        loop {
+            let seed = {
+                let mut progress = progress.lock();
+                if progress.finding.is_some() || progress.tally.seen.states >= self.states {
+                    return;
+                }
+                let seed = progress.tally.next_seed;
+                progress.tally.next_seed += 1;
+                seed
+            };
+            let result = self.seed(seed);
+            let mut progress = progress.lock();
+            match result {
+                Ok(done) => progress.tally.add(&done),
+                Err(finding) => progress.finding = Some(finding),
+            }
+        }
+    }
+
+    /// The chain of a seed.
+    fn seed(&self, seed: u64) -> Result<Tally, Box<Finding>> {
+        let mut tally = Tally::default();
+        let mut name = Name {
+            seed,
+            generation: 0,
+        };
+        let broken = |name| {
+            move |error| {
+                let file = None;
+                Box::new(Finding { name, file, error })
+            }
+        };
+        let mut session = Session::record(seed, self.breaking).map_err(broken(name))?;
+        loop {
+            let survivor = self.session(&session, &mut tally)?;
+            name.generation += 1;
+            if name.generation == GENERATIONS {
+                return Ok(tally);
+            }
+            session = session
+                .go_on(&survivor, self.breaking)
+                .map_err(broken(name))?;
+        }
+    }
+
+    /// Explores one history, and gives the recovered bytes of one of its states.
+    fn session(&self, session: &Session, tally: &mut Tally) -> Result<Vec<u8>, Box<Finding>> {
+        let name = session.name();
+        let mut rng = Rng::new(mix(name.seed ^ u64::from(name.generation)));
+        let mut survivor = session.history().base.clone();
+        // Any state may be the one: the n-th replaces the choice with a probability of 1/n.
+        let mut shown = 0;
+        let seen = session.explore(session.effort(self.samples, None), |_, disk| {
+            shown += 1;
+            if rng.happens(1, shown) {
+                survivor = disk.bytes();
+            }
+        });
+        let seen = seen.map_err(|failure| self.keep(session, failure.into()))?;
+        tally.histories += 1;
+        tally.transactions += u64::from(session.transactions());
+        tally.seen.add(&seen);
+        Ok(survivor)
+    }
+
+    /// Saves the history of a finding.
+    fn keep(&self, session: &Session, error: Error) -> Box<Finding> {
+        let name = session.name();
+        let file = self
+            .findings
+            .join(format!("{}-{}.history", name.seed, name.generation));
+        let saved = std::fs::create_dir_all(&self.findings)
+            .context("the folder of the findings")
+            .and_then(|()| session.save(&file));
+        match saved {
+            Ok(()) => Box::new(Finding {
+                name,
+                file: Some(file),
+                error,
+            }),
+            Err(trouble) => Box::new(Finding {
+                name,
+                file: None,
+                error: error.context(format!("the history was not saved: {trouble:#}")),
+            }),
+        }
+    }
+}
+
+struct Progress {
+    tally: Tally,
+    finding: Option<Box<Finding>>,
+}
+
+impl Tally {
+    fn add(&mut self, done: &Self) {
+        self.histories += done.histories;
+        self.transactions += done.transactions;
+        self.seen.add(&done.seen);
+    }
+}

@@ -1,0 +1,122 @@
+//! **Purpose.** What a seed decides about its histories.
+
+use std::time::Duration;
+
+use fourscore_journal::{Background, Batching, Credits, JournalOptions, NewChecksums};
+use fourscore_ondisk::{BlockSize, Tid};
+
+use super::place::{Format, Place, SLOTS};
+use crate::explore::rng::{Rng, mix};
+
+/// What is done wrong on purpose, if anything.
+#[cfg(feature = "sabotage")]
+pub type Breaking = Option<fourscore_journal::Sabotage>;
+/// What is done wrong on purpose: nothing, in a build without the feature `sabotage`.
+#[cfg(not(feature = "sabotage"))]
+pub type Breaking = Option<std::convert::Infallible>;
+
+/// How the recording ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The journal is closed and leaves an empty log.
+    Closed,
+    /// It is dropped as it is.
+    Dropped,
+}
+
+/// A history to be made.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) format: Format,
+    pub(super) upgrade: NewChecksums,
+    pub(super) threads: usize,
+    pub(super) operations: usize,
+    pub(super) block_size: BlockSize,
+    pub(super) journal_blocks: u32,
+    /// Slots that are never freed.
+    pub(super) shared: usize,
+    /// Slots that hold metadata at the beginning.
+    pub(super) metadata: usize,
+    pub(super) first_tid: Tid,
+    pub(super) cache_bytes: usize,
+    pub(super) has_hook: bool,
+    pub(super) flush_yields: u32,
+    pub(super) batching: Batching,
+    /// Transactions that change nothing, before all others.
+    pub(super) warm_up: u32,
+    pub(super) ending: Ending,
+}
+
+impl Setup {
+    /// The history of a seed; later generations go on where an earlier one crashed, with other
+    /// threads but on the same device.
+    pub(super) fn of(seed: u64, generation: u32) -> Self {
+        let mut device = Rng::new(mix(seed));
+        let format = *device.pick(&[
+            Format::Plain,
+            Format::V1,
+            Format::V2,
+            Format::V3,
+            Format::V3,
+            Format::V3,
+        ]);
+        let upgrade = if format == Format::V3 || device.happens(1, 4) && format == Format::Plain {
+            NewChecksums::V3
+        } else {
+            NewChecksums::None
+        };
+        let bits = *device.pick(&[0, 0, 0, 2]);
+        let journal_blocks = *device.pick(&[33, 41, 64, 100]);
+        let near_the_end = device.happens(1, 2);
+        let first_tid = if near_the_end { u32::MAX - 20 } else { 1 };
+
+        let mut rng = Rng::new(mix(seed ^ u64::from(generation + 1) << 48));
+        let threads = *rng.pick(&[1, 1, 2, 2, 8]);
+        Self {
+            format,
+            upgrade,
+            threads,
+            operations: 96 / threads,
+            block_size: BlockSize::from_log(bits).expect("1 or 4 KiB"),
+            journal_blocks,
+            shared: 6,
+            metadata: 12,
+            first_tid: Tid(first_tid),
+            cache_bytes: *rng.pick(&[4 << 10, 1 << 20]),
+            has_hook: rng.happens(1, 2),
+            flush_yields: *rng.pick(&[0, 0, 20]),
+            batching: *rng.pick(&[Batching::Off, Batching::Off, Batching::Adaptive]),
+            warm_up: 0,
+            ending: *rng.pick(&[Ending::Closed, Ending::Dropped, Ending::Dropped]),
+        }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        Place::new(self.block_size, SLOTS, self.journal_blocks)
+    }
+
+    /// The journal's options. A history of one thread has nobody in the background, and repeats
+    /// itself exactly.
+    pub(super) fn options(&self, breaking: Breaking) -> JournalOptions {
+        let background = match self.threads {
+            1 => Background::None,
+            _ => Background::Threads {
+                interval: Duration::from_millis(2),
+            },
+        };
+        #[cfg(not(feature = "sabotage"))]
+        let _ = breaking;
+        JournalOptions {
+            background,
+            batching: if self.threads == 1 {
+                Batching::Off
+            } else {
+                self.batching
+            },
+            checksums: self.upgrade,
+            seal_credits: Credits(u32::from(self.has_hook)),
+            #[cfg(feature = "sabotage")]
+            sabotage: breaking,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! **Purpose.** The crash harness: builds the test kit's program and hands over to it, as often as
+//! it takes.
+//!
+//! **Model.** A campaign is told by the first seed that is not done and the states that were
+//! checked before it; both are kept in a small file, so that a long run may be interrupted and
+//! goes on where it was. The program is built as tests are, with their checks: what takes time is
+//! not compiled code but memory.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::run::{cargo, run as run_command};
+use crate::workspace::Workspace;
+
+/// States between two updates of the progress file.
+const CHUNK_STATES: u64 = 500_000;
+
+/// States of the run that is part of `test`.
+const SMOKE_STATES: u64 = 200_000;
+
+/// What to look at, and how much of it.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Goes on until the crash states, over all calls, reach this number.
+    #[arg(long, default_value_t = 2_000_000)]
+    states: u64,
+    /// Looks at one seed only.
+    #[arg(long, conflicts_with_all = ["states", "smoke"])]
+    seed: Option<u64>,
+    /// Looks again at a history that showed a fault.
+    #[arg(long, conflicts_with_all = ["states", "seed", "smoke"])]
+    replay: Option<PathBuf>,
+    /// ... and at one of its states only.
+    #[arg(long, requires = "replay")]
+    state: Option<u64>,
+    /// Breaks the journal in a named way, or in `each` way, and expects that this is noticed.
+    #[arg(long, conflicts_with_all = ["states", "seed", "replay", "smoke"])]
+    broken: Option<String>,
+    /// What `test` does: 200 000 states, and the broken journals.
+    #[arg(long, conflicts_with = "states")]
+    smoke: bool,
+}
+
+/// Checks crash states.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if options.smoke {
+        return smoke(workspace);
+    }
+    let program = build(workspace)?;
+    let mut command = program.command();
+    if let Some(file) = &options.replay {
+        command.arg("--replay").arg(file);
+        if let Some(state) = options.state {
+            command.arg(format!("--state={state}"));
+        }
+    } else if let Some(name) = &options.broken {
+        command.arg(format!("--broken={name}"));
+    } else if let Some(seed) = options.seed {
+        command.arg(format!("--seed={seed}")).arg("--states=1");
+    } else {
+        return campaign(workspace, &program, options.states);
+    }
+    run_command(&mut command)
+}
+
+/// 200 000 states of a sound journal, and every broken one found.
+pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
+    let program = build(workspace)?;
+    program.explore(0, SMOKE_STATES)?;
+    run_command(program.command().arg("--broken=each"))
+}
+
+/// Goes on until `states` were checked over all calls.
+fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()> {
+    let file = workspace.target().join("crash-progress");
+    let mut progress = Progress::load(&file)?;
+    while progress.states < states {
+        let wanted = CHUNK_STATES.min(states - progress.states);
+        let done = program.explore(progress.next_seed, wanted)?;
+        progress.next_seed = done.next_seed;
+        progress.states += done.states;
+        progress.store(&file)?;
+    }
+    let Progress { states, next_seed } = progress;
+    println!("{states} states in the histories of {next_seed} seeds");
+    Ok(())
+}
+
+/// The program of the test kit.
+struct Program {
+    path: PathBuf,
+    findings: PathBuf,
+}
+
+fn build(workspace: &Workspace) -> Result<Program> {
+    run_command(cargo(workspace).args([
+        "build",
+        "--quiet",
+        "--package=fourscore-testkit",
+        "--features=sabotage",
+        "--bin=fourscore-crash",
+    ]))?;
+    Ok(Program {
+        path: workspace.target().join("debug/fourscore-crash"),
+        findings: workspace.target().join("crash-findings"),
+    })
+}
+
+impl Program {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.arg("--findings").arg(&self.findings);
+        command
+    }
+
+    /// Checks `states` states from a seed on; tells how far it came.
+    fn explore(&self, seed: u64, states: u64) -> Result<Progress> {
+        let mut command = self.command();
+        command
+            .arg(format!("--seed={seed}"))
+            .arg(format!("--states={states}"))
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{}", self.path.display()))?;
+        let stdout = child.stdout.take().context("no stdout of the program")?;
+        let mut text = String::new();
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            println!("{line}");
+            text.push_str(&line);
+            text.push('\n');
+        }
+        let status = child.wait()?;
+        if !status.success() {
+            bail!("a crash state is not good ({status})");
+        }
+        Progress::parse(&text).context("the program did not say how far it came")
+    }
+}
+
+/// How far a campaign is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct Progress {
+    states: u64,
+    next_seed: u64,
+}
+
+impl Progress {
+    /// Reads the lines `states: N` and `next seed: N`.
+    fn parse(text: &str) -> Option<Self> {
+        let number = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        };
+        Some(Self {
+            states: number("states:")?,
+            next_seed: number("next seed:")?,
+        })
+    }
+
+    fn load(file: &PathBuf) -> Result<Self> {
+        if !file.exists() {
+            return Ok(Self::default());
+        }
+        Self::parse(&fs::read_to_string(file)?)
+            .with_context(|| format!("{} holds no progress", file.display()))
+    }
+
+    /// Replaces the file as a whole, so that an interrupt leaves the old numbers or the new ones.
+    fn store(&self, file: &PathBuf) -> Result<()> {
+        let new = file.with_extension("new");
+        let Self { states, next_seed } = self;
+        fs::write(&new, format!("states: {states}\nnext seed: {next_seed}\n"))?;
+        fs::rename(&new, file)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_survives_and_garbage_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("crash-progress");
+        assert_eq!(Progress::load(&file).unwrap(), Progress::default());
+        let progress = Progress {
+            states: 2_000_017,
+            next_seed: 411,
+        };
+        progress.store(&file).unwrap();
+        assert_eq!(Progress::load(&file).unwrap(), progress);
+        fs::write(&file, "states: many\n").unwrap();
+        assert!(Progress::load(&file).is_err());
+    }
+
+    #[test]
+    fn how_far_it_came_is_read_from_among_other_lines() {
+        let text = "15 histories, 3 s\nstates: 30594\nnext seed: 5\n";
+        let expected = Progress {
+            states: 30594,
+            next_seed: 5,
+        };
+        assert_eq!(Progress::parse(text), Some(expected));
+        assert_eq!(Progress::parse("states: 1\n"), None);
+    }
+}
