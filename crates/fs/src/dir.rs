@@ -59,6 +59,18 @@ pub struct OwnedDirEntry {
     pub file_type: Option<FileType>,
 }
 
+impl DirEntry<'_> {
+    /// The same with bytes of its own.
+    #[must_use]
+    pub fn to_owned(&self) -> OwnedDirEntry {
+        OwnedDirEntry {
+            inode: self.inode,
+            name: self.name.to_vec(),
+            file_type: self.file_type,
+        }
+    }
+}
+
 /// The blocks of a directory that were listed, as runs: first -> one past the last. Without them
 /// the same block, mapped again and again, would make a list as long as the file system is large,
 /// and a sparse image may claim to be very large.
@@ -266,16 +278,7 @@ impl Fs {
     pub fn read_dir(&self, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> {
         let mut entries = Vec::new();
         self.for_each_entry(dir, |entry| {
-            let DirEntry {
-                inode,
-                name,
-                file_type,
-            } = entry;
-            entries.push(OwnedDirEntry {
-                inode,
-                name: name.to_vec(),
-                file_type,
-            });
+            entries.push(entry.to_owned());
             ControlFlow::Continue(())
         })?;
         Ok(entries)

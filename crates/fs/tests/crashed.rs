@@ -13,8 +13,8 @@ use fourscore_testkit::tools::Need;
 use tree::{Tree, host_tree, open, our_tree};
 
 /// Leaves out what recovery itself changes: link counts of directories and the space of files
-/// where fast commits were replayed, and of files whose truncation it completes (they are on record as orphans) the space
-/// and the time.
+/// where fast commits were replayed, and of files whose truncation it completes (they are on
+/// record as orphans) the space and the time.
 fn comparable(mut tree: Tree, has_fast_commits: bool, orphans: &[InodeNr]) -> Tree {
     for object in tree.values_mut() {
         if has_fast_commits {

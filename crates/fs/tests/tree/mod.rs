@@ -2,6 +2,7 @@
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -94,13 +95,22 @@ pub fn host_tree(root: &Path) -> Tree {
 pub fn our_tree(fs: &Fs) -> Tree {
     let mut tree = Tree::new();
     let mut pending = vec![(Vec::new(), InodeNr::ROOT)];
+    let mut room = Vec::new();
     while let Some((path, inode)) = pending.pop() {
         let stat = fs.stat(inode).unwrap();
         let is_dir = stat.file_type == FileType::Directory;
         let mut content = Vec::new();
         match stat.file_type {
             FileType::Directory => {
-                for entry in fs.read_dir(inode).unwrap() {
+                let mut scanned = Vec::new();
+                fs.scan_entries(inode, &mut room, |entry| {
+                    scanned.push(entry.to_owned());
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+                let listed = fs.read_dir(inode).unwrap();
+                assert_eq!(scanned, listed, "a scan of {inode}, and its list");
+                for entry in listed {
                     assert_eq!(fs.lookup(inode, &entry.name).unwrap(), entry.inode);
                     if entry.name == b"." || entry.name == b".." {
                         continue;
