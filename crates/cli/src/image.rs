@@ -101,6 +101,12 @@ impl Image {
             .map_err(|why| self.failure(bytes, why))
     }
 
+    /// How many inodes are in use, as the superblock counts them: about as many objects there are.
+    pub(crate) fn objects(&self) -> u64 {
+        let free = self.fs.superblock().free_inodes();
+        u64::from(self.fs.geometry().inodes().saturating_sub(free))
+    }
+
     /// A failure about a path inside of the image.
     pub(crate) fn failure(&self, path: &[u8], why: impl std::fmt::Display) -> Failure {
         Failure::new(

@@ -134,7 +134,7 @@ fn walk(args: &args::Walk) -> Result<()> {
     let threads = threads(args.threads);
     if let Some(directory) = &args.host {
         let tree = HostTree::open(directory)?;
-        return walk::print(&tree, format, threads, &mut Stdout::open()?);
+        return walk::print(&tree, format, threads, None, &mut Stdout::open()?);
     }
     let Some(spec) = &args.image else {
         return Err(Failure::new(
@@ -151,6 +151,7 @@ fn walk(args: &args::Walk) -> Result<()> {
         &ImageTree::new(&image, root),
         format,
         threads,
+        args.path.is_none().then(|| image.objects()),
         &mut Stdout::open()?,
     )
 }

@@ -3,7 +3,7 @@
 //! **Locking.** Workers count on their own core; a thread of its own reads the sum ten times a
 //! second and draws.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, stderr, stdout};
 use std::time::Duration;
 
 use fourscore_sync::{Arc, Condvar, Counter, Mutex, thread};
@@ -28,12 +28,22 @@ struct Shared {
 impl Progress {
     /// Starts counting towards `total` objects.
     pub(crate) fn of_objects(total: u64) -> Self {
+        Self::new(Some(total), stderr().is_terminal())
+    }
+
+    /// As [`Progress::of_objects`], for work that prints, towards a total if anybody knows it: on
+    /// a terminal that shows the output too there is no bar, which would tear its lines.
+    pub(crate) fn beside_output(total: Option<u64>) -> Self {
+        Self::new(total, stderr().is_terminal() && !stdout().is_terminal())
+    }
+
+    fn new(total: Option<u64>, shown: bool) -> Self {
         let shared = Arc::new(Shared {
             done: Counter::default(),
             stopped: Mutex::new(false),
             stop: Condvar::new(),
         });
-        let drawer = stderr().is_terminal().then(|| {
+        let drawer = shown.then(|| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.draw(total))
         });
@@ -58,15 +68,21 @@ impl Drop for Progress {
 }
 
 impl Shared {
-    fn draw(&self, total: u64) {
+    fn draw(&self, total: Option<u64>) {
         if self.stopped_within(SILENT) {
             return;
         }
-        let bar = ProgressBar::new(total);
-        let style = ProgressStyle::with_template("{bar:40} {pos}/{len} objects, {eta} left");
+        let (bar, template) = match total {
+            Some(total) => (
+                ProgressBar::new(total),
+                "{bar:40} {pos}/{len} objects, {eta} left",
+            ),
+            None => (ProgressBar::no_length(), "{pos} objects in {elapsed}"),
+        };
+        let style = ProgressStyle::with_template(template);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         while !self.stopped_within(REDRAW) {
-            bar.set_position(self.done.sum().min(total));
+            bar.set_position(self.done.sum().min(total.unwrap_or(u64::MAX)));
         }
         bar.finish_and_clear();
     }

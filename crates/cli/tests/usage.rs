@@ -80,6 +80,41 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
+/// The reader of the output takes a nap, so that the work lasts longer than the bar's silence.
+#[test]
+fn long_work_shows_a_bar_on_a_terminal() {
+    require!(Need::Program("mke2fs"), Need::Program("script"));
+    let source = scratch::folder().expect("a folder");
+    // More output than the pipe and the command's own buffer hold, in directories that mke2fs,
+    // which searches them from the start for each name, fills soon.
+    for folder in 0..60 {
+        let folder = source.path().join(format!("folder-{folder}"));
+        std::fs::create_dir(&folder).expect("room");
+        for nr in 0..150 {
+            let name = format!("{}-{nr}", "long".repeat(60));
+            std::fs::write(folder.join(name), b"").expect("room");
+        }
+    }
+    let image = Image::builder(MiB(64))
+        .kind("ext4")
+        .source(source.path())
+        .make()
+        .expect("mke2fs runs");
+    let program = env!("CARGO_BIN_EXE_fourscore");
+    for arguments in ["walk IMAGE", "extract IMAGE -"] {
+        let arguments = arguments.replace("IMAGE", text(image.path()));
+        let shell = format!("{program} {arguments} | (sleep 2; cat > /dev/null)");
+        let shown = std::process::Command::new("script")
+            .args(["-q", "-e", "-c", &shell, "/dev/null"])
+            .stdin(Stdio::null())
+            .output()
+            .expect("it runs");
+        let bar = String::from_utf8_lossy(&shown.stdout);
+        assert!(shown.status.success(), "{bar}");
+        assert!(bar.contains("objects, "), "{arguments}: {bar:?}");
+    }
+}
+
 #[test]
 fn a_partition_is_found_at_its_offset() {
     require!(Need::Program("mke2fs"));

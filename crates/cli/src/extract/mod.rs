@@ -49,19 +49,11 @@ const SHARDS: usize = 64;
 /// Extracts the tree of `image` to the directory `to` with `threads` threads.
 pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<()> {
     let target = TargetTree::open(to)?;
-    let superblock = image.fs.superblock();
-    let used = u64::from(
-        image
-            .fs
-            .geometry()
-            .inodes()
-            .saturating_sub(superblock.free_inodes()),
-    );
     let extractor = Extractor {
         image,
         target,
         problems: Problems::default(),
-        progress: Progress::of_objects(used),
+        progress: Progress::of_objects(image.objects()),
         seen: Seen::default(),
         first_names: FirstNames::default(),
         more_names: Mutex::default(),

@@ -29,6 +29,7 @@ use crate::facts::{Facts, Kind};
 use crate::failure::{Failure, Problems, Result, say};
 use crate::image::Image;
 use crate::output::{Spliced, Stdout};
+use crate::progress::Progress;
 use crate::text::for_people;
 use crate::tree::listing::{Listing, Step};
 use crate::tree::{self, Output, Received, Walker};
@@ -53,6 +54,7 @@ pub(crate) fn to_stdout(image: &Image, threads: usize, out: &mut Stdout) -> Resu
     let packer = Packer {
         image,
         problems: &problems,
+        progress: Progress::beside_output(Some(image.objects())),
         seen: Seen::default(),
     };
     let mut archive = Archive {
@@ -78,6 +80,7 @@ pub(crate) fn to_stdout(image: &Image, threads: usize, out: &mut Stdout) -> Resu
 struct Packer<'a> {
     image: &'a Image,
     problems: &'a Problems,
+    progress: Progress,
     seen: Seen,
 }
 
@@ -182,9 +185,8 @@ impl Walker for Packer<'_> {
                 }
             }
             Task::Chunk { shared, from, to } => {
-                for step in shared.steps.get(from..to).unwrap_or_default() {
-                    self.step(*step, &shared.listing, &shared.path, buffers, out);
-                }
+                let steps = shared.steps.get(from..to).unwrap_or_default();
+                self.steps(steps, &shared.listing, &shared.path, buffers, out);
             }
         }
     }
@@ -206,9 +208,7 @@ impl Packer<'_> {
         let mut steps = Vec::new();
         listing.depth_first_steps(&mut steps);
         if steps.len() <= CHUNK_OBJECTS {
-            for step in &steps {
-                self.step(*step, &listing, path, buffers, out);
-            }
+            self.steps(&steps, &listing, path, buffers, out);
         } else {
             let len = steps.len();
             let path = path.to_vec();
@@ -238,6 +238,21 @@ impl Packer<'_> {
                 listing.set_kind(nr, facts.kind);
             }
         }
+    }
+
+    fn steps(
+        &self,
+        steps: &[Step],
+        listing: &Listing,
+        directory: &[u8],
+        buffers: &mut Buffers,
+        out: &mut Output<Self>,
+    ) {
+        for step in steps {
+            self.step(*step, listing, directory, buffers, out);
+        }
+        let is_object = |step: &&Step| matches!(step, Step::Object(_));
+        self.progress.add(steps.iter().filter(is_object).count());
     }
 
     fn step(

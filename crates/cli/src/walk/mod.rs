@@ -23,6 +23,7 @@ use fourscore_sync::Arc;
 use crate::facts::{Facts, Kind};
 use crate::failure::{Failure, Problems, Result};
 use crate::output::Stdout;
+use crate::progress::Progress;
 use crate::text::push_hex;
 use crate::tree::listing::{Listing, Step};
 use crate::tree::{self, Output, Received, Walker};
@@ -51,11 +52,13 @@ pub(crate) struct Format {
     pub(crate) hashing: Hashing,
 }
 
-/// Prints the tree of `source` to `out` with `threads` threads.
+/// Prints the tree of `source` to `out` with `threads` threads. `objects` says how many there are,
+/// if that is known.
 pub(crate) fn print<S: Source>(
     source: &S,
     format: Format,
     threads: usize,
+    objects: Option<u64>,
     out: &mut Stdout,
 ) -> Result<()> {
     let problems = Problems::default();
@@ -63,6 +66,7 @@ pub(crate) fn print<S: Source>(
         source,
         format,
         problems: &problems,
+        progress: Progress::beside_output(objects),
     };
     let written = tree::walk(&walker, Task::Root, threads, |received| match received {
         Received::Bytes(bytes) => out.write(bytes),
@@ -76,6 +80,7 @@ struct LineWalker<'a, S: Source> {
     source: &'a S,
     format: Format,
     problems: &'a Problems,
+    progress: Progress,
 }
 
 /// A piece of the walk.
@@ -266,6 +271,7 @@ impl<S: Source> LineWalker<'_, S> {
                 Step::Subtree(nr) => self.subtree(view, nr, out),
             }
         }
+        self.progress.add(buffers.by_inode.len());
     }
 
     /// Fills `buffers.facts`, one slot for each step, asking in inode order.
