@@ -14,6 +14,8 @@ use crate::{images, patch};
 
 /// Small, so that entries have to leave while the walk goes on.
 const CACHE_BYTES: usize = 192 << 10;
+/// But with room for some of the largest blocks, which were else read and checked over and over.
+const CACHE_BLOCKS: usize = 24;
 
 /// Runs the target.
 pub fn run(data: &[u8]) {
@@ -48,6 +50,7 @@ pub fn open_and_read(data: &[u8]) -> Result<Found, Error> {
 /// # Errors
 /// If it cannot be opened.
 pub fn read(device: Patched, replay: Replay) -> Result<Found, Error> {
-    let options = OpenOptions::new().replay(replay).cache_bytes(CACHE_BYTES);
+    let cache_bytes = CACHE_BYTES.max(CACHE_BLOCKS * device.block_bytes());
+    let options = OpenOptions::new().replay(replay).cache_bytes(cache_bytes);
     Ok(read_everything(&*Fs::open(Arc::new(device), &options)?))
 }
