@@ -1,9 +1,9 @@
 //! **Purpose.** What the allocator counts, under the names of ext4's `mb_stats`.
 //!
-//! **Model.** A request counts in a block of plain words of its own ([`Tally`]) and adds what is
-//! not zero to its core's block when it ends; the sums are taken when they are read. Requests that
-//! are answered in full without a search, nearly all of them, count as one word that the reader
-//! takes apart ([`Quick`]). So counting is always on.
+//! **Model.** A request counts in a block of plain words of its own ([`Tally`]), made when there is
+//! something to count, and adds what is not zero to its core's block when it ends; the sums are
+//! taken when they are read. Requests that are answered in full without a search, nearly all of
+//! them, count as one word that the reader takes apart ([`Quick`]). So counting is always on.
 //!
 //! **Locking.** None; no two cores write the same line.
 
@@ -124,55 +124,55 @@ fn slot(criterion: Criterion, count: CriterionCount) -> usize {
     COUNTS + criterion as usize * CRITERION_COUNTS + count as usize
 }
 
+type Words = [u64; WORDS];
+
 /// Figures, added up or of one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Tally {
-    words: [u64; WORDS],
-    /// Whether any word was asked for in order to be changed.
-    touched: bool,
+    /// Made when something is counted: most requests count nothing here.
+    words: Option<Words>,
 }
 
-impl Default for Tally {
-    fn default() -> Self {
-        Self {
-            words: [0; WORDS],
-            touched: false,
-        }
+impl Tally {
+    fn word(&self, i: usize) -> &u64 {
+        self.words.as_ref().map_or(&0, |words| &words[i])
+    }
+
+    fn words_mut(&mut self) -> &mut Words {
+        self.words.get_or_insert([0; WORDS])
     }
 }
 
 impl Index<Count> for Tally {
     type Output = u64;
     fn index(&self, count: Count) -> &u64 {
-        &self.words[count as usize]
+        self.word(count as usize)
     }
 }
 
 impl IndexMut<Count> for Tally {
     fn index_mut(&mut self, count: Count) -> &mut u64 {
-        self.touched = true;
-        &mut self.words[count as usize]
+        &mut self.words_mut()[count as usize]
     }
 }
 
 impl Index<(Criterion, CriterionCount)> for Tally {
     type Output = u64;
     fn index(&self, (criterion, count): (Criterion, CriterionCount)) -> &u64 {
-        &self.words[slot(criterion, count)]
+        self.word(slot(criterion, count))
     }
 }
 
 impl IndexMut<(Criterion, CriterionCount)> for Tally {
     fn index_mut(&mut self, (criterion, count): (Criterion, CriterionCount)) -> &mut u64 {
-        self.touched = true;
-        &mut self.words[slot(criterion, count)]
+        &mut self.words_mut()[slot(criterion, count)]
     }
 }
 
 impl Tally {
     /// Whether nothing was counted.
     pub(crate) fn is_empty(&self) -> bool {
-        !self.touched
+        self.words.is_none()
     }
 
     /// Groups looked at in all criteria.
@@ -198,8 +198,8 @@ impl Tally {
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut difference = self.clone();
-        for (word, before) in difference.words.iter_mut().zip(before.words) {
-            *word = word.wrapping_sub(before);
+        for (i, word) in difference.words_mut().iter_mut().enumerate() {
+            *word = word.wrapping_sub(*before.word(i));
         }
         difference
     }
@@ -295,7 +295,7 @@ impl Stats {
     /// Adds what a request counted.
     pub(crate) fn add(&self, core: CoreNr, tally: &Tally) {
         let block = self.cores.of(core);
-        for (word, &value) in block.words.iter().zip(&tally.words) {
+        for (word, &value) in block.words.iter().zip(tally.words.iter().flatten()) {
             if value != 0 {
                 word.fetch_add(value, Ordering::Relaxed);
             }
@@ -325,7 +325,7 @@ impl Stats {
     pub fn sum(&self) -> Tally {
         let mut sum = Tally::default();
         for block in self.cores.iter() {
-            for (sum, word) in sum.words.iter_mut().zip(&block.words) {
+            for (sum, word) in sum.words_mut().iter_mut().zip(&block.words) {
                 *sum += word.load(Ordering::Relaxed);
             }
             for (quick, word) in Quick::ALL.into_iter().zip(&block.quick) {
