@@ -36,6 +36,7 @@ impl Arena {
     }
 
     /// Bytes that all texts take.
+    #[cfg(test)]
     pub(crate) fn len_bytes(&self) -> usize {
         self.bytes.len()
     }

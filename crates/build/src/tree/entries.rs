@@ -53,13 +53,14 @@ impl Entries {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The entries of a directory, for putting them into another order when no name will be
-    /// asked for any more.
-    pub(crate) fn of_mut(&mut self, directory: u32) -> &mut [Entry] {
+    /// The entries of all directories, for putting them into another order, and their names.
+    pub(crate) fn lists_mut(&mut self) -> (&mut [Vec<Entry>], &Arena) {
         self.index = None;
-        self.directories
-            .get_mut(directory as usize)
-            .map_or(&mut [], Vec::as_mut_slice)
+        (&mut self.directories, &self.arena)
+    }
+
+    pub(crate) fn directories(&self) -> usize {
+        self.directories.len()
     }
 
     pub(crate) fn name(&self, entry: &Entry) -> &[u8] {

@@ -74,6 +74,27 @@ pub enum TreeError {
     Full,
 }
 
+impl TreeError {
+    /// Puts a directory in front of the path, where the error knows the name alone.
+    pub(crate) fn in_directory(mut self, directory: &[u8]) -> Self {
+        match &mut self {
+            Self::NameTooLong { path, .. }
+            | Self::BadName { path }
+            | Self::Climbs { path }
+            | Self::NotADirectory { path }
+            | Self::SymlinkLoop { path }
+            | Self::NoTarget { path, .. }
+            | Self::LinkToDirectory { path, .. }
+            | Self::BadTarget { path, .. }
+            | Self::BadPieces { path } => {
+                path.splice(0..0, [directory, b"/"].concat());
+            }
+            Self::Root | Self::Full => {}
+        }
+        self
+    }
+}
+
 /// A path for a message: what is not text is escaped.
 pub(crate) fn shown(path: &[u8]) -> String {
     path.escape_ascii().to_string()

@@ -41,7 +41,7 @@ pub use xattrs::{XattrIter, XattrSet, Xattrs};
 pub(crate) use entries::Entry;
 pub(crate) use node::{Node, Stored};
 
-use arena::Text;
+use arena::{Arena, Text};
 use entries::Entries;
 use xattrs::XattrSets;
 
@@ -157,6 +157,26 @@ impl Tree {
         }
     }
 
+    /// The length of a file in bytes, holes included; 0 of anything else.
+    #[must_use]
+    pub fn len_bytes(&self, id: NodeId) -> u64 {
+        match &self.node(id).stored {
+            Stored::File(content) => content.len_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of content of a file, holes not counted.
+    #[must_use]
+    pub fn content_bytes(&self, id: NodeId) -> u64 {
+        match &self.node(id).stored {
+            Stored::File(Content::Sparse(sparse)) => {
+                sparse.pieces.iter().map(|piece| piece.len_bytes).sum()
+            }
+            _ => self.len_bytes(id),
+        }
+    }
+
     /// Names that lead to it. 0 for the root, 1 for any other directory.
     #[must_use]
     pub fn links(&self, id: NodeId) -> u32 {
@@ -187,11 +207,7 @@ impl Tree {
 
     /// The entries of a directory; sorted by name after [`Tree::sort`]. None of anything else.
     pub fn children(&self, directory: NodeId) -> impl ExactSizeIterator<Item = (&[u8], NodeId)> {
-        let entries = match self.node(directory).stored {
-            Stored::Directory(list) => self.entries.of(list),
-            _ => &[],
-        };
-        entries
+        self.entries_of(directory)
             .iter()
             .map(|entry| (self.entries.name(entry), NodeId(entry.node)))
     }
@@ -199,6 +215,22 @@ impl Tree {
     /// Sorts the entries of all directories by the bytes of their names.
     pub fn sort(&mut self, threads: usize) {
         self.entries.sort(threads);
+    }
+
+    /// The path of a name that a sorted directory has twice, which none may.
+    pub(crate) fn name_given_twice(&self) -> Option<Vec<u8>> {
+        let twice = |list: &u32| {
+            let entries = self.entries.of(*list);
+            let pair = entries.windows(2).find(|pair| match pair {
+                [a, b] => self.entry_name(a) == self.entry_name(b),
+                _ => false,
+            });
+            pair.and_then(|pair| pair.first())
+        };
+        let lists = u32::try_from(self.directories()).unwrap_or(u32::MAX);
+        let (list, entry) = (0..lists).find_map(|list| Some((list, twice(&list)?)))?;
+        let directory = self.path_of_list(list as usize);
+        Some([&*directory, self.entry_name(entry)].join(&b'/'))
     }
 
     /// Takes in an open file whose pieces are contents ([`Content::Range`]).
@@ -309,11 +341,32 @@ impl Tree {
         &mut self.nodes[id.0 as usize]
     }
 
-    pub(crate) fn entries_of(&self, id: NodeId) -> &[Entry] {
+    /// The number of a directory's list of entries: below [`Tree::directories`].
+    pub(crate) fn list_of(&self, id: NodeId) -> Option<u32> {
         match self.node(id).stored {
-            Stored::Directory(list) => self.entries.of(list),
-            _ => &[],
+            Stored::Directory(list) => Some(list),
+            _ => None,
         }
+    }
+
+    /// Lists of entries, those included of directories that were replaced.
+    pub(crate) fn directories(&self) -> usize {
+        self.entries.directories()
+    }
+
+    pub(crate) fn lists_mut(&mut self) -> (&mut [Vec<Entry>], &Arena) {
+        self.entries.lists_mut()
+    }
+
+    /// The path of the directory with this list, for messages.
+    pub(crate) fn path_of_list(&self, list: usize) -> Vec<u8> {
+        let is_it = |id: &NodeId| self.list_of(*id).is_some_and(|own| own as usize == list);
+        let found = (0..).map(NodeId).take(self.nodes.len()).find(is_it);
+        self.path_of(found.unwrap_or(NodeId::ROOT))
+    }
+
+    pub(crate) fn entries_of(&self, id: NodeId) -> &[Entry] {
+        self.list_of(id).map_or(&[], |list| self.entries.of(list))
     }
 
     pub(crate) fn entry_name(&self, entry: &Entry) -> &[u8] {
@@ -325,6 +378,7 @@ impl Tree {
     }
 
     /// Bytes that names and targets take.
+    #[cfg(test)]
     pub(crate) fn names_bytes(&self) -> usize {
         self.entries.arena.len_bytes()
     }

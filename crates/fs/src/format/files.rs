@@ -83,10 +83,15 @@ impl Planner {
         Ok(())
     }
 
-    /// The next inode after the reserved ones and those in use.
-    pub(super) fn new_inode(&mut self) -> FormatResult<u32> {
+    /// The first inode after the reserved ones and those in use.
+    pub(super) fn next_inode(&self) -> u32 {
         let last = self.inodes.keys().next_back().copied();
-        let number = last.map_or(FIRST_INO, |last| (last + 1).max(FIRST_INO));
+        last.map_or(FIRST_INO, |last| (last + 1).max(FIRST_INO))
+    }
+
+    /// Takes the next inode.
+    pub(super) fn new_inode(&mut self) -> FormatResult<u32> {
+        let number = self.next_inode();
         self.use_new_inode(number)?;
         Ok(number)
     }

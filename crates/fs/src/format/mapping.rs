@@ -56,7 +56,8 @@ impl Planner {
         Ok(block)
     }
 
-    fn claim(&mut self, block: u64, count: u64) {
+    /// Takes blocks outside of the fixed tables.
+    pub(super) fn claim(&mut self, block: u64, count: u64) {
         self.space.take(block..block + count);
         mark_written(self.sb.geometry(), &mut self.groups, block..block + count);
     }

@@ -37,6 +37,7 @@
 //! | `mapping` | extent trees and block maps |
 //! | `quota` | quota files |
 //! | `plan` | all of it together |
+//! | `fill` | file systems that a builder fills while they are made |
 //! | `write` | to the device |
 //! | `report` | what mke2fs says about it |
 //! | `signature` | what a device holds already |
@@ -54,6 +55,7 @@
 
 mod error;
 mod files;
+mod fill;
 mod journal_device;
 mod mapping;
 mod options;
@@ -71,6 +73,7 @@ mod text;
 mod write;
 
 pub use error::{FormatError, FormatResult};
+pub use fill::{ReservedInodes, Skeleton, Usage};
 pub use journal_device::{ExternalJournal, JournalDevicePlan};
 pub use options::{
     Amount, BlockSizeWish, Choice, JournalOptions, OldContent, Options, Owner, QuotaTypes,

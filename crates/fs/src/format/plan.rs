@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::superblock::{RawSuperblock, Superblock};
-use fourscore_ondisk::{BlockCount, Geometry, GroupNr, PhysBlock};
+use fourscore_ondisk::{BlockCount, Geometry, GroupNr, InodeNr, PhysBlock};
 use uuid::Uuid;
 
 use super::error::{FormatError, FormatResult};
@@ -79,26 +79,11 @@ impl Plan {
     /// # Errors
     /// Everything that keeps the file system from being made, except I/O.
     pub fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
-        let p = resolve(options, profile, len_bytes)?;
-        let sizes = settle(&p)?;
-        let id = identity(options)?;
-        let raw = build(&p, &sizes, &id);
-        let sb = provisional(&raw)?;
-        let first = sb.geometry().first_data_block().0;
-        let mut planner = Planner {
-            space: Space::new(first..sizes.blocks),
-            groups: Vec::new(),
-            inodes: BTreeMap::new(),
-            blocks: BTreeMap::new(),
-            zero: Vec::new(),
-            p,
-            raw,
-            sb,
-            id,
-        };
-        planner.begin_groups();
-        planner.place_tables()?;
-        let journal = planner.fill()?;
+        let mut planner = Planner::new(options, profile, len_bytes)?;
+        // In the order in which mke2fs places files.
+        let overhead = planner.begin_files()?;
+        planner.make_root()?;
+        let journal = planner.make_hidden_files(overhead)?;
         planner.finish(journal)
     }
 
@@ -135,6 +120,19 @@ impl Plan {
             .map(|group| geometry.group_first_block(group))
     }
 
+    /// Where the inode table of a group begins.
+    #[must_use]
+    pub fn inode_table(&self, group: GroupNr) -> Option<PhysBlock> {
+        let plan = self.groups.get(group.0 as usize)?;
+        Some(PhysBlock(plan.inode_table))
+    }
+
+    /// The last inode in use. Inodes are used from the first on, without gaps.
+    #[must_use]
+    pub fn last_inode(&self) -> InodeNr {
+        InodeNr(self.groups.iter().map(|plan| plan.used_inodes).sum())
+    }
+
     /// User and group of the root directory.
     pub(super) fn root_owner(&self) -> (u32, u32) {
         self.root_owner
@@ -142,6 +140,30 @@ impl Plan {
 }
 
 impl Planner {
+    /// Settles the parameters and places superblocks, descriptors, bitmaps and inode tables.
+    pub(super) fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
+        let p = resolve(options, profile, len_bytes)?;
+        let sizes = settle(&p)?;
+        let id = identity(options)?;
+        let raw = build(&p, &sizes, &id);
+        let sb = provisional(&raw)?;
+        let first = sb.geometry().first_data_block().0;
+        let mut planner = Self {
+            space: Space::new(first..sizes.blocks),
+            groups: Vec::new(),
+            inodes: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            zero: Vec::new(),
+            p,
+            raw,
+            sb,
+            id,
+        };
+        planner.begin_groups();
+        planner.place_tables()?;
+        Ok(planner)
+    }
+
     pub(super) fn geometry(&self) -> &Geometry {
         self.sb.geometry()
     }
@@ -192,7 +214,7 @@ impl Planner {
         }
     }
 
-    fn finish(mut self, journal: Option<JournalSize>) -> FormatResult<Plan> {
+    pub(super) fn finish(mut self, journal: Option<JournalSize>) -> FormatResult<Plan> {
         let geometry = *self.geometry();
         let first = geometry.first_data_block().0;
         let free = self.space.free_in(first..geometry.blocks().0);
@@ -219,18 +241,24 @@ impl Planner {
         })
     }
 
-    /// Everything that is a file: in the order in which mke2fs places it.
-    fn fill(&mut self) -> FormatResult<Option<JournalSize>> {
+    /// What comes before any file; says how many clusters are overhead so far.
+    pub(super) fn begin_files(&mut self) -> FormatResult<u64> {
         let cluster_log = self.geometry().blocks_per_cluster_log();
         self.space.use_clusters(cluster_log);
         let first = self.geometry().first_data_block().0;
         let blocks = self.geometry().blocks().0;
-        let mut overhead = blocks - first - self.space.free_in(first..blocks);
-        overhead = overhead.div_ceil(1 << cluster_log);
-
+        let overhead = blocks - first - self.space.free_in(first..blocks);
         self.promise_zeroed_tables();
         self.reserve_inodes()?;
-        self.make_root()?;
+        Ok(overhead.div_ceil(1 << cluster_log))
+    }
+
+    /// The files that users do not see, in the order in which mke2fs places them.
+    pub(super) fn make_hidden_files(
+        &mut self,
+        mut overhead: u64,
+    ) -> FormatResult<Option<JournalSize>> {
+        let cluster_log = self.geometry().blocks_per_cluster_log();
         if self.raw.features().compat.contains(Compat::RESIZE_INODE) {
             self.make_resize_inode()?;
         }
@@ -242,6 +270,7 @@ impl Planner {
         if self.raw.features().incompat.contains(Incompat::MMP) {
             self.make_mmp_block()?;
         }
+        let first = self.geometry().first_data_block().0;
         self.raw.s_overhead_clusters = low(overhead + first);
         if self.raw.features().ro_compat.contains(RoCompat::QUOTA) {
             self.make_quota_files()?;

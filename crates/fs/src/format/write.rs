@@ -66,6 +66,16 @@ impl Plan {
     /// # Errors
     /// [`FormatError::Io`]; then the device holds no file system any more.
     pub fn write<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
+        self.prepare(device)?;
+        self.complete(device)
+    }
+
+    /// The first half of [`Plan::write`]: the device holds no file system any more, and what must
+    /// be zero is. A builder writes what it fills in after this.
+    ///
+    /// # Errors
+    /// [`FormatError::Io`], and a device too small.
+    pub fn prepare<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
         if device.len_bytes() < geometry.size_bytes() {
             let why = format!(
@@ -75,7 +85,15 @@ impl Plan {
             );
             return Err(FormatError::option("size", why));
         }
-        self.clear(device)?;
+        self.clear(device)
+    }
+
+    /// The second half of [`Plan::write`]: writes the metadata, and when all is durable the
+    /// superblock.
+    ///
+    /// # Errors
+    /// [`FormatError::Io`].
+    pub fn complete<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
         let descriptors = self.descriptors()?;
         let raw = self.final_superblock(&descriptors);
         self.run_jobs(device, &raw, &descriptors)?;

@@ -1,0 +1,246 @@
+//! **Purpose.** What one object of the host is.
+//!
+//! **Model.** `statx` says nearly everything. Extended attributes have no call relative to a
+//! directory on most kernels, so they go through `/proc/self/fd`.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use fourscore_ondisk::Timestamp;
+use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType};
+use rustix::fs::{AtFlags, OFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp, readlinkat, statx};
+use rustix::io::Errno;
+
+use super::Directory;
+use crate::tree::{
+    Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs,
+};
+use crate::write::open_quietly;
+
+/// The longest list of attribute names the host hands out, and the longest value.
+const ATTRIBUTES_MAX_BYTES: usize = 64 << 10;
+
+/// Device and inode number: what tells objects of the host apart.
+pub(super) type ObjectKey = (u32, u32, u64);
+
+/// What a name of the host leads to.
+pub(super) struct Object {
+    pub(super) name: CString,
+    meta: Meta,
+    kind: Found,
+    xattrs: Option<Box<Xattrs>>,
+    /// Of objects with more than one name.
+    shared: Option<ObjectKey>,
+}
+
+/// As [`Kind`], before the tree knows the name.
+enum Found {
+    Kind(Kind),
+    Dense(u64),
+    Sparse(u64, Vec<Piece>),
+}
+
+/// Buffers of one thread.
+#[derive(Default)]
+pub(super) struct Look {
+    names: Vec<u8>,
+    value: Vec<u8>,
+    /// The open directory in `/proc`, with a slash behind it.
+    directory: Vec<u8>,
+    path: Vec<u8>,
+}
+
+impl Look {
+    /// Says in which directory the next objects are.
+    pub(super) fn begin(&mut self, directory: &OwnedFd) {
+        self.directory = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+    }
+
+    /// Attributes of the root of a source.
+    pub(super) fn root(&mut self, root: &File) -> io::Result<(Meta, Xattrs)> {
+        let found = statx(root, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        self.path = format!("/proc/self/fd/{}\0", root.as_raw_fd()).into_bytes();
+        let xattrs = self.attributes(Follow::MagicLink)?;
+        Ok((
+            meta(&found),
+            xattrs.map_or_else(Xattrs::new, |xattrs| *xattrs),
+        ))
+    }
+
+    /// What a name in a directory leads to.
+    pub(super) fn object(&mut self, directory: &OwnedFd, name: &CStr) -> io::Result<Object> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found = statx(directory, name, flags, StatxFlags::BASIC_STATS)?;
+        self.path.clear();
+        self.path.extend_from_slice(&self.directory);
+        self.path.extend_from_slice(name.to_bytes_with_nul());
+        let xattrs = self.attributes(Follow::Never)?;
+        let kind = kind(directory, name, &found)?;
+        let shared = found.stx_nlink > 1 && !matches!(kind, Found::Kind(Kind::Directory));
+        let key = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
+        Ok(Object {
+            name: name.to_owned(),
+            meta: meta(&found),
+            kind,
+            xattrs,
+            shared: shared.then_some(key),
+        })
+    }
+
+    /// The extended attributes of what is at `path`.
+    fn attributes(&mut self, follow: Follow) -> io::Result<Option<Box<Xattrs>>> {
+        self.names.resize(ATTRIBUTES_MAX_BYTES, 0);
+        let path = CStr::from_bytes_with_nul(&self.path).unwrap_or_default();
+        let listed = match follow {
+            Follow::MagicLink => rustix::fs::listxattr(path, self.names.as_mut_slice()),
+            Follow::Never => rustix::fs::llistxattr(path, self.names.as_mut_slice()),
+        };
+        let names = match listed {
+            Ok(0) => return Ok(None),
+            Ok(len) => self.names.get(..len).unwrap_or_default(),
+            // File systems without attributes say so; there are none then.
+            Err(Errno::OPNOTSUPP) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        self.value.resize(ATTRIBUTES_MAX_BYTES, 0);
+        let mut xattrs = Box::new(Xattrs::new());
+        for name in names
+            .split(|&byte| byte == 0)
+            .filter(|name| !name.is_empty())
+        {
+            let got = match follow {
+                Follow::MagicLink => rustix::fs::getxattr(path, name, self.value.as_mut_slice()),
+                Follow::Never => rustix::fs::lgetxattr(path, name, self.value.as_mut_slice()),
+            };
+            xattrs.set(name, self.value.get(..got?).unwrap_or_default());
+        }
+        Ok(Some(xattrs))
+    }
+}
+
+/// Whether the last part of a path is followed.
+#[derive(Clone, Copy)]
+enum Follow {
+    /// It is the link of `/proc` to an open file.
+    MagicLink,
+    Never,
+}
+
+fn kind(directory: &OwnedFd, name: &CStr, found: &Statx) -> io::Result<Found> {
+    let device = DeviceNr {
+        major: found.stx_rdev_major,
+        minor: found.stx_rdev_minor,
+    };
+    let unknown = || io::Error::new(io::ErrorKind::InvalidData, "neither file nor directory");
+    let file_type = FileType::from_mode(FileMode(found.stx_mode)).ok_or_else(unknown)?;
+    Ok(Found::Kind(match file_type {
+        FileType::Directory => Kind::Directory,
+        FileType::Regular => return file(directory, name, found),
+        FileType::Symlink => Kind::Symlink(readlinkat(directory, name, Vec::new())?.into_bytes()),
+        FileType::CharDevice => Kind::CharDevice(device),
+        FileType::BlockDevice => Kind::BlockDevice(device),
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+    }))
+}
+
+fn file(directory: &OwnedFd, name: &CStr, found: &Statx) -> io::Result<Found> {
+    let size = found.stx_size;
+    if size == 0 {
+        return Ok(Found::Kind(Kind::File(Content::Empty)));
+    }
+    if found.stx_blocks.saturating_mul(512) >= size {
+        return Ok(Found::Dense(size));
+    }
+    let file = File::from(open_quietly(directory, name.to_bytes(), OFlags::empty())?);
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let data = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            // A file system that does not tell of holes.
+            Err(Errno::INVAL) => return Ok(Found::Dense(size)),
+            Err(error) => return Err(error.into()),
+        };
+        if data >= size {
+            break;
+        }
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(data))?.min(size);
+        pieces.push(Piece {
+            at: data,
+            from: data,
+            len_bytes: end - data,
+        });
+        at = end;
+    }
+    match pieces.as_slice() {
+        [only] if only.len_bytes == size => Ok(Found::Dense(size)),
+        _ => Ok(Found::Sparse(size, pieces)),
+    }
+}
+
+fn meta(found: &Statx) -> Meta {
+    Meta {
+        permissions: found.stx_mode & 0o7777,
+        uid: found.stx_uid,
+        gid: found.stx_gid,
+        project: 0,
+        atime: time(found.stx_atime),
+        mtime: time(found.stx_mtime),
+        ctime: time(found.stx_ctime),
+    }
+}
+
+fn time(time: StatxTimestamp) -> Timestamp {
+    Timestamp::new(time.tv_sec, time.tv_nsec).unwrap_or_default()
+}
+
+impl Object {
+    /// Puts it into the tree. Says which object it is now, or nothing if it only is one more name.
+    pub(super) fn put(
+        &self,
+        tree: &mut Tree,
+        objects: &mut HashMap<ObjectKey, NodeId>,
+        directory: &Directory,
+    ) -> TreeResult<Option<NodeId>> {
+        let name = self.name.to_bytes();
+        if let Some(&node) = self.shared.and_then(|key| objects.get(&key)) {
+            let before = match directory.is_new {
+                true => None,
+                false => tree.find(directory.node, name),
+            };
+            tree.link_in(directory.node, name, before, node)?;
+            return Ok(None);
+        }
+        let kind = match &self.kind {
+            Found::Kind(kind) => kind.clone(),
+            Found::Dense(len_bytes) => Kind::File(Content::Host {
+                path: tree.host_path(directory.host, name)?,
+                len_bytes: *len_bytes,
+            }),
+            Found::Sparse(len_bytes, pieces) => {
+                let path = tree.host_path(directory.host, name)?;
+                Kind::File(Content::Sparse(Box::new(Sparse {
+                    data: DataPlace::Host(path),
+                    len_bytes: *len_bytes,
+                    pieces: pieces.clone(),
+                })))
+            }
+        };
+        let none = Xattrs::new();
+        let xattrs = self.xattrs.as_deref().unwrap_or(&none);
+        let node = if directory.is_new {
+            tree.insert_new(directory.node, name, &self.meta, kind, xattrs)?
+        } else {
+            tree.insert_in(directory.node, name, &self.meta, kind, xattrs)?
+        };
+        if let Some(key) = self.shared {
+            objects.insert(key, node);
+        }
+        Ok(Some(node))
+    }
+}

@@ -1,0 +1,121 @@
+//! **Purpose.** Which blocks an object has content in.
+
+use fourscore_ondisk::inode::FileType;
+
+use super::directory::Shape;
+use super::facts::Facts;
+use crate::error::{BuildError, BuildResult};
+use crate::tree::{Content, NodeId, Stored, Tree};
+use crate::write::fits;
+
+/// Bytes of a link target that fit into the inode, with a NUL behind them.
+pub(crate) const FAST_TARGET_BYTES: usize = 59;
+
+/// Blocks in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first: u64,
+    pub(crate) blocks: u64,
+}
+
+impl Range {
+    fn end(self) -> u64 {
+        self.first + self.blocks
+    }
+}
+
+/// The blocks in which an object has content: sorted, none touching the next.
+pub(crate) fn ranges(
+    tree: &Tree,
+    facts: &Facts,
+    shapes: &[Shape],
+    node: NodeId,
+    out: &mut Vec<Range>,
+) {
+    out.clear();
+    let mut whole = |blocks: u64| {
+        if blocks > 0 {
+            out.push(Range { first: 0, blocks });
+        }
+    };
+    match &tree.node(node).stored {
+        Stored::Directory(list) => {
+            whole(
+                shapes
+                    .get(*list as usize)
+                    .map_or(0, |shape| shape.blocks.into()),
+            );
+        }
+        Stored::Symlink(target) => {
+            whole(u64::from(tree.text(*target).len() > FAST_TARGET_BYTES));
+        }
+        Stored::File(Content::Sparse(sparse)) => {
+            for piece in sparse.pieces.iter().filter(|piece| piece.len_bytes > 0) {
+                let first = piece.at >> facts.block_bits;
+                let end = facts.blocks(piece.at + piece.len_bytes);
+                match out.last_mut() {
+                    Some(last) if first <= last.end() => {
+                        last.blocks = last.blocks.max(end - last.first);
+                    }
+                    _ => out.push(Range {
+                        first,
+                        blocks: end - first,
+                    }),
+                }
+            }
+        }
+        Stored::File(content) => whole(facts.blocks(content.len_bytes())),
+        Stored::CharDevice(_) | Stored::BlockDevice(_) | Stored::Fifo | Stored::Socket => {}
+    }
+}
+
+/// The size that the inode of an object tells.
+pub(crate) fn size_bytes(tree: &Tree, facts: &Facts, shapes: &[Shape], node: NodeId) -> u64 {
+    match &tree.node(node).stored {
+        Stored::Directory(list) => {
+            let blocks = shapes.get(*list as usize).map_or(0, |shape| shape.blocks);
+            u64::from(blocks) << facts.block_bits
+        }
+        Stored::Symlink(target) => tree.text(*target).len() as u64,
+        Stored::File(content) => content.len_bytes(),
+        Stored::CharDevice(_) | Stored::BlockDevice(_) | Stored::Fifo | Stored::Socket => 0,
+    }
+}
+
+/// Refuses what the format has no room for.
+pub(crate) fn check(tree: &Tree, facts: &Facts, node: NodeId) -> BuildResult<()> {
+    /// The most links of an ext4 inode.
+    const MOST_LINKS: u32 = 65_000;
+    let links = tree.links(node);
+    let is_directory = tree.file_type(node) == FileType::Directory;
+    if links > MOST_LINKS && !is_directory {
+        return Err(BuildError::TooManyLinks {
+            path: tree.path_of(node),
+            links: links.into(),
+            most: MOST_LINKS.into(),
+        });
+    }
+    match &tree.node(node).stored {
+        Stored::File(content) => {
+            let len_bytes = content.len_bytes();
+            if facts.blocks(len_bytes) > facts.logical_end() {
+                let path = tree.path_of(node);
+                return Err(BuildError::FileTooLarge { path, len_bytes });
+            }
+        }
+        Stored::Symlink(target) => {
+            let length = tree.text(*target).len();
+            // The kernel wants a NUL behind it in the block.
+            if length >= facts.block_bytes() {
+                let path = tree.path_of(node);
+                return Err(BuildError::TargetTooLong { path, length });
+            }
+        }
+        Stored::CharDevice(number) | Stored::BlockDevice(number) if !fits(*number) => {
+            let path = tree.path_of(node);
+            return Err(BuildError::DeviceNumber { path });
+        }
+        _ => {}
+    }
+    Ok(())
+}

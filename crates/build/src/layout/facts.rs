@@ -1,0 +1,96 @@
+//! **Purpose.** What the superblock says about the form of everything that is laid out.
+
+use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
+use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
+use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::{ChecksumSeed, InodeNr, InodeSeed};
+
+/// Bytes of fields behind the first 128 of an inode: all that are defined.
+pub(crate) const EXTRA_ISIZE: u16 = 32;
+
+/// The form of what is laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) block_bits: u32,
+    /// log2 of the blocks in a cluster.
+    pub(crate) cluster_log: u32,
+    pub(crate) inode_bytes: usize,
+    pub(crate) extents: bool,
+    pub(crate) dir_index: bool,
+    pub(crate) file_types: bool,
+    pub(crate) dir_nlink: bool,
+    pub(crate) large_dir: bool,
+    pub(crate) metadata_csum: bool,
+    pub(crate) project: bool,
+    pub(crate) huge_file: bool,
+    pub(crate) hasher: NameHasher,
+    pub(crate) hash_version: u8,
+    seed: ChecksumSeed,
+}
+
+impl Facts {
+    /// `None` for a hash function that needs a key, which no file system has as its default.
+    pub(crate) fn of(sb: &Superblock) -> Option<Self> {
+        let features = sb.features();
+        let hash_version = sb.def_hash_version();
+        let algorithm = HashAlgorithm::from_disk(hash_version)?;
+        let geometry = sb.geometry();
+        Some(Self {
+            block_bits: geometry.block_size().bits(),
+            cluster_log: geometry.blocks_per_cluster_log(),
+            inode_bytes: geometry.inode_size_bytes(),
+            extents: features.incompat.contains(Incompat::EXTENTS),
+            dir_index: features.compat.contains(Compat::DIR_INDEX),
+            file_types: features.incompat.contains(Incompat::FILETYPE),
+            dir_nlink: features.ro_compat.contains(RoCompat::DIR_NLINK),
+            large_dir: features.incompat.contains(Incompat::LARGEDIR),
+            metadata_csum: sb.has_metadata_csum(),
+            project: features.ro_compat.contains(RoCompat::PROJECT),
+            huge_file: features.ro_compat.contains(RoCompat::HUGE_FILE),
+            hasher: NameHasher::seeded(algorithm, sb.hash_sign(), sb.hash_seed())?,
+            hash_version,
+            seed: sb.checksum_seed(),
+        })
+    }
+
+    pub(crate) fn block_bytes(&self) -> usize {
+        1 << self.block_bits
+    }
+
+    /// Blocks that so many bytes take.
+    pub(crate) fn blocks(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(1 << self.block_bits)
+    }
+
+    /// Blocks, rounded up to whole clusters.
+    pub(crate) fn whole_clusters(&self, blocks: u64) -> u64 {
+        blocks.next_multiple_of(1 << self.cluster_log)
+    }
+
+    /// Clusters that so many blocks in a row from the start of one take.
+    pub(crate) fn clusters(&self, blocks: u64) -> u64 {
+        blocks.div_ceil(1 << self.cluster_log)
+    }
+
+    /// The seed of an inode's checksums. All inodes made here are of generation 0.
+    pub(crate) fn seed(&self, inode: InodeNr) -> InodeSeed {
+        self.seed.for_inode(inode, InodeGeneration(0))
+    }
+
+    pub(crate) fn fs_seed(&self) -> ChecksumSeed {
+        self.seed
+    }
+
+    /// Bytes for extended attributes inside an inode, the magic included.
+    pub(crate) fn xattr_area_bytes(&self) -> usize {
+        let fixed = GOOD_OLD_INODE_SIZE_BYTES + usize::from(EXTRA_ISIZE);
+        self.inode_bytes.saturating_sub(fixed)
+    }
+
+    /// Whether inodes have the fields behind the first 128 bytes.
+    pub(crate) fn has_extra(&self) -> bool {
+        self.inode_bytes >= GOOD_OLD_INODE_SIZE_BYTES + usize::from(EXTRA_ISIZE)
+    }
+}

@@ -1,0 +1,446 @@
+//! **Purpose.** Which blocks every object gets.
+//!
+//! **Model.** In this order: blocks of directories (listing a tree reads one stretch of the disk),
+//! blocks of attributes, then contents in the order of inodes, each followed by the nodes of its
+//! tree or map where it has any. With `bigalloc` everything begins at a cluster, and the blocks of
+//! a file lie in their clusters as they do in the file.
+//!
+//! A place is 8 bytes: nothing, the first block of one run that needs no nodes (nearly every
+//! file), or the number of a mapping.
+
+use std::collections::HashMap;
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::FileType;
+
+use super::content::{Range, check, ranges, size_bytes};
+use super::directory::Shape;
+use super::facts::Facts;
+use super::mapping::Run;
+use super::numbers::Numbers;
+use super::pool::Pool;
+use super::xattr::{self, SetPlan};
+use crate::error::{BuildError, BuildResult};
+use crate::tree::{NodeId, Tree};
+
+/// The most inodes that may share a block of attributes.
+const MOST_SHARERS: u32 = 1024;
+
+/// The tree with everything decided that does not depend on the size of the file system.
+#[derive(Debug)]
+pub(crate) struct Forms {
+    pub(crate) tree: Tree,
+    pub(crate) facts: Facts,
+    pub(crate) numbers: Numbers,
+    /// By the number of a directory's list.
+    pub(crate) shapes: Vec<Shape>,
+    /// By the number of a set of attributes.
+    pub(crate) sets: Vec<SetPlan>,
+}
+
+/// Where an object's content is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// It has no blocks.
+    #[default]
+    None,
+    /// In one run from this block on.
+    Run(u64),
+    /// By the mapping of this number.
+    Mapped(usize),
+}
+
+/// Places in 8 bytes each: two bits say which.
+#[derive(Debug)]
+struct Places(Vec<u64>);
+
+const TAG_SHIFT: u32 = 62;
+
+impl Places {
+    fn get(&self, node: NodeId) -> Place {
+        let packed = self.0.get(node.0 as usize).copied().unwrap_or(0);
+        let value = packed & ((1 << TAG_SHIFT) - 1);
+        match packed >> TAG_SHIFT {
+            0 => Place::None,
+            1 => Place::Run(value),
+            _ => Place::Mapped(usize::try_from(value).unwrap_or(usize::MAX)),
+        }
+    }
+
+    fn set(&mut self, node: NodeId, place: Place) {
+        if let Some(packed) = self.0.get_mut(node.0 as usize) {
+            *packed = match place {
+                Place::None => 0,
+                Place::Run(block) => 1 << TAG_SHIFT | block,
+                Place::Mapped(number) => 2 << TAG_SHIFT | number as u64,
+            };
+        }
+    }
+}
+
+/// The blocks of an object that are not one run.
+#[derive(Debug)]
+struct Mapping {
+    runs: Box<[Run]>,
+    nodes: Box<[u64]>,
+    /// Clusters of the runs.
+    clusters: u64,
+}
+
+/// A block of attributes and how many inodes share it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedBlock {
+    pub(crate) block: u64,
+    pub(crate) set: u32,
+    pub(crate) sharers: u32,
+}
+
+/// Where everything is.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    places: Places,
+    mappings: Vec<Mapping>,
+    xattr_blocks: HashMap<NodeId, u64>,
+    pub(crate) shared: Vec<SharedBlock>,
+}
+
+/// What placing came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) placed: Placed,
+    /// All blocks that are needed.
+    pub(crate) needed_blocks: u64,
+    /// Those for which there was no room.
+    pub(crate) missing_blocks: u64,
+}
+
+impl Forms {
+    /// Lays out the sets of attributes that are in use, and refuses what the format cannot hold.
+    pub(crate) fn new(
+        tree: Tree,
+        facts: Facts,
+        numbers: Numbers,
+        shapes: Vec<Shape>,
+    ) -> BuildResult<Self> {
+        let mut sets: Vec<Option<SetPlan>> = Vec::new();
+        for node in std::iter::once(NodeId::ROOT).chain(numbers.order().iter().copied()) {
+            check(&tree, &facts, node)?;
+            let number = tree.xattr_set(node).0 as usize;
+            if sets.len() <= number {
+                sets.resize(number + 1, None);
+            }
+            if sets[number].is_none() {
+                let plan = xattr::plan(&facts, tree.xattrs(node));
+                let failed = |why| BuildError::Xattr {
+                    path: tree.path_of(node),
+                    why,
+                };
+                sets[number] = Some(plan.map_err(failed)?);
+            }
+        }
+        let sets = sets.into_iter().map(Option::unwrap_or_default).collect();
+        Ok(Self {
+            tree,
+            facts,
+            numbers,
+            shapes,
+            sets,
+        })
+    }
+
+    /// The size that the inode of an object tells.
+    pub(crate) fn size_bytes(&self, node: NodeId) -> u64 {
+        size_bytes(&self.tree, &self.facts, &self.shapes, node)
+    }
+
+    pub(crate) fn set_of(&self, node: NodeId) -> Option<&SetPlan> {
+        self.sets.get(self.tree.xattr_set(node).0 as usize)
+    }
+
+    /// How a directory is stored.
+    pub(crate) fn shape(&self, node: NodeId) -> Option<Shape> {
+        let list = self.tree.list_of(node)?;
+        self.shapes.get(list as usize).copied()
+    }
+
+    /// The directory that `..` of a directory names.
+    pub(crate) fn parent(&self, node: NodeId) -> InodeNr {
+        let list = self.tree.list_of(node);
+        let parent = list.map_or(NodeId::ROOT, |list| self.numbers.family(list).parent);
+        self.numbers.inode(parent)
+    }
+
+    /// Places everything into these free runs.
+    pub(crate) fn place(&self, pool: &mut Pool) -> Outcome {
+        let mut placing = Placing {
+            forms: self,
+            pool,
+            placed: Placed {
+                places: Places(vec![0; self.tree.len()]),
+                mappings: Vec::new(),
+                xattr_blocks: HashMap::new(),
+                shared: Vec::new(),
+            },
+            needed: 0,
+            missing: 0,
+            ranges: Vec::new(),
+            pieces: Vec::new(),
+        };
+        for node in self.numbers.directories(&self.tree) {
+            placing.content(node);
+        }
+        placing.xattr_blocks();
+        for &node in self.numbers.order() {
+            if self.tree.file_type(node) != FileType::Directory {
+                placing.content(node);
+            }
+        }
+        Outcome {
+            needed_blocks: placing.needed,
+            missing_blocks: placing.missing,
+            placed: placing.placed,
+        }
+    }
+}
+
+struct Placing<'a> {
+    forms: &'a Forms,
+    pool: &'a mut Pool,
+    placed: Placed,
+    needed: u64,
+    missing: u64,
+    ranges: Vec<Range>,
+    pieces: Vec<std::ops::Range<u64>>,
+}
+
+impl Placing<'_> {
+    /// Takes blocks into `pieces`; whole clusters.
+    fn take(&mut self, blocks: u64) -> bool {
+        self.pieces.clear();
+        self.needed += blocks;
+        let taken = self.pool.take(blocks, |piece| self.pieces.push(piece));
+        if !taken {
+            self.missing += blocks;
+        }
+        taken
+    }
+
+    fn content(&mut self, node: NodeId) {
+        let forms = self.forms;
+        let facts = &forms.facts;
+        let mut ranges_of = std::mem::take(&mut self.ranges);
+        ranges(&forms.tree, facts, &forms.shapes, node, &mut ranges_of);
+        let clusters = in_clusters(facts, &ranges_of);
+        let blocks: u64 = clusters.iter().map(|range| range.blocks).sum();
+        if blocks > 0 && self.take(blocks) {
+            let runs = self.runs(&clusters, &ranges_of);
+            self.map(node, runs, facts.clusters(blocks));
+        }
+        self.ranges = ranges_of;
+    }
+
+    /// The runs of a file whose clusters fill the pieces one after the other.
+    fn runs(&self, clusters: &[Range], ranges: &[Range]) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::with_capacity(ranges.len());
+        let mut pieces = self.pieces.iter().cloned();
+        let mut piece = 0..0;
+        let mut rest = ranges.iter().copied().peekable();
+        for cluster in clusters {
+            let mut at = cluster.first;
+            let end = cluster.first + cluster.blocks;
+            while at < end {
+                if piece.is_empty() {
+                    piece = pieces.next().unwrap_or(0..0);
+                }
+                let now = (end - at).min(piece.end - piece.start);
+                if now == 0 {
+                    break;
+                }
+                // What of these blocks the file really has.
+                while let Some(range) = rest.peek().copied() {
+                    let first = range.first.max(at);
+                    let last = (range.first + range.blocks).min(at + now);
+                    if first < last {
+                        let physical = piece.start + (first - at);
+                        push_run(
+                            &mut runs,
+                            Run {
+                                logical: first,
+                                physical,
+                                blocks: last - first,
+                            },
+                        );
+                    }
+                    if range.first + range.blocks > at + now {
+                        break;
+                    }
+                    rest.next();
+                }
+                piece.start += now;
+                at += now;
+            }
+        }
+        runs
+    }
+
+    fn map(&mut self, node: NodeId, runs: Vec<Run>, clusters: u64) {
+        let facts = self.forms.facts;
+        let count = facts.nodes(&runs);
+        if let ([run], 0) = (runs.as_slice(), count)
+            && run.logical == 0
+            && run.blocks == facts.blocks(self.forms.size_bytes(node))
+        {
+            self.placed.places.set(node, Place::Run(run.physical));
+            return;
+        }
+        let mut nodes = Vec::with_capacity(count);
+        if self.take((count as u64) << facts.cluster_log) {
+            for piece in &self.pieces {
+                nodes.extend(piece.clone().step_by(1 << facts.cluster_log));
+            }
+        }
+        let number = self.placed.mappings.len();
+        self.placed.places.set(node, Place::Mapped(number));
+        self.placed.mappings.push(Mapping {
+            runs: runs.into(),
+            nodes: nodes.into(),
+            clusters,
+        });
+    }
+
+    /// One block for each 1024 users of a set that does not fit the inode.
+    fn xattr_blocks(&mut self) {
+        let forms = self.forms;
+        let mut current: HashMap<u32, usize> = HashMap::new();
+        for node in std::iter::once(NodeId::ROOT).chain(forms.numbers.order().iter().copied()) {
+            let set = forms.tree.xattr_set(node).0;
+            if forms
+                .sets
+                .get(set as usize)
+                .is_none_or(|plan| plan.block.is_empty())
+            {
+                continue;
+            }
+            let index = match current.get(&set) {
+                Some(&index) if self.placed.shared[index].sharers < MOST_SHARERS => index,
+                _ => {
+                    let first = match self.take(1 << forms.facts.cluster_log) {
+                        true => self.pieces.first().map_or(0, |piece| piece.start),
+                        false => 0,
+                    };
+                    let index = self.placed.shared.len();
+                    self.placed.shared.push(SharedBlock {
+                        block: first,
+                        set,
+                        sharers: 0,
+                    });
+                    current.insert(set, index);
+                    index
+                }
+            };
+            let shared = &mut self.placed.shared[index];
+            shared.sharers += 1;
+            self.placed.xattr_blocks.insert(node, shared.block);
+        }
+    }
+}
+
+/// Adds a run, to the last one if it goes on from there.
+fn push_run(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last)
+            if last.logical + last.blocks == run.logical
+                && last.physical + last.blocks == run.physical =>
+        {
+            last.blocks += run.blocks;
+        }
+        _ => runs.push(run),
+    }
+}
+
+/// The whole clusters in which these blocks lie; each once.
+fn in_clusters(facts: &Facts, ranges: &[Range]) -> Vec<Range> {
+    let mut clusters: Vec<Range> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let first = range.first >> facts.cluster_log << facts.cluster_log;
+        let end = facts.whole_clusters(range.first + range.blocks);
+        match clusters.last_mut() {
+            Some(last) if first <= last.first + last.blocks => {
+                last.blocks = last.blocks.max(end - last.first);
+            }
+            _ => clusters.push(Range {
+                first,
+                blocks: end - first,
+            }),
+        }
+    }
+    clusters
+}
+
+impl Placed {
+    /// The runs of an object with content.
+    pub(crate) fn runs(&self, forms: &Forms, node: NodeId) -> std::borrow::Cow<'_, [Run]> {
+        match self.places.get(node) {
+            Place::None => [].as_slice().into(),
+            Place::Run(physical) => {
+                let blocks = forms.facts.blocks(forms.size_bytes(node));
+                vec![Run {
+                    logical: 0,
+                    physical,
+                    blocks,
+                }]
+                .into()
+            }
+            Place::Mapped(number) => {
+                let mapping = self.mappings.get(number);
+                mapping.map_or(&[][..], |mapping| &mapping.runs).into()
+            }
+        }
+    }
+
+    /// The one run of an object, without allocating, where it is one.
+    pub(crate) fn single_run(&self, node: NodeId) -> Option<u64> {
+        match self.places.get(node) {
+            Place::Run(physical) => Some(physical),
+            Place::None | Place::Mapped(_) => None,
+        }
+    }
+
+    /// Whether an object has no blocks.
+    pub(crate) fn is_empty(&self, node: NodeId) -> bool {
+        self.places.get(node) == Place::None
+    }
+
+    /// The nodes of an object's tree or map.
+    pub(crate) fn nodes(&self, node: NodeId) -> &[u64] {
+        match self.places.get(node) {
+            Place::Mapped(number) => self
+                .mappings
+                .get(number)
+                .map_or(&[], |mapping| &mapping.nodes),
+            Place::None | Place::Run(_) => &[],
+        }
+    }
+
+    /// The block of an object's attributes.
+    pub(crate) fn xattr_block(&self, node: NodeId) -> Option<u64> {
+        self.xattr_blocks.get(&node).copied()
+    }
+
+    /// Clusters that an object takes: content, nodes and attributes.
+    pub(crate) fn clusters(&self, forms: &Forms, node: NodeId) -> u64 {
+        let xattrs = u64::from(self.xattr_block(node).is_some());
+        xattrs
+            + match self.places.get(node) {
+                Place::None => 0,
+                Place::Run(_) => {
+                    let blocks = forms.facts.blocks(forms.size_bytes(node));
+                    forms.facts.clusters(blocks)
+                }
+                Place::Mapped(number) => self
+                    .mappings
+                    .get(number)
+                    .map_or(0, |mapping| mapping.clusters + mapping.nodes.len() as u64),
+            }
+    }
+}

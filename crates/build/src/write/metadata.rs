@@ -1,0 +1,116 @@
+//! **Purpose.** Directories, blocks of attributes and inode tables.
+
+use std::ops::Range;
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::xattr::{self, RawBlockHeader};
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
+use zerocopy::FromBytes;
+
+use super::Image;
+use super::stretch::{STRETCH_BYTES, Stretch};
+use crate::bytes::put;
+use crate::error::{BuildError, BuildResult};
+use crate::layout::{Directory, SharedBlock};
+use crate::tree::NodeId;
+
+impl Image<'_> {
+    /// The blocks of these directories.
+    pub(super) fn write_directories(&self, nodes: &[NodeId]) -> BuildResult<()> {
+        let failed = |why| self.output_error(why);
+        let mut stretch = Stretch::new(self.device, self.block_bits());
+        let most = STRETCH_BYTES as u64 >> self.block_bits();
+        let mut large = Vec::new();
+        for &node in nodes {
+            let Some(shape) = self.forms.shape(node) else {
+                continue;
+            };
+            let directory = Directory {
+                tree: &self.forms.tree,
+                facts: &self.forms.facts,
+                numbers: &self.forms.numbers,
+                node,
+                parent: self.forms.parent(node),
+                shape,
+            };
+            let blocks = u64::from(shape.blocks);
+            if let Some(block) = self.placed.single_run(node).filter(|_| blocks <= most) {
+                let memory = stretch.blocks(block, blocks).map_err(failed)?;
+                memory.fill(0);
+                directory.fill(memory);
+                continue;
+            }
+            let bytes = blocks << self.block_bits();
+            large.clear();
+            large.resize(usize::try_from(bytes).unwrap_or(usize::MAX), 0);
+            directory.fill(&mut large);
+            for run in self.placed.runs(self.forms, node).iter() {
+                let from = run.logical << self.block_bits();
+                let part = to_index(from)..to_index(from + (run.blocks << self.block_bits()));
+                let part = large.get(part).unwrap_or_default();
+                let at = run.physical << self.block_bits();
+                self.device.write_at(part, at).map_err(failed)?;
+            }
+            self.write_nodes(node)?;
+        }
+        stretch.flush().map_err(failed)
+    }
+
+    /// The blocks of attributes, each with the number of its users.
+    pub(super) fn write_xattr_blocks(&self) -> BuildResult<()> {
+        let failed = |why| self.output_error(why);
+        let mut stretch = Stretch::new(self.device, self.block_bits());
+        for &SharedBlock {
+            block,
+            set,
+            sharers,
+        } in &self.placed.shared
+        {
+            let Some(plan) = self.forms.sets.get(set as usize) else {
+                continue;
+            };
+            let memory = stretch.blocks(block, 1).map_err(failed)?;
+            memory.fill(0);
+            put(memory, 0, &plan.block);
+            if let Ok((header, _)) = RawBlockHeader::mut_from_prefix(memory) {
+                header.h_refcount = sharers.into();
+            }
+            if self.forms.facts.metadata_csum {
+                let seed = self.forms.facts.fs_seed();
+                let sealed = xattr::seal_block(memory, PhysBlock(block), seed);
+                sealed.map_err(|_| BuildError::Invalid("a block without a header"))?;
+            }
+        }
+        stretch.flush().map_err(failed)
+    }
+
+    /// A part of a group's inode table.
+    pub(super) fn write_inodes(&self, group: GroupNr, range: Range<u32>) -> BuildResult<()> {
+        let geometry = self.plan.superblock().geometry();
+        let Some(table) = self.inode_table(group) else {
+            return Err(BuildError::Invalid("an inode without a group"));
+        };
+        let inode_bytes = geometry.inode_size_bytes();
+        let block_bytes = geometry.block_size().bytes();
+        let count = range.end.saturating_sub(range.start) as usize;
+        let mut bytes = vec![0; (count * inode_bytes).next_multiple_of(block_bytes)];
+        let maker = self.inode_maker();
+        for (index, inode) in range.clone().zip(bytes.chunks_exact_mut(inode_bytes)) {
+            let number = InodeNr(group.0 * geometry.inodes_per_group() + index + 1);
+            if let Some(node) = self.forms.numbers.node(number) {
+                maker.fill(node, number, inode)?;
+            } else if let Some(reserved) = self.reserved.get(number) {
+                put(inode, 0, reserved);
+            }
+        }
+        let place = geometry.inode_place(table, GroupOffset(range.start));
+        let at = (place.block.0 << self.block_bits()) + place.offset_bytes as u64;
+        self.device
+            .write_at(&bytes, at)
+            .map_err(|why| self.output_error(why))
+    }
+}
+
+fn to_index(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,156 @@
+//! **Purpose.** Writing the image: all cores read, make and write at the same time.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `queue` | what is to be done next, and how far the build is |
+//! | `content` | contents of files and nodes of their maps |
+//! | `metadata` | directories, attributes, inode tables |
+//! | `inode` | the bytes of an inode |
+//! | `reader` | contents, wherever they are |
+//! | `stretch` | neighbours written in one call |
+//! | `output` | a file without a name until it is complete |
+//!
+//! **Model.** Since everything has its place, jobs are independent. A thread takes the next job,
+//! some megabyte of neighbours, and reads and writes it from start to end with buffers of its own.
+//! The superblock comes last.
+//!
+//! **Locking.** One lock around the queue, taken once for each job. Nothing else is shared that
+//! anybody writes.
+
+mod content;
+mod inode;
+mod metadata;
+mod output;
+mod queue;
+mod reader;
+mod stretch;
+
+use std::path::Path;
+
+use fourscore::format::{Plan, ReservedInodes};
+use fourscore_block::FileDevice;
+use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Timestamp};
+use fourscore_sync::{Mutex, thread};
+
+use crate::error::{BuildError, BuildResult};
+use crate::layout::{Forms, Placed, Settled};
+use crate::options::{Flow, Options, Watch};
+use inode::InodeMaker;
+use queue::{Job, Queue};
+
+pub(crate) use inode::fits;
+pub(crate) use output::Output;
+pub(crate) use reader::{open_below, open_quietly};
+
+/// What all threads look at.
+pub(crate) struct Image<'a> {
+    forms: &'a Forms,
+    placed: &'a Placed,
+    plan: &'a Plan,
+    reserved: &'a ReservedInodes,
+    device: &'a FileDevice,
+    options: &'a Options,
+    made: Timestamp,
+}
+
+/// Writes everything that was settled to the output, and gives it its name.
+pub(crate) fn write(
+    settled: &Settled,
+    options: &Options,
+    target: &Path,
+    made: Timestamp,
+    watch: Watch<'_>,
+) -> BuildResult<()> {
+    let failed = |why| BuildError::Output {
+        path: target.to_owned(),
+        why,
+    };
+    let size_bytes = settled.plan.superblock().geometry().size_bytes();
+    let output = Output::create(target, size_bytes).map_err(failed)?;
+    settled.plan.prepare(&output.device)?;
+    let image = Image {
+        forms: &settled.forms,
+        placed: &settled.placed,
+        plan: &settled.plan,
+        reserved: &settled.reserved,
+        device: &output.device,
+        options,
+        made,
+    };
+    image.run(watch)?;
+    settled.plan.complete(&output.device)?;
+    output.commit().map_err(failed)
+}
+
+impl Image<'_> {
+    fn run(&self, watch: Watch<'_>) -> BuildResult<()> {
+        let queue = Queue::new(self);
+        let failed: Mutex<Option<BuildError>> = Mutex::new(None);
+        let work = || {
+            while let Some((job, progress)) = queue.next() {
+                let result = match watch(progress) {
+                    Flow::Continue => self.do_job(&job),
+                    Flow::Stop => Err(BuildError::Stopped),
+                };
+                if let Err(error) = result {
+                    failed.lock().get_or_insert(error);
+                    queue.stop();
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.options.thread_count() {
+                scope.spawn(work);
+            }
+            work();
+        });
+        match failed.into_inner() {
+            Some(error) => Err(error),
+            None => {
+                watch(queue.progress());
+                Ok(())
+            }
+        }
+    }
+
+    fn do_job(&self, job: &Job) -> BuildResult<()> {
+        match job {
+            Job::Directories(nodes) => self.write_directories(nodes),
+            Job::Xattrs => self.write_xattr_blocks(),
+            Job::Inodes { group, range } => self.write_inodes(*group, range.clone()),
+            Job::Contents(range) => self.write_contents(range.clone()),
+            Job::Part { node, blocks } => self.write_part(*node, blocks.clone()),
+        }
+    }
+
+    fn output_error(&self, why: std::io::Error) -> BuildError {
+        // The device's errors say what was tried; the caller knows the path.
+        BuildError::Output {
+            path: Path::new("the image").to_owned(),
+            why,
+        }
+    }
+
+    fn block_bits(&self) -> u32 {
+        self.forms.facts.block_bits
+    }
+
+    fn inode_maker(&self) -> InodeMaker<'_> {
+        InodeMaker {
+            forms: self.forms,
+            placed: self.placed,
+            sb: self.plan.superblock(),
+            options: self.options,
+            made: self.made,
+        }
+    }
+
+    fn inode_table(&self, group: GroupNr) -> Option<PhysBlock> {
+        self.plan.inode_table(group)
+    }
+
+    /// The last inode in use.
+    fn last_inode(&self) -> InodeNr {
+        self.plan.last_inode()
+    }
+}

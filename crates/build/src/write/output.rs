@@ -1,0 +1,200 @@
+//! **Purpose.** Where the image goes: into a file that has no name until it is complete.
+//!
+//! **Model.** The file is made without a name (`O_TMPFILE`) in the folder of the target, written,
+//! and then linked and renamed over the target, so that the target is at every moment what it was
+//! or the whole image. Where the host has no nameless files it has a hidden name, which is removed
+//! when the image is given up. A block device is written in place.
+//!
+//! **Crash safety.** Nothing is left behind by an error, by Ctrl-C, nor, where there are nameless
+//! files, by the death of the process.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use fourscore::format::OldContent;
+use fourscore_block::{DeviceOptions, FileDevice, Sharing, open_path};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+/// An image that is being written.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) device: FileDevice,
+    target: PathBuf,
+    temporary: Temporary,
+}
+
+#[derive(Debug)]
+enum Temporary {
+    /// A file without a name.
+    Nameless(File),
+    /// A file with a name that must not stay.
+    Named(PathBuf),
+    /// The target itself.
+    InPlace,
+}
+
+impl Output {
+    /// Whether the target is a block device, which has content and a size of its own.
+    pub(crate) fn is_block_device(target: &Path) -> bool {
+        std::fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device())
+    }
+
+    /// What the target holds before: a new file nothing, a block device what the caller knows.
+    pub(crate) fn old_content(target: &Path, known: OldContent) -> OldContent {
+        match Self::is_block_device(target) {
+            true => known,
+            false => OldContent::AllZero,
+        }
+    }
+
+    /// Begins an image of so many bytes, all zeroes.
+    pub(crate) fn create(target: &Path, len_bytes: u64) -> io::Result<Self> {
+        if Self::is_block_device(target) {
+            return Ok(Self {
+                device: open_path(target, DeviceOptions::read_write())?,
+                target: target.to_owned(),
+                temporary: Temporary::InPlace,
+            });
+        }
+        let folder = match target.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let (file, path, temporary) = match rustix::fs::open(folder, flags, Mode::from(0o666)) {
+            Ok(fd) => {
+                let file = File::from(fd);
+                let path = proc_path(&file);
+                let keep = file.try_clone()?;
+                (file, path, Temporary::Nameless(keep))
+            }
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                let path = hidden(target)?;
+                let options = File::options()
+                    .read(true)
+                    .write(true)
+                    .create_new(true)
+                    .open(&path);
+                (options?, path.clone(), Temporary::Named(path))
+            }
+            Err(error) => return Err(error.into()),
+        };
+        file.set_len(len_bytes)?;
+        let options = DeviceOptions {
+            sharing: Sharing::Unlocked,
+            ..DeviceOptions::read_write()
+        };
+        Ok(Self {
+            device: open_path(&path, options)?,
+            target: target.to_owned(),
+            temporary,
+        })
+    }
+
+    /// Gives the image its name. Replaces what had it.
+    pub(crate) fn commit(mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.temporary, Temporary::InPlace) {
+            Temporary::InPlace => Ok(()),
+            Temporary::Named(path) => rename(&path, &self.target),
+            Temporary::Nameless(file) => {
+                let from = proc_path(&file);
+                let link =
+                    |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW);
+                match link(&self.target) {
+                    Ok(()) => Ok(()),
+                    Err(Errno::EXIST) => {
+                        let path = hidden(&self.target)?;
+                        link(&path)?;
+                        rename(&path, &self.target)
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Temporary::Named(path) = &self.temporary {
+            // The image is given up for a reason of its own, which is what is reported.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to).inspect_err(|_| {
+        // As above.
+        let _ = std::fs::remove_file(from);
+    })
+}
+
+fn proc_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// A hidden name beside the target that nothing else has.
+fn hidden(target: &Path) -> io::Result<PathBuf> {
+    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "has no file name");
+    let mut name = OsString::from(".");
+    name.push(target.file_name().ok_or_else(no_name)?);
+    name.push(format!(".{}", std::process::id()));
+    Ok(target.with_file_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fourscore_block::BlockDevice;
+
+    #[test]
+    fn nothing_is_there_until_the_end_and_nothing_but_the_image_after() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("image");
+        std::fs::write(&target, "before").unwrap();
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        let output = Output::create(&target, 8192).unwrap();
+        output.device.write_at(b"new", 0).unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"before");
+        drop(output);
+        assert_eq!(
+            (names(), std::fs::read(&target).unwrap()),
+            (1, b"before".to_vec())
+        );
+        for _ in 0..2 {
+            let output = Output::create(&target, 4).unwrap();
+            output.device.write_at(b"new", 0).unwrap();
+            output.commit().unwrap();
+            assert_eq!(
+                (names(), std::fs::read(&target).unwrap()),
+                (1, b"new\0".to_vec())
+            );
+            std::fs::remove_file(&target).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_named_file_goes_when_the_image_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("image");
+        let mut output = Output::create(&target, 4).unwrap();
+        let path = hidden(&target).unwrap();
+        std::fs::write(&path, "").unwrap();
+        output.temporary = Temporary::Named(path.clone());
+        drop(output);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Output::create(&folder.path().join("no/image"), 4).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

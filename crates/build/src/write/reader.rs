@@ -1,0 +1,280 @@
+//! **Purpose.** Reading contents, wherever they are.
+//!
+//! **Model.** Files of a source directory are opened relative to their directory, which stays open
+//! while the next files are in it too; symbolic links are never followed on the way. A file that
+//! is not what it was when the tree was read is an error: its length must be the same, and its
+//! content's time unless only its attributes changed.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use fourscore_ondisk::Timestamp;
+use fourscore_sync::Arc;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::tree::{Content, DataPlace, HostDirId, HostPath, NodeId, Stored, Tree};
+
+/// How much of a path is opened in one call; the host's limit is 4096.
+const OPEN_BYTES_MAX: usize = 4000;
+
+/// Why a content cannot be read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The host says so.
+    Io(io::Error),
+    /// It is not what it was.
+    Changed,
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Errno> for ReadError {
+    fn from(error: Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+/// Reads contents for one thread.
+pub(crate) struct Reader<'a> {
+    tree: &'a Tree,
+    directory: Option<(HostDirId, OwnedFd)>,
+}
+
+/// A file that is being read.
+pub(crate) enum OpenContent<'a> {
+    Bytes(&'a [u8]),
+    /// A file of the host, to be looked at again when it was read.
+    Host(File),
+    /// A piece of a file that others read too.
+    Range(&'a File, u64),
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(tree: &'a Tree) -> Self {
+        Self {
+            tree,
+            directory: None,
+        }
+    }
+
+    /// Opens the content of a regular file.
+    pub(crate) fn open(&mut self, node: NodeId) -> Result<OpenContent<'a>, ReadError> {
+        let tree = self.tree;
+        match &tree.node(node).stored {
+            Stored::File(Content::Bytes(bytes)) => Ok(OpenContent::Bytes(bytes)),
+            Stored::File(Content::Host { path, .. }) => self.open_host(*path),
+            Stored::File(Content::Range { file, offset, .. }) => {
+                Ok(OpenContent::Range(open_file(tree, *file)?, *offset))
+            }
+            Stored::File(Content::Sparse(sparse)) => match sparse.data {
+                DataPlace::Host(path) => self.open_host(path),
+                DataPlace::Open(file) => Ok(OpenContent::Range(open_file(tree, file)?, 0)),
+            },
+            Stored::Symlink(target) => Ok(OpenContent::Bytes(tree.text(*target))),
+            _ => Ok(OpenContent::Bytes(&[])),
+        }
+    }
+
+    fn open_host(&mut self, path: HostPath) -> Result<OpenContent<'a>, ReadError> {
+        if self
+            .directory
+            .as_ref()
+            .is_none_or(|(id, _)| *id != path.directory)
+        {
+            let directory = open_directory(self.tree, path.directory)?;
+            self.directory = Some((path.directory, directory));
+        }
+        let (_, directory) = self.directory.as_ref().ok_or(ReadError::Changed)?;
+        let fd = open_quietly(directory, self.tree.host_name(path), OFlags::empty())?;
+        Ok(OpenContent::Host(File::from(fd)))
+    }
+
+    /// Fills `buffer` with what the file has from byte `at` on; zeroes in holes and past its end.
+    pub(crate) fn read(
+        &self,
+        node: NodeId,
+        content: &OpenContent<'_>,
+        at: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let Stored::File(stored) = &self.tree.node(node).stored else {
+            let OpenContent::Bytes(bytes) = content else {
+                return Err(ReadError::Changed);
+            };
+            copy_from(bytes, at, buffer);
+            return Ok(());
+        };
+        if let Content::Sparse(sparse) = stored {
+            buffer.fill(0);
+            let end = at + buffer.len() as u64;
+            let first = sparse
+                .pieces
+                .partition_point(|piece| piece.at + piece.len_bytes <= at);
+            for piece in sparse
+                .pieces
+                .iter()
+                .skip(first)
+                .take_while(|piece| piece.at < end)
+            {
+                let from = piece.at.max(at);
+                let to = (piece.at + piece.len_bytes).min(end);
+                let place = to_index(from - at)..to_index(to - at);
+                let part = buffer.get_mut(place).unwrap_or_default();
+                read_exact(content, piece.from + (from - piece.at), part)?;
+            }
+            return Ok(());
+        }
+        let here = stored
+            .len_bytes()
+            .saturating_sub(at)
+            .min(buffer.len() as u64);
+        let (part, rest) = buffer.split_at_mut(to_index(here));
+        rest.fill(0);
+        read_exact(content, at, part)
+    }
+
+    /// Looks at a file again when all of it was read.
+    pub(crate) fn check(&self, node: NodeId, content: &OpenContent<'_>) -> Result<(), ReadError> {
+        let OpenContent::Host(file) = content else {
+            return Ok(());
+        };
+        let found = file.metadata()?;
+        let meta = self.tree.meta(node);
+        let time = |seconds, nanoseconds: i64| {
+            Timestamp::new(seconds, u32::try_from(nanoseconds).unwrap_or(0)).unwrap_or_default()
+        };
+        // Either alone may be meant: a manifest sets another time, a new link changes the object.
+        let content_changed = time(found.mtime(), found.mtime_nsec()) != meta.mtime;
+        let object_changed = time(found.ctime(), found.ctime_nsec()) != meta.ctime;
+        if found.len() != self.tree.len_bytes(node) || (content_changed && object_changed) {
+            return Err(ReadError::Changed);
+        }
+        Ok(())
+    }
+}
+
+fn open_file(tree: &Tree, id: crate::tree::FileId) -> Result<&File, ReadError> {
+    tree.file(id).map(Arc::as_ref).ok_or(ReadError::Changed)
+}
+
+fn read_exact(content: &OpenContent<'_>, at: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+    let read = match content {
+        OpenContent::Bytes(bytes) => {
+            copy_from(bytes, at, buffer);
+            return Ok(());
+        }
+        OpenContent::Host(file) => file.read_exact_at(buffer, at),
+        OpenContent::Range(file, offset) => file.read_exact_at(buffer, offset + at),
+    };
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ReadError::Changed),
+        other => Ok(other?),
+    }
+}
+
+fn copy_from(bytes: &[u8], at: u64, buffer: &mut [u8]) {
+    let rest = bytes.get(to_index(at)..).unwrap_or_default();
+    let here = rest.len().min(buffer.len());
+    let (part, behind) = buffer.split_at_mut(here);
+    part.copy_from_slice(&rest[..here]);
+    behind.fill(0);
+}
+
+fn to_index(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Opens a directory of a source.
+fn open_directory(tree: &Tree, id: HostDirId) -> Result<OwnedFd, ReadError> {
+    let (root, names) = tree.host_dir(id).ok_or(ReadError::Changed)?;
+    Ok(open_below(root, &names.join(&b'/'))?)
+}
+
+/// Opens a directory by its path from a root, however long, without following symbolic links.
+pub(crate) fn open_below(root: &File, path: &[u8]) -> io::Result<OwnedFd> {
+    let mut open = OwnedFd::from(root.try_clone()?);
+    if path.is_empty() {
+        // Not the descriptor of the root itself, whose position in the list others may share.
+        return Ok(open_quietly(&open, b".", OFlags::DIRECTORY)?);
+    }
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (piece, after) = split_path(rest);
+        open = open_quietly(&open, piece, OFlags::DIRECTORY)?;
+        rest = after;
+    }
+    Ok(open)
+}
+
+/// Splits off what one call can open. A component is at most 255 bytes long, so there is a slash
+/// before the limit.
+fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    let start = path
+        .get(..OPEN_BYTES_MAX)
+        .filter(|_| path.len() > OPEN_BYTES_MAX);
+    let slash = start.and_then(|start| start.iter().rposition(|&byte| byte == b'/'));
+    match slash {
+        Some(slash) => (&path[..slash], path.get(slash + 1..).unwrap_or_default()),
+        None => (path, b""),
+    }
+}
+
+/// Opens for reading without following symbolic links anywhere on the way, and without touching
+/// the access time where that is allowed.
+pub(crate) fn open_quietly(
+    directory: &OwnedFd,
+    path: &[u8],
+    flags: OFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    match open_strictly(directory, path, flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => open_strictly(directory, path, flags),
+        opened => opened,
+    }
+}
+
+fn open_strictly(directory: &OwnedFd, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    if !path.contains(&b'/') {
+        return rustix::fs::openat(directory, path, flags, Mode::empty());
+    }
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve) {
+        // An old kernel, or a sandbox that does not know the call.
+        Err(Errno::NOSYS) => rustix::fs::openat(directory, path, flags, Mode::empty()),
+        opened => opened,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_paths_are_opened_piece_by_piece() {
+        let path = [b"0123456789012345".as_slice(); 255].join(&b'/');
+        assert!(path.len() > OPEN_BYTES_MAX);
+        let (first, rest) = split_path(&path);
+        assert!(first.len() <= OPEN_BYTES_MAX && first.ends_with(b"5") && rest.starts_with(b"0"));
+        assert_eq!([first, rest].join(&b'/'), path);
+        assert_eq!(split_path(b"a/b"), (&b"a/b"[..], &b""[..]));
+    }
+
+    #[test]
+    fn no_symbolic_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
+        let root = File::open(folder.path()).unwrap();
+        assert!(open_below(&root, b"a/b").is_ok());
+        assert!(open_below(&root, b"").is_ok());
+        assert!(open_below(&root, b"link").is_err());
+        assert!(open_below(&root, b"link/b").is_err());
+    }
+}

@@ -1,0 +1,261 @@
+//! Images are what their sources are: e2fsck finds nothing, and the kernel's mount shows the same
+//! tree, object by object.
+
+#[path = "images/mod.rs"]
+mod images;
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+
+use fourscore_build::{BuildError, Flow, Size, Tree, build};
+use fourscore_ondisk::Timestamp;
+use fourscore_testkit::{require, scratch, tools::Need};
+
+use images::{Case, build_directory, options, sha256, with_everything};
+
+/// The forms of file systems a tree with one of everything is built in.
+const FORMS: &[&str] = &[
+    "-t ext4",
+    "-t ext3",
+    "-t ext2",
+    "-t ext4 -b 1024",
+    "-t ext4 -b 2048",
+    "-t ext2 -b 1024",
+    "-t ext3 -b 2048 -I 128",
+    "-t ext4 -I 128 -O ^project,^extra_isize",
+    "-t ext4 -I 512",
+    "-t ext4 -I 1024 -b 1024",
+    "-t ext4 -O ^extent,^64bit",
+    "-t ext4 -O ^64bit,^metadata_csum,uninit_bg",
+    "-t ext4 -O ^has_journal",
+    "-t ext4 -O ^flex_bg,^resize_inode,meta_bg",
+    "-t ext4 -O bigalloc",
+    "-t ext4 -O bigalloc -C 65536 -b 1024",
+    "-t ext4 -O sparse_super2,^resize_inode",
+    "-t ext4 -O ^dir_index",
+    "-t ext4 -O ^filetype -b 1024",
+    "-t ext4 -O fast_commit,orphan_file,metadata_csum_seed",
+    "-t ext4 -O large_dir,ea_inode,project",
+    "-t ext4 -g 1024 -b 1024",
+    "-t ext4 -E packed_meta_blocks=1",
+];
+
+/// Forms with blocks larger than a page, which this kernel does not mount.
+const LARGE_BLOCKS: &[&str] = &[
+    "-t ext4 -b 8192",
+    "-t ext4 -b 16384",
+    "-t ext4 -b 32768",
+    "-t ext4 -b 65536",
+    "-t ext2 -b 65536",
+];
+
+#[test]
+fn every_form_holds_everything() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let source = with_everything();
+    for form in FORMS {
+        let summary = Case::new(form).check(source.path());
+        assert!(summary.objects > 1500, "{form}: {summary:?}");
+    }
+}
+
+#[test]
+fn large_blocks_are_clean() {
+    require!(Need::Root, Need::Program("e2fsck"));
+    let source = with_everything();
+    for form in LARGE_BLOCKS {
+        let summary = Case::new(form).check_unmounted(source.path());
+        assert!(summary.objects > 1500, "{form}: {summary:?}");
+    }
+}
+
+#[test]
+fn sizes_are_exact() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let source = with_everything();
+    let mut case = Case::new("-t ext4 -b 4096");
+    let least = case.check(source.path());
+    assert!(least.free_bytes * 100 < least.size_bytes, "{least:?}");
+    case.options.size = Size::AutoPlusBytes(64 << 20);
+    let more = case.check(source.path());
+    let free = (64 << 20)..(64 << 20) + least.size_bytes / 100;
+    assert!(free.contains(&more.free_bytes), "{more:?}");
+    case.options.size = Size::AutoPlusPercent(20);
+    let more = case.check(source.path());
+    assert!(
+        (more.free_bytes * 5).abs_diff(least.size_bytes) < least.size_bytes / 20,
+        "{more:?}"
+    );
+    case.options.size = Size::Minimum;
+    let minimum = case.check(source.path());
+    assert!(
+        minimum.size_bytes < least.size_bytes,
+        "{minimum:?} {least:?}"
+    );
+    case.options.size = Size::Bytes(512 << 20);
+    assert_eq!(case.check(source.path()).size_bytes, 512 << 20);
+    case.options.size = Size::Bytes(least.size_bytes - 4096);
+    let error = case.build(source.path()).unwrap_err();
+    let BuildError::NoSpace { needed_bytes, .. } = error else {
+        panic!("{error}");
+    };
+    case.options.size = Size::Bytes(needed_bytes);
+    assert_eq!(case.check(source.path()).size_bytes, needed_bytes);
+}
+
+#[test]
+fn the_same_bytes_on_any_number_of_threads() {
+    let source = with_everything();
+    let folder = scratch::folder().unwrap();
+    let mut sums = Vec::new();
+    for threads in [1, 2, 7, 7] {
+        let mut options = options("-t ext4 -O orphan_file");
+        options.threads = Some(threads);
+        options.source_date_epoch = Some(1_700_000_000);
+        let image = folder.path().join("image");
+        build_directory(&options, source.path(), &image).unwrap();
+        sums.push(sha256(&image));
+    }
+    assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+}
+
+#[test]
+fn another_tree_has_another_identity() {
+    let folder = scratch::folder().unwrap();
+    let mut uuids = Vec::new();
+    for name in ["one", "other"] {
+        let tree = folder.path().join(name);
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join(name), "").unwrap();
+        let image = folder.path().join("image");
+        let mut options = options("-t ext4");
+        options.source_date_epoch = Some(0);
+        uuids.push(build_directory(&options, &tree, &image).unwrap().uuid);
+        assert_eq!(
+            build_directory(&options, &tree, &image).unwrap().uuid,
+            uuids[uuids.len() - 1]
+        );
+    }
+    assert_ne!(uuids[0], uuids[1]);
+}
+
+#[test]
+fn times_after_the_epoch_are_the_epoch() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("new"), "").unwrap();
+    let mut case = Case::new("-t ext4");
+    case.options.source_date_epoch = Some(1_000_000_000);
+    let image = case.image_of(&tree);
+    let epoch = Timestamp::new(1_000_000_000, 0).unwrap();
+    assert_eq!(images::mtime(&image, "/new"), epoch);
+}
+
+#[test]
+fn an_empty_tree() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    for form in ["-t ext4", "-t ext2", "-t ext4 -b 1024"] {
+        Case::new(form).check(folder.path());
+        let mut case = Case::new(form);
+        case.options.size = Size::Minimum;
+        case.check(folder.path());
+    }
+}
+
+#[test]
+fn ten_thousand_links_and_a_large_sparse_file() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("file"), "content").unwrap();
+    for number in 1..10_000 {
+        fs::hard_link(at("file"), at(&format!("link{number}"))).unwrap();
+    }
+    let sparse = fs::File::create(at("sparse")).unwrap();
+    sparse.set_len(100 << 30).unwrap();
+    for place in [0, 1 << 30, (100 << 30) - 5] {
+        sparse.write_all_at(b"data!", place).unwrap();
+    }
+    for form in ["-t ext4", "-t ext3 -b 2048"] {
+        let summary = Case::new(form).check(folder.path());
+        assert!(summary.size_bytes < 32 << 20, "{summary:?}");
+    }
+}
+
+#[test]
+fn a_path_of_four_thousand_bytes() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    images::make_deep(folder.path(), &[b'd'; 39], 110);
+    Case::new("-t ext4").check(folder.path());
+}
+
+#[test]
+fn a_hundred_thousand_names_in_one_directory() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    for number in 0..120_000 {
+        fs::write(
+            folder.path().join(format!("a-name-with-a-number-{number}")),
+            "",
+        )
+        .unwrap();
+    }
+    for form in ["-t ext4", "-t ext4 -b 1024"] {
+        Case::new(form).check(folder.path());
+    }
+}
+
+#[test]
+fn directories_beyond_the_count_of_links() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    for number in 0..65_100 {
+        fs::create_dir(folder.path().join(format!("{number}"))).unwrap();
+    }
+    Case::new("-t ext4").check(folder.path());
+    let error = Case::new("-t ext2").build(folder.path()).unwrap_err();
+    assert!(matches!(error, BuildError::TooManyLinks { .. }), "{error}");
+}
+
+#[test]
+fn the_kernel_goes_on_writing_into_it() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let source = with_everything();
+    for form in ["-t ext4", "-t ext2 -b 1024", "-t ext4 -O bigalloc"] {
+        let mut case = Case::new(form);
+        case.options.size = Size::AutoPlusBytes(64 << 20);
+        assert!(case.check_writable(source.path()).free_bytes >= 64 << 20);
+    }
+}
+
+#[test]
+fn what_fails_leaves_nothing() {
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let names = || fs::read_dir(folder.path()).unwrap().count();
+    let mut tree = Tree::new();
+    let scan = fourscore_build::host::Scan::all(2);
+    fs::write(source.join("file"), "1234").unwrap();
+    fourscore_build::host::add_directory(&mut tree, &source, &scan).unwrap();
+    fs::write(source.join("file"), "12345").unwrap();
+    let error = build(&options("-t ext4"), tree, &image, &|_| Flow::Continue).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "/file: the file changed while it was read"
+    );
+    let error = build(&options("-t ext4"), Tree::new(), &image, &|_| Flow::Stop).unwrap_err();
+    assert!(matches!(error, BuildError::Stopped), "{error}");
+    assert_eq!(names(), 1, "only the source is there");
+    let names: &[&[u8]] = &[b"target", &[b't'; 5000]];
+    symlink(std::ffi::OsStr::from_bytes(names[0]), source.join("link")).unwrap();
+    assert!(build_directory(&options("-t ext4 -O nonsense"), &source, &image).is_err());
+    assert!(!Path::new(&image).exists());
+}

@@ -1,0 +1,441 @@
+//! Trees, images of them, and what the kernel makes of these.
+#![allow(unreachable_pub, reason = "a module of a test program")]
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fourscore::format::{BlockSizeWish, Options as Format};
+use fourscore_build::{BuildError, Flow, Options, Summary, Tree, build, host};
+use fourscore_ondisk::{BlockSize, Timestamp};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::{scratch, tools};
+use rustix::fs::{FileType, Mode, SeekFrom, XattrFlags};
+use tempfile::TempDir;
+
+/// Options from arguments in mke2fs's spelling.
+pub fn options(arguments: &str) -> Options {
+    let mut format = Format::default();
+    let mut words = arguments.split(' ');
+    while let Some(option) = words.next() {
+        let value = words.next().expect("a value");
+        let number = || value.parse::<u32>().expect("a number");
+        match option {
+            "-t" => format.fs_type = Some(value.to_owned()),
+            "-b" => {
+                let size = BlockSize::from_log(number().trailing_zeros() - 10);
+                format.block_size = Some(BlockSizeWish::Exactly(size.expect("a block size")));
+            }
+            "-C" => format.cluster_size_bytes = Some(number()),
+            "-g" => format.blocks_per_group = Some(number()),
+            "-I" => format.inode_size_bytes = Some(number()),
+            "-O" => format.features = Some(value.to_owned()),
+            "-E" => format.add_extended(value).expect("extended options"),
+            _ => panic!("{option}"),
+        }
+    }
+    Options {
+        format,
+        threads: Some(3),
+        ..Options::new()
+    }
+}
+
+/// Makes an image of a directory.
+pub fn build_directory(
+    options: &Options,
+    source: &Path,
+    image: &Path,
+) -> Result<Summary, BuildError> {
+    let mut tree = Tree::new();
+    let scan = host::Scan::all(options.thread_count());
+    host::add_directory(&mut tree, source, &scan)?;
+    build(options, tree, image, &|_| Flow::Continue)
+}
+
+/// One form of file system, and where its image goes.
+pub struct Case {
+    pub options: Options,
+    form: String,
+    folder: TempDir,
+}
+
+impl Case {
+    pub fn new(form: &str) -> Self {
+        Self {
+            options: options(form),
+            form: form.to_owned(),
+            folder: scratch::folder().expect("a folder"),
+        }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    pub fn build(&self, source: &Path) -> Result<Summary, BuildError> {
+        build_directory(&self.options, source, &self.image())
+    }
+
+    /// Builds, has e2fsck look at it, and returns where it is.
+    #[track_caller]
+    pub fn image_of(&self, source: &Path) -> PathBuf {
+        self.check_unmounted(source);
+        self.image()
+    }
+
+    /// Builds and has e2fsck look at it.
+    #[track_caller]
+    pub fn check_unmounted(&self, source: &Path) -> Summary {
+        let summary = self.build(source);
+        let summary = summary.unwrap_or_else(|error| panic!("{}: {error}", self.form));
+        assert_clean(&self.image());
+        let len = fs::metadata(self.image()).expect("the image").len();
+        assert_eq!(len, summary.size_bytes, "{}", self.form);
+        summary
+    }
+
+    /// Builds, has e2fsck look at it, and compares the kernel's mount with the source.
+    #[track_caller]
+    pub fn check(&self, source: &Path) -> Summary {
+        let summary = self.check_unmounted(source);
+        let mount = KernelMount::new(&self.image(), Access::ReadOnly, "");
+        let mount = mount.unwrap_or_else(|error| panic!("{}: {error:#}", self.form));
+        same(
+            &self.form,
+            source,
+            mount.path(),
+            self.options.format.inode_size_bytes,
+        );
+        mount.unmount().expect("nobody uses it");
+        summary
+    }
+
+    /// As [`Case::check`]; then the kernel fills, removes and adds in the large directory.
+    #[track_caller]
+    pub fn check_writable(&self, source: &Path) -> Summary {
+        let summary = self.check(source);
+        let mount = KernelMount::new(&self.image(), Access::ReadWrite, "").expect("a mount");
+        let large = mount.path().join("large");
+        for number in 0..600 {
+            fs::write(large.join(format!("new name {number}")), "new").expect("room");
+        }
+        for entry in fs::read_dir(&large)
+            .expect("a directory")
+            .flatten()
+            .step_by(2)
+        {
+            fs::remove_file(entry.path()).expect("a file");
+        }
+        fs::write(mount.path().join("big"), vec![7; 3 << 20]).expect("room");
+        mount.unmount().expect("nobody uses it");
+        assert_clean(&self.image());
+        summary
+    }
+}
+
+/// Fails unless both trees are the same. lost+found is only in images.
+#[track_caller]
+fn same(form: &str, source: &Path, mount: &Path, inode_size: Option<u32>) {
+    let whole_seconds = inode_size == Some(128);
+    let ours = listing(mount, whole_seconds);
+    let mut theirs = listing(source, whole_seconds);
+    let lost_and_found = ours.get(b"lost+found".as_slice()).cloned();
+    theirs.insert(b"lost+found".to_vec(), lost_and_found.expect("lost+found"));
+    let shown = |path: &[u8]| path.escape_ascii().to_string();
+    for (path, line) in &theirs {
+        let found = ours.get(path);
+        assert_eq!(found, Some(line), "{form}: {}", shown(path));
+    }
+    let more = ours.keys().find(|path| !theirs.contains_key(*path));
+    assert_eq!(more.map(|path| shown(path)), None, "{form}");
+}
+
+/// One line for each object, by path.
+fn listing(root: &Path, whole_seconds: bool) -> BTreeMap<Vec<u8>, String> {
+    let mut all = BTreeMap::new();
+    let mut waiting = vec![PathBuf::new()];
+    all.insert(Vec::new(), line(root, whole_seconds));
+    while let Some(path) = waiting.pop() {
+        // One component behind a descriptor is never too long, however deep it is.
+        let folder = open_deep(root, &path);
+        let here = PathBuf::from(format!("/proc/self/fd/{}", raw(&folder)));
+        for entry in fs::read_dir(&here).expect("a directory") {
+            let entry = entry.expect("an entry");
+            let child = path.join(entry.file_name());
+            let at = here.join(entry.file_name());
+            all.insert(
+                child.as_os_str().as_bytes().to_vec(),
+                line(&at, whole_seconds),
+            );
+            if entry.file_type().expect("a type").is_dir() {
+                waiting.push(child);
+            }
+        }
+    }
+    all
+}
+
+/// What is at a path.
+fn line(at: &Path, whole_seconds: bool) -> String {
+    let found = fs::symlink_metadata(at).expect("an object");
+    let kind = found.file_type();
+    let mut line = format!("{:o} {} {}", found.mode(), found.uid(), found.gid());
+    if !kind.is_dir() {
+        let _ = write!(line, " {} {}", found.nlink(), found.len());
+    }
+    if kind.is_block_device() || kind.is_char_device() {
+        let _ = write!(line, " {:x}", found.rdev());
+    }
+    if kind.is_symlink() {
+        let target = fs::read_link(at).expect("a target");
+        let _ = write!(line, " {}", target.as_os_str().as_bytes().escape_ascii());
+    }
+    if kind.is_file() && found.len() > 0 {
+        let _ = write!(line, " {}", content_hash(at));
+    }
+    let nanoseconds = if whole_seconds { 0 } else { found.mtime_nsec() };
+    let _ = write!(line, " {} {}.{nanoseconds:09}", xattrs(at), found.mtime());
+    line
+}
+
+fn raw(file: &File) -> i32 {
+    use std::os::fd::AsRawFd;
+    file.as_raw_fd()
+}
+
+/// Opens a directory however deep it is.
+fn open_deep(root: &Path, path: &Path) -> File {
+    let mut open = File::open(root).expect("the root");
+    let mut piece = PathBuf::new();
+    for name in path {
+        piece.push(name);
+        if piece.as_os_str().len() > 3000 {
+            open = below(&open, &piece);
+            piece = PathBuf::new();
+        }
+    }
+    if piece.as_os_str().is_empty() {
+        open
+    } else {
+        below(&open, &piece)
+    }
+}
+
+fn below(open: &File, path: &Path) -> File {
+    File::open(PathBuf::from(format!("/proc/self/fd/{}", raw(open))).join(path))
+        .expect("a directory")
+}
+
+/// The data of a file and where it is; holes count as zeroes.
+fn content_hash(path: &Path) -> u64 {
+    use std::hash::Hasher;
+    let file = File::open(path).expect("a file");
+    let len = file.metadata().expect("a file").len();
+    let mut hasher = std::hash::DefaultHasher::new();
+    let mut at = 0;
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(data))
+            .expect("an end")
+            .min(len);
+        at = data;
+        while at < end {
+            // In steps that do not depend on where holes begin.
+            let step = (at / 65536 + 1) * 65536;
+            let now = usize::try_from(step.min(end) - at).expect("small");
+            file.read_exact_at(&mut buffer[..now], at).expect("content");
+            for (offset, &byte) in (0u64..).zip(&buffer[..now]) {
+                if byte != 0 {
+                    hasher.write_u64(at + offset);
+                    hasher.write_u8(byte);
+                }
+            }
+            at += now as u64;
+        }
+    }
+    hasher.finish()
+}
+
+fn xattrs(path: &Path) -> String {
+    let mut names = [0; 4096];
+    let len = rustix::fs::llistxattr(path, names.as_mut_slice()).unwrap_or(0);
+    if len == 0 {
+        return String::new();
+    }
+    let mut value = vec![0; 65536];
+    let mut all: Vec<String> = names[..len]
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty())
+        .map(|name| {
+            let len = rustix::fs::lgetxattr(path, name, value.as_mut_slice()).expect("a value");
+            format!("{}={}", name.escape_ascii(), value[..len].escape_ascii())
+        })
+        .collect();
+    all.sort();
+    all.join(",")
+}
+
+/// The time of an object's content, as the kernel's mount tells it.
+pub fn mtime(image: &Path, path: &str) -> Timestamp {
+    let mount = KernelMount::new(image, Access::ReadOnly, "").expect("a mount");
+    let found = fs::metadata(format!("{}{path}", mount.path().display())).expect("an object");
+    let nanoseconds = u32::try_from(found.mtime_nsec()).expect("nanoseconds");
+    Timestamp::new(found.mtime(), nanoseconds).expect("nanoseconds")
+}
+
+/// The checksum of a file, by sha256sum.
+pub fn sha256(path: &Path) -> String {
+    let text = tools::stdout_of(Command::new("sha256sum").arg(path)).expect("sha256sum");
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// A chain of directories with this name.
+pub fn make_deep(root: &Path, name: &[u8], depth: usize) {
+    let mut open = File::open(root).expect("the root");
+    let name = CString::new(name).expect("no NUL");
+    for _ in 0..depth {
+        rustix::fs::mkdirat(&open, &*name, Mode::from(0o755)).expect("room");
+        open = below(&open, Path::new(OsStr::from_bytes(name.as_bytes())));
+    }
+    let path = PathBuf::from(format!("/proc/self/fd/{}/bottom", raw(&open)));
+    fs::write(path, "deep").expect("room");
+}
+
+/// A tree with one of everything that tmpfs and this user can hold.
+pub fn with_everything() -> TempDir {
+    let folder = scratch::folder().expect("a folder");
+    let root = folder.path();
+    let at = |name: &str| root.join(name);
+    for name in ["dir/sub", "empty", "large", "dense"] {
+        fs::create_dir_all(at(name)).expect("room");
+    }
+    fs::set_permissions(at("empty"), fs::Permissions::from_mode(0o1777)).expect("ours");
+    for number in 0..1500 {
+        let name = format!("large/a name of some length, {number}");
+        fs::write(at(&name), format!("content {number}")).expect("room");
+    }
+    for len in [
+        0usize, 1, 59, 60, 1023, 1024, 1025, 4095, 4096, 4097, 65_536, 300_001,
+    ] {
+        let bytes: Vec<u8> = (0..len)
+            .map(|index| u8::try_from(index % 251).expect("small"))
+            .collect();
+        fs::write(at(&format!("dense/{len}")), bytes).expect("room");
+    }
+    fs::write(at("big"), vec![3; 21 << 20]).expect("room");
+    fs::write(root.join(OsStr::from_bytes(&[0xfe; 255])), "").expect("room");
+    fs::set_permissions(at("dense/1"), fs::Permissions::from_mode(0o6711)).expect("ours");
+    fs::hard_link(at("big"), at("dir/sub/link")).expect("room");
+    for len in [1, 59, 60, 61, 900] {
+        let target = "t/".repeat(450);
+        symlink(&target[..len], at(&format!("dir/symlink-{len}"))).expect("room");
+    }
+    fs::hard_link(at("dir/symlink-59"), at("dir/sub/symlink")).expect("room");
+    holes(&at("holes"));
+    if tools::is_root() {
+        for (name, kind, mode) in [
+            ("char", FileType::CharacterDevice, rustix::fs::makedev(1, 3)),
+            (
+                "block",
+                FileType::BlockDevice,
+                rustix::fs::makedev(259, 70_000),
+            ),
+            ("fifo", FileType::Fifo, 0),
+            ("socket", FileType::Socket, 0),
+        ] {
+            rustix::fs::mknodat(rustix::fs::CWD, at(name), kind, Mode::from(0o640), mode)
+                .expect("root");
+        }
+        std::os::unix::fs::chown(at("dir"), Some(70_000), Some(4_000_000_000)).expect("root");
+    }
+    attributes(root);
+    let times = |seconds, nanoseconds| rustix::fs::Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanoseconds,
+    };
+    let both = rustix::fs::Timestamps {
+        last_access: times(5, 6),
+        last_modification: times(1_234_567_890, 987_654_321),
+    };
+    rustix::fs::utimensat(
+        rustix::fs::CWD,
+        at("dense/60"),
+        &both,
+        rustix::fs::AtFlags::empty(),
+    )
+    .expect("ours");
+    folder
+}
+
+/// A file of data and holes that neither begin nor end with blocks.
+fn holes(path: &Path) {
+    let file = File::create(path).expect("room");
+    file.set_len(40 << 20).expect("room");
+    for (at, len) in [
+        (5, 3),
+        (70_000, 10_000),
+        (1 << 20, 65_536),
+        (30 << 20, 1),
+        (39 << 20, 5),
+    ] {
+        file.write_all_at(&vec![9; len], at).expect("room");
+    }
+    for number in 0..200u64 {
+        file.write_all_at(b"fragment", (2 << 20) + number * 131_072)
+            .expect("room");
+    }
+}
+
+/// Attributes in all namespaces that the host lets this user set.
+fn attributes(root: &Path) {
+    let set = |path: &str, name: &str, value: &[u8]| {
+        let done = rustix::fs::lsetxattr(root.join(path), name, value, XattrFlags::empty());
+        // Without root, or on a host without the namespace, there is one attribute less to test.
+        done.is_ok()
+    };
+    set("big", "user.small", b"value");
+    set("dense/60", "user.empty", b"");
+    for number in 0..30 {
+        // In a block that many share, where it does not fit the inode.
+        set(
+            &format!("large/a name of some length, {number}"),
+            "user.shared",
+            &[b's'; 700],
+        );
+    }
+    set(
+        "dir",
+        "user.long-name-that-is-not-stored-in-full",
+        &[b'v'; 300],
+    );
+    set("dir/sub", "trusted.of-root", b"1");
+    // cap_net_raw, permitted and effective.
+    let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    set("dense/4096", "security.capability", &capability);
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [
+            &tag.to_le_bytes()[..],
+            &permissions.to_le_bytes(),
+            &id.to_le_bytes(),
+        ]
+        .concat()
+    };
+    let acl = [
+        2u32.to_le_bytes().to_vec(),
+        entry(1, 6, u32::MAX),
+        entry(2, 7, 1000),
+        entry(4, 4, u32::MAX),
+        entry(16, 7, u32::MAX),
+        entry(32, 4, u32::MAX),
+    ]
+    .concat();
+    set("dense/4097", "system.posix_acl_access", &acl);
+    set("empty", "system.posix_acl_default", &acl);
+}
