@@ -19,6 +19,10 @@ const BREAKINGS: [(&str, Sabotage); 5] = [
     ("no-copy-on-write", Sabotage::NoCopyOnWrite),
 ];
 
+/// Campaigning threads for each core: the threads of a history wait for each other most of the
+/// time.
+const THREADS_PER_CORE: usize = 4;
+
 /// Checks crash states of the journal.
 #[derive(Parser)]
 struct Arguments {
@@ -29,7 +33,7 @@ struct Arguments {
     #[arg(long, default_value_t = 200_000)]
     states: u64,
     /// Random survivals for each cut, beside the exhaustive ones.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 20)]
     samples: usize,
     /// Looks at one state only: with --replay.
     #[arg(long, requires = "replay")]
@@ -67,7 +71,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         first_seed: arguments.seed,
         states: arguments.states,
         samples: arguments.samples,
-        threads: thread::available_parallelism().map_or(1, Into::into),
+        threads: thread::available_parallelism().map_or(1, usize::from) * THREADS_PER_CORE,
         breaking: None,
         findings: arguments.findings.clone(),
     };
@@ -89,11 +93,14 @@ fn sound(campaign: &Campaign) -> Result<()> {
     let Tally {
         next_seed,
         histories,
+        aborted,
         transactions,
         seen,
     } = campaign.run()?;
     let seconds = began.elapsed().as_secs_f64();
-    println!("{histories} histories, {transactions} transactions, {seen:?}, {seconds:.1} s");
+    println!(
+        "{histories} histories ({aborted} aborted), {transactions} transactions, {seen:?}, {seconds:.1} s"
+    );
     println!("states: {}\nnext seed: {next_seed}", seen.states);
     Ok(())
 }

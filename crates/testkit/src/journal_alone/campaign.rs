@@ -41,6 +41,8 @@ pub struct Tally {
     pub next_seed: u64,
     /// Histories.
     pub histories: u64,
+    /// ... whose journal was aborted, because its device broke.
+    pub aborted: u64,
     /// Transactions in them.
     pub transactions: u64,
     /// What their states showed.
@@ -161,6 +163,7 @@ impl Campaign {
         });
         let seen = seen.map_err(|failure| self.keep(session, failure.into()))?;
         tally.histories += 1;
+        tally.aborted += u64::from(session.is_aborted());
         tally.transactions += u64::from(session.transactions());
         tally.seen.add(&seen);
         Ok(survivor)
@@ -198,6 +201,7 @@ struct Progress {
 impl Tally {
     fn add(&mut self, done: &Self) {
         self.histories += done.histories;
+        self.aborted += done.aborted;
         self.transactions += done.transactions;
         self.seen.add(&done.seen);
     }

@@ -169,6 +169,17 @@ impl Client {
         self.model.lock().clone()
     }
 
+    /// Reads every block through the cache: an aborted journal does not keep anybody from that.
+    ///
+    /// # Errors
+    /// A block cannot be read.
+    pub(super) fn read_everything(&self) -> Result<()> {
+        for &block in &self.place.slots {
+            self.cache.read(block, <[u8]>::len)?;
+        }
+        Ok(())
+    }
+
     /// Tells the history that `tid` and all before it are acknowledged.
     pub(super) fn acknowledged(&self, tid: Tid) {
         let after = self.model.lock().place(tid);

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
+use fourscore_block::{BlockDevice, FaultyDevice, RamDevice, RecordingDevice};
 use fourscore_journal::{Journal, NoHook, Recovered, SealHook, recover, replay};
-use fourscore_ondisk::PhysBlock;
+use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::Arc;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,7 @@ pub struct Session {
     place: Place,
     history: History,
     model: Model,
+    aborted: bool,
 }
 
 /// What was seen in the states of a session; generated input must be what it is meant to be.
@@ -67,6 +68,7 @@ pub struct Seen {
 struct Beside {
     name: Name,
     model: Model,
+    aborted: bool,
 }
 
 impl Session {
@@ -104,6 +106,7 @@ impl Session {
         let setup = Setup {
             warm_up: LONG_WARM_UP,
             has_hook: false,
+            fault: None,
             block_size: place.block_size,
             ..Setup::of(seed, 0)
         };
@@ -148,26 +151,31 @@ impl Session {
         } else {
             Arc::new(NoHook)
         };
-        let log = place.open(device.clone())?;
-        let journal = Journal::open(log, device.clone(), hook, setup.options(breaking))?;
+        // The journal's device may break; the client's does not, so that readers go on.
+        let faulty = Arc::new(FaultyDevice::new(device.clone()));
+        let log = place.open(faulty.clone())?;
+        let journal = Journal::open(log, faulty.clone(), hook, setup.options(breaking))?;
         client.warm_up(&journal, setup.warm_up)?;
+        if let Some(fault) = setup.fault {
+            faulty.add(fault.rule());
+        }
         let mut rng = Rng::new(mix(name.seed ^ u64::from(name.generation) << 32));
-        client
-            .run(&journal, (setup.threads, setup.operations), &mut rng)
-            .with_context(|| format!("{name:?}"))?;
-        match setup.ending {
-            Ending::Closed => {
-                let last = journal.running_tid();
-                journal.close()?;
-                client.acknowledged(fourscore_ondisk::Tid(last.0.wrapping_sub(1)));
-            }
-            Ending::Dropped => drop(journal),
+        let load = (setup.threads, setup.operations);
+        let outcome = client
+            .run(&journal, load, &mut rng)
+            .and_then(|()| end(setup.ending, journal, &client));
+        let aborted = setup.fault.is_some() && outcome.as_ref().is_err_and(is_abort);
+        if aborted {
+            client.read_everything()?;
+        } else {
+            outcome.with_context(|| format!("{name:?}"))?;
         }
         Ok(Self {
             name,
             place,
             history: History::of(&device, &*base)?,
             model: client.model(),
+            aborted,
         })
     }
 
@@ -203,6 +211,7 @@ impl Session {
         let beside = Beside {
             name: self.name,
             model: self.model.clone(),
+            aborted: self.aborted,
         };
         self.history.save(path, &serde_json::to_vec(&beside)?)
     }
@@ -213,13 +222,24 @@ impl Session {
     /// The file cannot be read, or is not one.
     pub fn load(path: &Path) -> Result<Self> {
         let (history, beside) = History::load(path)?;
-        let Beside { name, model } = serde_json::from_slice(&beside)?;
+        let Beside {
+            name,
+            model,
+            aborted,
+        } = serde_json::from_slice(&beside)?;
         Ok(Self {
             name,
             place: Setup::of(name.seed, name.generation).place(),
             history,
             model,
+            aborted,
         })
+    }
+
+    /// Whether the journal's device broke, and the journal was aborted for that.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        self.aborted
     }
 
     /// The effort with which this session's states are made: `samples` random ones for each cut.
@@ -346,6 +366,24 @@ impl Session {
         });
         states.context("a cut recovery")
     }
+}
+
+/// Ends the use of the journal.
+fn end(ending: Ending, journal: Journal, client: &Client) -> Result<()> {
+    if ending == Ending::Closed {
+        let last = journal.running_tid();
+        journal.close()?;
+        client.acknowledged(Tid(last.0.wrapping_sub(1)));
+    }
+    Ok(())
+}
+
+/// Whether somebody was told that the journal was aborted.
+fn is_abort(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(fourscore_journal::Error::Aborted(_))
+    )
 }
 
 /// A crash state and what became of it.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fourscore_block::{DeviceOp, Rule};
 use fourscore_journal::{Background, Batching, Credits, JournalOptions, NewChecksums};
 use fourscore_ondisk::{BlockSize, Tid};
 
@@ -24,6 +25,26 @@ pub(super) enum Ending {
     Dropped,
 }
 
+/// A fault of the journal's device, which lasts from then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The n-th write fails, after some of its sectors.
+    Write { nth: u64, sectors: usize },
+    /// The n-th flush fails.
+    Flush { nth: u64 },
+}
+
+impl Fault {
+    pub(super) fn rule(self) -> Rule {
+        match self {
+            Self::Write { nth, sectors } => Rule::nth(DeviceOp::Write, nth)
+                .and_after()
+                .short(sectors * 512),
+            Self::Flush { nth } => Rule::nth(DeviceOp::Flush, nth).and_after(),
+        }
+    }
+}
+
 /// A history to be made.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
@@ -42,6 +63,7 @@ pub(super) struct Setup {
     pub(super) has_hook: bool,
     pub(super) flush_yields: u32,
     pub(super) batching: Batching,
+    pub(super) fault: Option<Fault>,
     /// Transactions that change nothing, before all others.
     pub(super) warm_up: u32,
     pub(super) ending: Ending,
@@ -86,9 +108,26 @@ impl Setup {
             has_hook: rng.happens(1, 2),
             flush_yields: *rng.pick(&[0, 0, 20]),
             batching: *rng.pick(&[Batching::Off, Batching::Off, Batching::Adaptive]),
+            fault: Self::fault(&mut rng),
             warm_up: 0,
             ending: *rng.pick(&[Ending::Closed, Ending::Dropped, Ending::Dropped]),
         }
+    }
+
+    /// In one of four histories the device breaks.
+    fn fault(rng: &mut Rng) -> Option<Fault> {
+        let nth = 1 + rng.bits() % 60;
+        let sectors = rng.below(4);
+        *rng.pick(&[
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            Some(Fault::Write { nth, sectors }),
+            Some(Fault::Flush { nth: 1 + nth / 3 }),
+        ])
     }
 
     pub(super) fn place(&self) -> Place {

@@ -36,6 +36,20 @@ fn a_few_seeds_have_only_good_states_with_everything_in_them() {
 }
 
 #[test]
+fn a_device_that_breaks_aborts_the_journal_and_loses_nothing_acknowledged() {
+    let mut aborted = 0;
+    for seed in 0..24 {
+        let session = Session::record(seed, None).unwrap();
+        if session.is_aborted() {
+            aborted += 1;
+            let seen = session.explore(session.effort(2, None), |_, _| {});
+            assert!(seen.unwrap().states > 0, "seed {seed}");
+        }
+    }
+    assert!(aborted > 2, "{aborted}");
+}
+
+#[test]
 fn one_thread_repeats_its_history() {
     let mut repeated = 0;
     for seed in 0..8 {
