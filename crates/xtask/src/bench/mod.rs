@@ -4,9 +4,11 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`alloc`] | the bare allocator, against what was promised of it |
+//! | [`build`] | building images of directories |
 //! | [`read`] | reading images: extract, walk, info, threads |
 
 mod alloc;
+mod build;
 mod read;
 
 use std::fs;
@@ -36,6 +38,8 @@ pub(crate) struct Options {
 enum What {
     /// The bare allocator, each figure beside what was promised.
     Alloc,
+    /// Building images: a real tree, one large directory, many small files.
+    Build,
     /// Reading images: extract, walk, info, and threads on one file system.
     Read,
 }
@@ -44,6 +48,7 @@ enum What {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let (name, markdown) = match options.what {
         What::Alloc => ("alloc", alloc::run(workspace, options)?),
+        What::Build => ("build", build::run(workspace, options)?.to_markdown()),
         What::Read => ("read", read::run(workspace, options)?.to_markdown()),
     };
     println!("\n{markdown}");
