@@ -44,13 +44,13 @@ fn a_bit_set_hides_no_member_once_it_is_quiet() {
             let member = [0, 1, 100][t as usize];
             set.insert(member);
             set.remove(member);
-            if t != 2 {
+            // Whoever removes 0 inserts nothing later that would mend what it has hidden.
+            if t == 1 {
                 set.insert(member);
             }
         });
         set.assert_summaries();
-        assert_eq!(set.next_at_or_after(0), Some(0));
-        assert_eq!(set.next_at_or_after(1), Some(1));
+        assert_eq!(set.next_at_or_after(0), Some(1));
         assert_eq!(set.next_at_or_after(2), None);
     });
 }

@@ -14,7 +14,7 @@
 //! | GoalLenFast | a largest extent in the bins that surely fit; then groups ready without I/O | the first fit |
 //! | GoalLenSlow | the one bin whose groups may fit; then a group whose bitmap must be read | the first fit |
 //! | BestAvailLen | the highest bin below, down to the trim limit (data only) | the longest |
-//! | AnyFree | the highest bin at all | the longest |
+//! | AnyFree | the highest bin at all; a bitmap is read before crumbs are taken | the longest |
 //!
 //! GoalLenSlow comes before BestAvailLen, the reverse of ext4's order: there it walks over all
 //! groups, so trimming is the lesser evil; here it is one question, so nothing is trimmed while

@@ -1,5 +1,5 @@
-//! **Purpose.** What reading ahead costs, by its counters: nothing once everything is loaded, one plain load
-//! for a group that is.
+//! **Purpose.** What reading ahead costs, by its counters: nothing once everything is loaded, one
+//! plain load for a group that is.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! **Purpose.** Each kind of request that has a wish of its own: stripes, powers of two, clusters of many
-//! blocks, the reserves, metadata beside metadata, groups in which nothing fits.
+//! **Purpose.** Each kind of request that has a wish of its own: stripes, powers of two, clusters
+//! of many blocks, the reserves, metadata beside metadata, groups in which nothing fits.
 
 use super::*;
 use crate::geometry::Layout;
