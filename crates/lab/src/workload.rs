@@ -7,7 +7,8 @@
 use std::io;
 use std::time::Duration;
 
-use fourscore_sync::{Condvar, Mutex, thread};
+use fourscore_sync::atomic::{AtomicUsize, Ordering};
+use fourscore_sync::{OnceLock, thread};
 
 use crate::clock::Clock;
 use crate::comparison::{ThreadCount, Work};
@@ -164,33 +165,25 @@ fn run_steps(
     }
 }
 
-/// Holds the workers back until all of them are ready.
+/// Holds the workers back until all of them are ready. They wait by yielding: woken one by one
+/// through a lock, the last of many would start long after the first.
 #[derive(Default)]
 struct Gate {
-    state: Mutex<GateState>,
-    opened: Condvar,
-}
-
-#[derive(Default)]
-struct GateState {
-    arrived: usize,
-    start: Option<Duration>,
+    arrived: AtomicUsize,
+    start: OnceLock<Duration>,
 }
 
 impl Gate {
     /// Waits until `expected` workers have arrived; returns when that was.
     fn arrive(&self, expected: ThreadCount, clock: &dyn Clock) -> Duration {
-        let mut state = self.state.lock();
-        state.arrived += 1;
-        if state.arrived == expected.get() {
-            state.start = Some(clock.now());
-            self.opened.notify_all();
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == expected.get() {
+            return *self.start.get_or_init(|| clock.now());
         }
         loop {
-            if let Some(start) = state.start {
+            if let Some(&start) = self.start.get() {
                 return start;
             }
-            self.opened.wait(&mut state);
+            thread::yield_now();
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::clock::{FakeClock, MonotonicClock};
 use crate::target::DirectoryTarget;
+use fourscore_sync::Mutex;
 
 /// Notes what the workers do; each operation takes a millisecond of the fake clock.
 struct Recording<'a> {
