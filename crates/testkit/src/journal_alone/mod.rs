@@ -19,9 +19,9 @@
 //! is as it was, whatever older copies of its blocks the log holds; and data that metadata names
 //! is there. A second recovery finds nothing to do.
 //!
-//! In one of four histories the journal's device breaks: the n-th write or flush fails, and all after
-//! it. Then every thread is told that the journal was aborted, none waits for ever, every block can
-//! still be read, and the states are as good as those of the other histories.
+//! In one of four histories the journal's device breaks: the n-th write or flush fails, and all
+//! after it. Then every thread is told that the journal was aborted, none waits for ever, every
+//! block can still be read, and the states are as good as those of the other histories.
 //!
 //! For some of the states: the recovery is recorded as well, cut everywhere, and made again: the
 //! result is the same. And one state of each history is gone on with: the next history begins on
