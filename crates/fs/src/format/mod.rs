@@ -46,7 +46,10 @@
 //! Differences from mke2fs that remain on purpose: `s_kbytes_written` counts what is written here;
 //! the MMP block carries the time that was asked for; an image file made by the caller counts as
 //! zeroed, so its inode tables are marked as such; a superblock copy is followed by zeroes to the
-//! end of its block.
+//! end of its block. What mke2fs rounds, cuts off, warns of or forgets is refused instead: sizes of
+//! clusters that are no power of 2, labels that are too long, unknown usage types, stripes that are
+//! no multiple of the stride, quota types and orphan files without their features. A journal on a
+//! device of its own serves one file system, as the kernel wants it.
 //!
 //! **Crash safety.** See `write`.
 //!

@@ -178,6 +178,8 @@ impl Planner {
         let groups = self.geometry().groups();
         let per_group = self.geometry().inodes_per_group();
         let mut reserved = FIRST_INO;
+        // Growing to some megabytes would have the host clear twice the memory.
+        self.groups.reserve_exact(groups as usize);
         for number in 0..groups {
             let mut plan = GroupPlan::default();
             if self.has_desc_checksums() {

@@ -2,14 +2,14 @@
 //!
 //! **Model.** What is known to read as zeroes is not written: a discarded image file stays sparse,
 //! and groups that nobody uses cost their descriptor only. Everything else goes out in long
-//! writes, cut into jobs that several threads take.
+//! writes. The descriptors, with the checksums in them, are made by several threads.
 //!
 //! **Crash safety.** The old primary superblock is cleared and flushed first; the new one is
 //! written after everything else is durable. So a cut leaves a whole file system or none, never
 //! half of one.
 //!
-//! **Locking.** Threads share a counter of jobs, or an iterator over parts of the descriptor table,
-//! and nothing else they write. No lock is held across I/O.
+//! **Locking.** Threads share an iterator over parts of the descriptor table. No lock is held
+//! across I/O.
 
 use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
@@ -20,7 +20,6 @@ use fourscore_ondisk::group::{self, GroupFlags, RawGroupDesc, RawGroupDescHigh};
 use fourscore_ondisk::superblock::{RawSuperblock, SUPERBLOCK_OFFSET_BYTES, State};
 use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock};
 use fourscore_sync::Mutex;
-use fourscore_sync::atomic::{AtomicUsize, Ordering};
 use fourscore_sync::thread;
 use zerocopy::IntoBytes;
 
@@ -35,8 +34,8 @@ use super::tables::GroupPlan;
 const OLD_HEAD: Range<u64> = 0..4096;
 /// What software RAID and others keep at the end of a device, in bytes.
 const OLD_TAIL_BYTES: u64 = 64 << 10;
-/// Groups whose bitmaps, or descriptors, make one job.
-const GROUPS_PER_JOB: usize = 1024;
+/// Groups whose bitmaps are made before they are written, or whose descriptors one thread makes.
+const GROUPS_AT_ONCE: usize = 1024;
 /// Pieces in one call to the device, below the limit of the system call.
 const PIECES_PER_WRITE: usize = 512;
 /// More threads than this only get in each other's way.
@@ -46,17 +45,6 @@ const MOST_THREADS: usize = 16;
 struct Piece<'a> {
     block: u64,
     bytes: std::borrow::Cow<'a, [u8]>,
-}
-
-/// Something one thread does.
-enum Job {
-    /// The bitmaps of these groups.
-    Bitmaps(Range<usize>),
-    /// The superblocks and descriptors in these groups: one job, since most of its time is spent
-    /// in the host's copying, and hosts let only one thread at a time write to an image file.
-    Bases(Vec<GroupNr>),
-    /// Files and inodes.
-    Files,
 }
 
 impl Plan {
@@ -96,7 +84,7 @@ impl Plan {
     pub fn complete<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
         let descriptors = self.descriptors()?;
         let raw = self.final_superblock(&descriptors);
-        self.run_jobs(device, &raw, &descriptors)?;
+        self.write_content(device, &raw, &descriptors)?;
         device.flush()?;
         device.write_at(raw.as_bytes(), SUPERBLOCK_OFFSET_BYTES)?;
         device.flush()?;
@@ -139,19 +127,19 @@ impl Plan {
         let geometry = self.superblock.geometry();
         let bytes = geometry.desc_blocks() as usize * geometry.block_size().bytes();
         let mut table = vec![0; bytes];
-        let part_bytes = GROUPS_PER_JOB * geometry.desc_size_bytes();
+        let part_bytes = GROUPS_AT_ONCE * geometry.desc_size_bytes();
         let parts = Mutex::new(table.chunks_mut(part_bytes).enumerate());
         let failed = Mutex::new(None);
         let work = || {
             loop {
                 let part = parts.lock().next();
                 let Some((index, part)) = part else { break };
-                if let Err(error) = self.put_descriptors(part, index * GROUPS_PER_JOB) {
+                if let Err(error) = self.put_descriptors(part, index * GROUPS_AT_ONCE) {
                     failed.lock().get_or_insert(error);
                 }
             }
         };
-        in_threads(self.groups.len().div_ceil(GROUPS_PER_JOB), work);
+        in_threads(self.groups.len().div_ceil(GROUPS_AT_ONCE), work);
         match failed.into_inner() {
             Some(error) => Err(error),
             None => Ok(table),
@@ -286,56 +274,25 @@ impl Plan {
         }
     }
 
-    fn run_jobs<D: BlockDevice + ?Sized>(
+    /// Writes everything but the primary superblock. One thread does: hosts let only one at a time
+    /// write to an image file, and others who try cost more than they prepare.
+    fn write_content<D: BlockDevice + ?Sized>(
         &self,
         device: &D,
         raw: &RawSuperblock,
         descriptors: &[u8],
     ) -> FormatResult<()> {
-        let jobs = self.jobs();
-        let next = AtomicUsize::new(0);
-        let failed = Mutex::new(None);
-        let work = || {
-            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(error) = self.run_job(device, job, raw, descriptors) {
-                    failed.lock().get_or_insert(error);
-                    next.store(jobs.len(), Ordering::Relaxed);
-                }
-            }
-        };
-        in_threads(jobs.len(), work);
-        match failed.into_inner() {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
-    }
-
-    fn jobs(&self) -> Vec<Job> {
         let geometry = self.superblock.geometry();
-        let groups = (0..geometry.groups()).map(GroupNr);
-        let with_base = groups.filter(|&number| geometry.base_meta_blocks(number) > 0);
-        let mut jobs = vec![Job::Bases(with_base.collect()), Job::Files];
-        for start in (0..self.groups.len()).step_by(GROUPS_PER_JOB) {
-            let end = (start + GROUPS_PER_JOB).min(self.groups.len());
-            jobs.push(Job::Bitmaps(start..end));
+        for number in (0..geometry.groups()).map(GroupNr) {
+            if geometry.base_meta_blocks(number) > 0 {
+                self.write_pieces(device, self.base(number, raw, descriptors))?;
+            }
         }
-        jobs
-    }
-
-    fn run_job<D: BlockDevice + ?Sized>(
-        &self,
-        device: &D,
-        job: &Job,
-        raw: &RawSuperblock,
-        descriptors: &[u8],
-    ) -> FormatResult<()> {
-        match job {
-            Job::Bitmaps(groups) => self.write_pieces(device, self.bitmaps(groups.clone())),
-            Job::Bases(groups) => groups.iter().try_for_each(|&number| {
-                self.write_pieces(device, self.base(number, raw, descriptors))
-            }),
-            Job::Files => self.write_pieces(device, self.files()),
+        for start in (0..self.groups.len()).step_by(GROUPS_AT_ONCE) {
+            let end = (start + GROUPS_AT_ONCE).min(self.groups.len());
+            self.write_pieces(device, self.bitmaps(start..end))?;
         }
+        self.write_pieces(device, self.files())
     }
 
     fn bitmaps(&self, groups: Range<usize>) -> Vec<Piece<'_>> {

@@ -5,10 +5,12 @@
 //! |---|---|
 //! | [`alloc`] | the bare allocator, against what was promised of it |
 //! | [`build`] | building images of directories |
+//! | [`mkfs`] | making empty file systems |
 //! | [`read`] | reading images: extract, walk, info, threads |
 
 mod alloc;
 mod build;
+mod mkfs;
 mod read;
 
 use std::fs;
@@ -40,6 +42,8 @@ enum What {
     Alloc,
     /// Building images: a real tree, one large directory, many small files.
     Build,
+    /// Making empty file systems, of 1 GiB to 15 TiB.
+    Mkfs,
     /// Reading images: extract, walk, info, and threads on one file system.
     Read,
 }
@@ -49,6 +53,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let (name, markdown) = match options.what {
         What::Alloc => ("alloc", alloc::run(workspace, options)?),
         What::Build => ("build", build::run(workspace, options)?.to_markdown()),
+        What::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
         What::Read => ("read", read::run(workspace, options)?.to_markdown()),
     };
     println!("\n{markdown}");
