@@ -5,92 +5,33 @@
 
 mod kernel;
 
-use std::path::Path;
-
-use fourscore_block::{BlockDevice, DeviceOptions, open_path};
-use fourscore_journal::{Error, Log, Recovered, recover};
+use fourscore_journal::{Error, Log, Recovered};
+use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::jbd2::{JournalError, LogChecksums};
-use fourscore_ondisk::{BlockCount, BlockSize};
-use fourscore_sync::Arc;
 
-use kernel::{Crash, Image, can_run, run};
-
-fn device(path: &Path) -> Arc<dyn BlockDevice> {
-    Arc::new(open_path(path, DeviceOptions::default()).unwrap())
-}
-
-fn open_log(image: &Image) -> Log {
-    let map = image.journal_map();
-    Log::open(device(&image.path), image.block_size(), map).unwrap()
-}
-
-/// The image's bytes as the overlay shows them.
-fn replayed(image: &Image, log: &Log, recovered: &Recovered) -> Vec<u8> {
-    let overlay = recovered.overlay(log, device(&image.path)).unwrap();
-    let mut bytes = vec![0; usize::try_from(overlay.len_bytes()).unwrap()];
-    overlay.read_at(&mut bytes, 0).unwrap();
-    bytes
-}
-
-/// Blocks that differ, without those of the journal and the one with the superblock (e2fsck
-/// notes in both that it was there).
-fn differences(ours: &[u8], theirs: &[u8], log: &Log) -> Vec<usize> {
-    let block_bytes = log.block_size().bytes();
-    let superblock = 1024 / block_bytes;
-    let blocks = ours
-        .chunks(block_bytes)
-        .zip(theirs.chunks(block_bytes))
-        .enumerate();
-    blocks
-        .filter(|(_, (ours, theirs))| ours != theirs)
-        .map(|(block, _)| block)
-        .filter(|&block| block != superblock)
-        .filter(|&block| {
-            !log.map()
-                .contains(fourscore_ondisk::PhysBlock(block as u64))
-        })
-        .collect()
-}
-
-fn compare_with_e2fsck(image: &Image) -> (Log, Recovered) {
-    compare(image, open_log(image), &[])
-}
-
-/// Compares our replay of `log` with that of e2fsck, called with `options` in addition.
-fn compare(image: &Image, log: Log, options: &[&str]) -> (Log, Recovered) {
-    let blocks = std::fs::metadata(&image.path).unwrap().len() >> log.block_size().bits();
-    let recovered = recover(&log, BlockCount(blocks)).unwrap();
-    let ours = replayed(image, &log, &recovered);
-    let oracle = image.copy("oracle");
-    let mut args = vec!["-y", "-E", "journal_only"];
-    args.extend(options);
-    args.push(oracle.path.to_str().unwrap());
-    run("e2fsck", &args, &[0, 1]);
-    let theirs = std::fs::read(&oracle.path).unwrap();
-    assert_eq!(differences(&ours, &theirs, &log), Vec::<usize>::new());
-    assert_eq!(recovered.damage(), None);
-    (log, recovered)
-}
+use kernel::{Crash, Image, can_run, compare, compare_with_e2fsck, device};
 
 /// What it takes to let the kernel write a log.
 const KERNEL: &[&str] = &["mke2fs", "e2fsck", "debugfs", "xfs_io", "losetup"];
 
-struct Case {
-    mke2fs: &'static [&'static str],
-    mount: &'static str,
-    crash: Crash,
-    checksums: fn(&LogChecksums) -> bool,
+/// Lets the kernel write a log and crash, and compares its replay with ours; `None` where the
+/// kernel cannot be had.
+fn crashed(mke2fs: &[&str], mount: &str, crash: Crash) -> Option<(Log, Recovered)> {
+    if !can_run(KERNEL) {
+        return None;
+    }
+    let image = Image::make(mke2fs, "48M");
+    image.crash(mount, crash, kernel::churn);
+    Some(compare_with_e2fsck(&image))
 }
 
-fn check(case: &Case) {
-    if !can_run(KERNEL) {
+/// As [`crashed`], where the log must have checksums of one kind.
+fn check(mke2fs: &[&str], mount: &str, crash: Crash, checksums: fn(&LogChecksums) -> bool) {
+    let Some((log, recovered)) = crashed(mke2fs, mount, crash) else {
         return;
-    }
-    let image = Image::make(case.mke2fs, "48M");
-    image.crash(case.mount, case.crash, kernel::churn);
-    let (log, recovered) = compare_with_e2fsck(&image);
+    };
     let format = log.superblock().log_format();
-    assert!((case.checksums)(&format.checksums), "{format:?}");
+    assert!(checksums(&format.checksums), "{format:?}");
     assert!(recovered.transactions() > 3, "{recovered:?}");
     assert!(recovered.copies().len() > 10);
 }
@@ -109,96 +50,56 @@ fn v3(checksums: &LogChecksums) -> bool {
 
 #[test]
 fn ordered_data_has_revokes() {
-    if !can_run(KERNEL) {
-        return;
+    if let Some((log, recovered)) = crashed(&[], "data=ordered", Crash::KeepLog) {
+        assert!(v3(&log.superblock().log_format().checksums));
+        assert!(recovered.revoked() > 0, "no revoked copy");
     }
-    let image = Image::make(&[], "48M");
-    image.crash("data=ordered", Crash::KeepLog, kernel::churn);
-    let (log, recovered) = compare_with_e2fsck(&image);
-    assert!(v3(&log.superblock().log_format().checksums));
-    assert!(recovered.revoked() > 0, "no revoked copy");
 }
 
 #[test]
 fn journaled_data_has_escapes() {
-    if !can_run(KERNEL) {
-        return;
+    if let Some((_, recovered)) = crashed(&[], "data=journal", Crash::FlushLog) {
+        let escaped = recovered.copies().iter().any(|copy| copy.escaped);
+        assert!(escaped, "no escaped copy");
     }
-    let image = Image::make(&[], "48M");
-    image.crash("data=journal", Crash::FlushLog, kernel::churn);
-    let (_, recovered) = compare_with_e2fsck(&image);
-    assert!(
-        recovered.copies().iter().any(|copy| copy.escaped),
-        "no escaped copy"
-    );
 }
 
 #[test]
 fn asynchronous_commits_with_checksums_in_tags() {
     let mount = "journal_async_commit,data=writeback";
-    check(&Case {
-        mke2fs: &[],
-        mount,
-        crash: Crash::KeepLog,
-        checksums: v3,
-    });
+    check(&[], mount, Crash::KeepLog, v3);
 }
 
 #[test]
 fn a_log_without_checksums() {
     let mke2fs = &["-O", "^metadata_csum"];
-    check(&Case {
-        mke2fs,
-        mount: "data=journal",
-        crash: Crash::KeepLog,
-        checksums: no_checksums,
-    });
+    check(mke2fs, "data=journal", Crash::KeepLog, no_checksums);
 }
 
 #[test]
 fn one_checksum_for_each_transaction() {
     let mke2fs = &["-O", "^metadata_csum"];
     let mount = "journal_checksum,data=journal";
-    check(&Case {
-        mke2fs,
-        mount,
-        crash: Crash::FlushLog,
-        checksums: v1,
-    });
+    check(mke2fs, mount, Crash::FlushLog, v1);
 }
 
 #[test]
 fn asynchronous_commits_with_one_checksum_for_each_transaction() {
     let mke2fs = &["-O", "^metadata_csum,^64bit"];
     let mount = "journal_async_commit,data=writeback";
-    check(&Case {
-        mke2fs,
-        mount,
-        crash: Crash::KeepLog,
-        checksums: v1,
-    });
+    check(mke2fs, mount, Crash::KeepLog, v1);
 }
 
 #[test]
 fn narrow_block_numbers() {
     let mke2fs = &["-O", "^64bit", "-b", "1024"];
-    check(&Case {
-        mke2fs,
-        mount: "data=journal",
-        crash: Crash::KeepLog,
-        checksums: v3,
-    });
+    check(mke2fs, "data=journal", Crash::KeepLog, v3);
 }
 
 #[test]
 fn narrow_block_numbers_without_checksums_in_a_journal_of_indirect_blocks() {
     let mke2fs = &["-t", "ext3", "-b", "2048"];
-    check(&Case {
-        mke2fs,
-        mount: "data=journal",
-        crash: Crash::KeepLog,
-        checksums: no_checksums,
-    });
+    check(mke2fs, "data=journal", Crash::KeepLog, no_checksums);
 }
 
 #[test]
@@ -263,26 +164,7 @@ fn checksums_of_version_2() {
     }
     for features in ["64bit", "^64bit"] {
         let image = Image::make(&["-O", features, "-b", "1024"], "16M");
-        let data = image.dir.path().join("data");
-        // Two blocks, the second of which must be escaped.
-        let mut bytes = vec![0x11; 2048];
-        bytes[1024..1028].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
-        std::fs::write(&data, &bytes).unwrap();
-        let write = |blocks: &str| format!("jw -b {blocks} {}\n", data.display());
-        let script = format!(
-            "jo -c -v 2\n{}{}jw -r 16001\n{}jc\n",
-            write("16000,16001"),
-            write("16002,16003"),
-            write("16003,16004")
-        );
-        let commands = image.dir.path().join("commands");
-        std::fs::write(&commands, script).unwrap();
-        let image_path = image.path.to_str().unwrap();
-        run(
-            "debugfs",
-            &["-w", "-f", commands.to_str().unwrap(), image_path],
-            &[0],
-        );
+        image.log_with_version_2();
         let (log, recovered) = compare_with_e2fsck(&image);
         let format = log.superblock().log_format();
         assert!(

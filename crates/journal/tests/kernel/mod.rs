@@ -1,13 +1,19 @@
 //! Images with a log that the kernel wrote.
-#![allow(unreachable_pub, reason = "a module of several test programs")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of several test programs"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fourscore_journal::{JournalMap, JournalRun};
+use fourscore_block::{BlockDevice, DeviceOptions, open_path};
+use fourscore_journal::{JournalMap, JournalRun, Log, Recovered, recover};
 use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_ondisk::{BlockCount, BlockSize, PhysBlock};
+use fourscore_sync::Arc;
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -113,7 +119,7 @@ impl Image {
         Self { dir, path }
     }
 
-    fn debugfs(&self, request: &str) -> String {
+    pub fn debugfs(&self, request: &str) -> String {
         run(
             "debugfs",
             &["-R", request, self.path.to_str().unwrap()],
@@ -163,6 +169,26 @@ impl Image {
         });
         let blocks = fs::metadata(&self.path).unwrap().len() >> self.block_size().bits();
         JournalMap::from_runs(runs.collect::<Vec<_>>(), BlockCount(blocks)).unwrap()
+    }
+
+    /// Has debugfs write a log with checksums of version 2, which no kernel of today writes.
+    pub fn log_with_version_2(&self) {
+        let data = self.dir.path().join("data");
+        // Two blocks of 1 KiB, the second of which must be escaped.
+        let mut bytes = vec![0x11; 2048];
+        bytes[1024..1028].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
+        fs::write(&data, &bytes).unwrap();
+        let write = |blocks: &str| format!("jw -b {blocks} {}\n", data.display());
+        let script = format!(
+            "jo -c -v 2\n{}{}jw -r 16001\n{}jc\n",
+            write("16000,16001"),
+            write("16002,16003"),
+            write("16003,16004")
+        );
+        let commands = self.dir.path().join("commands");
+        fs::write(&commands, script).unwrap();
+        let (commands, image) = (commands.to_str().unwrap(), self.path.to_str().unwrap());
+        run("debugfs", &["-w", "-f", commands, image], &[0]);
     }
 
     /// Mounts the image, lets `load` work on it, and shuts the file system down as a crash would.
@@ -263,4 +289,58 @@ pub fn churn(root: &Path) {
         sync();
     }
     fs::write(dir.join("not synced"), b"lost").unwrap();
+}
+
+pub fn device(path: &Path) -> Arc<dyn BlockDevice> {
+    Arc::new(open_path(path, DeviceOptions::default()).unwrap())
+}
+
+pub fn open_log(image: &Image) -> Log {
+    let map = image.journal_map();
+    Log::open(device(&image.path), image.block_size(), map).unwrap()
+}
+
+/// The image's bytes as the overlay shows them.
+fn replayed(image: &Image, log: &Log, recovered: &Recovered) -> Vec<u8> {
+    let overlay = recovered.overlay(log, device(&image.path)).unwrap();
+    let mut bytes = vec![0; usize::try_from(overlay.len_bytes()).unwrap()];
+    overlay.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// Blocks that differ, without those of the journal and the one with the superblock (e2fsck
+/// notes in both that it was there).
+fn differences(ours: &[u8], theirs: &[u8], log: &Log) -> Vec<usize> {
+    let block_bytes = log.block_size().bytes();
+    let superblock = 1024 / block_bytes;
+    let blocks = ours
+        .chunks(block_bytes)
+        .zip(theirs.chunks(block_bytes))
+        .enumerate();
+    blocks
+        .filter(|(_, (ours, theirs))| ours != theirs)
+        .map(|(block, _)| block)
+        .filter(|&block| block != superblock)
+        .filter(|&block| !log.map().contains(PhysBlock(block as u64)))
+        .collect()
+}
+
+pub fn compare_with_e2fsck(image: &Image) -> (Log, Recovered) {
+    compare(image, open_log(image), &[])
+}
+
+/// Compares our replay of `log` with that of e2fsck, called with `options` in addition.
+pub fn compare(image: &Image, log: Log, options: &[&str]) -> (Log, Recovered) {
+    let blocks = std::fs::metadata(&image.path).unwrap().len() >> log.block_size().bits();
+    let recovered = recover(&log, BlockCount(blocks)).unwrap();
+    let ours = replayed(image, &log, &recovered);
+    let oracle = image.copy("oracle");
+    let mut args = vec!["-y", "-E", "journal_only"];
+    args.extend(options);
+    args.push(oracle.path.to_str().unwrap());
+    run("e2fsck", &args, &[0, 1]);
+    let theirs = std::fs::read(&oracle.path).unwrap();
+    assert_eq!(differences(&ours, &theirs, &log), Vec::<usize>::new());
+    assert_eq!(recovered.damage(), None);
+    (log, recovered)
 }
