@@ -99,6 +99,15 @@ impl Leaf {
         cell.store(Some(page));
     }
 
+    /// Puts a whole page into `slot`, whatever was there.
+    fn replace(&self, slot: usize, page: Box<Page>) {
+        let _writing = self.writing.lock();
+        let guard = epoch::pin();
+        if self.pages[slot].swap(Some(page), &guard).is_none() {
+            self.present.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets the page in `slot`.
     fn forget(&self, slot: usize) {
         let _writing = self.writing.lock();
@@ -211,9 +220,16 @@ impl RamDevice {
         let mut rest = buf;
         for piece in pieces(offset, rest.len()) {
             let (now, later) = rest.split_at(piece.within.len());
+            rest = later;
+            if now.len() == PAGE_BYTES
+                && let Ok(page) = Box::<Page>::try_from(Vec::from(now))
+            {
+                let leaf = self.leaf_for_writing(piece.page);
+                leaf.replace(indices(piece.page).2, page);
+                continue;
+            }
             let before = self.page_before(&piece)?;
             self.put(&piece, before, |part| part.copy_from_slice(now));
-            rest = later;
         }
         Ok(())
     }

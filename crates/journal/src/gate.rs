@@ -171,9 +171,10 @@ pub(crate) fn join<W: Word>(slot: &W, gate: &W, credits: u32) -> Result<GateStat
 pub(crate) fn leave<W: Word>(slot: &W, gate: &W, credits: u32) -> Left {
     let back = u64::from(credits) * ONE_CREDIT;
     // The handles do not underflow: one of them is ours.
-    slot.fetch_add(back.wrapping_sub(ONE_HANDLE), Ordering::AcqRel);
+    let before = slot.fetch_add(back.wrapping_sub(ONE_HANDLE), Ordering::AcqRel);
     W::full_fence();
-    if gate.load(Ordering::Relaxed) & CLOSED == 0 {
+    // The last one to leave a slot wakes.
+    if before & HANDLES > 1 || gate.load(Ordering::Relaxed) & CLOSED == 0 {
         Left::Quietly
     } else {
         Left::UnderASeal
@@ -244,6 +245,15 @@ impl Gate {
     /// Joins the running transaction with credits of this core.
     #[inline]
     pub(crate) fn join(&self, credits: u32) -> Result<Place, Refused> {
+        // Who comes while the gate is closed stays away from the slots, so that it neither delays
+        // the sealer nor has to wake it. Only who comes at that moment joins and leaves again.
+        let state = self.state();
+        if state.is_aborted() {
+            return Err(Refused::Aborted);
+        }
+        if state.is_closed() {
+            return Err(Refused::Closed);
+        }
         let core = CoreNr::current();
         match join(self.slots.of(core), &*self.word, credits) {
             Ok(state) => Ok(Place {

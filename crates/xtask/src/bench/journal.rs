@@ -1,0 +1,225 @@
+//! **Purpose.** What the journal costs, against what was promised of it: one row per promise.
+//!
+//! **Model.** Each figure is a run of the example `journal_cost` of crate `journal`, a process of
+//! its own with a journal in memory that is made anew. In a round every run happens once; the
+//! figure is the median over the rounds, a ratio is taken round by round. Transfers between cores
+//! are counted by `cargo xtask count`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use fourscore_lab::MachineFacts;
+
+use super::Options;
+use crate::run::{cargo, run as run_command};
+use crate::workspace::Workspace;
+
+/// Flush latencies of the table of group commits, in microseconds.
+const LATENCIES: [&str; 4] = ["0", "20", "100", "1000"];
+
+/// The numbers that a run printed, by name.
+type Printed = BTreeMap<String, f64>;
+
+/// What was run, and what each round printed.
+struct Runs {
+    program: std::path::PathBuf,
+    rounds: Vec<BTreeMap<String, Vec<Printed>>>,
+}
+
+/// Builds, runs everything, and returns the section.
+pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
+    let package = [
+        "--package",
+        "fourscore-journal",
+        "--example",
+        "journal_cost",
+    ];
+    run_command(cargo(workspace).args(["build", "--release"]).args(package))?;
+    let mut runs = Runs {
+        program: workspace.target().join("release/examples/journal_cost"),
+        rounds: Vec::new(),
+    };
+    let disk = workspace.target();
+    for round in 0..options.rounds {
+        println!("round {}", round + 1);
+        runs.round(&disk)?;
+    }
+    let machine = MachineFacts::collect().with_option("rounds", &options.rounds);
+    let mut text = format!("{machine}\n\n| promise | figure |\n|---|---:|\n");
+    for (promise, figure) in runs.rows() {
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "| {promise} | {figure} |");
+    }
+    text.push_str("\nAcknowledged commits/s (transactions):\n\n");
+    text.push_str(
+        "| flush | one waiter | 64 waiters | 64, adaptive batching |\n|---|---:|---:|---:|\n",
+    );
+    for (name, one, many) in group_commands(&disk) {
+        let cell = |command: &str, batching: &str| {
+            let acknowledged = format!("acknowledged_per_s_{batching}");
+            let per_commit = format!("waiters_per_commit_{batching}");
+            let median = |name: &str| runs.median(command, name, |printed| printed);
+            let per_s = median(&acknowledged);
+            format!("{per_s:.0} ({:.0})", per_s / median(&per_commit).max(1.0))
+        };
+        let (one, many, adaptive) = (
+            cell(&one, "off"),
+            cell(&many, "off"),
+            cell(&many, "adaptive"),
+        );
+        let _ = writeln!(text, "| {name} | {one} | {many} | {adaptive} |");
+    }
+    Ok(text)
+}
+
+/// The rows of the table of group commits: a name, and the runs with one and with 64 waiters.
+fn group_commands(disk: &Path) -> Vec<(String, String, String)> {
+    let on_ram = |micros: &&str| {
+        let name = format!("{micros} us, RAM");
+        (
+            name,
+            format!("group 1 {micros}"),
+            format!("group 64 {micros}"),
+        )
+    };
+    let mut rows: Vec<_> = LATENCIES.iter().map(on_ram).collect();
+    let disk = disk.display();
+    rows.push((
+        "the real disk".to_owned(),
+        format!("disk 1 {disk}"),
+        format!("disk 64 {disk}"),
+    ));
+    rows
+}
+
+impl Runs {
+    /// Runs everything once; two processes run at the same time.
+    fn round(&mut self, disk: &Path) -> Result<()> {
+        let alone = [
+            "handles 1",
+            "handles 2",
+            "sealed 2",
+            "commit 10000",
+            "gate 2 10",
+            "gate 2 100000",
+            "gate 64 10",
+            "gate 64 100000",
+        ];
+        let group = group_commands(disk);
+        let group = group
+            .iter()
+            .flat_map(|(_, one, many)| [one.as_str(), many.as_str()]);
+        let mut round = BTreeMap::new();
+        for command in alone.into_iter().chain(group) {
+            let printed = together(&self.program, command, 1)?;
+            round.insert(command.to_owned(), printed);
+        }
+        let two = together(&self.program, "handles 1", 2)?;
+        round.insert("two processes".to_owned(), two);
+        self.rounds.push(round);
+        Ok(())
+    }
+
+    /// The median over the rounds of a number, summed over the processes of a run.
+    fn median(&self, command: &str, name: &str, scale: impl Fn(f64) -> f64) -> f64 {
+        let of_round = |round: &BTreeMap<String, Vec<Printed>>| {
+            let processes = round.get(command)?;
+            Some(
+                processes
+                    .iter()
+                    .filter_map(|printed| printed.get(name))
+                    .sum(),
+            )
+        };
+        let values: Vec<f64> = self.rounds.iter().filter_map(of_round).map(scale).collect();
+        median(values)
+    }
+
+    /// The median over the rounds of one run's handles per second by another's.
+    fn ratio(&self, above: &str, below: &str) -> f64 {
+        let speed = |round: &BTreeMap<String, Vec<Printed>>, command: &str| -> Option<f64> {
+            let processes = round.get(command)?;
+            Some(
+                processes
+                    .iter()
+                    .filter_map(|printed| printed.get("handles_per_s"))
+                    .sum(),
+            )
+        };
+        let values = self.rounds.iter();
+        let values = values.filter_map(|round| Some(speed(round, above)? / speed(round, below)?));
+        median(values.collect())
+    }
+
+    /// Each promise with its figure.
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let plain = |command: &str, name: &str| self.median(command, name, |value| value);
+        let closed = |command: &str| format!("{:.1} us", plain(command, "closed_p99_us"));
+        let both = |few: &str, many: &str| format!("{}, {}", closed(few), closed(many));
+        vec![
+            (
+                "handle start + dirty a joined buffer + stop, one thread: at most 120 ns",
+                format!("{:.1} ns", plain("handles 1", "handle_ns")),
+            ),
+            (
+                "2 threads: at least 0.95 of two processes with a journal each",
+                format!("{:.2}", self.ratio("handles 2", "two processes")),
+            ),
+            (
+                "a seal every 20 ms: at least 0.95 of the speed without",
+                format!("{:.2}", self.ratio("sealed 2", "handles 2")),
+            ),
+            (
+                "commit of 10 000 dirty blocks on RAM: at least 0.6 of memcpy + crc32c",
+                format!("{:.2}", plain("commit 10000", "of_memcpy_crc")),
+            ),
+            (
+                "gate closed, 2 threads, p99: at most 20 us, with 10 and with all dirty buffers",
+                both("gate 2 10", "gate 2 100000"),
+            ),
+            (
+                "gate closed, 64 threads on 2 cores, p99: at most 500 us, with 10 and with all",
+                both("gate 64 10", "gate 64 100000"),
+            ),
+        ]
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Runs `command` in `processes` processes at the same time.
+fn together(program: &Path, command: &str, processes: usize) -> Result<Vec<Printed>> {
+    let start = |_| {
+        let mut started = Command::new(program);
+        started
+            .args(command.split_whitespace())
+            .stdout(Stdio::piped());
+        started
+            .spawn()
+            .with_context(|| format!("{}", program.display()))
+    };
+    let started: Vec<_> = (0..processes).map(start).collect::<Result<_>>()?;
+    let finish = |child: std::process::Child| {
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            bail!("journal_cost {command}: {}", output.status);
+        }
+        parse(&String::from_utf8_lossy(&output.stdout))
+    };
+    started.into_iter().map(finish).collect()
+}
+
+/// The lines `name value` of a run.
+fn parse(text: &str) -> Result<Printed> {
+    let line = |line: &str| {
+        let (name, value) = line.split_once(' ').context("no value")?;
+        Ok((name.to_owned(), value.parse()?))
+    };
+    text.lines().map(line).collect()
+}
