@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::image::ImageSpec;
+use crate::mkfs::ProgramName;
 
 /// ext4 in user space, made for many cores.
 ///
@@ -21,6 +22,16 @@ use crate::image::ImageSpec;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+impl Cli {
+    /// What the command does under another program's name.
+    pub(crate) fn under_name(mut self, program: Option<ProgramName>) -> Self {
+        if let (Verb::Mkfs(mkfs), Some(program)) = (&mut self.verb, program) {
+            mkfs.set_default_type(program);
+        }
+        self
+    }
 }
 
 /// What is to be done.
@@ -59,6 +70,14 @@ pub(crate) enum Verb {
     #[command(after_help = "Example:\n  diff <(fourscore walk --hash disk.img) \
                             <(fourscore walk --hash --host tree/)")]
     Walk(Walk),
+    /// Makes an image from directories, tar archives and OCI layouts
+    ///
+    /// Owners, modes, times, hard links, devices, extended attributes, ACLs and holes survive.
+    /// The same sources and options with the same SOURCE_DATE_EPOCH make the same bytes.
+    #[command(after_help = "Examples:\n  fourscore build rootfs/ -o disk.ext4\n  \
+                            zcat x.tgz | fourscore build - --size +20% -L data -o disk.ext4\n  \
+                            fourscore build oci:image:latest overlay/ --owner 0:0 -o disk.ext4")]
+    Build(Box<crate::build::Build>),
     /// Makes an empty file system, with the options of mke2fs
     ///
     /// An image file that does not exist is made if SIZE is given. With a fixed UUID (-U), hash

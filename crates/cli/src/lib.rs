@@ -15,11 +15,12 @@
 //! | `text`, `facts` | numbers, names, stat facts as bytes |
 //! | `tree` | a tree walked by many threads, its output in order |
 //! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
-//! | `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench` | the verbs |
+//! | `build`, `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
+mod build;
 mod cat;
 mod content;
 mod extract;
@@ -51,6 +52,7 @@ use fourscore_ondisk::InodeNr;
 use args::{Cli, Verb};
 use failure::{Failure, Result};
 use image::Image;
+use mkfs::ProgramName;
 use output::Stdout;
 use walk::Hashing;
 use walk::host::HostTree;
@@ -63,10 +65,16 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command with `arguments`, the program's name first.
+/// Runs the command with `arguments`, the program's name first. Under a name of mke2fs the
+/// arguments are that program's.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let program = arguments.first().and_then(|name| ProgramName::of(name));
+    if program.is_some() {
+        arguments.insert(1, "mkfs".into());
+    }
     let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
+        Ok(cli) => cli.under_name(program),
         Err(error) => {
             // Help and version go to standard output and are no error.
             let status = if error.use_stderr() { 2 } else { 0 };
@@ -94,6 +102,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Readlink(args) => cat::readlink(&args),
         Verb::Extract(args) => extract(&args),
         Verb::Walk(args) => walk(&args),
+        Verb::Build(args) => build::run(&args),
         Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Freefrag(args) => freefrag::run(&args),
         Verb::Filefrag(args) => filefrag::run(&args),

@@ -7,6 +7,7 @@
 
 mod target;
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -18,10 +19,13 @@ use fourscore::format::{
     Profile, parse_size, parse_uuid,
 };
 use fourscore_block::{Caching, DeviceOptions, FileDevice, Sharing, Window, open_path};
+use fourscore_build::NodeId;
+use fourscore_build::source::Excludes;
 use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use uuid::Uuid;
 
+use crate::build;
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
 use crate::output::Stdout;
@@ -37,6 +41,36 @@ pub(crate) struct Mkfs {
     image: ImageSpec,
     /// Size with K, M, G or T, or in blocks (of 1 KiB without -b) [default: all there is]
     size: Option<String>,
+    /// Operating system it is made for
+    #[arg(short = 'o', value_name = "OS")]
+    creator_os: Option<String>,
+    /// Shows what would be made, and makes nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Prints nothing
+    #[arg(short = 'q')]
+    quiet: bool,
+    /// Prints more
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Overwrites what is there, even if it is in use
+    #[arg(short = 'F')]
+    force: bool,
+    /// Writes around the host's page cache
+    #[arg(short = 'D')]
+    direct: bool,
+    /// Fills it with a directory or a tar archive (plain, gzip or zstd; `-` is standard input)
+    #[arg(short = 'd', value_name = "SOURCE")]
+    source: Option<OsString>,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
+    not_done: NotDone,
+}
+
+/// What a file system is like, as mke2fs spells it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FormatArgs {
     /// Block size in bytes; a negative number is a lower limit
     #[arg(short = 'b', value_name = "BYTES", allow_hyphen_values = true)]
     block_size: Option<String>,
@@ -63,10 +97,10 @@ pub(crate) struct Mkfs {
     journal: Vec<String>,
     /// Label, at most 16 bytes
     #[arg(short = 'L', value_name = "LABEL")]
-    label: Option<std::ffi::OsString>,
+    label: Option<OsString>,
     /// Directory it counts as last mounted on
     #[arg(short = 'M', value_name = "DIR")]
-    last_mounted: Option<std::ffi::OsString>,
+    last_mounted: Option<OsString>,
     /// Percent of the blocks reserved for the super-user
     #[arg(short = 'm', value_name = "PERCENT")]
     reserved_percent: Option<f64>,
@@ -82,9 +116,6 @@ pub(crate) struct Mkfs {
     /// What to do on errors: continue, remount-ro, panic
     #[arg(short = 'e', value_name = "POLICY")]
     errors: Option<String>,
-    /// Operating system it is made for
-    #[arg(short = 'o', value_name = "OS")]
-    creator_os: Option<String>,
     /// Revision: 0 or 1
     #[arg(short = 'r', value_name = "REVISION")]
     revision: Option<u32>,
@@ -97,23 +128,28 @@ pub(crate) struct Mkfs {
     /// UUID, or clear, random, time
     #[arg(short = 'U', value_name = "UUID")]
     uuid: Option<String>,
-    /// Shows what would be made, and makes nothing
-    #[arg(short = 'n')]
-    dry_run: bool,
-    /// Prints nothing
-    #[arg(short = 'q')]
-    quiet: bool,
-    /// Prints more
-    #[arg(short = 'v')]
-    verbose: bool,
-    /// Overwrites what is there, even if it is in use
-    #[arg(short = 'F')]
-    force: bool,
-    /// Writes around the host's page cache
-    #[arg(short = 'D')]
-    direct: bool,
-    #[command(flatten)]
-    not_done: NotDone,
+}
+
+/// A name of mke2fs under which this command does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramName {
+    Mke2fs,
+    Ext2,
+    Ext3,
+    Ext4,
+}
+
+impl ProgramName {
+    /// From the first argument of the command line.
+    pub(crate) fn of(argument: &std::ffi::OsStr) -> Option<Self> {
+        match Path::new(argument).file_name()?.to_str()? {
+            "mke2fs" => Some(Self::Mke2fs),
+            "mkfs.ext2" => Some(Self::Ext2),
+            "mkfs.ext3" => Some(Self::Ext3),
+            "mkfs.ext4" => Some(Self::Ext4),
+            _ => None,
+        }
+    }
 }
 
 /// Options of mke2fs that are known only to say that they are not done here.
@@ -122,22 +158,33 @@ struct NotDone {
     #[arg(short = 'c', hide = true, action = clap::ArgAction::Count)]
     check: u8,
     #[arg(short = 'l', hide = true)]
-    bad_blocks: Option<std::ffi::OsString>,
-    #[arg(short = 'd', hide = true)]
-    source: Option<std::ffi::OsString>,
+    bad_blocks: Option<OsString>,
     #[arg(short = 'S', hide = true)]
     superblock_only: bool,
     #[arg(short = 'z', hide = true)]
-    undo: Option<std::ffi::OsString>,
+    undo: Option<OsString>,
     #[arg(short = 'R', hide = true)]
-    raid: Option<std::ffi::OsString>,
+    raid: Option<OsString>,
     #[arg(short = 'K', hide = true)]
     keep: bool,
     #[arg(short = 's', hide = true)]
-    sparse: Option<std::ffi::OsString>,
+    sparse: Option<OsString>,
 }
 
 impl Mkfs {
+    /// The type that the name of the program stands for, unless one is given.
+    pub(crate) fn set_default_type(&mut self, program: ProgramName) {
+        let has_journal = self.format.with_journal || !self.format.journal.is_empty();
+        let name = match program {
+            ProgramName::Mke2fs if has_journal => "ext3",
+            ProgramName::Mke2fs | ProgramName::Ext2 => "ext2",
+            ProgramName::Ext3 => "ext3",
+            ProgramName::Ext4 => "ext4",
+        };
+        let fs_type = &mut self.format.fs_type;
+        fs_type.get_or_insert_with(|| name.to_owned());
+    }
+
     /// Names the first option that mke2fs has and this has not.
     fn refuse_what_is_not_done(&self) -> Result<()> {
         let not_done = &self.not_done;
@@ -147,11 +194,6 @@ impl Mkfs {
                 not_done.bad_blocks.is_some(),
                 "-l",
                 "does not go around bad blocks",
-            ),
-            (
-                not_done.source.is_some(),
-                "-d",
-                "makes empty file systems only",
             ),
             (
                 not_done.superblock_only,
@@ -183,7 +225,9 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     args.refuse_what_is_not_done()?;
     let path = args.image.path.as_path();
     let name = path.display().to_string();
-    let mut options = options(args).map_err(told)?;
+    let mut options = args.format.options().map_err(told)?;
+    let creator_os = args.creator_os.as_deref().map(creator_os).transpose();
+    options.creator_os = creator_os.map_err(told)?;
     let offset = args.image.offset_bytes.saturating_add(options.offset_bytes);
     let target = Target::look_at(path, &name)?;
     let asked = match &args.size {
@@ -211,11 +255,10 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         None => None,
     };
     options.external_journal = journal.as_ref().map(|journal| journal.facts);
-    let profile = match std::env::var_os("MKE2FS_CONFIG") {
-        Some(file) => Profile::read(file.as_ref()),
-        None => Profile::system(),
-    };
-    let profile = profile.map_err(told)?;
+    let profile = profile().map_err(told)?;
+    if let Some(source) = args.source.as_ref().filter(|_| overwrites) {
+        return fill(args, source, options, profile, len_bytes);
+    }
     let plan = if options.is_journal_device().map_err(told)? {
         let plan = JournalDevicePlan::new(&options, &profile, len_bytes);
         Planned::Journal(Box::new(plan.map_err(told)?))
@@ -236,6 +279,60 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     }
     plan.write(&target.window)
         .map_err(|why| Failure::new(name, why))
+}
+
+/// Makes a file system that is not empty.
+fn fill(
+    args: &Mkfs,
+    source: &OsString,
+    format: Options,
+    profile: Profile,
+    len_bytes: u64,
+) -> Result<()> {
+    let path = args.image.path.as_path();
+    if args.image.offset_bytes.saturating_add(format.offset_bytes) != 0 {
+        return Err(Failure::usage(
+            "-d",
+            "an image that is filled begins at its start",
+        ));
+    }
+    let excludes = Excludes::default();
+    let threads = crate::threads(None);
+    let mut tree = build::tree_of(std::slice::from_ref(source), path, &excludes, threads)?;
+    if Path::new(source).is_dir() {
+        // As mke2fs has it: the root is not that of the source, which may be anybody's folder.
+        let mut root = tree.meta(NodeId::ROOT);
+        (root.uid, root.gid) = (format.root_owner.uid, format.root_owner.gid);
+        root.permissions = 0o755;
+        tree.set_meta(NodeId::ROOT, &root);
+    }
+    let options = build::Options {
+        source_date_epoch: source_date_epoch(&format),
+        format,
+        profile,
+        size: build::Size::Bytes(len_bytes),
+        threads: Some(threads),
+    };
+    let summary = build::make(&options, tree, path)?;
+    match args.quiet {
+        true => Ok(()),
+        false => build::report(path, &summary, build::Style::Text),
+    }
+}
+
+/// The time that no object may be younger than, if there is one: the variable that only sets the
+/// clock does not say so.
+pub(crate) fn source_date_epoch(format: &Options) -> Option<u64> {
+    let has_epoch = std::env::var_os("SOURCE_DATE_EPOCH").is_some();
+    format.time_seconds.filter(|_| has_epoch)
+}
+
+/// The defaults of this machine.
+pub(crate) fn profile() -> std::result::Result<Profile, FormatError> {
+    match std::env::var_os("MKE2FS_CONFIG") {
+        Some(file) => Profile::read(file.as_ref()),
+        None => Profile::system(),
+    }
 }
 
 /// How a device that will be written is opened.
@@ -335,57 +432,59 @@ fn unit_bytes(options: &Options) -> u32 {
     }
 }
 
-fn told(error: FormatError) -> Failure {
+/// An option that is wrong is what the message begins with.
+pub(crate) fn told(error: FormatError) -> Failure {
     match error {
         FormatError::Option { option, why } => Failure::usage(option, why),
         other => Failure::new("mkfs", other),
     }
 }
 
-/// The options of the command line.
-fn options(args: &Mkfs) -> std::result::Result<Options, FormatError> {
-    let bytes = |option: &str, text: &Option<String>| {
-        let parsed = text.as_ref().map(|text| parse_size(option, text, 1));
-        let number = parsed.transpose()?.map(u32::try_from).transpose();
-        number.map_err(|_| wrong(option, "is over 4 GiB"))
-    };
-    let mut options = Options {
-        fs_type: args.fs_type.clone(),
-        usage: args.usage.clone(),
-        features: (!args.features.is_empty()).then(|| args.features.join(",")),
-        block_size: args.block_size.as_deref().map(block_size).transpose()?,
-        cluster_size_bytes: bytes("-C", &args.cluster_size)?,
-        blocks_per_group: args.blocks_per_group,
-        groups_per_flex: args.groups_per_flex,
-        inode_ratio_bytes: bytes("-i", &args.inode_ratio)?,
-        inodes: args.inodes,
-        inode_size_bytes: args.inode_size,
-        label: args
-            .label
-            .as_ref()
-            .map_or(Vec::new(), |text| text.as_bytes().to_vec()),
-        last_mounted: args
-            .last_mounted
-            .as_ref()
-            .map_or(Vec::new(), |text| text.as_bytes().to_vec()),
-        reserved_percent: args.reserved_percent,
-        errors: args.errors.as_deref().map(error_policy).transpose()?,
-        creator_os: args.creator_os.as_deref().map(creator_os).transpose()?,
-        revision: args.revision,
-        with_journal: args.with_journal,
-        time_seconds: time_seconds()?,
-        ..Options::default()
-    };
-    if let Some(text) = &args.uuid {
-        options.uuid = parse_uuid("-U", text)?;
+impl FormatArgs {
+    /// The options as the library takes them.
+    pub(crate) fn options(&self) -> std::result::Result<Options, FormatError> {
+        let bytes = |option: &str, text: &Option<String>| {
+            let parsed = text.as_ref().map(|text| parse_size(option, text, 1));
+            let number = parsed.transpose()?.map(u32::try_from).transpose();
+            number.map_err(|_| wrong(option, "is over 4 GiB"))
+        };
+        let mut options = Options {
+            fs_type: self.fs_type.clone(),
+            usage: self.usage.clone(),
+            features: (!self.features.is_empty()).then(|| self.features.join(",")),
+            block_size: self.block_size.as_deref().map(block_size).transpose()?,
+            cluster_size_bytes: bytes("-C", &self.cluster_size)?,
+            blocks_per_group: self.blocks_per_group,
+            groups_per_flex: self.groups_per_flex,
+            inode_ratio_bytes: bytes("-i", &self.inode_ratio)?,
+            inodes: self.inodes,
+            inode_size_bytes: self.inode_size,
+            label: self
+                .label
+                .as_ref()
+                .map_or(Vec::new(), |text| text.as_bytes().to_vec()),
+            last_mounted: self
+                .last_mounted
+                .as_ref()
+                .map_or(Vec::new(), |text| text.as_bytes().to_vec()),
+            reserved_percent: self.reserved_percent,
+            errors: self.errors.as_deref().map(error_policy).transpose()?,
+            revision: self.revision,
+            with_journal: self.with_journal,
+            time_seconds: time_seconds()?,
+            ..Options::default()
+        };
+        if let Some(text) = &self.uuid {
+            options.uuid = parse_uuid("-U", text)?;
+        }
+        for text in &self.journal {
+            options.add_journal(text)?;
+        }
+        for text in &self.extended {
+            options.add_extended(text)?;
+        }
+        Ok(options)
     }
-    for text in &args.journal {
-        options.add_journal(text)?;
-    }
-    for text in &args.extended {
-        options.add_extended(text)?;
-    }
-    Ok(options)
 }
 
 fn wrong(option: &str, why: impl Into<String>) -> FormatError {

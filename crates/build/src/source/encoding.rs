@@ -1,4 +1,4 @@
-//! **Purpose.** The encodings in which archives and lists hold bytes: base64, `%XX`, `\ooo`.
+//! **Purpose.** The encodings in which archives and lists hold bytes: base64, `%XX`.
 
 /// Decodes base64 with or without the filling `=` at the end; `None` if it is none.
 pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
@@ -65,47 +65,6 @@ fn hex(digit: u8) -> Option<u8> {
         .and_then(|value| u8::try_from(value).ok())
 }
 
-/// Undoes the backslash sequences of vis(3): three octal digits, and the letters of C.
-pub(crate) fn from_vis(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, behind @ ..] = rest {
-        if *first != b'\\' {
-            out.push(*first);
-            rest = behind;
-            continue;
-        }
-        if let [
-            a @ b'0'..=b'3',
-            b @ b'0'..=b'7',
-            c @ b'0'..=b'7',
-            behind @ ..,
-        ] = behind
-        {
-            out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-            rest = behind;
-            continue;
-        }
-        let (letter, behind) = behind.split_first()?;
-        out.push(match letter {
-            b'a' => 0x07,
-            b'b' => 0x08,
-            b't' => b'\t',
-            b'n' => b'\n',
-            b'v' => 0x0b,
-            b'f' => 0x0c,
-            b'r' => b'\r',
-            b's' => b' ',
-            b'E' => 0x1b,
-            b'0' => 0,
-            b'\\' | b'#' | b'=' | b'"' | b' ' => *letter,
-            _ => return None,
-        });
-        rest = behind;
-    }
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,15 +94,5 @@ mod tests {
         let only = |byte| matches!(byte, b'=' | b'%');
         assert_eq!(from_percent(b"a%3Db%25%41%3d%", only), b"a=b%%41=%");
         assert_eq!(from_percent(b"%41%zz%4", |_| true), b"A%zz%4");
-    }
-
-    #[test]
-    fn backslashes() {
-        assert_eq!(
-            from_vis(br"a\040b\s\\\n\377"),
-            Some(b"a b \\\n\xff".to_vec())
-        );
-        assert_eq!(from_vis(br"\q"), None);
-        assert_eq!(from_vis(br"end\"), None);
     }
 }

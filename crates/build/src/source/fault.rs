@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 
+use crate::error::BuildError;
 use crate::tree::TreeError;
 
 /// A source that cannot be taken.
@@ -20,13 +21,20 @@ pub struct SourceError {
     pub fault: Fault,
 }
 
+impl SourceError {
+    /// The entry and what is wrong with it, without the source.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match &self.entry {
+            Some(entry) => format!("{}: {}", entry.escape_ascii(), self.fault),
+            None => self.fault.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.place)?;
-        if let Some(entry) = &self.entry {
-            write!(f, "{}: ", entry.escape_ascii())?;
-        }
-        self.fault.fmt(f)
+        write!(f, "{}: {}", self.place, self.reason())
     }
 }
 
@@ -122,6 +130,9 @@ pub enum Fault {
     /// The tree cannot hold the entry; the error names it.
     #[error("{0}")]
     Tree(#[from] TreeError),
+    /// A directory of this host cannot be taken; the error names the entry.
+    #[error("{0}")]
+    Directory(Box<BuildError>),
     /// An ACL in words that are not understood.
     #[error("the ACL entry '{}' is not understood", text.escape_ascii())]
     Acl {
@@ -152,14 +163,6 @@ pub enum Fault {
     /// A whiteout of nothing, or of its own directory.
     #[error("is a whiteout that names nothing")]
     Whiteout,
-    /// A list (manifest) with a line that is not understood.
-    #[error("line {line}: {why}")]
-    Line {
-        /// Its number, from 1.
-        line: usize,
-        /// What is wrong with it.
-        why: String,
-    },
     /// A file of an image layout that is not as the specification says.
     #[error("{why}")]
     Layout {

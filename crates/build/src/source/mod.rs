@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 use fourscore_sync::Counter;
 
+use crate::host::{self, Scan};
 use crate::tree::Tree;
 
 pub use exclude::{Excludes, PatternError};
@@ -41,6 +42,8 @@ pub use oci::OciImage;
 /// Something that an image is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
+    /// A directory of this host.
+    Directory(PathBuf),
     /// A tar archive in a file: plain, or compressed with gzip or zstd.
     Archive(PathBuf),
     /// A tar archive on standard input, read in one pass.
@@ -66,13 +69,14 @@ pub struct Context<'a> {
 
 impl Source {
     /// What the user means by `text`: `-` is standard input, `oci:DIR[:TAG]` an
-    /// image in an OCI layout, anything else a path.
+    /// image in an OCI layout, anything else the path of a directory or an archive.
     #[must_use]
     pub fn parse(text: &OsStr) -> Self {
         let oci = text.to_str().and_then(|text| text.strip_prefix("oci:"));
         match (oci, text.as_bytes()) {
             (Some(image), _) => Self::Oci(OciImage::parse(image)),
             (None, b"-") => Self::StandardInput,
+            (None, _) if Path::new(text).is_dir() => Self::Directory(text.into()),
             (None, _) => Self::Archive(text.into()),
         }
     }
@@ -83,6 +87,17 @@ impl Source {
     /// A source that is damaged, cannot be read, or holds what ext4 cannot hold.
     pub fn add_to(&self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
         match self {
+            Self::Directory(path) => {
+                let scan = Scan {
+                    threads: context.threads,
+                    keep: &|path| !context.excludes.matches(path),
+                };
+                host::add_directory(tree, path, &scan).map_err(|error| SourceError {
+                    place: path.display().to_string(),
+                    entry: None,
+                    fault: Fault::Directory(Box::new(error)),
+                })
+            }
             Self::Archive(path) => archive::add_file(tree, path, context),
             Self::StandardInput => archive::add_stdin(tree, context),
             Self::Oci(image) => image.add_to(tree, context),

@@ -1,0 +1,437 @@
+//! `fourscore build`, and the command lines of mke2fs that fill an image.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use common::{complained, fourscore, printed, text};
+use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::{require, scratch};
+
+/// A folder that holds a source tree, and room for images.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = scratch::folder().expect("a folder");
+        let place = Self(folder);
+        make_tree(&place.tree()).expect("a tree");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        text(&self.path(name)).to_owned()
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.path("tree")
+    }
+
+    /// Builds an image of the tree with more arguments.
+    fn build(&self, image: &str, more: &[&str]) -> String {
+        let (tree, image) = (self.text("tree"), self.text(image));
+        printed(&mut fourscore(
+            &[&["build", &tree, "-o", &image], more].concat(),
+        ))
+    }
+
+    fn check(&self, image: &str) -> Result<()> {
+        run("e2fsck", &["-fn", &self.text(image)], self.0.path())
+    }
+
+    /// What is in an image, without the directory that every file system has.
+    fn walk(&self, image: &str) -> String {
+        let walk = printed(&mut fourscore(&["walk", "--hash", &self.text(image)]));
+        let lines = walk
+            .lines()
+            .filter(|line| !line.starts_with("/lost+found "));
+        lines.flat_map(|line| [line, "\n"]).collect()
+    }
+}
+
+fn walk_of_host(folder: &Path) -> String {
+    printed(&mut fourscore(&["walk", "--hash", "--host", text(folder)]))
+}
+
+fn run(program: &str, arguments: &[&str], folder: &Path) -> Result<()> {
+    let mut command = tools::command(program)?;
+    let output = command.args(arguments).current_dir(folder).output()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    ensure!(output.status.success(), "{program} {arguments:?}: {said}");
+    Ok(())
+}
+
+fn make_tree(root: &Path) -> Result<()> {
+    fs::create_dir_all(root.join("etc/empty"))?;
+    fs::create_dir_all(root.join("many"))?;
+    fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n")?;
+    fs::write(root.join("etc/big"), vec![b'b'; 3 << 20])?;
+    fs::hard_link(root.join("etc/passwd"), root.join("etc/alias"))?;
+    symlink("etc/passwd", root.join("link"))?;
+    symlink("t".repeat(200), root.join("long"))?;
+    fs::set_permissions(root.join("etc/big"), fs::Permissions::from_mode(0o4711))?;
+    fs::File::create(root.join("sparse"))?.set_len(5 << 20)?;
+    for nr in 0..500 {
+        fs::write(root.join(format!("many/{nr}.txt")), nr.to_string())?;
+    }
+    if tools::is_root() {
+        run("mknod", &["null", "c", "1", "3"], root)?;
+        run(
+            "chown",
+            &["-h", "1000:3000000", "etc/big", "long", "null"],
+            root,
+        )?;
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(root.join("etc/passwd"), "trusted.x", b"a\0b", flags)?;
+    }
+    run("mkfifo", &["fifo"], root)
+}
+
+#[test]
+fn an_image_of_a_directory_is_the_directory() {
+    require!(Need::Program("e2fsck"));
+    let place = Place::new();
+    place.build("image", &[]);
+    place.check("image").expect("clean");
+    assert_eq!(place.walk("image"), walk_of_host(&place.tree()));
+}
+
+#[test]
+fn tar_in_is_tar_out() {
+    require!(Need::Program("tar"), Need::Program("e2fsck"), Need::Root);
+    let place = Place::new();
+    let all = [
+        "--xattrs",
+        "--xattrs-include=*",
+        "--sparse",
+        "--format=posix",
+    ];
+    let pack = [&all[..], &["-cf", "../in.tar", "."]].concat();
+    run("tar", &pack, &place.tree()).expect("an archive");
+    let (archive, image) = (place.text("in.tar"), place.text("image"));
+    printed(&mut fourscore(&["build", &archive, "-o", &image]));
+    place.check("image").expect("clean");
+    assert_eq!(place.walk("image"), walk_of_host(&place.tree()));
+
+    let mut extract = fourscore(&["extract", &image, "-"]);
+    extract.stdout(fs::File::create(place.path("out.tar")).expect("room"));
+    assert!(extract.status().expect("it runs").success());
+    fs::create_dir(place.path("out")).expect("room");
+    let unpack = ["-xpf", "../out.tar", "--xattrs", "--xattrs-include=*"];
+    run("tar", &unpack, &place.path("out")).expect("an archive");
+    fs::remove_dir(place.path("out/lost+found")).expect("every image has it");
+    let theirs: Vec<String> = walk_of_host(&place.path("out"))
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    let ours: Vec<String> = walk_of_host(&place.tree())
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    // Taking lost+found away has changed the time of the root.
+    assert_eq!(ours[1..], theirs[1..]);
+}
+
+#[test]
+fn a_pipe_and_a_file_give_the_same_image() {
+    require!(Need::Program("tar"), Need::Program("gzip"));
+    let place = Place::new();
+    run("tar", &["-cf", "../in.tar", "."], &place.tree()).expect("an archive");
+    run("gzip", &["-k", "in.tar"], place.0.path()).expect("an archive");
+    let mut sums = Vec::new();
+    for (source, input) in [
+        ("in.tar", None),
+        ("in.tar.gz", None),
+        ("-", Some("in.tar.gz")),
+    ] {
+        let source = match input {
+            None => place.text(source),
+            Some(_) => source.to_owned(),
+        };
+        let mut command = fourscore(&["build", &source, "-o", &place.text("image")]);
+        command.env("SOURCE_DATE_EPOCH", "1700000000");
+        if let Some(input) = input {
+            let mut cat = Command::new("cat");
+            let mut cat = cat
+                .arg(place.path(input))
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("cat");
+            command.stdin(cat.stdout.take().expect("a pipe"));
+            printed(&mut command);
+            assert!(
+                cat.wait().expect("it ran").success(),
+                "the pipe was read to its end"
+            );
+        } else {
+            printed(&mut command);
+        }
+        sums.push(fs::read(place.path("image")).expect("an image"));
+    }
+    assert!(sums[0] == sums[1] && sums[1] == sums[2], "the bytes differ");
+}
+
+#[test]
+fn later_sources_lie_over_earlier_ones_and_owners_are_given() {
+    require!(Need::Program("e2fsck"));
+    let place = Place::new();
+    let over = place.path("over");
+    fs::create_dir_all(over.join("etc")).expect("room");
+    fs::write(over.join("etc/passwd"), "changed").expect("room");
+    fs::write(over.join("new.o"), "not this").expect("room");
+    let over = text(&over);
+    place.build(
+        "image",
+        &[
+            over,
+            "--owner",
+            "7:8",
+            "--exclude",
+            "*.o",
+            "--exclude",
+            "/many",
+        ],
+    );
+    place.check("image").expect("clean");
+    let walk = place.walk("image");
+    let owners = walk
+        .lines()
+        .map(|line| line.split(' ').skip(3).take(2).collect::<Vec<_>>());
+    assert!(
+        owners.clone().count() > 8 && owners.clone().all(|ids| ids == ["7", "8"]),
+        "{walk}"
+    );
+    assert!(!walk.contains("many") && !walk.contains("new.o"), "{walk}");
+    let found = printed(&mut fourscore(&[
+        "cat",
+        &place.text("image"),
+        "/etc/passwd",
+    ]));
+    assert_eq!(found, "changed");
+    let alias = printed(&mut fourscore(&["cat", &place.text("image"), "/etc/alias"]));
+    assert!(alias.starts_with("root:"), "only the name was replaced");
+}
+
+#[test]
+fn the_summary_and_the_sums_tell_what_was_made() {
+    require!(Need::Program("sha256sum"));
+    let place = Place::new();
+    let sums = place.text("sums");
+    let json = place.build(
+        "image",
+        &["--json", "--sums", &sums, "--size", "+16M", "-L", "data"],
+    );
+    let facts: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let len = fs::metadata(place.path("image")).expect("an image").len();
+    assert_eq!(facts["size_bytes"], len);
+    assert!(facts["free_bytes"].as_u64() >= Some(16 << 20), "{json}");
+    let walk = place.walk("image");
+    assert_eq!(
+        facts["objects"].as_u64(),
+        Some(walk.lines().count() as u64 + 1),
+        "{json}"
+    );
+    run("sha256sum", &["--check", "--quiet", &sums], &place.tree()).expect("the same sums");
+    let listed = fs::read_to_string(place.path("sums")).expect("sums");
+    assert_eq!(listed.lines().count(), 504);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_byte() {
+    let place = Place::new();
+    let images = ["1", "2", "7"].map(|threads| {
+        let (tree, image) = (place.text("tree"), place.text("image"));
+        let arguments = ["build", &tree, "-o", &image, "--threads", threads];
+        let mut command = fourscore(&arguments);
+        printed(command.env("SOURCE_DATE_EPOCH", "1700000000"));
+        fs::read(place.path("image")).expect("an image")
+    });
+    assert!(
+        images[0] == images[1] && images[1] == images[2],
+        "the bytes differ"
+    );
+}
+
+#[test]
+fn what_cannot_be_built_leaves_what_was_there() {
+    require!(Need::Program("tar"));
+    let place = Place::new();
+    run("tar", &["-cf", "../in.tar", "etc"], &place.tree()).expect("an archive");
+    let archive = fs::read(place.path("in.tar")).expect("an archive");
+    fs::write(place.path("cut.tar"), &archive[..archive.len() / 2]).expect("room");
+    fs::write(place.path("image"), "before").expect("room");
+    let names = || fs::read_dir(place.0.path()).expect("a folder").count();
+    let before = names();
+    let (tree, cut, image) = (
+        place.text("tree"),
+        place.text("cut.tar"),
+        place.text("image"),
+    );
+    for (arguments, expected) in [
+        (
+            &[cut.as_str()][..],
+            "cut.tar: etc/big: the archive is cut off",
+        ),
+        (&["/nowhere"], "/nowhere: No such file"),
+        (&["oci:/nowhere"], "oci:/nowhere: oci-layout: No such file"),
+        (
+            &[&tree, "--size", "1M"],
+            "the size of 1048576 bytes is too small",
+        ),
+        (
+            &[&tree, "--uid-map", "5000:0:1"],
+            "is in no range of the map",
+        ),
+    ] {
+        let (status, said) = complained(&[&["build", "-o", &image], arguments].concat());
+        assert_eq!(status, Some(1), "{said}");
+        assert!(
+            said.contains(expected),
+            "expected {expected}\nfound    {said}"
+        );
+    }
+    for wrong in [
+        &["--size", "big"][..],
+        &["--owner", "me"],
+        &["--exclude", "[x"],
+    ] {
+        let (status, said) = complained(&[&["build", &tree, "-o", &image], wrong].concat());
+        assert_eq!(status, Some(2), "{said}");
+    }
+    assert_eq!(
+        fs::read(place.path("image")).expect("it is there"),
+        b"before"
+    );
+    assert_eq!(names(), before, "nothing was left behind");
+}
+
+/// Runs the command under a name of mke2fs.
+fn mke2fs(name: &str, line: &str) -> Result<std::process::Output> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fourscore"));
+    command
+        .arg0(format!("/usr/sbin/{name}"))
+        .args(line.split(' '));
+    command.output().context("it runs")
+}
+
+/// The command lines of those who make images, with DIR, TAR and IMAGE to be filled in.
+const SCRIPTS: [(&str, &str, &str); 9] = [
+    (
+        "Yocto, image_types.bbclass",
+        "mkfs.ext4",
+        "-F -i 4096 IMAGE -d DIR",
+    ),
+    (
+        "Yocto, image_types.bbclass",
+        "mkfs.ext3",
+        "-F -i 4096 IMAGE -d DIR",
+    ),
+    (
+        "Buildroot, fs/ext2/ext2.mk",
+        "mkfs.ext4",
+        "-d DIR -r 1 -N 0 -m 5 -L rootfs -O ^64bit IMAGE 60M",
+    ),
+    (
+        "Buildroot, fs/ext2/ext2.mk",
+        "mkfs.ext2",
+        "-d DIR -r 1 -b 1024 -N 0 -m 5 -L rootfs -I 256 IMAGE 60M",
+    ),
+    (
+        "genimage, image-ext2.c",
+        "mke2fs",
+        "-t ext4 -T default -L data -E root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0 \
+         -O ^64bit -d DIR IMAGE 61440k",
+    ),
+    (
+        "systemd-repart (mkosi), mkfs-util.c",
+        "mkfs.ext4",
+        "-L root -U 11111111-2222-3333-4444-555555555555 -I 256 -m 0 \
+         -E nodiscard,lazy_itable_init=1 -b 4096 -T default -q -d DIR IMAGE",
+    ),
+    (
+        "a reproducible image",
+        "mke2fs",
+        "-F -q -t ext4 -b 4096 -m 0 -L X -U c2b00000-0000-4000-8000-000000000001 \
+         -O ^has_journal,^dir_index,^orphan_file \
+         -E root_owner=0:0,hash_seed=c2b00000-0000-4000-8000-000000000001 -d DIR IMAGE",
+    ),
+    ("a tar", "mke2fs", "-q -t ext4 -d TAR IMAGE 60M"),
+    ("ext2 without a type", "mke2fs", "-q -d DIR IMAGE 60M"),
+];
+
+#[test]
+fn the_command_lines_of_image_builders_work_unchanged() {
+    require!(Need::Program("e2fsck"), Need::Program("tar"));
+    let place = Place::new();
+    run("tar", &["-cf", "../in.tar", "."], &place.tree()).expect("an archive");
+    let tree_walk = walk_of_host(&place.tree());
+    // No archive without asking holds attributes; the root is the file system's own.
+    let names = |walk: &str| -> Vec<String> {
+        let fields = |line: &str| line.split(' ').take(6).collect::<Vec<_>>().join(" ");
+        walk.lines().skip(1).map(fields).collect()
+    };
+    for (whose, name, line) in SCRIPTS {
+        let image = place.path("image");
+        if image.exists() {
+            fs::remove_file(&image).expect("it is there");
+        }
+        if !line.contains('0') || line.ends_with("DIR") || line.ends_with("IMAGE") {
+            // These fill a file that is there.
+            fs::File::create(&image)
+                .and_then(|file| file.set_len(60 << 20))
+                .expect("room");
+        }
+        let line = line
+            .replace("IMAGE", &place.text("image"))
+            .replace("DIR", &place.text("tree"))
+            .replace("TAR", &place.text("in.tar"));
+        let output = mke2fs(name, &line).expect(whose);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{whose}: {said}");
+        place.check("image").expect(whose);
+        assert_eq!(
+            fs::metadata(&image).expect(whose).len(),
+            60 << 20,
+            "{whose}"
+        );
+        assert_eq!(names(&place.walk("image")), names(&tree_walk), "{whose}");
+        let features = printed(&mut fourscore(&["info", "--json", &place.text("image")]));
+        let has = |feature: &str| features.contains(&format!("\"{feature}\""));
+        let is_ext4 = name == "mkfs.ext4" || line.contains("-t ext4");
+        assert_eq!(
+            has("extent") || has("extents"),
+            is_ext4,
+            "{whose}: {features}"
+        );
+    }
+}
+
+#[test]
+fn options_of_mke2fs_that_are_not_done_are_refused_by_name() {
+    let place = Place::new();
+    for option in ["-c", "-S", "-l bad", "-z undo", "-y"] {
+        let line = format!(
+            "{option} -d {} {} 60M",
+            place.text("tree"),
+            place.text("image")
+        );
+        let output = mke2fs("mke2fs", &line).expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let name = option.split(' ').next().expect("a name");
+        assert!(
+            !output.status.success() && said.contains(name),
+            "{option}: {said}"
+        );
+        assert!(!place.path("image").exists(), "{option}");
+    }
+}
