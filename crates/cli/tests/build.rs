@@ -236,11 +236,9 @@ fn the_summary_and_the_sums_tell_what_was_made() {
     assert_eq!(facts["size_bytes"], len);
     assert!(facts["free_bytes"].as_u64() >= Some(16 << 20), "{json}");
     let walk = place.walk("image");
-    assert_eq!(
-        facts["objects"].as_u64(),
-        Some(walk.lines().count() as u64 + 1),
-        "{json}"
-    );
+    // One name more leads to a file, and the directory lost+found is an object.
+    let lines = walk.lines().count() as u64;
+    assert_eq!(facts["objects"].as_u64(), Some(lines), "{json}");
     run("sha256sum", &["--check", "--quiet", &sums], &place.tree()).expect("the same sums");
     let listed = fs::read_to_string(place.path("sums")).expect("sums");
     assert_eq!(listed.lines().count(), 504);
@@ -405,14 +403,10 @@ fn the_command_lines_of_image_builders_work_unchanged() {
             "{whose}"
         );
         assert_eq!(names(&place.walk("image")), names(&tree_walk), "{whose}");
-        let features = printed(&mut fourscore(&["info", "--json", &place.text("image")]));
-        let has = |feature: &str| features.contains(&format!("\"{feature}\""));
+        let facts = printed(&mut fourscore(&["info", &place.text("image")]));
+        let has_extents = facts.split_whitespace().any(|word| word == "extent");
         let is_ext4 = name == "mkfs.ext4" || line.contains("-t ext4");
-        assert_eq!(
-            has("extent") || has("extents"),
-            is_ext4,
-            "{whose}: {features}"
-        );
+        assert_eq!(has_extents, is_ext4, "{whose}: {facts}");
     }
 }
 

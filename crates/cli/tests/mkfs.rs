@@ -306,7 +306,6 @@ const REFUSALS: &[(&str, &str, i32, &str)] = &[
     ("-c", "", 2, "-c: mkfs does not look for bad blocks"),
     ("-cc", "", 2, "-c: "),
     ("-l list", "", 2, "-l: mkfs does not go around bad blocks"),
-    ("-d folder", "", 2, "-d: mkfs makes empty file systems only"),
     ("-S", "", 2, "-S: mkfs does not rewrite"),
     ("-z undo", "", 2, "-z: mkfs does not keep"),
     ("-R stride=4", "", 2, "-R: "),
