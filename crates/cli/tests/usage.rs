@@ -19,8 +19,8 @@ fn every_verb_has_an_example() {
     assert_eq!(
         verbs,
         [
-            "info", "ls", "stat", "cat", "readlink", "extract", "walk", "build", "mkfs", "freefrag",
-            "filefrag", "stats", "bench"
+            "info", "ls", "stat", "cat", "readlink", "extract", "walk", "build", "mkfs",
+            "freefrag", "filefrag", "stats", "bench"
         ]
     );
     for verb in verbs {
