@@ -32,6 +32,10 @@
 //! - Credits of a slot are taken out only by who is counted in some slot, or by the sealer when
 //!   all are drained. A joiner that found the gate closed does not give its credits back: the
 //!   sealer may have begun to count anew.
+//! - *No credit outlives its transaction.* Somebody may join with credits after the sealer found
+//!   all slots drained, and look at the gate only when it is open again. So the sealer drains once
+//!   more when it has taken all credits out: who took some before that is counted, and sees the
+//!   gate closed.
 //!
 //! # Locking
 //! Joining and leaving write the line of this core's slot and read the gate's line, which is
@@ -312,6 +316,11 @@ impl Gate {
     /// Closes the gate and waits until everybody has left. One thread at a time.
     pub(crate) fn close_and_drain(&self) {
         close(&*self.word);
+        self.drain();
+    }
+
+    /// Waits, behind the closed gate, until nobody is counted in any slot.
+    pub(crate) fn drain(&self) {
         #[cfg(not(feature = "shuttle"))]
         for _ in 0..LOOKS {
             if is_drained(self.slots.iter()) {
@@ -326,7 +335,7 @@ impl Gate {
     }
 
     /// Opens the gate on `tid` and lets those in who wait. The credits of all cores must have
-    /// been taken out before.
+    /// been taken out before, and the slots drained again since.
     pub(crate) fn open(&self, tid: Tid) {
         open(&*self.word, tid);
         drop(self.sleeping.lock());

@@ -103,6 +103,8 @@ impl Inner {
             tid.next()
         };
         self.budget().begin(self.gate());
+        // Who has just joined with old credits must be gone before they could be used.
+        self.gate().drain();
         self.gate().open(next);
         self.note_gate_closed(began.elapsed());
         (next != tid).then_some(SealedTransaction { tid, changes })
