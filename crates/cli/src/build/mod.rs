@@ -37,7 +37,7 @@ use crate::output::Stdout;
 #[derive(Debug, Args)]
 pub(crate) struct Build {
     /// Directories, tar archives (plain, gzip or zstd; `-` is standard input) and OCI layouts
-    /// (oci:DIR[:TAG]); later ones over earlier ones
+    /// (oci:DIR or oci:DIR:TAG); later ones over earlier ones
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// Where the image goes; what is there is replaced once the image is complete
