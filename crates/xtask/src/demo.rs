@@ -1,5 +1,6 @@
-//! **Purpose.** The tour that a newcomer starts with one command: an image of a real tree of this
-//! machine is made by `mke2fs -d`, read back through fourscore, and compared with the tree itself.
+//! **Purpose.** The tour that a newcomer starts with one command: fourscore builds an image of a
+//! real tree of this machine, e2fsck checks it, fourscore reads it back, and what it reads is
+//! compared with the tree itself.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -14,9 +15,6 @@ use crate::run::{cargo, find_program, run as run_command};
 use crate::setup;
 use crate::workspace::Workspace;
 
-/// Which field of a line of `walk`, counted from 0, is the modification time.
-const MTIME_FIELD: usize = 7;
-
 /// What to tour.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -28,7 +26,7 @@ pub(crate) struct Options {
 /// Makes the image, reads it, compares, prints what was done and how fast.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     setup::run()?;
-    let mke2fs = find_program("mke2fs").context("mke2fs is missing (install e2fsprogs)")?;
+    let e2fsck = find_program("e2fsck").context("e2fsck is missing (install e2fsprogs)")?;
     run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
     let fourscore = workspace.target().join("release/fourscore");
     let tree = options
@@ -38,9 +36,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let scratch = Scratch::new()?;
     let image = scratch.0.join("demo.img");
 
-    println!("\nmke2fs makes an ext4 image of {}", tree.display());
-    let made = seconds(|| make_image(&mke2fs, &tree, &image))?;
+    println!("\nfourscore makes an ext4 image of {}", tree.display());
+    let made = seconds(|| build(&fourscore, &tree, &image))?;
     let image_bytes = fs::metadata(&image)?.len();
+    println!("e2fsck checks it");
+    let checked = seconds(|| run_command(Command::new(&e2fsck).args(["-f", "-n"]).arg(&image)))?;
 
     println!("fourscore reads every byte of it; then the same walk over the original");
     let of_image = scratch.0.join("image.walk");
@@ -60,7 +60,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 
     println!();
     println!("{objects} objects, image of {} MiB", image_bytes >> 20);
-    println!("{made:8.2} s  mke2fs -d {}", tree.display());
+    println!("{made:8.2} s  fourscore build {} -o IMAGE", tree.display());
+    println!("{checked:8.2} s  e2fsck -f -n IMAGE: clean");
     println!("{read:8.2} s  fourscore walk --hash IMAGE");
     println!(
         "{walked:8.2} s  fourscore walk --hash --host {}",
@@ -69,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     println!("{listed:8.2} s  fourscore walk IMAGE");
     println!("{extracted:8.2} s  fourscore extract IMAGE - >/dev/null");
     println!(
-        "the two walks agree: type, mode, owner, links, size, mtime (s), xattrs, SHA-256 of all"
+        "the two walks agree: type, mode, owner, links, size, mtime (ns), xattrs, SHA-256 of all"
     );
     Ok(())
 }
@@ -105,24 +106,13 @@ fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// An image with room for the tree: `du` plus half for tables, small files and the journal.
-fn make_image(mke2fs: &Path, tree: &Path, image: &Path) -> Result<()> {
-    let du = Command::new("du")
-        .args(["-s", "--block-size=1K"])
-        .arg(tree)
-        .output()?;
-    let text = String::from_utf8_lossy(&du.stdout);
-    let used_kib: u64 = text
-        .split_whitespace()
-        .next()
-        .and_then(|word| word.parse().ok())
-        .with_context(|| format!("du did not say how large {} is", tree.display()))?;
+fn build(fourscore: &Path, tree: &Path, image: &Path) -> Result<()> {
     run_command(
-        Command::new(mke2fs)
-            .args(["-q", "-t", "ext4", "-i", "8192", "-d"])
+        Command::new(fourscore)
+            .arg("build")
             .arg(tree)
-            .arg(image)
-            .arg(format!("{}K", used_kib + used_kib / 2 + (64 << 10))),
+            .arg("-o")
+            .arg(image),
     )
 }
 
@@ -166,8 +156,8 @@ fn compare(of_tree: &Path, of_image: &Path) -> Result<u64> {
     }
 }
 
-/// The lines of a walk without what `mke2fs -d` does not copy: the root's attributes, and
-/// fractions of seconds. It adds `/lost+found`.
+/// The lines of a walk without the one that an image has of its own, `/lost+found`, and the root,
+/// which has one link more for it.
 fn lines_to_compare(walk: &Path) -> Result<impl Iterator<Item = Result<String>>> {
     let lines = BufReader::new(File::open(walk)?).lines();
     let kept = |line: &std::io::Result<String>| {
@@ -177,20 +167,7 @@ fn lines_to_compare(walk: &Path) -> Result<impl Iterator<Item = Result<String>>>
                 .any(|own| line.starts_with(own))
         })
     };
-    Ok(lines.filter(kept).map(|line| Ok(without_fraction(&line?))))
-}
-
-/// A line with whole seconds in its field of the modification time.
-fn without_fraction(line: &str) -> String {
-    let seconds = |(nr, field): (usize, &str)| match field.split_once('.') {
-        Some((seconds, _)) if nr == MTIME_FIELD => seconds.to_owned(),
-        _ => field.to_owned(),
-    };
-    line.split(' ')
-        .enumerate()
-        .map(seconds)
-        .collect::<Vec<_>>()
-        .join(" ")
+    Ok(lines.filter(kept).map(|line| Ok(line?)))
 }
 
 #[cfg(test)]
@@ -204,12 +181,12 @@ mod tests {
         let image = folder.path().join("image");
         let walk = "/ d 0755 0 0 - - 5.1 - - -\n/a.b f 0644 0 0 1 3 7.123456789 - - -\n";
         fs::write(&tree, walk).unwrap();
-        let copied = "/ d 0700 0 0 - - 9.0 - - -\n/a.b f 0644 0 0 1 3 7.000000000 - - -\n\
+        let copied = "/ d 0700 0 0 - - 9.0 - - -\n/a.b f 0644 0 0 1 3 7.123456789 - - -\n\
                       /lost+found d 0700 0 0 - - 9.0 - - -\n";
         fs::write(&image, copied).unwrap();
         assert_eq!(compare(&tree, &image).unwrap(), 1);
         for wrong in [
-            copied.replace("7.0", "8.0"),
+            copied.replace("7.1", "7.2"),
             copied.replace("a.b", "a.c"),
             walk[..27].into(),
         ] {
