@@ -15,10 +15,10 @@ use rustix::fs::{AtFlags, OFlags, SeekFrom, Statx, StatxFlags, StatxTimestamp, r
 use rustix::io::Errno;
 
 use super::Directory;
+use super::beneath;
 use crate::tree::{
     Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs,
 };
-use crate::write::open_quietly;
 
 /// The longest list of attribute names the host hands out, and the longest value.
 const ATTRIBUTES_MAX_BYTES: usize = 64 << 10;
@@ -155,7 +155,7 @@ fn file(directory: &OwnedFd, name: &CStr, found: &Statx) -> io::Result<Found> {
     if found.stx_blocks.saturating_mul(512) >= size {
         return Ok(Found::Dense(size));
     }
-    let file = File::from(open_quietly(directory, name.to_bytes(), OFlags::empty())?);
+    let file = File::from(beneath::open(directory, name.to_bytes(), OFlags::empty())?);
     let mut pieces = Vec::new();
     let mut at = 0;
     while at < size {

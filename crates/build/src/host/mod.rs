@@ -2,6 +2,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | [`beneath`] | opening what lies below a directory, and nothing else |
 //! | `work` | what is to be looked at next |
 //! | `look` | what one object is |
 //!
@@ -16,6 +17,7 @@
 //! **Locking.** The tree is behind one lock, taken once for each task's findings and never across
 //! a call to the host; the list of tasks behind another.
 
+pub mod beneath;
 mod look;
 mod work;
 
@@ -32,7 +34,6 @@ use rustix::fs::{Mode, OFlags, RawDir};
 
 use crate::error::{BuildError, BuildResult};
 use crate::tree::{HostDirId, NodeId, Tree};
-use crate::write::open_below;
 use look::{Look, ObjectKey};
 use work::Work;
 
@@ -172,7 +173,8 @@ impl Scanning<'_> {
             path: path.clone(),
             why,
         };
-        let fd = open_below(&self.root, &path).map_err(failed)?;
+        let fd =
+            beneath::open_directory(&self.root, &path).map_err(|errno| failed(errno.into()))?;
         let open = Arc::new((directory, fd));
         let mut buffer = vec![MaybeUninit::uninit(); LIST_BYTES];
         let mut entries = RawDir::new(&open.1, &mut buffer);

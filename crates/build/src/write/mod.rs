@@ -40,7 +40,6 @@ use queue::{Job, Queue};
 
 pub(crate) use inode::fits;
 pub(crate) use output::Output;
-pub(crate) use reader::{open_below, open_quietly};
 
 /// What all threads look at.
 pub(crate) struct Image<'a> {

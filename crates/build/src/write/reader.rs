@@ -12,13 +12,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use fourscore_ondisk::Timestamp;
 use fourscore_sync::Arc;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::host::beneath;
 use crate::tree::{Content, DataPlace, HostDirId, HostPath, NodeId, Stored, Tree};
-
-/// How much of a path is opened in one call; the host's limit is 4096.
-const OPEN_BYTES_MAX: usize = 4000;
 
 /// Why a content cannot be read.
 #[derive(Debug)]
@@ -92,7 +90,7 @@ impl<'a> Reader<'a> {
             self.directory = Some((path.directory, directory));
         }
         let (_, directory) = self.directory.as_ref().ok_or(ReadError::Changed)?;
-        let fd = open_quietly(directory, self.tree.host_name(path), OFlags::empty())?;
+        let fd = beneath::open(directory, self.tree.host_name(path), OFlags::empty())?;
         Ok(OpenContent::Host(File::from(fd)))
     }
 
@@ -194,87 +192,5 @@ fn to_index(value: u64) -> usize {
 /// Opens a directory of a source.
 fn open_directory(tree: &Tree, id: HostDirId) -> Result<OwnedFd, ReadError> {
     let (root, names) = tree.host_dir(id).ok_or(ReadError::Changed)?;
-    Ok(open_below(root, &names.join(&b'/'))?)
-}
-
-/// Opens a directory by its path from a root, however long, without following symbolic links.
-pub(crate) fn open_below(root: &File, path: &[u8]) -> io::Result<OwnedFd> {
-    let mut open = OwnedFd::from(root.try_clone()?);
-    if path.is_empty() {
-        // Not the descriptor of the root itself, whose position in the list others may share.
-        return Ok(open_quietly(&open, b".", OFlags::DIRECTORY)?);
-    }
-    let mut rest = path;
-    while !rest.is_empty() {
-        let (piece, after) = split_path(rest);
-        open = open_quietly(&open, piece, OFlags::DIRECTORY)?;
-        rest = after;
-    }
-    Ok(open)
-}
-
-/// Splits off what one call can open. A component is at most 255 bytes long, so there is a slash
-/// before the limit.
-fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
-    let start = path
-        .get(..OPEN_BYTES_MAX)
-        .filter(|_| path.len() > OPEN_BYTES_MAX);
-    let slash = start.and_then(|start| start.iter().rposition(|&byte| byte == b'/'));
-    match slash {
-        Some(slash) => (&path[..slash], path.get(slash + 1..).unwrap_or_default()),
-        None => (path, b""),
-    }
-}
-
-/// Opens for reading without following symbolic links anywhere on the way, and without touching
-/// the access time where that is allowed.
-pub(crate) fn open_quietly(
-    directory: &OwnedFd,
-    path: &[u8],
-    flags: OFlags,
-) -> rustix::io::Result<OwnedFd> {
-    let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    match open_strictly(directory, path, flags | OFlags::NOATIME) {
-        Err(Errno::PERM) => open_strictly(directory, path, flags),
-        opened => opened,
-    }
-}
-
-fn open_strictly(directory: &OwnedFd, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    if !path.contains(&b'/') {
-        return rustix::fs::openat(directory, path, flags, Mode::empty());
-    }
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
-    match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve) {
-        // An old kernel, or a sandbox that does not know the call.
-        Err(Errno::NOSYS) => rustix::fs::openat(directory, path, flags, Mode::empty()),
-        opened => opened,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_paths_are_opened_piece_by_piece() {
-        let path = [b"0123456789012345".as_slice(); 255].join(&b'/');
-        assert!(path.len() > OPEN_BYTES_MAX);
-        let (first, rest) = split_path(&path);
-        assert!(first.len() <= OPEN_BYTES_MAX && first.ends_with(b"5") && rest.starts_with(b"0"));
-        assert_eq!([first, rest].join(&b'/'), path);
-        assert_eq!(split_path(b"a/b"), (&b"a/b"[..], &b""[..]));
-    }
-
-    #[test]
-    fn no_symbolic_link_is_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
-        std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
-        let root = File::open(folder.path()).unwrap();
-        assert!(open_below(&root, b"a/b").is_ok());
-        assert!(open_below(&root, b"").is_ok());
-        assert!(open_below(&root, b"link").is_err());
-        assert!(open_below(&root, b"link/b").is_err());
-    }
+    Ok(beneath::open_directory(root, &names.join(&b'/'))?)
 }

@@ -2,30 +2,25 @@
 //!
 //! **Model.** Everything is made relative to an open parent directory by a name of one component,
 //! and only where nothing is yet (`O_EXCL` and its likes), so that no symbolic link of a hostile
-//! image is ever followed. A directory is found again by its path below the target with
-//! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`; where the kernel has no such call, component
-//! by component with `O_NOFOLLOW`.
+//! image is ever followed. A directory is found again by its path below the target
+//! ([`fourscore_build::host::beneath`]).
 //!
 //! **Invariants.** A name is refused when it is empty, `.` or `..`, or has a slash or NUL in it.
-//!
-//! **References.** openat2(2).
 
 use std::fs::File;
 use std::path::Path;
 
+use fourscore_build::host::beneath;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
-    chmodat, chownat, makedev, mkdirat, mknodat, openat, openat2, symlinkat, utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
+    makedev, mkdirat, mknodat, openat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use crate::facts::{Facts, Kind, Time};
 use crate::failure::{Failure, Result};
 use crate::walk::line::Attributes;
-
-/// How much of a path is opened in one call; the kernel's limit is 4096.
-const OPEN_BYTES_MAX: usize = 4000;
 
 /// Whose objects can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,35 +84,9 @@ impl TargetTree {
 
     /// Opens the directory at `path` (names joined by slashes, empty for the root).
     pub(crate) fn directory(&self, path: &[u8]) -> Result<TargetDir> {
-        let mut fd = self
-            .root
-            .try_clone()
-            .map_err(|error| Failure::new("", error))?;
-        let mut rest = path;
-        while !rest.is_empty() {
-            let (piece, after) = split_path(rest);
-            fd = open_beneath(&fd, piece).map_err(why)?;
-            rest = after;
-        }
-        Ok(TargetDir(fd))
-    }
-}
-
-/// Opens a directory some components below `from`.
-fn open_beneath(from: &OwnedFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    match openat2(from, path, flags, Mode::empty(), resolve) {
-        Err(Errno::NOSYS) => {
-            let mut names = path.split(|&byte| byte == b'/');
-            let first = names.next().unwrap_or_default();
-            let mut fd = openat(from, checked(first)?, flags, Mode::empty())?;
-            for name in names {
-                fd = openat(&fd, checked(name)?, flags, Mode::empty())?;
-            }
-            Ok(fd)
-        }
-        opened => opened,
+        beneath::open_directory(&self.root, path)
+            .map(TargetDir)
+            .map_err(why)
     }
 }
 
@@ -139,21 +108,6 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
             "the image has an entry of this name, which would lead out of the target",
         )
     })
-}
-
-/// Splits off what one call can open.
-fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
-    let Some(start) = path
-        .get(..OPEN_BYTES_MAX)
-        .filter(|_| path.len() > OPEN_BYTES_MAX)
-    else {
-        return (path, b"");
-    };
-    let slash = start
-        .iter()
-        .rposition(|&byte| byte == b'/')
-        .unwrap_or(OPEN_BYTES_MAX);
-    (&path[..slash], path.get(slash + 1..).unwrap_or_default())
 }
 
 impl TargetDir {
@@ -369,7 +323,7 @@ mod tests {
             }
             path.extend_from_slice(&name);
         }
-        assert!(path.len() > 2 * OPEN_BYTES_MAX);
+        assert!(path.len() > 2 * 4096);
         tree.directory(&path)
             .and_then(|dir| dir.make_file(b"f"))
             .expect("room");

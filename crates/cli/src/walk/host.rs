@@ -1,9 +1,9 @@
 //! **Purpose.** A directory of the host as a source of the walk.
 //!
 //! **Model.** Objects are asked for relative to their open directory and never through a
-//! symbolic link, so a tree that changes meanwhile cannot lead the walk astray. Extended
-//! attributes have no call relative to a directory; they go through `/proc/self/fd`.
-//! Access times are left alone where this user may do so (`O_NOATIME`).
+//! symbolic link ([`fourscore_build::host::beneath`]), so a tree that changes meanwhile cannot lead
+//! the walk astray. Extended attributes have no call relative to a directory; they go through
+//! `/proc/self/fd`. Access times are left alone where this user may do so (`O_NOATIME`).
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,10 +11,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use fourscore_build::host::beneath;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RawDir, SeekFrom, Statx, StatxFlags, StatxTimestamp, openat, readlinkat,
-    statx,
+    AtFlags, Mode, OFlags, RawDir, SeekFrom, Statx, StatxFlags, StatxTimestamp, readlinkat, statx,
 };
 use rustix::io::Errno;
 
@@ -27,8 +27,6 @@ use crate::walk::source::{Entry, Source};
 
 /// The longest list of attribute names the kernel hands out, and the longest value.
 const ATTRIBUTES_MAX_BYTES: usize = 64 << 10;
-/// How much of a path is opened in one call; the kernel's limit is 4096.
-const OPEN_BYTES_MAX: usize = 4000;
 
 /// A tree of the host.
 #[derive(Debug)]
@@ -72,16 +70,6 @@ impl HostTree {
 
 fn why(errno: Errno) -> Failure {
     Failure::new("", errno)
-}
-
-/// Opens `name` for reading without touching its access time if that is allowed.
-fn open_quietly(directory: impl AsFd, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let directory = directory.as_fd();
-    match openat(directory, name, flags | OFlags::NOATIME, Mode::empty()) {
-        Err(Errno::PERM) => openat(directory, name, flags, Mode::empty()),
-        opened => opened,
-    }
 }
 
 /// A path that leads to the object without following it, for calls that know no directory.
@@ -145,27 +133,8 @@ impl Source for HostTree {
 
     fn open(&self, directory: &HostDirectory) -> Result<HostOpen> {
         let path = &directory.0;
-        if path.is_empty() {
-            let fd = rustix::fs::open(
-                &self.path,
-                OFlags::DIRECTORY | OFlags::CLOEXEC,
-                Mode::empty(),
-            );
-            return Ok(HostOpen {
-                fd: fd.map_err(why)?,
-                path: Vec::new(),
-            });
-        }
-        let mut fd = None;
-        let mut rest = path.as_slice();
-        while !rest.is_empty() {
-            let (piece, after) = split_path(rest);
-            let from = fd.as_ref().unwrap_or(&self.root);
-            fd = Some(open_quietly(from, piece, OFlags::DIRECTORY).map_err(why)?);
-            rest = after;
-        }
         Ok(HostOpen {
-            fd: fd.ok_or_else(|| why(Errno::NOENT))?,
+            fd: beneath::open_directory(&self.root, path).map_err(why)?,
             path: path.clone(),
         })
     }
@@ -258,7 +227,7 @@ impl Source for HostTree {
     ) -> Result<[u8; 32]> {
         let fd = match entry {
             Entry::Itself => rustix::fs::open(&self.path, OFlags::CLOEXEC, Mode::empty()),
-            Entry::Named(name, _) => open_quietly(&open.fd, name, OFlags::empty()),
+            Entry::Named(name, _) => beneath::open(&open.fd, name, OFlags::empty()),
         };
         s.content.resize(READ_BYTES, 0);
         hash_file(&File::from(fd.map_err(why)?), facts, &mut s.content)
@@ -272,22 +241,6 @@ impl Source for HostTree {
         path.extend_from_slice(name);
         Ok(HostDirectory(path))
     }
-}
-
-/// Splits off what one call can open. A component is at most 255 bytes long, so there is a slash
-/// before the limit.
-fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
-    let Some(start) = path
-        .get(..OPEN_BYTES_MAX)
-        .filter(|_| path.len() > OPEN_BYTES_MAX)
-    else {
-        return (path, b"");
-    };
-    let slash = start
-        .iter()
-        .rposition(|&byte| byte == b'/')
-        .unwrap_or(OPEN_BYTES_MAX);
-    (&path[..slash], path.get(slash + 1..).unwrap_or_default())
 }
 
 /// Hashes the data of `file` and counts its holes as zeros, up to the size that stat told.
@@ -335,18 +288,6 @@ fn hash_file(file: &File, facts: &Facts, buffer: &mut [u8]) -> Result<[u8; 32]> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_paths_are_opened_piece_by_piece() {
-        let path = [b'a'; 255]
-            .map(|_| b"0123456789012345".as_slice())
-            .join(&b'/');
-        assert!(path.len() > OPEN_BYTES_MAX);
-        let (first, rest) = split_path(&path);
-        assert!(first.len() <= OPEN_BYTES_MAX && first.ends_with(b"5") && rest.starts_with(b"0"));
-        assert_eq!([first, rest].join(&b'/'), path);
-        assert_eq!(split_path(b"a/b"), (&b"a/b"[..], &b""[..]));
-    }
 
     #[test]
     fn holes_hash_as_zeros() {
