@@ -1,101 +1,17 @@
 //! `fourscore build`, and the command lines of mke2fs that fill an image.
 
 mod common;
+mod place;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use common::{complained, fourscore, printed, text};
-use fourscore_testkit::tools::{self, Need};
-use fourscore_testkit::{require, scratch};
-
-/// A folder that holds a source tree, and room for images.
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Self {
-        let folder = scratch::folder().expect("a folder");
-        let place = Self(folder);
-        make_tree(&place.tree()).expect("a tree");
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        text(&self.path(name)).to_owned()
-    }
-
-    fn tree(&self) -> PathBuf {
-        self.path("tree")
-    }
-
-    /// Builds an image of the tree with more arguments.
-    fn build(&self, image: &str, more: &[&str]) -> String {
-        let (tree, image) = (self.text("tree"), self.text(image));
-        printed(&mut fourscore(
-            &[&["build", &tree, "-o", &image], more].concat(),
-        ))
-    }
-
-    fn check(&self, image: &str) -> Result<()> {
-        run("e2fsck", &["-fn", &self.text(image)], self.0.path())
-    }
-
-    /// What is in an image, without the directory that every file system has.
-    fn walk(&self, image: &str) -> String {
-        let walk = printed(&mut fourscore(&["walk", "--hash", &self.text(image)]));
-        let lines = walk
-            .lines()
-            .filter(|line| !line.starts_with("/lost+found "));
-        lines.flat_map(|line| [line, "\n"]).collect()
-    }
-}
-
-fn walk_of_host(folder: &Path) -> String {
-    printed(&mut fourscore(&["walk", "--hash", "--host", text(folder)]))
-}
-
-fn run(program: &str, arguments: &[&str], folder: &Path) -> Result<()> {
-    let mut command = tools::command(program)?;
-    let output = command.args(arguments).current_dir(folder).output()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    ensure!(output.status.success(), "{program} {arguments:?}: {said}");
-    Ok(())
-}
-
-fn make_tree(root: &Path) -> Result<()> {
-    fs::create_dir_all(root.join("etc/empty"))?;
-    fs::create_dir_all(root.join("many"))?;
-    fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n")?;
-    fs::write(root.join("etc/big"), vec![b'b'; 3 << 20])?;
-    fs::hard_link(root.join("etc/passwd"), root.join("etc/alias"))?;
-    symlink("etc/passwd", root.join("link"))?;
-    symlink("t".repeat(200), root.join("long"))?;
-    fs::set_permissions(root.join("etc/big"), fs::Permissions::from_mode(0o4711))?;
-    fs::File::create(root.join("sparse"))?.set_len(5 << 20)?;
-    for nr in 0..500 {
-        fs::write(root.join(format!("many/{nr}.txt")), nr.to_string())?;
-    }
-    if tools::is_root() {
-        run("mknod", &["null", "c", "1", "3"], root)?;
-        run(
-            "chown",
-            &["-h", "1000:3000000", "etc/big", "long", "null"],
-            root,
-        )?;
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::lsetxattr(root.join("etc/passwd"), "trusted.x", b"a\0b", flags)?;
-    }
-    run("mkfifo", &["fifo"], root)
-}
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+use place::{Place, run, walk_of_host};
 
 #[test]
 fn an_image_of_a_directory_is_the_directory() {

@@ -48,6 +48,16 @@ const PACKAGES: &[Package] = &[
     ),
     program("fio", "fio", "workloads"),
     program("fsmark", "fs_mark", "workloads"),
+    program(
+        "fakeroot",
+        "fakeroot",
+        "what image builders run under where they are not root",
+    ),
+    program(
+        "libarchive-tools",
+        "bsdtar",
+        "the other reader of tar archives and manifests",
+    ),
     program("zstd", "zstd", "compressed seeds and tar archives"),
     program("g++", "c++", "libFuzzer's run time"),
     Package {

@@ -1,7 +1,9 @@
 //! **Purpose.** What one object of the host is.
 //!
 //! **Model.** `statx` says nearly everything. Extended attributes have no call relative to a
-//! directory on most kernels, so they go through `/proc/self/fd`.
+//! directory on most kernels, so they go through `/proc/self/fd`. All calls go through the C
+//! library (rustix's feature `use-libc`) and name what they ask about, since build systems run
+//! image builders under fakeroot or pseudo, which step in there and say whose the files shall be.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -61,7 +63,7 @@ impl Look {
 
     /// Attributes of the root of a source.
     pub(super) fn root(&mut self, root: &File) -> io::Result<(Meta, Xattrs)> {
-        let found = statx(root, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        let found = statx(root, c".", AtFlags::empty(), StatxFlags::BASIC_STATS)?;
         self.path = format!("/proc/self/fd/{}\0", root.as_raw_fd()).into_bytes();
         let xattrs = self.attributes(Follow::MagicLink)?;
         Ok((

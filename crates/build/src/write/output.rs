@@ -33,7 +33,7 @@ enum Temporary {
     /// A file without a name.
     Nameless(File),
     /// A file with a name that must not stay.
-    Named(PathBuf),
+    Named(HiddenFile),
     /// The target itself.
     InPlace,
 }
@@ -65,30 +65,23 @@ impl Output {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let (file, path, temporary) = match rustix::fs::open(folder, flags, Mode::from(0o666)) {
-            Ok(fd) => {
-                let file = File::from(fd);
-                let path = proc_path(&file);
-                let keep = file.try_clone()?;
-                (file, path, Temporary::Nameless(keep))
-            }
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-                let path = hidden(target)?;
-                let options = File::options()
-                    .read(true)
-                    .write(true)
-                    .create_new(true)
-                    .open(&path);
-                (options?, path.clone(), Temporary::Named(path))
-            }
-            Err(error) => return Err(error.into()),
+        let temporary = match nameless(folder)? {
+            Some(file) => Temporary::Nameless(file),
+            None => Temporary::Named(HiddenFile::create(target)?),
         };
-        file.set_len(len_bytes)?;
+        let path = match &temporary {
+            Temporary::Nameless(file) => proc_path(file),
+            Temporary::Named(hidden) => hidden.0.clone(),
+            Temporary::InPlace => target.to_owned(),
+        };
         let options = DeviceOptions {
             sharing: Sharing::Unlocked,
             ..DeviceOptions::read_write()
         };
+        File::options()
+            .write(true)
+            .open(&path)?
+            .set_len(len_bytes)?;
         Ok(Self {
             device: open_path(&path, options)?,
             target: target.to_owned(),
@@ -100,7 +93,7 @@ impl Output {
     pub(crate) fn commit(mut self) -> io::Result<()> {
         match std::mem::replace(&mut self.temporary, Temporary::InPlace) {
             Temporary::InPlace => Ok(()),
-            Temporary::Named(path) => rename(&path, &self.target),
+            Temporary::Named(hidden) => std::fs::rename(&hidden.0, &self.target),
             Temporary::Nameless(file) => {
                 let from = proc_path(&file);
                 let link =
@@ -110,7 +103,7 @@ impl Output {
                     Err(Errno::EXIST) => {
                         let path = hidden(&self.target)?;
                         link(&path)?;
-                        rename(&path, &self.target)
+                        std::fs::rename(&HiddenFile(path).0, &self.target)
                     }
                     Err(error) => Err(error.into()),
                 }
@@ -119,20 +112,39 @@ impl Output {
     }
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Temporary::Named(path) = &self.temporary {
-            // The image is given up for a reason of its own, which is what is reported.
-            let _ = std::fs::remove_file(path);
-        }
+/// A file with a name that goes when this does, unless it got another one.
+#[derive(Debug)]
+struct HiddenFile(PathBuf);
+
+impl HiddenFile {
+    fn create(target: &Path) -> io::Result<Self> {
+        let path = hidden(target)?;
+        File::create_new(&path)?;
+        Ok(Self(path))
     }
 }
 
-fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    std::fs::rename(from, to).inspect_err(|_| {
-        // As above.
-        let _ = std::fs::remove_file(from);
-    })
+impl Drop for HiddenFile {
+    fn drop(&mut self) {
+        // It is gone already where it became the target; and where the image is given up, the
+        // reason for that is what is reported.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A file without a name, where the host has such files and lets them be opened anew: not without
+/// `/proc`, nor under pseudo, which looks for the name they had.
+fn nameless(folder: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags, Mode::from(0o666)) {
+        Ok(fd) => {
+            let file = File::from(fd);
+            let can_be_opened = std::fs::metadata(proc_path(&file)).is_ok();
+            Ok(can_be_opened.then_some(file))
+        }
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn proc_path(file: &File) -> PathBuf {
@@ -180,15 +192,22 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_goes_when_the_image_is_given_up() {
+    fn a_named_file_goes_when_the_image_is_given_up_and_becomes_the_image_otherwise() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("image");
-        let mut output = Output::create(&target, 4).unwrap();
-        let path = hidden(&target).unwrap();
-        std::fs::write(&path, "").unwrap();
-        output.temporary = Temporary::Named(path.clone());
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        let begin = || {
+            let mut output = Output::create(&target, 4).unwrap();
+            let hidden = HiddenFile::create(&target).unwrap();
+            output.temporary = Temporary::Named(hidden);
+            output
+        };
+        let output = begin();
+        assert_eq!(names(), 1);
         drop(output);
-        assert!(!path.exists());
+        assert_eq!(names(), 0);
+        begin().commit().unwrap();
+        assert_eq!((names(), target.exists()), (1, true));
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn facts_of(found: &Statx) -> Facts {
 }
 
 impl Source for HostTree {
+    const KINDS_AGREE: bool = false;
     type Directory = HostDirectory;
     type Open = HostOpen;
     type Scratch = HostScratch;

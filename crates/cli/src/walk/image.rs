@@ -113,6 +113,7 @@ pub(crate) fn attributes(image: &Image, inode: InodeNr, into: &mut Attributes) -
 }
 
 impl Source for ImageTree<'_> {
+    const KINDS_AGREE: bool = true;
     type Directory = InodeNr;
     type Open = InodeNr;
     type Scratch = Vec<u8>;

@@ -317,7 +317,7 @@ impl<S: Source> LineWalker<'_, S> {
         line::push_path(&mut out.bytes, view.path, name);
         self.rest_of_line(view.open, entry, facts, buffers, &mut out.bytes)?;
         match view.listing.kind(nr) {
-            Some(kind) if kind != facts.kind => Err(Failure::new(
+            Some(kind) if S::KINDS_AGREE && kind != facts.kind => Err(Failure::new(
                 "",
                 format_args!(
                     "the directory calls it a {}, but it is a {}",

@@ -16,6 +16,9 @@ pub(crate) enum Entry<'e> {
 
 /// A tree that can be walked by many threads.
 pub(crate) trait Source: Sync {
+    /// Whether an object of another kind than its directory says is damage. On the host a program
+    /// such as fakeroot may show a file as a device.
+    const KINDS_AGREE: bool;
     /// A directory that is to be walked.
     type Directory: Send;
     /// A directory (or, for the root, any object) that is being walked.
