@@ -62,6 +62,7 @@ mod text;
 pub mod time;
 pub mod types;
 pub mod verity;
+mod words;
 pub mod xattr;
 
 pub use checksum::{ChecksumMismatch, ChecksumSeed, Crc32c, InodeGeneration, InodeSeed};

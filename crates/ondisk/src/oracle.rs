@@ -85,6 +85,17 @@ impl Image {
         run("e2fsck", &[args, &[path.as_str()]].concat()).unwrap();
     }
 
+    /// What `e2fsck -fn` finds wrong, without the lines that say what it does.
+    pub(crate) fn fsck_problems(&self) -> String {
+        let path = self.path();
+        let output = run("e2fsck", &["-fn", &path]).unwrap();
+        let told = |line: &&str| {
+            let summary = line.starts_with(&path) || line.starts_with("Pass ");
+            !(summary || line.is_empty())
+        };
+        output.lines().filter(told).collect::<Vec<_>>().join("\n")
+    }
+
     /// Runs requests of debugfs and gives what it printed.
     pub(crate) fn debugfs(&self, requests: &str) -> String {
         let mut file = NamedTempFile::new().unwrap();
@@ -122,13 +133,25 @@ impl Image {
 
     /// The raw inode of 256 bytes, and the seed of its checksums.
     pub(crate) fn inode(&self, nr: InodeNr) -> (Bytes, InodeSeed) {
+        let raw = self.bytes(self.inode_at(nr), 256);
+        let seed = self.seed().for_inode(nr, InodeGeneration(le32(&raw, 0x64)));
+        (raw, seed)
+    }
+
+    /// Puts back an inode of 256 bytes.
+    pub(crate) fn write_inode(&self, nr: InodeNr, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt as _;
+        let at = self.inode_at(nr);
+        self.file.as_file().write_all_at(bytes, at).unwrap();
+    }
+
+    /// The byte of the image at which an inode is.
+    fn inode_at(&self, nr: InodeNr) -> u64 {
         let output = self.debugfs(&format!("imap <{nr}>\n"));
         let block = PhysBlock(number_after::<u64>(&output, "located at block "));
         let offset = output.split("offset 0x").nth(1).unwrap();
         let offset = u64::from_str_radix(offset.trim(), 16).unwrap();
-        let raw = self.bytes(self.block_size.offset(block) + offset, 256);
-        let seed = self.seed().for_inode(nr, InodeGeneration(le32(&raw, 0x64)));
-        (raw, seed)
+        self.block_size.offset(block) + offset
     }
 
     /// Where debugfs says that a block of a file is; `None` for a hole.

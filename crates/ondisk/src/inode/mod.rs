@@ -3,6 +3,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `raw` | the bytes |
+//! | `edit` | changes of the bytes in place |
 //! | `values` | flags, file types, device numbers |
 //!
 //! **Not here.** What `i_block` holds (extents, block map, inline data, symlink target), and the
@@ -32,13 +33,17 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checksum::{ChecksumMismatch, InodeGeneration, InodeSeed};
 use crate::features::{Incompat, RoCompat};
-use crate::superblock::{CreatorOs, Superblock};
+use crate::superblock::Superblock;
 use crate::time::Timestamp;
 use crate::types::{InodeNr, PhysBlock};
 
+mod edit;
 mod raw;
 mod values;
 
+pub use edit::{
+    FAST_SYMLINK_MAX_BYTES, InodeMut, InodeValueError, NewInode, needs_large_file, new_extra_isize,
+};
 pub use raw::{GOOD_OLD_INODE_SIZE_BYTES, RawInode, RawInodeExtra};
 pub use values::{DeviceNr, FileMode, FileType, InodeFlags};
 
@@ -104,12 +109,27 @@ impl Inode {
     /// # Errors
     /// The first check that fails.
     pub fn parse(bytes: &[u8], number: InodeNr, sb: &Superblock) -> Result<Self, InodeError> {
+        if sb.has_metadata_csum() {
+            let parts = Parts::split(bytes, sb)?;
+            let expected = parts.checksum(inode_seed(parts.base, number, sb));
+            ChecksumMismatch::check(parts.stored_checksum(), expected)
+                .map_err(InodeError::Checksum)?;
+        }
+        Self::parse_unsealed(bytes, number, sb)
+    }
+
+    /// As [`Inode::parse`], of bytes in memory that were changed and not yet sealed: the checksum
+    /// is not looked at.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn parse_unsealed(
+        bytes: &[u8],
+        number: InodeNr,
+        sb: &Superblock,
+    ) -> Result<Self, InodeError> {
         let parts = Parts::split(bytes, sb)?;
         let seed = inode_seed(parts.base, number, sb);
-        if sb.has_metadata_csum() {
-            let (found, expected) = (parts.stored_checksum(), parts.checksum(seed));
-            ChecksumMismatch::check(found, expected).map_err(InodeError::Checksum)?;
-        }
         let extra_size_bytes = parts.extra_isize()?;
         let extra = parts.extra(extra_size_bytes);
         let base = *parts.base;
@@ -134,7 +154,7 @@ impl Inode {
             project_id: 0,
             seed,
         };
-        (inode.uid, inode.gid) = owner(&base, sb);
+        (inode.uid, inode.gid) = owner(&base);
         if sb.features().ro_compat.contains(RoCompat::PROJECT) {
             inode.project_id = inode.extra_u32(offset_of!(RawInodeExtra, i_projid), extra.i_projid);
         }
@@ -486,14 +506,13 @@ fn file_acl(base: &RawInode, sb: &Superblock) -> PhysBlock {
     PhysBlock(u64::from(base.i_file_acl_lo.get()) | (u64::from(high) << 32))
 }
 
-/// User and group. The Hurd keeps an author where Linux keeps the high halves.
-fn owner(base: &RawInode, sb: &Superblock) -> (u32, u32) {
-    let (uid, gid) = (base.i_uid.get().into(), base.i_gid.get().into());
-    if sb.creator_os() == CreatorOs::Hurd {
-        return (uid, gid);
-    }
-    let high = |field: U16| u32::from(field.get()) << 16;
-    (uid | high(base.i_uid_high), gid | high(base.i_gid_high))
+/// User and group.
+fn owner(base: &RawInode) -> (u32, u32) {
+    let both = |low: U16, high: U16| u32::from(low.get()) | (u32::from(high.get()) << 16);
+    (
+        both(base.i_uid, base.i_uid_high),
+        both(base.i_gid, base.i_gid_high),
+    )
 }
 
 #[cfg(test)]

@@ -100,6 +100,20 @@ impl FileType {
         })
     }
 
+    /// The top four bits of a mode of this type.
+    #[must_use]
+    pub fn mode_bits(self) -> u16 {
+        match self {
+            Self::Fifo => 0x1000,
+            Self::CharDevice => 0x2000,
+            Self::Directory => 0x4000,
+            Self::BlockDevice => 0x6000,
+            Self::Regular => 0x8000,
+            Self::Symlink => 0xa000,
+            Self::Socket => 0xc000,
+        }
+    }
+
     /// Whether it is a character or block device.
     #[must_use]
     pub fn is_device(self) -> bool {
@@ -112,6 +126,12 @@ impl FileType {
 pub struct FileMode(pub u16);
 
 impl FileMode {
+    /// The mode of a file of this type; of `permissions` the lower twelve bits count.
+    #[must_use]
+    pub fn new(file_type: FileType, permissions: u16) -> Self {
+        Self(file_type.mode_bits() | (permissions & 0o7777))
+    }
+
     /// Permissions with set-user, set-group and sticky bits.
     #[must_use]
     pub fn permissions(self) -> u16 {
@@ -146,5 +166,26 @@ impl DeviceNr {
             major: (new >> 8) & 0xfff,
             minor: (new & 0xff) | ((new >> 12) & 0xf_ff00),
         }
+    }
+    /// As `i_block` stores it: in the old form where it fits, which everybody reads. `None` for a
+    /// number of more than 12 and 20 bits.
+    #[must_use]
+    pub fn to_i_block(self) -> Option<[u8; 60]> {
+        let Self { major, minor } = self;
+        let words = if major < 1 << 8 && minor < 1 << 8 {
+            [major << 8 | minor, 0]
+        } else if major < 1 << 12 && minor < 1 << 20 {
+            [
+                0,
+                (minor & 0xff) | (major << 8) | ((minor & 0xf_ff00) << 12),
+            ]
+        } else {
+            return None;
+        };
+        let mut i_block = [0; 60];
+        for (to, from) in i_block.chunks_mut(4).zip(words) {
+            to.copy_from_slice(&from.to_le_bytes());
+        }
+        Some(i_block)
     }
 }
