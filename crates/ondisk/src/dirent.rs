@@ -4,6 +4,11 @@
 //! **Not here.** Index blocks of hashed directories (`htree`), directories inside the inode
 //! (`inline`), reading blocks.
 //!
+//! | module | responsibility |
+//! |---|---|
+//! | [`edit`] | adding, removing and redirecting entries of a block |
+//! | [`write`] | writing a block from its start |
+//!
 //! **Model.** A block is a chain of records without gaps. A record says how long it is
 //! (`rec_len`), so it may have room behind its name; a record of inode 0 is free. With
 //! `metadata_csum` the last record of the block is free, 12 bytes long, and holds the checksum.
@@ -26,7 +31,11 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::{ChecksumMismatch, InodeSeed};
+use crate::inode::FileType;
 use crate::types::InodeNr;
+
+pub mod edit;
+pub mod write;
 
 /// The longest name in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -155,6 +164,12 @@ pub enum DirentError {
         /// Its position in the name.
         position: usize,
     },
+    /// Where an entry is to be changed, there is none.
+    #[error("directory block: no entry begins at byte {at}")]
+    NoEntry {
+        /// Where it was said to begin.
+        at: usize,
+    },
     /// The last record is not the one that holds the checksum.
     #[error("directory block: no checksum record in the last {TAIL_BYTES} bytes")]
     NoTail,
@@ -240,6 +255,35 @@ impl EntryType {
             _ => Self::Unknown,
         }
     }
+
+    /// The byte `file_type`.
+    #[must_use]
+    pub fn to_byte(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::Regular => 1,
+            Self::Directory => 2,
+            Self::CharDevice => 3,
+            Self::BlockDevice => 4,
+            Self::Fifo => 5,
+            Self::Socket => 6,
+            Self::Symlink => 7,
+        }
+    }
+}
+
+impl From<FileType> for EntryType {
+    fn from(file_type: FileType) -> Self {
+        match file_type {
+            FileType::Regular => Self::Regular,
+            FileType::Directory => Self::Directory,
+            FileType::CharDevice => Self::CharDevice,
+            FileType::BlockDevice => Self::BlockDevice,
+            FileType::Fifo => Self::Fifo,
+            FileType::Socket => Self::Socket,
+            FileType::Symlink => Self::Symlink,
+        }
+    }
 }
 
 /// The hash an encrypted and casefolded directory stores with a name.
@@ -272,7 +316,7 @@ impl Entry<'_> {
     /// Whether this is `.` or `..`.
     #[must_use]
     pub fn is_dots(&self) -> bool {
-        matches!(self.name, b"." | b"..")
+        is_dots(self.name)
     }
 }
 
@@ -325,12 +369,7 @@ impl DirFormat {
             end = entry.at + entry.rec_len;
             self.check_entry(&entry)?;
         }
-        let expected = if self.seed.is_some() {
-            block.len() - TAIL_BYTES
-        } else {
-            block.len()
-        };
-        if end == expected {
+        if end == self.room_bytes(block.len()) {
             Ok(())
         } else {
             Err(DirentError::NoTail)
@@ -452,13 +491,19 @@ impl DirFormat {
     /// Bytes a record needs for a name: header, name, padding, and the hash where there is one.
     #[must_use]
     pub fn needed_bytes(&self, name: &[u8]) -> usize {
-        let dots = matches!(name, b"." | b"..");
-        let hash = if self.names == NameForm::EncryptedHashed && !dots {
+        let hash = if self.names == NameForm::EncryptedHashed && !is_dots(name) {
             HASH_BYTES
         } else {
             0
         };
         (HEADER_BYTES + name.len()).next_multiple_of(4) + hash
+    }
+
+    /// Bytes for records in a block of `block_bytes`: all but the checksum's record.
+    #[must_use]
+    pub fn room_bytes(&self, block_bytes: usize) -> usize {
+        let tail = if self.seed.is_some() { TAIL_BYTES } else { 0 };
+        block_bytes.saturating_sub(tail)
     }
 
     fn is_tail(&self, block: &[u8], at: usize) -> bool {
@@ -529,7 +574,7 @@ impl DirFormat {
     }
 
     fn hash(&self, record: &[u8], name: &[u8]) -> Option<StoredHash> {
-        if self.names != NameForm::EncryptedHashed || matches!(name, b"." | b"..") {
+        if self.names != NameForm::EncryptedHashed || is_dots(name) {
             return None;
         }
         let at = (HEADER_BYTES + name.len()).next_multiple_of(4);
@@ -563,6 +608,10 @@ pub fn encode_rec_len(bytes: usize, block_bytes: usize) -> Option<u16> {
     }
     // Only a record that fills a block of 64 KiB does not fit.
     Some(u16::try_from(bytes).unwrap_or(u16::MAX))
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }
 
 fn tail(block: &[u8]) -> Option<&RawTail> {

@@ -46,6 +46,17 @@ impl HashAlgorithm {
             _ => return None,
         })
     }
+
+    /// The number on disk.
+    #[must_use]
+    pub fn to_disk(self) -> u8 {
+        match self {
+            Self::Legacy => 0,
+            Self::HalfMd4 => 1,
+            Self::Tea => 2,
+            Self::SipHash => 6,
+        }
+    }
 }
 
 /// How bytes from 0x80 on count in the hash.

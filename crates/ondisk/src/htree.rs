@@ -3,6 +3,11 @@
 //!
 //! **Not here.** The hash functions (`dirhash`), the leaves (`dirent`), reading blocks.
 //!
+//! | module | responsibility |
+//! |---|---|
+//! | [`edit`] | writing index blocks, and adding a leaf to an index |
+//! | [`split`] | dividing the entries of a full leaf |
+//!
 //! **Model.** The first block of the directory is the root. To readers who know only plain
 //! directories it looks like `.` and a `..` that fills the rest of the block; other index blocks
 //! look like one free record.
@@ -30,10 +35,15 @@ use crate::dirent::{DirFormat, DirentError, NameForm, RawDirentHeader, decode_re
 use crate::dirhash::HashAlgorithm;
 use crate::types::LogicalBlock;
 
+pub mod edit;
+pub mod split;
+
 const ROOT_ENTRIES_AT: usize = 32;
 const ROOT_INFO_AT: usize = 24;
 const NODE_ENTRIES_AT: usize = 8;
 const DOT_BYTES: usize = 12;
+/// Bytes of [`RawRootInfo`], as it says itself.
+const INFO_LENGTH: u8 = 8;
 const TAIL_BYTES: usize = size_of::<RawTail>();
 const ENTRY_BYTES: usize = size_of::<RawEntry>();
 /// The bits of a block number that count; the upper four were kept for a fill level.
@@ -89,6 +99,7 @@ pub struct RawTail {
 
 const _: () = {
     assert!(size_of::<RawRootInfo>() == ROOT_ENTRIES_AT - ROOT_INFO_AT);
+    assert!(size_of::<RawRootInfo>() == INFO_LENGTH as usize);
     assert!(size_of::<RawEntry>() == 8);
     assert!(size_of::<RawCountLimit>() == ENTRY_BYTES);
     assert!(size_of::<RawTail>() == 8);
@@ -207,6 +218,16 @@ pub enum IndexLevels {
     Three,
 }
 
+impl IndexLevels {
+    /// Levels of index blocks that may be below the root.
+    fn max_indirect(self) -> u8 {
+        match self {
+            Self::Two => 1,
+            Self::Three => 2,
+        }
+    }
+}
+
 /// What a root says of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootInfo {
@@ -285,6 +306,43 @@ impl<'a> Index<'a> {
             .is_some_and(|found| found & 1 == 1 && found & !1 == hash & !1)
     }
 
+    /// Number of entries there is room for, as the block says.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        let first = self.entries.first().map(|first| first.hash.get());
+        first.map_or(0, |word| limit_and_count(word).0)
+    }
+
+    /// Whether there is no room for one more entry.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.limit()
+    }
+
+    /// Whether an entry with `hash` may follow that at `position`: it must lie between the hashes
+    /// of its neighbours, or names could no longer be found.
+    ///
+    /// # Errors
+    /// If it does not; then the block or a leaf below it is broken.
+    pub fn check_next(&self, position: usize, hash: u32) -> Result<(), HtreeError> {
+        let order = |entry, found, previous| {
+            if found >= previous {
+                return Ok(());
+            }
+            Err(HtreeError::Order {
+                entry,
+                found,
+                previous,
+            })
+        };
+        order(position + 1, hash, self.hash(position).unwrap_or(u32::MAX))?;
+        order(
+            position + 2,
+            self.hash(position + 1).unwrap_or(u32::MAX),
+            hash,
+        )
+    }
+
     /// Number of entries in use; at least 1.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "an index block is never empty")]
@@ -342,7 +400,7 @@ pub fn check_root(
         })
     };
     field("reserved_zero", raw.reserved_zero.get(), 0)?;
-    field("info_length", raw.info_length.into(), 8)?;
+    field("info_length", raw.info_length.into(), INFO_LENGTH.into())?;
     // The lowest flag is the only one that a reader may not ignore.
     field("unused_flags & 1", (raw.unused_flags & 1).into(), 0)?;
     let hashed = format.names == NameForm::EncryptedHashed;
@@ -353,17 +411,11 @@ pub fn check_root(
             expected,
         });
     }
-    let max = match levels {
-        IndexLevels::Two => 1,
-        IndexLevels::Three => 2,
-    };
-    if raw.indirect_levels > max {
-        return Err(HtreeError::Levels {
-            found: raw.indirect_levels,
-            max,
-        });
+    let (found, max) = (raw.indirect_levels, levels.max_indirect());
+    if found > max {
+        return Err(HtreeError::Levels { found, max });
     }
-    check_entries(block, ROOT_ENTRIES_AT, format.seed, end)
+    check_entries(block, ROOT_ENTRIES_AT, format, end)
 }
 
 /// Checks an index block other than the root, of a directory of `end` blocks.
@@ -379,7 +431,7 @@ pub fn check_node(block: &[u8], format: &DirFormat, end: LogicalBlock) -> Result
             expected: block.len(),
         });
     }
-    check_entries(block, NODE_ENTRIES_AT, format.seed, end)
+    check_entries(block, NODE_ENTRIES_AT, format, end)
 }
 
 /// Writes the checksum of a root.
@@ -398,14 +450,32 @@ pub fn seal_node(block: &mut [u8], seed: InodeSeed) -> Result<(), HtreeError> {
     seal(block, NODE_ENTRIES_AT, seed)
 }
 
+/// Entries of an index block with checksum room `tail_bytes` whose entries begin at byte `at`.
+fn limit_of(block: &[u8], at: usize, tail_bytes: usize) -> usize {
+    block.len().saturating_sub(at + tail_bytes) / ENTRY_BYTES
+}
+
+/// What stands in the place of the hash of the first entry.
+fn limit_and_count(word: u32) -> (usize, usize) {
+    let [a, b, c, d] = word.to_le_bytes();
+    (
+        u16::from_le_bytes([a, b]).into(),
+        u16::from_le_bytes([c, d]).into(),
+    )
+}
+
+fn tail_bytes(format: &DirFormat) -> usize {
+    if format.seed.is_some() { TAIL_BYTES } else { 0 }
+}
+
 fn check_entries(
     block: &[u8],
     at: usize,
-    seed: Option<InodeSeed>,
+    format: &DirFormat,
     end: LogicalBlock,
 ) -> Result<(), HtreeError> {
-    check_count(block, at, if seed.is_some() { TAIL_BYTES } else { 0 })?;
-    if let Some(seed) = seed {
+    check_count(block, at, tail_bytes(format))?;
+    if let Some(seed) = format.seed {
         let (found, expected) = checksums(block, at, seed)?;
         ChecksumMismatch::check(found, expected)?;
     }
@@ -446,7 +516,7 @@ fn check_count(block: &[u8], at: usize, tail_bytes: usize) -> Result<(), HtreeEr
         usize::from(first.limit.get()),
         usize::from(first.count.get()),
     );
-    let expected = block.len().saturating_sub(at + tail_bytes) / ENTRY_BYTES;
+    let expected = limit_of(block, at, tail_bytes);
     if limit != expected {
         return Err(HtreeError::Limit {
             found: limit,

@@ -1,6 +1,10 @@
 //! **Purpose.** Content that is stored in the inode itself: of small files, symlinks and
 //! directories (feature `inline_data`).
 //!
+//! | module | responsibility |
+//! |---|---|
+//! | [`edit`] | changing a directory, and moving it out of the inode |
+//!
 //! **Model.** The first 60 bytes are in `i_block`, the rest is the value of the attribute
 //! `system.data` inside the inode, which is there even if it is empty. A directory has no `.` and
 //! `..`; instead its first 4 bytes are its parent, and each of the two parts is a chain of records
@@ -21,6 +25,8 @@ use zerocopy::little_endian::U32;
 use crate::dirent::{DirFormat, DirentError, Entry};
 use crate::types::InodeNr;
 use crate::xattr::{NameIndex, Value, XattrError, Xattrs};
+
+pub mod edit;
 
 /// Bytes of content in `i_block`.
 pub const HEAD_BYTES: usize = 60;
@@ -120,17 +126,20 @@ impl<'a> InlineData<'a> {
         if parent.0 == 0 || parent > max {
             return Err(InlineError::Parent { found: parent, max });
         }
-        // There is no checksum but the inode's.
-        let format = DirFormat {
-            seed: None,
-            ..*format
-        };
         Ok(InlineDir {
             parent,
             first,
             second: self.tail,
-            format,
+            format: part_format(format),
         })
+    }
+}
+
+/// The format of each part of a directory: there is no checksum but the inode's.
+fn part_format(format: &DirFormat) -> DirFormat {
+    DirFormat {
+        seed: None,
+        ..*format
     }
 }
 

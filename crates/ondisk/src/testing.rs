@@ -60,3 +60,60 @@ pub(crate) mod image {
         Superblock::try_from(&changed(change)).expect("a sound superblock")
     }
 }
+
+/// Directories.
+pub(crate) mod dirs {
+    use crate::checksum::{ChecksumSeed, InodeGeneration, InodeSeed};
+    use crate::dirent::edit::Survey;
+    use crate::dirent::{DirFormat, NameForm, StoredHash, TypeByte};
+    use crate::types::InodeNr;
+
+    /// The seed of the directory.
+    pub(crate) fn seed() -> InodeSeed {
+        ChecksumSeed::from_stored(7).for_inode(InodeNr(2), InodeGeneration(0))
+    }
+
+    /// Every format there is.
+    pub(crate) fn formats() -> Vec<DirFormat> {
+        let names = [
+            NameForm::Plain,
+            NameForm::Encrypted,
+            NameForm::EncryptedHashed,
+        ];
+        let with = |names, type_byte, seed| DirFormat {
+            names,
+            type_byte,
+            inodes_count: InodeNr(100_000),
+            seed,
+        };
+        let types = [TypeByte::Present, TypeByte::Absent];
+        let seeds = [None, Some(seed())];
+        let of = |names| types.map(|of| seeds.map(|seed| with(names, of, seed)));
+        names.map(of).into_iter().flatten().flatten().collect()
+    }
+
+    /// A name of `bytes` bytes, or a few more, that no other `id` has.
+    pub(crate) fn name(id: u16, bytes: usize) -> Vec<u8> {
+        let mut name = format!("{id:x}-").into_bytes();
+        name.resize(bytes.clamp(name.len(), 255), b'x');
+        name
+    }
+
+    /// What a directory may store behind a name.
+    pub(crate) fn stored(name: &[u8]) -> StoredHash {
+        let hash = name.iter().fold(5_u32, |hash, &byte| {
+            hash.wrapping_mul(33).wrapping_add(byte.into())
+        });
+        let minor_hash = !hash;
+        StoredHash {
+            hash: hash & !1,
+            minor_hash,
+        }
+    }
+
+    /// Whether a block has room for so many bytes.
+    pub(crate) fn has_room(format: &DirFormat, block: &[u8], bytes: usize) -> bool {
+        let survey = format.survey(block, bytes, |_| false).unwrap();
+        matches!(survey, Survey::Absent(Some(_)))
+    }
+}

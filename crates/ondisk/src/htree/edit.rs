@@ -1,0 +1,446 @@
+//! **Purpose.** Writing index blocks, and adding a leaf to the index of a directory.
+//!
+//! **Not here.** What is in the leaves (`split`, `dirent`), allocating blocks, checksums, which
+//! are sealed once per commit.
+//!
+//! **Model.** A new leaf gets an entry behind that of the leaf it was split from. Where the index
+//! block is full, its upper half moves to a new one, which gets an entry in the level above, and
+//! so on. Where all are full up to the root, the root's entries move to a new block and the tree
+//! has one level more: nodes have room for more entries than the root, so one step is enough.
+//!
+//! ```text
+//! growth(path, hash)       how many blocks are needed, which will change; nothing changes
+//! add_leaf(path, leaf, ..) the change, from the bottom up
+//! ```
+//!
+//! **Invariants.** What passed the checks of `htree` before passes them after, once sealed, if
+//! the directory's end was moved behind the new blocks. An error leaves all blocks as they were.
+//!
+//! **References.** Linux, `fs/ext4/namei.c`: the halves are the same.
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::{
+    HtreeError, INFO_LENGTH, Index, IndexLevels, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, ROOT_INFO_AT,
+    RawEntry, RawRootInfo, RootInfo, limit_of, raw_info, tail_bytes,
+};
+use crate::dirent::write::{LeafWriter, set_rec_len};
+use crate::dirent::{DirFormat, DirentError, Dots};
+use crate::dirhash::HashAlgorithm;
+use crate::types::LogicalBlock;
+
+/// Index blocks that [`add_leaf`] can need: one for each level below the deepest root, whether
+/// it is split or new.
+pub const MAX_NEW_NODES: usize = 2;
+
+/// A block below an index block, and the lowest hash that leads to it. The low bit of the hash
+/// says that names with the hash below it begin in the block before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// The lowest hash.
+    pub hash: u32,
+    /// The block, counted in the directory.
+    pub block: LogicalBlock,
+}
+
+/// The entries of an index block, to be changed.
+#[derive(Debug)]
+pub struct IndexMut<'a> {
+    /// All there is room for.
+    slots: &'a mut [RawEntry],
+    len: usize,
+}
+
+impl<'a> IndexMut<'a> {
+    /// The entries of a root.
+    ///
+    /// # Errors
+    /// If limit or count cannot be, which is not so in a checked block.
+    pub fn root(block: &'a mut [u8]) -> Result<Self, HtreeError> {
+        Self::at(block, ROOT_ENTRIES_AT)
+    }
+
+    /// The entries of an index block that is not the root.
+    ///
+    /// # Errors
+    /// If limit or count cannot be, which is not so in a checked block.
+    pub fn node(block: &'a mut [u8]) -> Result<Self, HtreeError> {
+        Self::at(block, NODE_ENTRIES_AT)
+    }
+
+    fn at(block: &'a mut [u8], at: usize) -> Result<Self, HtreeError> {
+        let index = Index::at(block, at)?;
+        let (len, limit) = (index.len(), index.limit());
+        let expected = limit_of(block, at, 0);
+        if limit > expected {
+            return Err(HtreeError::Limit {
+                found: limit,
+                expected,
+            });
+        }
+        if len > limit {
+            return Err(HtreeError::Count { found: len, limit });
+        }
+        let too_short = HtreeError::TooShort { found: block.len() };
+        block
+            .get_mut(at..)
+            .and_then(|bytes| <[RawEntry]>::mut_from_prefix_with_elems(bytes, limit).ok())
+            .map(|(slots, _)| Self { slots, len })
+            .ok_or(too_short)
+    }
+
+    /// Adds an entry behind all others.
+    ///
+    /// # Errors
+    /// If there is no room, or an entry with a higher hash.
+    pub fn push(&mut self, child: Child) -> Result<(), HtreeError> {
+        self.insert_after(self.len - 1, child)
+    }
+
+    /// Adds an entry behind that at `position`.
+    ///
+    /// # Errors
+    /// If there is no room, no such position, or the hash does not lie between its neighbours.
+    pub fn insert_after(&mut self, position: usize, child: Child) -> Result<(), HtreeError> {
+        let (at, limit) = (position + 1, self.slots.len());
+        if self.len >= limit || at > self.len {
+            return Err(HtreeError::Count {
+                found: self.len.max(at) + 1,
+                limit,
+            });
+        }
+        self.as_index().check_next(position, child.hash)?;
+        self.slots.copy_within(at..self.len, at + 1);
+        self.put(at, child);
+        self.set_len(self.len + 1);
+        Ok(())
+    }
+
+    fn as_index(&self) -> Index<'_> {
+        Index {
+            entries: self.slots.get(..self.len).unwrap_or(&[]),
+        }
+    }
+
+    fn put(&mut self, at: usize, child: Child) {
+        if let Some(slot) = self.slots.get_mut(at) {
+            slot.hash = child.hash.into();
+            slot.block = child.block.0.into();
+        }
+    }
+
+    /// Limit and count of a block can be stored in 16 bits each: its bytes have 17.
+    fn set_len(&mut self, len: usize) {
+        self.len = len;
+        let [limit, count] = [self.slots.len(), len].map(|n| u16::try_from(n).unwrap_or(u16::MAX));
+        if let Some(first) = self.slots.first_mut() {
+            first.hash = (u32::from(limit) | u32::from(count) << 16).into();
+        }
+    }
+
+    /// Replaces all entries with those of `from`, which are not more than there is room for.
+    fn copy_from(&mut self, from: &[RawEntry]) {
+        if let Some(to) = self.slots.get_mut(..from.len()) {
+            to.copy_from_slice(from);
+            self.set_len(from.len());
+        }
+    }
+}
+
+/// Makes an index block that is not the root and leads to one block.
+///
+/// # Errors
+/// If the block is too short for one.
+pub fn init_node(
+    format: &DirFormat,
+    block: &mut [u8],
+    only: LogicalBlock,
+) -> Result<(), HtreeError> {
+    block.fill(0);
+    set_rec_len(block, 0, block.len());
+    init_entries(format, block, NODE_ENTRIES_AT, only)
+}
+
+/// Makes a root that leads to one block.
+///
+/// # Errors
+/// If the block is too short for one.
+pub fn init_root(
+    format: &DirFormat,
+    block: &mut [u8],
+    dots: &Dots,
+    info: RootInfo,
+    only: LogicalBlock,
+) -> Result<(), HtreeError> {
+    if block.len() < ROOT_ENTRIES_AT {
+        return Err(HtreeError::TooShort { found: block.len() });
+    }
+    format.init_directory(block, dots);
+    // `..` hides the whole index, room for the checksum included.
+    let parent_at = super::DOT_BYTES;
+    set_rec_len(block, parent_at, block.len() - parent_at);
+    let raw = RawRootInfo {
+        hash_version: info.algorithm.to_disk(),
+        info_length: INFO_LENGTH,
+        indirect_levels: info.indirect_levels,
+        ..RawRootInfo::new_zeroed()
+    };
+    if let Some(place) = block.get_mut(ROOT_INFO_AT..) {
+        place.fill(0);
+        let _ = raw.write_to_prefix(place);
+    }
+    init_entries(format, block, ROOT_ENTRIES_AT, only)
+}
+
+fn init_entries(
+    format: &DirFormat,
+    block: &mut [u8],
+    at: usize,
+    only: LogicalBlock,
+) -> Result<(), HtreeError> {
+    let too_short = HtreeError::TooShort { found: block.len() };
+    let limit = limit_of(block, at, tail_bytes(format));
+    let (slots, _) = block
+        .get_mut(at..)
+        .filter(|_| limit > 0)
+        .and_then(|bytes| <[RawEntry]>::mut_from_prefix_with_elems(bytes, limit).ok())
+        .ok_or(too_short)?;
+    let mut index = IndexMut { slots, len: 1 };
+    index.put(
+        0,
+        Child {
+            hash: 0,
+            block: only,
+        },
+    );
+    index.set_len(1);
+    Ok(())
+}
+
+/// Turns a directory of one block into a hashed one of two: `first`, its block, becomes the root,
+/// and the entries move to `leaf`, which will be block 1. If there is no room in the leaf
+/// for what is to be added, it must be split like any other.
+///
+/// # Errors
+/// If the first block is not one of a directory, which cannot be in a checked one.
+pub fn make_indexed(
+    format: &DirFormat,
+    first: &mut [u8],
+    leaf: &mut [u8],
+    algorithm: HashAlgorithm,
+) -> Result<(), HtreeError> {
+    let dots = format.dots(first)?;
+    let mut writer = LeafWriter::new(format, leaf);
+    for record in format.records(first).skip(2) {
+        let entry = record?;
+        let used = format.used(first, &entry);
+        if entry.inode.0 != 0 && !writer.append_copy(used) {
+            let (at, expected) = (entry.at, used.len());
+            let no_room = DirentError::NoRoom {
+                at,
+                found: 0,
+                expected,
+            };
+            return Err(no_room.into());
+        }
+    }
+    writer.finish();
+    let info = RootInfo {
+        algorithm,
+        indirect_levels: 0,
+    };
+    init_root(format, first, &dots, info, LogicalBlock(1))
+}
+
+/// A step on the way from the root to a leaf: an index block and the entry taken in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// The index block.
+    pub index: Index<'a>,
+    /// The entry taken.
+    pub position: usize,
+}
+
+/// As [`Step`], to be changed.
+#[derive(Debug)]
+pub struct StepMut<'b> {
+    /// The bytes of the index block.
+    pub block: &'b mut [u8],
+    /// The entry taken.
+    pub position: usize,
+}
+
+/// A block to be added to the directory, whatever its bytes are.
+#[derive(Debug)]
+pub struct NewNode<'b> {
+    /// Its number in the directory.
+    pub at: LogicalBlock,
+    /// Its bytes.
+    pub block: &'b mut [u8],
+}
+
+/// What adding a leaf needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// New index blocks, besides the leaf: 0 to [`MAX_NEW_NODES`].
+    pub new_nodes: usize,
+    /// The highest level whose block of the path changes, 0 the root; all below it change too.
+    pub first_changed: usize,
+    /// Whether the tree gets one level more.
+    pub deeper: bool,
+}
+
+/// What it needs to add, behind the leaf that `path` leads to (from the root down), one whose
+/// lowest hash is `hash`. `None` if the tree is full and may not become deeper, which for Linux
+/// means that there is no space.
+///
+/// # Errors
+/// If the leaf's hash lies outside what the index says of its place, or a level misses: then the
+/// directory is broken.
+pub fn growth(
+    path: &[Step<'_>],
+    hash: u32,
+    levels: IndexLevels,
+) -> Result<Option<Growth>, HtreeError> {
+    let steps = path.iter().rev().map(|step| Ok(*step));
+    let growth = measure(steps, hash, path.len())?;
+    let deepest = usize::from(levels.max_indirect()) + 1;
+    Ok(Some(growth).filter(|growth| !growth.deeper || path.len() < deepest))
+}
+
+/// Adds `leaf` behind the leaf that `path` leads to, with [`Growth::new_nodes`] blocks from
+/// `nodes`.
+///
+/// # Errors
+/// As [`growth`], or if there are fewer blocks than needed.
+pub fn add_leaf(
+    format: &DirFormat,
+    path: &mut [StepMut<'_>],
+    leaf: Child,
+    nodes: &mut [NewNode<'_>],
+) -> Result<(), HtreeError> {
+    let steps = path.iter().enumerate().rev().map(|(level, step)| {
+        let index = Index::at(step.block, entries_at(level))?;
+        Ok(Step {
+            index,
+            position: step.position,
+        })
+    });
+    let needed = measure(steps, leaf.hash, path.len())?.new_nodes;
+    if nodes.len() < needed {
+        let (found, limit) = (needed, nodes.len());
+        return Err(HtreeError::Count { found, limit });
+    }
+    let mut child = leaf;
+    let mut nodes = nodes.iter_mut();
+    for (level, step) in path.iter_mut().enumerate().rev() {
+        let mut index = IndexMut::at(step.block, entries_at(level))?;
+        if !index.as_index().is_full() {
+            return index.insert_after(step.position, child);
+        }
+        // As many as needed are there.
+        let Some(node) = nodes.next() else { break };
+        if level == 0 {
+            grow_root(format, step.block, node)?;
+            return IndexMut::node(node.block)?.insert_after(step.position, child);
+        }
+        let (kept, hash) = split_node(format, step.block, node)?;
+        match step.position.checked_sub(kept) {
+            None => IndexMut::node(step.block)?.insert_after(step.position, child)?,
+            Some(position) => IndexMut::node(node.block)?.insert_after(position, child)?,
+        }
+        let block = node.at;
+        child = Child { hash, block };
+    }
+    Ok(())
+}
+
+/// Follows an insertion from the lowest level upwards, `levels` in all, without making it.
+fn measure<'a>(
+    steps: impl Iterator<Item = Result<Step<'a>, HtreeError>>,
+    mut hash: u32,
+    levels: usize,
+) -> Result<Growth, HtreeError> {
+    let mut new_nodes = 0;
+    for (step, level) in steps.zip((0..levels).rev()) {
+        let Step { index, position } = step?;
+        index.check_next(position, hash)?;
+        if !index.is_full() {
+            return Ok(Growth {
+                new_nodes,
+                first_changed: level,
+                deeper: false,
+            });
+        }
+        new_nodes += 1;
+        hash = index.hash(kept_by_split(index.len())).unwrap_or(0);
+    }
+    Ok(Growth {
+        new_nodes,
+        first_changed: 0,
+        deeper: true,
+    })
+}
+
+/// Moves the upper half of the entries of a node to a new one: says how many stay, and the lowest
+/// hash of those that moved.
+fn split_node(
+    format: &DirFormat,
+    old: &mut [u8],
+    new: &mut NewNode<'_>,
+) -> Result<(usize, u32), HtreeError> {
+    let mut old = IndexMut::node(old)?;
+    let kept = kept_by_split(old.len);
+    let moved = old.slots.get(kept..old.len).unwrap_or(&[]);
+    let (Some(first), true) = (moved.first(), kept > 0) else {
+        let (found, limit) = (old.len, old.slots.len());
+        return Err(HtreeError::Count { found, limit });
+    };
+    let hash = first.hash.get();
+    init_node(format, new.block, LogicalBlock(first.block.get()))?;
+    IndexMut::node(new.block)?.copy_from(moved);
+    old.set_len(kept);
+    Ok((kept, hash))
+}
+
+/// Of a full node's entries, how many stay in it.
+fn kept_by_split(count: usize) -> usize {
+    count / 2
+}
+
+/// Moves all entries of a root to a new node, and lets the root lead to that.
+fn grow_root(
+    format: &DirFormat,
+    root: &mut [u8],
+    node: &mut NewNode<'_>,
+) -> Result<(), HtreeError> {
+    let indirect_levels = raw_info(root)?.indirect_levels.saturating_add(1);
+    let mut index = IndexMut::root(root)?;
+    init_node(format, node.block, node.at)?;
+    let entries = index.slots.get(..index.len).unwrap_or(&[]);
+    IndexMut::node(node.block)?.copy_from(entries);
+    index.put(
+        0,
+        Child {
+            hash: 0,
+            block: node.at,
+        },
+    );
+    index.set_len(1);
+    if let Some(bytes) = root.get_mut(ROOT_INFO_AT..)
+        && let Ok((info, _)) = RawRootInfo::mut_from_prefix(bytes)
+    {
+        info.indirect_levels = indirect_levels;
+    }
+    Ok(())
+}
+
+fn entries_at(level: usize) -> usize {
+    match level {
+        0 => ROOT_ENTRIES_AT,
+        _ => NODE_ENTRIES_AT,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,482 @@
+//! **Purpose.** Tests of whole directories in memory, which grow from one block to a deep tree.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::super::split::LeafSplit;
+use super::super::{check_node, check_root, looks_like_node, root_info, seal_node, seal_root};
+use super::*;
+use crate::dirent::write::NewEntry;
+use crate::dirent::{EntryType, NameForm};
+use crate::testing::dirs::{formats, name, stored};
+use crate::types::InodeNr;
+
+const DOTS: Dots = Dots {
+    own: InodeNr(12),
+    parent: InodeNr(2),
+};
+
+type HashOf = fn(&[u8]) -> u32;
+
+/// The index blocks on the way to a leaf, with the entries taken.
+type Path = Vec<(usize, usize)>;
+
+/// A directory in memory, hashed as soon as it needs a second block.
+struct Dir {
+    format: DirFormat,
+    levels: IndexLevels,
+    hash_of: HashOf,
+    blocks: Vec<Vec<u8>>,
+    split: LeafSplit,
+}
+
+/// The index is full.
+#[derive(Debug, PartialEq, Eq)]
+struct Full;
+
+impl Dir {
+    fn new(format: DirFormat, bytes: usize, levels: IndexLevels, hash_of: HashOf) -> Self {
+        let mut first = vec![0xa5; bytes];
+        format.init_directory(&mut first, &DOTS);
+        Self {
+            format,
+            levels,
+            hash_of,
+            blocks: vec![first],
+            split: LeafSplit::default(),
+        }
+    }
+
+    fn algorithm(&self) -> HashAlgorithm {
+        match self.format.names {
+            NameForm::EncryptedHashed => HashAlgorithm::SipHash,
+            NameForm::Plain | NameForm::Encrypted => HashAlgorithm::Tea,
+        }
+    }
+
+    fn logical(block: usize) -> LogicalBlock {
+        LogicalBlock(u32::try_from(block).unwrap())
+    }
+
+    fn index(&self, level: usize, block: usize) -> Index<'_> {
+        Index::at(&self.blocks[block], entries_at(level)).unwrap()
+    }
+
+    fn child(&self, path: &Path) -> usize {
+        let (block, position) = *path.last().unwrap();
+        let child = self.index(path.len() - 1, block).block(position).unwrap();
+        child.0 as usize
+    }
+
+    /// Goes down to a leaf, by the hash.
+    fn descend(&self, path: &mut Path, hash: u32) {
+        let depth = usize::from(root_info(&self.blocks[0]).unwrap().indirect_levels) + 1;
+        while path.len() < depth {
+            let block = if path.is_empty() { 0 } else { self.child(path) };
+            let position = self.index(path.len(), block).search(hash);
+            path.push((block, position));
+        }
+    }
+
+    /// Moves on to the next leaf, if the hash may go on there.
+    fn move_right(&self, path: &mut Path, hash: u32) -> bool {
+        while let Some((block, position)) = path.pop() {
+            let index = self.index(path.len(), block);
+            if position + 1 < index.len() {
+                path.push((block, position + 1));
+                let goes_on = index.continues(position + 1, hash);
+                self.descend(path, 0);
+                return goes_on;
+            }
+        }
+        false
+    }
+
+    fn finds(&self, name: &[u8]) -> bool {
+        let in_block = |block: usize| self.format.find(&self.blocks[block], name).unwrap();
+        if self.blocks.len() == 1 {
+            return in_block(0).is_some();
+        }
+        let (mut path, hash) = (Path::new(), (self.hash_of)(name));
+        self.descend(&mut path, hash);
+        loop {
+            if in_block(self.child(&path)).is_some() {
+                return true;
+            }
+            if !self.move_right(&mut path, hash) {
+                return false;
+            }
+        }
+    }
+
+    fn insert(&mut self, name: &[u8]) -> Result<(), Full> {
+        let format = self.format;
+        let new = NewEntry::new(DOTS.own, name, EntryType::Regular).unwrap();
+        let new = new.with_hash(stored(name));
+        if self.blocks.len() == 1 {
+            if format.insert(&mut self.blocks[0], &new).unwrap().is_some() {
+                return Ok(());
+            }
+            let mut leaf = vec![0xa5; self.blocks[0].len()];
+            let algorithm = self.algorithm();
+            make_indexed(&format, &mut self.blocks[0], &mut leaf, algorithm).unwrap();
+            self.blocks.push(leaf);
+        }
+        let (mut path, hash) = (Path::new(), (self.hash_of)(name));
+        self.descend(&mut path, hash);
+        let mut leaf = self.child(&path);
+        if format
+            .insert(&mut self.blocks[leaf], &new)
+            .unwrap()
+            .is_none()
+        {
+            leaf = self.divide(&path, leaf, hash)?;
+            let inserted = format.insert(&mut self.blocks[leaf], &new).unwrap();
+            assert!(inserted.is_some(), "no room after a split");
+        }
+        Ok(())
+    }
+
+    /// Divides a leaf: says which half is for `hash`.
+    fn divide(&mut self, path: &Path, leaf: usize, hash: u32) -> Result<usize, Full> {
+        let (format, hash_of) = (self.format, self.hash_of);
+        let of = |entry: &crate::dirent::Entry<'_>| hash_of(entry.name);
+        assert_eq!(self.split.plan(&format, &self.blocks[leaf], of), Ok(true));
+        let child = Child {
+            hash: self.split.hash(),
+            block: Self::logical(self.blocks.len()),
+        };
+        let step = |(level, &(block, position)): (usize, &(usize, usize))| Step {
+            index: self.index(level, block),
+            position,
+        };
+        let steps: Vec<_> = path.iter().enumerate().map(step).collect();
+        let growth = growth(&steps, child.hash, self.levels).unwrap();
+        let growth = growth.ok_or(Full)?;
+
+        let of_path = |dir: &Self| -> Vec<Vec<u8>> {
+            let blocks = path.iter().map(|&(block, _)| dir.blocks[block].clone());
+            blocks.collect()
+        };
+        let (before, mut after) = (of_path(self), of_path(self));
+        let mut steps: Vec<_> = after
+            .iter_mut()
+            .zip(path)
+            .map(|(block, &(_, position))| StepMut { block, position })
+            .collect();
+        let mut added = vec![vec![0xa5; before[0].len()]; 1 + growth.new_nodes];
+        let (new_leaf, new_nodes) = added.split_first_mut().unwrap();
+        let mut nodes: Vec<_> = new_nodes
+            .iter_mut()
+            .zip(self.blocks.len() + 1..)
+            .map(|(block, at)| NewNode {
+                at: Self::logical(at),
+                block,
+            })
+            .collect();
+        if let [_, too_few @ ..] = &mut nodes[..] {
+            let error = add_leaf(&format, &mut steps, child, too_few).unwrap_err();
+            assert!(matches!(error, HtreeError::Count { .. }));
+        }
+        add_leaf(&format, &mut steps, child, &mut nodes).unwrap();
+        self.split
+            .carry_out(&format, &mut self.blocks[leaf], new_leaf);
+        for (level, ((before, after), (block, _))) in before.iter().zip(after).zip(path).enumerate()
+        {
+            assert_eq!(
+                *before != after,
+                level >= growth.first_changed,
+                "{growth:?}"
+            );
+            self.blocks[*block] = after;
+        }
+        let new = self.blocks.len();
+        self.blocks.extend(added);
+        Ok(if self.split.moves(hash) { new } else { leaf })
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let holds = |block: &&mut Vec<u8>| self.format.find(block, name).unwrap().is_some();
+        let block = self.blocks.iter_mut().find(holds).unwrap();
+        let at = self.format.find(block, name).unwrap().unwrap().at;
+        self.format.remove(block, at).unwrap();
+    }
+
+    /// Every block is sound, every name lies where its hash leads, and there are exactly `names`.
+    fn assert_holds(&self, names: &BTreeSet<Vec<u8>>) {
+        let mut found = BTreeSet::new();
+        assert_eq!(self.format.dots(&self.blocks[0]), Ok(DOTS));
+        if self.blocks.len() == 1 {
+            self.leaf(0, (0, u32::MAX), &mut found);
+            assert!(found.remove(&b"."[..]) && found.remove(&b".."[..]));
+        } else {
+            let info = root_info(&self.blocks[0]).unwrap();
+            assert_eq!(info.algorithm, self.algorithm());
+            let levels = usize::from(info.indirect_levels) + 1;
+            let mut seen = BTreeSet::new();
+            self.below(0, (0, levels), (0, u32::MAX), &mut seen, &mut found);
+            assert_eq!(seen.len(), self.blocks.len(), "a block nothing leads to");
+        }
+        assert!(found == *names);
+        assert!(names.iter().all(|name| self.finds(name)));
+        assert!(!self.finds(b"never added"));
+    }
+
+    fn below(
+        &self,
+        block: usize,
+        (level, levels): (usize, usize),
+        (lowest, end): (u32, u32),
+        seen: &mut BTreeSet<usize>,
+        found: &mut BTreeSet<Vec<u8>>,
+    ) {
+        assert!(seen.insert(block), "two ways to block {block}");
+        if level == levels {
+            return self.leaf(block, (lowest, end), found);
+        }
+        let (mut bytes, last) = (self.blocks[block].clone(), Self::logical(self.blocks.len()));
+        let (format, seed) = (&self.format, self.format.seed);
+        let checked = if level == 0 {
+            if let Some(seed) = seed {
+                seal_root(&mut bytes, seed).unwrap();
+            }
+            check_root(&bytes, format, self.levels, last)
+        } else {
+            assert!(looks_like_node(&bytes));
+            if let Some(seed) = seed {
+                seal_node(&mut bytes, seed).unwrap();
+            }
+            check_node(&bytes, format, last)
+        };
+        assert_eq!(checked, Ok(()));
+        assert_eq!(format.has_names(&bytes), Ok(false));
+        let index = self.index(level, block);
+        for position in 0..index.len() {
+            let child = index.block(position).unwrap().0 as usize;
+            let first = index.hash(position).unwrap().max(lowest);
+            let end = index.hash(position + 1).unwrap_or(end);
+            self.below(child, (level + 1, levels), (first, end), seen, found);
+        }
+    }
+
+    fn leaf(&self, block: usize, (lowest, end): (u32, u32), found: &mut BTreeSet<Vec<u8>>) {
+        let mut bytes = self.blocks[block].clone();
+        if let Some(seed) = self.format.seed {
+            DirFormat::seal(&mut bytes, seed).unwrap();
+        }
+        assert_eq!(self.format.check_block(&bytes), Ok(()));
+        for entry in self.format.entries(&bytes) {
+            let entry = entry.unwrap();
+            let hash = (self.hash_of)(entry.name);
+            let stored_here = self.format.names == NameForm::EncryptedHashed && !entry.is_dots();
+            assert_eq!(entry.hash, stored_here.then(|| stored(entry.name)));
+            // Where the hash goes on in the next leaf, that one's is odd.
+            assert!(
+                lowest & !1 <= hash && hash < end.max(1),
+                "{lowest:#x} {hash:#x} {end:#x}"
+            );
+            assert!(found.insert(entry.name.to_vec()), "a name twice");
+        }
+    }
+}
+
+fn spread(name: &[u8]) -> u32 {
+    let mixed = stored(name).hash.wrapping_mul(0x9e37_79b1);
+    (mixed ^ mixed >> 15) & !1
+}
+
+/// Few values, the lowest and the highest among them.
+fn colliding(name: &[u8]) -> u32 {
+    [0, 2, 0x1000, 0x7000_0000, 0xffff_fffc][spread(name) as usize % 5]
+}
+
+fn equal(_: &[u8]) -> u32 {
+    0x1234
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Insert { id: u16, bytes: usize },
+    Remove { nr: usize },
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        8 => (0..5000u16, 1..=255usize).prop_map(|(id, bytes)| Change::Insert { id, bytes }),
+        1 => (0..1000usize).prop_map(|nr| Change::Remove { nr }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn changes_of_a_tree_are_those_of_a_set(
+        format in proptest::sample::select(formats()),
+        bytes in prop_oneof![4 => Just(1024), 2 => Just(4096), 1 => Just(65536)],
+        hash_of in proptest::sample::select(vec![spread as HashOf, colliding, equal]),
+        changes in proptest::collection::vec(change(), 1..400),
+    ) {
+        let mut dir = Dir::new(format, bytes, IndexLevels::Three, hash_of);
+        let mut names = BTreeSet::new();
+        for (nr, change) in changes.iter().enumerate() {
+            match *change {
+                Change::Insert { id, bytes } => {
+                    let name = name(id, bytes);
+                    prop_assert_eq!(dir.finds(&name), names.contains(&name));
+                    if names.insert(name.clone()) {
+                        dir.insert(&name).unwrap();
+                    }
+                }
+                Change::Remove { nr } => {
+                    let Some(name) = names.iter().nth(nr % names.len().max(1)).cloned() else {
+                        continue;
+                    };
+                    dir.remove(&name);
+                    names.remove(&name);
+                }
+            }
+            if nr % 20 == 0 {
+                dir.assert_holds(&names);
+            }
+        }
+        dir.assert_holds(&names);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        root in proptest::collection::vec(any::<u8>(), 0..200),
+        node in proptest::collection::vec(any::<u8>(), 0..200),
+        (limit, count) in (0..30u8, 0..30u8),
+        position in 0..30usize,
+        hash: u32,
+        format in proptest::sample::select(formats()),
+    ) {
+        let (mut root, mut node) = (root, node);
+        for (bytes, at) in [(&mut root, ROOT_ENTRIES_AT), (&mut node, NODE_ENTRIES_AT)] {
+            if let Some(place) = bytes.get_mut(at..at + 4) {
+                place.copy_from_slice(&[limit, 0, count, 0]);
+            }
+        }
+        let mut first = root.clone();
+        let _ = make_indexed(&format, &mut first, &mut node.clone(), HashAlgorithm::Tea);
+        let _ = LeafSplit::default().plan(&format, &root, |_| hash);
+        let mut fresh = [(); 2].map(|()| vec![0; 200]);
+        let [one, two] = &mut fresh;
+        let at = LogicalBlock(9);
+        let mut nodes = [NewNode { at, block: one }, NewNode { at, block: two }];
+        let mut path = [
+            StepMut { block: &mut root, position },
+            StepMut { block: &mut node, position },
+        ];
+        let child = Child { hash, block: at };
+        let _ = add_leaf(&format, &mut path, child, &mut nodes);
+    }
+}
+
+/// With blocks of 1 KiB and the longest names the root is full soon, and then the whole tree.
+#[test]
+fn a_tree_grows_to_its_last_level() {
+    let names = |range: std::ops::Range<u16>| range.map(|id| name(id, 255));
+    // Names whose hashes rise: each leaf is left half full.
+    let rising: HashOf = |name| {
+        let id = name.split(|&byte| byte == b'-').next().unwrap();
+        u32::from_str_radix(std::str::from_utf8(id).unwrap(), 16).unwrap_or(1) << 8
+    };
+    for format in [formats()[0], formats()[1]] {
+        for hash_of in [spread as HashOf, rising] {
+            let mut dir = Dir::new(format, 1024, IndexLevels::Two, hash_of);
+            let mut all = BTreeSet::new();
+            let full_at = names(0..u16::MAX).position(|name| {
+                let full = dir.insert(&name) == Err(Full);
+                all.insert(name);
+                full
+            });
+            all.pop_last();
+            let full_at = u16::try_from(full_at.unwrap()).unwrap();
+            let last = name(full_at, 255);
+            all = names(0..full_at).collect();
+            dir.assert_holds(&all);
+            assert_eq!(root_info(&dir.blocks[0]).unwrap().indirect_levels, 1);
+
+            dir.levels = IndexLevels::Three;
+            dir.insert(&last).unwrap();
+            all.insert(last);
+            all.extend(names(full_at + 1..full_at + 2000));
+            for name in names(full_at + 1..full_at + 2000) {
+                dir.insert(&name).unwrap();
+            }
+            dir.assert_holds(&all);
+            assert_eq!(root_info(&dir.blocks[0]).unwrap().indirect_levels, 2);
+        }
+    }
+}
+
+#[test]
+fn equal_hashes_fill_a_deep_tree() {
+    let mut dir = Dir::new(formats()[1], 1024, IndexLevels::Three, equal);
+    let names: BTreeSet<_> = (0..400).map(|id| name(id, 255)).collect();
+    for name in &names {
+        dir.insert(name).unwrap();
+    }
+    assert!(root_info(&dir.blocks[0]).unwrap().indirect_levels > 0);
+    dir.assert_holds(&names);
+}
+
+#[test]
+fn an_entry_goes_only_where_it_is_in_order() {
+    let format = formats()[0];
+    let mut block = vec![0; 1024];
+    init_node(&format, &mut block, LogicalBlock(1)).unwrap();
+    let mut index = IndexMut::node(&mut block).unwrap();
+    let child = |hash| Child {
+        hash,
+        block: LogicalBlock(2),
+    };
+    index.push(child(100)).unwrap();
+    index.push(child(200)).unwrap();
+    index.insert_after(1, child(101)).unwrap();
+    let order = |entry, found, previous| {
+        Err(HtreeError::Order {
+            entry,
+            found,
+            previous,
+        })
+    };
+    assert_eq!(index.insert_after(1, child(98)), order(2, 98, 100));
+    assert_eq!(index.insert_after(1, child(102)), order(3, 101, 102));
+    let limit = (1024 - NODE_ENTRIES_AT) / 8;
+    let (found, count) = (6, |found| Err(HtreeError::Count { found, limit }));
+    assert_eq!(index.insert_after(4, child(300)), count(found));
+    while index.as_index().len() < limit {
+        index.push(child(300)).unwrap();
+    }
+    assert_eq!(index.push(child(300)), count(limit + 1));
+    assert_eq!(check_node(&block, &format, LogicalBlock(3)), Ok(()));
+}
+
+/// A leaf whose names do not belong to it cannot spoil the index above it.
+#[test]
+fn a_leaf_out_of_place_is_refused_before_anything_changes() {
+    let format = formats()[0];
+    let mut block = vec![0; 1024];
+    let info = RootInfo {
+        algorithm: HashAlgorithm::Tea,
+        indirect_levels: 0,
+    };
+    init_root(&format, &mut block, &DOTS, info, LogicalBlock(1)).unwrap();
+    let mut index = IndexMut::root(&mut block).unwrap();
+    let (hash, two) = (100, LogicalBlock(2));
+    index.push(Child { hash, block: two }).unwrap();
+    let before = block.clone();
+    let block = two;
+    let mut bytes = before.clone();
+    let mut path = [StepMut {
+        block: &mut bytes,
+        position: 0,
+    }];
+    let error = add_leaf(&format, &mut path, Child { hash: 102, block }, &mut []);
+    assert!(matches!(error, Err(HtreeError::Order { entry: 2, .. })));
+    assert_eq!(bytes, before);
+}

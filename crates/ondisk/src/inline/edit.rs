@@ -1,0 +1,207 @@
+//! **Purpose.** Changing a directory that is stored in its inode, and moving it out.
+//!
+//! **Not here.** Making the value of `system.data` longer (`xattr`), `i_size`.
+//!
+//! **Model.** An entry goes into the first part with room for it. If there is none, the second part
+//! may be made as long as the inode has room for, and the last record in it is stretched; if that
+//! is not enough either, the entries move to a block.
+//!
+//! ```text
+//! insert -> None -> value grows, grow_second -> insert -> None -> move_out -> a block
+//! ```
+//!
+//! **Invariants.** As for blocks (`dirent`): what passed [`InlineDir::check`] before passes it
+//! after, and an error changes nothing.
+//!
+//! **References.** Linux, `fs/ext4/inline.c`, which takes the same steps.
+
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use super::{HEAD_BYTES, InlineDir, InlineError, PARENT_BYTES, part_format};
+use crate::dirent::edit::Survey;
+use crate::dirent::write::{LeafWriter, NewEntry, set_rec_len};
+use crate::dirent::{DirFormat, DirentError, Dots, EntryType, MIN_REC_LEN};
+use crate::types::InodeNr;
+
+/// A directory stored in an inode, to be changed. Positions are those of [`InlineDir`].
+#[derive(Debug)]
+pub struct InlineDirMut<'a> {
+    parent: &'a mut U32,
+    first: &'a mut [u8],
+    second: &'a mut [u8],
+    format: DirFormat,
+}
+
+impl<'a> InlineDirMut<'a> {
+    /// From `i_block` and the value of `system.data`, both checked before.
+    ///
+    /// # Errors
+    /// If `i_block` is too short.
+    pub fn new(
+        format: &DirFormat,
+        i_block: &'a mut [u8],
+        value: &'a mut [u8],
+    ) -> Result<Self, InlineError> {
+        let found = i_block.len();
+        let (parent, first) = i_block
+            .get_mut(..HEAD_BYTES)
+            .and_then(|head| U32::mut_from_prefix(head).ok())
+            .ok_or(InlineError::TooShort { found })?;
+        Ok(Self {
+            parent,
+            first,
+            second: value,
+            format: part_format(format),
+        })
+    }
+
+    /// Puts an entry where there is room, and says where; `None` if there is none. That the name
+    /// is not there yet is for the caller to see to.
+    ///
+    /// # Errors
+    /// If a record is broken, which cannot be in a checked directory.
+    pub fn insert(&mut self, new: &NewEntry<'_>) -> Result<Option<usize>, DirentError> {
+        if let Some(at) = self.format.insert(self.first, new)? {
+            return Ok(Some(at));
+        }
+        let at = self.format.insert(self.second, new)?;
+        Ok(at.map(|at| at + InlineDir::SECOND_AT))
+    }
+
+    /// Removes the entry at a position.
+    ///
+    /// # Errors
+    /// As [`DirFormat::remove`].
+    pub fn remove(&mut self, at: usize) -> Result<(), DirentError> {
+        let format = self.format;
+        let (part, at) = self.part(at);
+        format.remove(part, at)
+    }
+
+    /// Lets the entry at a position lead to another inode.
+    ///
+    /// # Errors
+    /// As [`DirFormat::redirect`].
+    pub fn redirect(
+        &mut self,
+        at: usize,
+        inode: InodeNr,
+        kind: EntryType,
+    ) -> Result<(), DirentError> {
+        let format = self.format;
+        let (part, at) = self.part(at);
+        format.redirect(part, at, inode, kind)
+    }
+
+    /// Sets the inode that `..` would name.
+    pub fn set_parent(&mut self, parent: InodeNr) {
+        self.parent.set(parent.0);
+    }
+
+    /// The part that has a position, and the position in it.
+    fn part(&mut self, at: usize) -> (&mut [u8], usize) {
+        match at.checked_sub(InlineDir::SECOND_AT) {
+            None => (self.first, at),
+            Some(at) => (self.second, at),
+        }
+    }
+}
+
+/// Makes the first part of a new directory, without entries. The second is the empty value.
+///
+/// # Errors
+/// If `i_block` is too short.
+pub fn init(i_block: &mut [u8], parent: InodeNr) -> Result<(), InlineError> {
+    let found = i_block.len();
+    let head = i_block
+        .get_mut(..HEAD_BYTES)
+        .ok_or(InlineError::TooShort { found })?;
+    head.fill(0);
+    let (place, records) = head.split_at_mut(PARENT_BYTES);
+    place.copy_from_slice(&parent.0.to_le_bytes());
+    set_rec_len(records, 0, records.len());
+    Ok(())
+}
+
+/// Lets the records of the second part, which fill the first `old_bytes` of `value`, fill all of
+/// it: its last record is stretched, and where there was none a free one is made. `false`, and no
+/// change, if no record can be that long.
+///
+/// # Errors
+/// If a record is broken, which cannot be in a checked directory.
+pub fn grow_second(
+    format: &DirFormat,
+    value: &mut [u8],
+    old_bytes: usize,
+) -> Result<bool, DirentError> {
+    let old = value.get(..old_bytes).unwrap_or(value);
+    let mut last = 0;
+    for record in part_format(format).records(old) {
+        last = record?.at;
+    }
+    let bytes = value.len();
+    if bytes < MIN_REC_LEN || bytes < old_bytes || !bytes.is_multiple_of(4) {
+        return Ok(false);
+    }
+    if let Some(grown) = value.get_mut(old_bytes..) {
+        grown.fill(0);
+    }
+    set_rec_len(value, last, bytes - last);
+    Ok(true)
+}
+
+impl<'a> InlineDir<'a> {
+    /// Whether one of the parts has room for an entry of `needed_bytes`, see
+    /// [`DirFormat::needed_bytes`].
+    ///
+    /// # Errors
+    /// As [`DirFormat::survey`].
+    pub fn has_room(&self, needed_bytes: usize) -> Result<bool, DirentError> {
+        for part in [self.first, self.second] {
+            if let Survey::Absent(Some(_)) = self.format.survey(part, needed_bytes, |_| false)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether there is an entry.
+    ///
+    /// # Errors
+    /// If a record is broken, which cannot be in a checked directory.
+    pub fn has_names(&self) -> Result<bool, DirentError> {
+        Ok(self.entries().next().transpose()?.is_some())
+    }
+
+    /// Writes the directory as the first block of one outside of its inode, which has the number
+    /// `own` and the format `format`.
+    ///
+    /// # Errors
+    /// If a record is broken, or the block has no room for all, which cannot be with a checked
+    /// directory and a block as long as an inode.
+    pub fn move_out(
+        &self,
+        format: &DirFormat,
+        own: InodeNr,
+        block: &mut [u8],
+    ) -> Result<(), DirentError> {
+        let parent = self.parent;
+        let mut writer = LeafWriter::with_dots(format, block, &Dots { own, parent });
+        for (part, before) in [(self.first, 0), (self.second, Self::SECOND_AT)] {
+            for entry in self.format.entries(part) {
+                let entry = entry?;
+                let record = self.format.used(part, &entry);
+                if !writer.append_copy(record) {
+                    return Err(DirentError::NoRoom {
+                        at: before + entry.at,
+                        found: 0,
+                        expected: record.len(),
+                    });
+                }
+            }
+        }
+        writer.finish();
+        Ok(())
+    }
+}
