@@ -1,7 +1,14 @@
 //! **Purpose.** The nodes of an extent tree: what is in them, whether they may be believed, and
 //! which of their entries leads to a logical block.
 //!
-//! **Not here.** Reading the blocks of a tree, caching what was found, changing a tree.
+//! | module | responsibility |
+//! |---|---|
+//! | `edit` | changes of nodes in place: what leaves and inner nodes have in common |
+//! | `leaf` | changes of the extents of a leaf |
+//! | `inner` | changes of the indexes of an inner node |
+//! | `path` | changes along a path: insertion with splits, and what parents must learn |
+//!
+//! **Not here.** Reading the blocks of a tree, caching what was found, which blocks new nodes get.
 //!
 //! **Model.** A node is a header of 12 bytes and as many entries of 12 bytes, sorted by logical
 //! block. The root lives in the 60 bytes of `i_block`; every other node fills a block and, with
@@ -33,6 +40,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::{ChecksumMismatch, InodeSeed};
 use crate::types::{LogicalBlock, PhysBlock};
+
+mod edit;
+mod inner;
+mod leaf;
+mod path;
+
+pub use edit::{
+    ExtentEditError, Fill, ForParent, MAX_UNWRITTEN_BLOCKS, NodeMut, Shift, capacity, grow,
+    init_node, init_root, new_nodes, shrink,
+};
+pub use inner::InnerMut;
+pub use leaf::LeafMut;
+pub use path::{NewNode, Step, carry_up, insert, make_room};
 
 /// Bytes of a root: the whole of `i_block`.
 pub const ROOT_BYTES: usize = 60;
@@ -394,10 +414,16 @@ impl Inner<'_> {
     /// if the node has no entries. `end` is the end of the node's own logical range.
     #[must_use]
     pub fn find(&self, logical: LogicalBlock, end: LogicalBlock) -> Option<Child> {
+        self.get(self.position(logical), end)
+    }
+
+    /// Position of what [`Inner::find`] finds: of the last child whose key is `logical` or before.
+    #[must_use]
+    pub fn position(&self, logical: LogicalBlock) -> usize {
         let after = self
             .indexes
             .partition_point(|raw| raw.ei_block.get() <= logical.0);
-        self.get(after.saturating_sub(1), end)
+        after.saturating_sub(1)
     }
 
     /// The child at a position. `end` is the end of the node's own logical range.
@@ -603,5 +629,7 @@ fn block48(hi: U16, lo: U32) -> PhysBlock {
     PhysBlock(u64::from(hi.get()) << 32 | u64::from(lo.get()))
 }
 
+#[cfg(test)]
+mod edit_tests;
 #[cfg(test)]
 mod tests;

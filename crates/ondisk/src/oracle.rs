@@ -9,6 +9,7 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use crate::checksum::{ChecksumSeed, InodeGeneration, InodeSeed};
+use crate::superblock::{RawSuperblock, Superblock};
 use crate::types::{BlockSize, InodeNr, LogicalBlock, PhysBlock};
 
 const UUID: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
@@ -140,9 +141,7 @@ impl Image {
 
     /// Puts back an inode of 256 bytes.
     pub(crate) fn write_inode(&self, nr: InodeNr, bytes: &[u8]) {
-        use std::os::unix::fs::FileExt as _;
-        let at = self.inode_at(nr);
-        self.file.as_file().write_all_at(bytes, at).unwrap();
+        self.write(self.inode_at(nr), bytes);
     }
 
     /// The byte of the image at which an inode is.
@@ -152,6 +151,20 @@ impl Image {
         let offset = output.split("offset 0x").nth(1).unwrap();
         let offset = u64::from_str_radix(offset.trim(), 16).unwrap();
         self.block_size.offset(block) + offset
+    }
+
+    pub(crate) fn write_block(&self, block: PhysBlock, bytes: &[u8]) {
+        self.write(self.block_size.offset(block), bytes);
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt as _;
+        self.file.as_file().write_all_at(bytes, offset).unwrap();
+    }
+
+    pub(crate) fn superblock(&self) -> Superblock {
+        let raw = RawSuperblock::read_from_bytes(&self.bytes(1024, 1024)).unwrap();
+        Superblock::try_from(&raw).unwrap()
     }
 
     /// Where debugfs says that a block of a file is; `None` for a hole.

@@ -335,8 +335,7 @@ fn debugfs_reads_what_was_set() {
     let Some(image) = Image::make(&args, tree.path(), 16) else {
         return;
     };
-    let raw = RawSuperblock::read_from_bytes(&image.bytes(1024, 1024)).unwrap();
-    let sb = Superblock::try_from(&raw).unwrap();
+    let sb = image.superblock();
     let nr = image.inode_nr("/file");
     let mut bytes = image.inode(nr).0;
     let mut new = new_inode(0o100_640);
