@@ -120,6 +120,12 @@ pub trait BlockDevice: Send + Sync + Debug {
         InFlight::finished(batch.run_on(self))
     }
 
+    /// Whether a long write would wait, or cost more, because another thread is writing: a caller
+    /// who has other things to do does them first. Only a hint.
+    fn is_being_written(&self) -> bool {
+        false
+    }
+
     /// Where the bytes in `range` lie in a file of the host, so that a caller can splice, send
     /// or reflink them without copying. `None` for devices that are not simply a file.
     ///
@@ -194,6 +200,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn submit(&self, batch: Batch) -> InFlight {
         (**self).submit(batch)
+    }
+    fn is_being_written(&self) -> bool {
+        (**self).is_being_written()
     }
     fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
         (**self).host_range(range)

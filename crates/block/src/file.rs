@@ -9,7 +9,8 @@
 //! through it. Linux keeps the two coherent (a direct write drops the cached pages, a direct
 //! read writes them back first), and metadata buffers, which are small, stay cached.
 //!
-//! **Locking.** None: the kernel's positioned calls are safe from many threads.
+//! **Locking.** None: the kernel's positioned calls are safe from many threads. Of a file in
+//! memory, who writes much while another does goes a second way: `memory_file`.
 //!
 //! **Crash safety.** `flush` is `fdatasync`, which covers both descriptors. `write_fua` uses
 //! `RWF_DSYNC`.
@@ -25,6 +26,8 @@ use rustix::io::Errno;
 use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes, write_zeroes_by_hand};
 use crate::error::{Asked, DeviceOp};
 use crate::host_io::{self, Durability};
+use crate::memory_file::{self, MemoryFile};
+use crate::share;
 
 /// A file of the host as a device.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub struct FileDevice {
     len_bytes: u64,
     hints: Hints,
     discards: Discards,
+    memory: Option<MemoryFile>,
 }
 
 /// The descriptor for direct I/O, and what it asks for.
@@ -58,6 +62,7 @@ impl FileDevice {
     pub(crate) fn from_image(cached: File, hints: Hints) -> io::Result<Self> {
         let len_bytes = cached.metadata()?.len();
         Ok(Self {
+            memory: MemoryFile::of(&cached),
             cached,
             direct: None,
             len_bytes,
@@ -74,6 +79,7 @@ impl FileDevice {
             len_bytes,
             hints,
             discards: Discards::Device,
+            memory: None,
         }
     }
 
@@ -104,6 +110,18 @@ impl FileDevice {
         }
     }
 
+    /// Has the bytes in `range` share the blocks of `source`, a file of the host, from byte `from`
+    /// on. `false` where the host cannot do that: then nothing was changed, and the caller copies.
+    /// It can where both are on a file system that shares blocks, and all three numbers are
+    /// multiples of its block size.
+    #[must_use]
+    pub fn share(&self, range: Range<u64>, source: BorrowedFd<'_>, from: u64) -> bool {
+        let asked = Asked::about(DeviceOp::Write, &range);
+        let len_bytes = range.end.saturating_sub(range.start);
+        self.admit(&asked).is_ok()
+            && share::share(self.cached.as_fd(), range.start, source, from, len_bytes)
+    }
+
     /// Checks that `asked` may be carried out here.
     pub(crate) fn admit(&self, asked: &Asked) -> io::Result<()> {
         if self.hints.read_only && !matches!(asked.op, DeviceOp::Read | DeviceOp::Flush) {
@@ -115,6 +133,12 @@ impl FileDevice {
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64, wanted: Durability) -> io::Result<()> {
         let asked = Asked::new(DeviceOp::Write, offset, total_bytes(bufs));
         self.admit(&asked)?;
+        let turn = self.memory.as_ref().and_then(MemoryFile::turn);
+        if let (Some(_), None, [only], Durability::AfterFlush) = (&self.memory, &turn, bufs, wanted)
+            && memory_file::write_beside(self.cached.as_fd(), only, offset)
+        {
+            return Ok(());
+        }
         let fd = self.fd_at(
             offset,
             bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())),
@@ -200,6 +224,12 @@ impl BlockDevice for FileDevice {
             Err(error) if cannot(error) => write_zeroes_by_hand(self, range),
             Err(error) => Err(asked.host(error)),
         }
+    }
+
+    fn is_being_written(&self) -> bool {
+        self.memory
+            .as_ref()
+            .is_some_and(MemoryFile::is_being_written)
     }
 
     fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {

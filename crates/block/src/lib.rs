@@ -10,7 +10,9 @@
 //! | [`mod@file`] | image files and block devices of the host |
 //! | [`uring`] | the same, with batches truly in flight at once |
 //! | `raw` | what only block devices have |
+//! | `memory_file` | several threads writing one file of tmpfs |
 //! | `host_io` | whole transfers over a file descriptor of the host |
+//! | `share` | blocks of another file of the host, shared instead of copied |
 //! | [`ram`] | memory, sparse |
 //! | [`window`] | a part of another device, or all of it read-only |
 //! | [`overlay`] | a device some of whose blocks come from elsewhere |
@@ -30,11 +32,13 @@ pub mod file;
 mod host_io;
 pub mod io_buf;
 mod loading;
+mod memory_file;
 pub mod open;
 pub mod overlay;
 pub mod ram;
 mod raw;
 pub mod recording;
+mod share;
 pub mod uring;
 pub mod window;
 

@@ -11,7 +11,10 @@ use std::path::Path;
 
 use fourscore_build::{BuildError, Flow, Size, Tree, build};
 use fourscore_ondisk::Timestamp;
-use fourscore_testkit::{require, scratch, tools::Need};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::{require, scratch};
 
 use images::{Case, build_directory, options, sha256, with_everything};
 
@@ -232,6 +235,55 @@ fn the_kernel_goes_on_writing_into_it() {
         case.options.size = Size::AutoPlusBytes(64 << 20);
         assert!(case.check_writable(source.path()).free_bytes >= 64 << 20);
     }
+}
+
+/// On a host that shares blocks the image takes next to nothing beside its source, and is its own
+/// all the same.
+#[test]
+fn blocks_are_shared_where_the_host_can() {
+    require!(
+        Need::KernelMount,
+        Need::Program("mkfs.xfs"),
+        Need::Program("e2fsck")
+    );
+    let place = scratch::folder().unwrap();
+    let disk = place.path().join("disk");
+    fs::File::create(&disk).unwrap().set_len(512 << 20).unwrap();
+    let mut mkfs = tools::command("mkfs.xfs").unwrap();
+    tools::stdout_of(mkfs.args(["-q", "-m", "reflink=1"]).arg(&disk)).unwrap();
+    let mount = KernelMount::of_type("xfs", &disk, Access::ReadWrite, "").unwrap();
+    let source = mount.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let bytes: Vec<u8> = (0..=250).cycle().take((40 << 20) + 12_345).collect();
+    fs::write(source.join("large"), &bytes).unwrap();
+    fs::write(source.join("small"), "small").unwrap();
+    let holes = fs::File::create(source.join("holes")).unwrap();
+    holes.set_len(9 << 20).unwrap();
+    holes.write_all_at(&bytes[..1 << 20], 3 << 20).unwrap();
+    drop(holes);
+    mount.sync().unwrap();
+    let used = || {
+        mount.sync().unwrap();
+        let found = rustix::fs::statvfs(mount.path()).unwrap();
+        (found.f_blocks - found.f_bfree) * found.f_frsize
+    };
+    let before = used();
+    let image = mount.path().join("image");
+    let without_journal = options("-t ext4 -O ^has_journal");
+    build_directory(&without_journal, &source, &image).unwrap();
+    let more = used() - before;
+    assert!(more < 6 << 20, "{more} bytes for an image of 41 MiB");
+    let copy = place.path().join("copy");
+    fs::copy(&image, &copy).unwrap();
+    fs::write(source.join("large"), "changed").unwrap();
+    mount.unmount().unwrap();
+    assert_clean(&copy);
+    let of_image = KernelMount::new(&copy, Access::ReadOnly, "").unwrap();
+    let found = fs::read(of_image.path().join("large")).unwrap();
+    assert!(found == bytes, "the content of a shared file");
+    let found = fs::read(of_image.path().join("holes")).unwrap();
+    assert!(found[3 << 20..4 << 20] == bytes[..1 << 20] && found[5 << 20] == 0);
+    of_image.unmount().unwrap();
 }
 
 #[test]

@@ -20,3 +20,36 @@ pub use shuttle::thread::{
 pub use shuttle::thread_local;
 
 pub use std::thread::{available_parallelism, panicking};
+
+/// Gives the calling thread a working directory of its own: what it changes to afterwards is
+/// nobody else's. For threads made for one job; there is no way back.
+///
+/// # Errors
+/// The host's, where a sandbox does not let a thread do this.
+pub fn own_working_directory() -> std::io::Result<()> {
+    // SAFETY: unshare(CLONE_FS) parts the caller from the process's working directory, root and
+    // file mode mask. It touches neither memory nor descriptors.
+    match unsafe { libc::unshare(libc::CLONE_FS) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::env::{current_dir, set_current_dir};
+
+    #[test]
+    fn what_a_thread_does_with_its_own_directory_is_nobody_elses() {
+        let before = current_dir().expect("a directory");
+        let inside = super::spawn(|| {
+            // A sandbox may forbid it; then there is nothing to show.
+            super::own_working_directory().ok()?;
+            set_current_dir("/").expect("everybody may");
+            current_dir().ok()
+        });
+        let inside = inside.join().expect("no panic");
+        assert!(inside.is_none_or(|path| path.as_os_str() == "/"));
+        assert_eq!(current_dir().expect("a directory"), before);
+    }
+}

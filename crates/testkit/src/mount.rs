@@ -41,6 +41,14 @@ impl KernelMount {
     /// If the kernel refuses (the last lines of its log are part of the error), or this is not
     /// root.
     pub fn new(image: &Path, access: Access, options: &str) -> Result<Self> {
+        Self::of_type("ext4", image, access, options)
+    }
+
+    /// As [`KernelMount::new`], of a file system of another type.
+    ///
+    /// # Errors
+    /// As [`KernelMount::new`].
+    pub fn of_type(fs_type: &str, image: &Path, access: Access, options: &str) -> Result<Self> {
         let folder = scratch::folder()?;
         let mut all = match access {
             Access::ReadOnly => "loop,ro".to_owned(),
@@ -52,7 +60,7 @@ impl KernelMount {
         }
         let mut command = tools::command("mount")?;
         command
-            .args(["-t", "ext4", "-o", &all])
+            .args(["-t", fs_type, "-o", &all])
             .arg(image)
             .arg(folder.path());
         let output = tools::output_of(&mut command)?;

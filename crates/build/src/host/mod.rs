@@ -98,10 +98,10 @@ pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResu
         failed: Mutex::new(None),
     };
     thread::scope(|scope| {
-        for _ in 1..scan.threads.max(1) {
+        // None of them is the caller's, whose working directory must stay what it is.
+        for _ in 0..scan.threads.max(1) {
             scope.spawn(|| scanning.run());
         }
-        scanning.run();
     });
     match scanning.failed.into_inner() {
         Some(error) => Err(error),
@@ -153,7 +153,7 @@ struct Scanning<'a> {
 
 impl Scanning<'_> {
     fn run(&self) {
-        let mut look = Look::default();
+        let mut look = Look::of_worker();
         while let Some(task) = self.work.next() {
             let done = match task {
                 Task::List(directory) => self.list(directory, &mut look),

@@ -76,6 +76,8 @@ pub struct Tree {
     nodes: Vec<Node>,
     entries: Entries,
     xattrs: XattrSets,
+    /// By the number of a directory's list: the directory it is in; the root is in itself.
+    parents: Vec<NodeId>,
     files: Vec<Arc<File>>,
     host_dirs: Vec<HostDir>,
 }
@@ -100,6 +102,7 @@ impl Tree {
             nodes: vec![Node::new(&meta, Stored::Directory(root), XattrSet(0))],
             entries,
             xattrs: XattrSets::default(),
+            parents: vec![NodeId::ROOT],
             files: Vec::new(),
             host_dirs: Vec::new(),
         }

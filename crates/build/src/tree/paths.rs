@@ -246,18 +246,15 @@ impl Tree {
         Ok(above.last().copied().unwrap_or(NodeId::ROOT))
     }
 
-    /// The directories from the root down to one. Slow, and needed only for relative symbolic
-    /// links in the middle of a path.
+    /// The directories from the root down to one.
     fn way_to(&self, directory: NodeId) -> Vec<NodeId> {
         let mut way = vec![directory];
-        while let Some(&wanted) = way.last()
-            && wanted != NodeId::ROOT
+        while let Some(&below) = way.last()
+            && below != NodeId::ROOT
         {
-            let parent = (0..)
-                .map(NodeId)
-                .take(self.nodes.len())
-                .find(|&candidate| self.children(candidate).any(|(_, child)| child == wanted));
-            way.push(parent.unwrap_or(NodeId::ROOT));
+            let list = self.list_of(below).map(|list| list as usize);
+            let parent = list.and_then(|list| self.parents.get(list));
+            way.push(parent.copied().unwrap_or(NodeId::ROOT));
         }
         way.reverse();
         way
@@ -279,7 +276,7 @@ impl Tree {
             self.set_xattrs(found, xattrs)?;
             return Ok(found);
         }
-        let stored = self.stored(kind, path)?;
+        let stored = self.stored(directory, kind, path)?;
         let set = self.xattrs.intern(xattrs).ok_or(TreeError::Full)?;
         let number = u32::try_from(self.nodes.len()).map_err(|_| TreeError::Full)?;
         self.nodes.push(Node::new(meta, stored, set));
@@ -343,10 +340,13 @@ impl Tree {
         }
     }
 
-    fn stored(&mut self, kind: Kind, path: &[u8]) -> TreeResult<Stored> {
+    /// What is kept of an object in a directory.
+    fn stored(&mut self, directory: NodeId, kind: Kind, path: &[u8]) -> TreeResult<Stored> {
         Ok(match kind {
             Kind::Directory => {
-                Stored::Directory(self.entries.add_directory().ok_or(TreeError::Full)?)
+                let list = self.entries.add_directory().ok_or(TreeError::Full)?;
+                self.parents.push(directory);
+                Stored::Directory(list)
             }
             Kind::File(content) => {
                 check_pieces(&content, path)?;

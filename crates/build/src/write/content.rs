@@ -5,55 +5,64 @@ use std::ops::Range;
 
 use fourscore_block::BlockDevice;
 
-use super::Image;
 use super::reader::{OpenContent, ReadError, Reader};
-use super::stretch::{STRETCH_BYTES, Stretch};
+use super::stretch::STRETCH_BYTES;
+use super::{Hands, Image};
 use crate::error::{BuildError, BuildResult};
 use crate::layout::Run;
 use crate::tree::NodeId;
 
+/// Less is copied sooner than shared.
+const SHARED_FROM_BYTES: u64 = 64 << 10;
+/// What is shared is a multiple of this: of the blocks of every host and of every image.
+const SHARED_UNIT_BYTES: u64 = 64 << 10;
+
 impl Image<'_> {
     /// The contents of the objects at these positions.
-    pub(super) fn write_contents(&self, positions: Range<usize>) -> BuildResult<()> {
-        let mut reader = Reader::new(&self.forms.tree);
-        let mut stretch = Stretch::new(self.device, self.block_bits());
+    pub(super) fn write_contents(
+        &self,
+        hands: &mut Hands<'_>,
+        positions: Range<usize>,
+    ) -> BuildResult<()> {
         let order = self.forms.numbers.order();
         for &node in order.get(positions).unwrap_or_default() {
             if self.placed.is_empty(node) || self.forms.tree.list_of(node).is_some() {
                 continue;
             }
             let whole = 0..u64::MAX;
-            self.write_blocks(&mut reader, &mut stretch, node, whole)?;
+            self.write_blocks(hands, node, whole)?;
             self.write_nodes(node)?;
         }
-        stretch.flush().map_err(|why| self.output_error(why))
+        Ok(())
     }
 
     /// Some blocks of a large file, and with the first its nodes.
-    pub(super) fn write_part(&self, node: NodeId, blocks: Range<u64>) -> BuildResult<()> {
-        let mut reader = Reader::new(&self.forms.tree);
-        let mut stretch = Stretch::new(self.device, self.block_bits());
+    pub(super) fn write_part(
+        &self,
+        hands: &mut Hands<'_>,
+        node: NodeId,
+        blocks: Range<u64>,
+    ) -> BuildResult<()> {
         if blocks.start == 0 {
             self.write_nodes(node)?;
         }
-        self.write_blocks(&mut reader, &mut stretch, node, blocks)?;
-        stretch.flush().map_err(|why| self.output_error(why))
+        self.write_blocks(hands, node, blocks)
     }
 
     /// Reads an object and puts what lies in `wanted`, logical blocks, where it belongs.
     fn write_blocks(
         &self,
-        reader: &mut Reader<'_>,
-        stretch: &mut Stretch<'_, impl BlockDevice>,
+        hands: &mut Hands<'_>,
         node: NodeId,
         wanted: Range<u64>,
     ) -> BuildResult<()> {
+        let Hands { reader, stretch } = hands;
         let failed = |why| self.read_error(node, why);
         let content = reader.open(node).map_err(failed)?;
         for run in self.runs_of(node).iter() {
             let first = run.logical.max(wanted.start);
             let end = (run.logical + run.blocks).min(wanted.end);
-            let mut at = first;
+            let mut at = first + self.share(&content, node, *run, first..end);
             while at < end {
                 let most = STRETCH_BYTES as u64 >> self.block_bits();
                 let blocks = (end - at).min(most);
@@ -66,6 +75,25 @@ impl Image<'_> {
             }
         }
         self.check(reader, node, &content)
+    }
+
+    /// Shares with the source what the host can share of these blocks of a run; says how many from
+    /// the first on.
+    fn share(&self, content: &OpenContent<'_>, node: NodeId, run: Run, blocks: Range<u64>) -> u64 {
+        let Some((source, from)) = content.shareable(&self.forms.tree, node) else {
+            return 0;
+        };
+        let bits = self.block_bits();
+        let start = blocks.start << bits;
+        let end = (blocks.end << bits).min(self.forms.size_bytes(node));
+        // Nothing of the last block of a file may show that is behind its end.
+        let len_bytes = end.saturating_sub(start) / SHARED_UNIT_BYTES * SHARED_UNIT_BYTES;
+        if len_bytes < SHARED_FROM_BYTES {
+            return 0;
+        }
+        let to = (run.physical + (blocks.start - run.logical)) << bits;
+        let shared = self.device.share(to..to + len_bytes, source, from + start);
+        if shared { len_bytes >> bits } else { 0 }
     }
 
     fn check(

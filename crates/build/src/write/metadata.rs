@@ -7,8 +7,8 @@ use fourscore_ondisk::xattr::{self, RawBlockHeader};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
 use zerocopy::FromBytes;
 
-use super::Image;
-use super::stretch::{STRETCH_BYTES, Stretch};
+use super::stretch::STRETCH_BYTES;
+use super::{Hands, Image};
 use crate::bytes::put;
 use crate::error::{BuildError, BuildResult};
 use crate::layout::{Directory, SharedBlock};
@@ -16,9 +16,12 @@ use crate::tree::NodeId;
 
 impl Image<'_> {
     /// The blocks of these directories.
-    pub(super) fn write_directories(&self, nodes: &[NodeId]) -> BuildResult<()> {
+    pub(super) fn write_directories(
+        &self,
+        hands: &mut Hands<'_>,
+        nodes: &[NodeId],
+    ) -> BuildResult<()> {
         let failed = |why| self.output_error(why);
-        let mut stretch = Stretch::new(self.device, self.block_bits());
         let most = STRETCH_BYTES as u64 >> self.block_bits();
         let mut large = Vec::new();
         for &node in nodes {
@@ -35,7 +38,7 @@ impl Image<'_> {
             };
             let blocks = u64::from(shape.blocks);
             if let Some(block) = self.placed.single_run(node).filter(|_| blocks <= most) {
-                let memory = stretch.blocks(block, blocks).map_err(failed)?;
+                let memory = hands.stretch.blocks(block, blocks).map_err(failed)?;
                 memory.fill(0);
                 directory.fill(memory);
                 continue;
@@ -53,13 +56,12 @@ impl Image<'_> {
             }
             self.write_nodes(node)?;
         }
-        stretch.flush().map_err(failed)
+        Ok(())
     }
 
     /// The blocks of attributes, each with the number of its users.
-    pub(super) fn write_xattr_blocks(&self) -> BuildResult<()> {
+    pub(super) fn write_xattr_blocks(&self, hands: &mut Hands<'_>) -> BuildResult<()> {
         let failed = |why| self.output_error(why);
-        let mut stretch = Stretch::new(self.device, self.block_bits());
         for &SharedBlock {
             block,
             set,
@@ -69,7 +71,7 @@ impl Image<'_> {
             let Some(plan) = self.forms.sets.get(set as usize) else {
                 continue;
             };
-            let memory = stretch.blocks(block, 1).map_err(failed)?;
+            let memory = hands.stretch.blocks(block, 1).map_err(failed)?;
             memory.fill(0);
             put(memory, 0, &plan.block);
             if let Ok((header, _)) = RawBlockHeader::mut_from_prefix(memory) {
@@ -81,7 +83,7 @@ impl Image<'_> {
                 sealed.map_err(|_| BuildError::Invalid("a block without a header"))?;
             }
         }
-        stretch.flush().map_err(failed)
+        Ok(())
     }
 
     /// A part of a group's inode table.

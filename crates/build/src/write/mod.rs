@@ -11,7 +11,8 @@
 //! | `output` | a file without a name until it is complete |
 //!
 //! **Model.** Since everything has its place, jobs are independent. A thread takes the next job,
-//! some megabyte of neighbours, and reads and writes it from start to end with buffers of its own.
+//! some megabyte of neighbours, and reads and writes it from start to end with buffers of its own,
+//! which it keeps for the next.
 //! The superblock comes last.
 //!
 //! **Locking.** One lock around the queue, taken once for each job. Nothing else is shared that
@@ -37,6 +38,8 @@ use crate::layout::{Forms, Placed, Settled};
 use crate::options::{Flow, Options, Watch};
 use inode::InodeMaker;
 use queue::{Job, Queue};
+use reader::Reader;
+use stretch::Stretch;
 
 pub(crate) use inode::fits;
 pub(crate) use output::Output;
@@ -50,6 +53,12 @@ pub(crate) struct Image<'a> {
     device: &'a FileDevice,
     options: &'a Options,
     made: Timestamp,
+}
+
+/// What one thread works with.
+struct Hands<'a> {
+    reader: Reader<'a>,
+    stretch: Stretch<'a, FileDevice>,
 }
 
 /// Writes everything that was settled to the output, and gives it its name.
@@ -86,15 +95,24 @@ impl Image<'_> {
         let queue = Queue::new(self);
         let failed: Mutex<Option<BuildError>> = Mutex::new(None);
         let work = || {
-            while let Some((job, progress)) = queue.next() {
-                let result = match watch(progress) {
-                    Flow::Continue => self.do_job(&job),
+            let mut hands = Hands {
+                reader: Reader::new(&self.forms.tree),
+                stretch: Stretch::new(self.device, self.block_bits()),
+            };
+            let mut result = Ok(());
+            while result.is_ok()
+                && let Some((job, progress)) = queue.next()
+            {
+                result = match watch(progress) {
+                    Flow::Continue => self.do_job(&mut hands, &job),
                     Flow::Stop => Err(BuildError::Stopped),
                 };
-                if let Err(error) = result {
-                    failed.lock().get_or_insert(error);
-                    queue.stop();
-                }
+            }
+            let flushed = hands.stretch.flush();
+            let result = result.and(flushed.map_err(|why| self.output_error(why)));
+            if let Err(error) = result {
+                failed.lock().get_or_insert(error);
+                queue.stop();
             }
         };
         thread::scope(|scope| {
@@ -112,13 +130,13 @@ impl Image<'_> {
         }
     }
 
-    fn do_job(&self, job: &Job) -> BuildResult<()> {
+    fn do_job(&self, hands: &mut Hands<'_>, job: &Job) -> BuildResult<()> {
         match job {
-            Job::Directories(nodes) => self.write_directories(nodes),
-            Job::Xattrs => self.write_xattr_blocks(),
+            Job::Directories(nodes) => self.write_directories(hands, nodes),
+            Job::Xattrs => self.write_xattr_blocks(hands),
             Job::Inodes { group, range } => self.write_inodes(*group, range.clone()),
-            Job::Contents(range) => self.write_contents(range.clone()),
-            Job::Part { node, blocks } => self.write_part(*node, blocks.clone()),
+            Job::Contents(range) => self.write_contents(hands, range.clone()),
+            Job::Part { node, blocks } => self.write_part(hands, *node, blocks.clone()),
         }
     }
 

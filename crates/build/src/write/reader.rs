@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use fourscore_ondisk::Timestamp;
@@ -52,6 +52,19 @@ pub(crate) enum OpenContent<'a> {
     Host(File),
     /// A piece of a file that others read too.
     Range(&'a File, u64),
+}
+
+impl OpenContent<'_> {
+    /// The file whose blocks the host may share with the image, and where in it the content
+    /// begins, if it lies there as it does in the object: byte after byte, holes included.
+    pub(crate) fn shareable(&self, tree: &Tree, node: NodeId) -> Option<(BorrowedFd<'_>, u64)> {
+        let is_dense = !matches!(&tree.node(node).stored, Stored::File(Content::Sparse(_)));
+        match self {
+            Self::Host(file) => Some((file.as_fd(), 0)),
+            Self::Range(file, offset) if is_dense => Some((file.as_fd(), *offset)),
+            Self::Range(..) | Self::Bytes(_) => None,
+        }
+    }
 }
 
 impl<'a> Reader<'a> {

@@ -1,22 +1,44 @@
 //! **Purpose.** Small contents that lie side by side, written in one call.
 //!
 //! **Model.** A buffer that small files and directories are read into where they will be on disk.
-//! It goes out when the next content does not follow, or does not fit.
+//! It is full when the next content does not follow, or does not fit. Full buffers go out at once,
+//! unless another thread is writing to the device: then a thread rather fills another one, as long
+//! as it has any. So the device is always being written and nobody waits for it.
 
+use std::collections::VecDeque;
 use std::io;
 
 use fourscore_block::BlockDevice;
 
 /// What fits a core's own cache, so that the copy into the host's page cache reads from there.
 pub(crate) const STRETCH_BYTES: usize = 512 << 10;
+/// Buffers that wait for another thread at most.
+const MOST_WAITING: usize = 4;
 
-/// Blocks in a row that are not written yet.
+/// Blocks in a row that are not written yet. [`Stretch::flush`] ends it.
 pub(crate) struct Stretch<'a, D: ?Sized> {
     device: &'a D,
     block_bits: u32,
+    filling: Filled,
+    waiting: VecDeque<Filled>,
+    empty: Vec<Vec<u8>>,
+}
+
+/// A buffer, and where its first bytes go.
+struct Filled {
     buffer: Vec<u8>,
     used: usize,
     start: u64,
+}
+
+impl Filled {
+    fn new(buffer: Vec<u8>, start: u64) -> Self {
+        Self {
+            buffer,
+            used: 0,
+            start,
+        }
+    }
 }
 
 impl<'a, D: BlockDevice + ?Sized> Stretch<'a, D> {
@@ -24,37 +46,62 @@ impl<'a, D: BlockDevice + ?Sized> Stretch<'a, D> {
         Self {
             device,
             block_bits,
-            buffer: vec![0; STRETCH_BYTES],
-            used: 0,
-            start: 0,
+            filling: Filled::new(vec![0; STRETCH_BYTES], 0),
+            waiting: VecDeque::new(),
+            empty: Vec::new(),
         }
     }
 
     /// The memory of blocks from `block` on, at most [`STRETCH_BYTES`], with anything in it.
     pub(crate) fn blocks(&mut self, block: u64, blocks: u64) -> io::Result<&mut [u8]> {
         let wanted = usize::try_from(blocks << self.block_bits).unwrap_or(usize::MAX);
-        let follows = self.start + (self.used as u64 >> self.block_bits) == block;
-        if !follows || self.buffer.len() - self.used < wanted {
-            self.flush()?;
-            self.start = block;
+        let now = &self.filling;
+        let follows = now.start + (now.used as u64 >> self.block_bits) == block;
+        if !follows || now.buffer.len() - now.used < wanted {
+            self.begin_at(block)?;
         }
-        let from = self.used;
+        let from = self.filling.used;
         let too_long = || io::Error::new(io::ErrorKind::InvalidInput, "a stretch too long");
         let memory = self
+            .filling
             .buffer
             .get_mut(from..from + wanted)
             .ok_or_else(too_long)?;
-        self.used += wanted;
+        self.filling.used += wanted;
         Ok(memory)
     }
 
     /// Writes what was not written yet.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let used = std::mem::take(&mut self.used);
-        match self.buffer.get(..used) {
-            Some(bytes) if used > 0 => self.device.write_at(bytes, self.start << self.block_bits),
-            _ => Ok(()),
+        self.begin_at(0)?;
+        self.write_down_to(0)
+    }
+
+    /// Puts the buffer aside and goes on with an empty one.
+    fn begin_at(&mut self, block: u64) -> io::Result<()> {
+        if self.filling.used == 0 {
+            self.filling.start = block;
+            return Ok(());
         }
+        let empty = self.empty.pop().unwrap_or_else(|| vec![0; STRETCH_BYTES]);
+        let full = std::mem::replace(&mut self.filling, Filled::new(empty, block));
+        self.waiting.push_back(full);
+        while !self.waiting.is_empty() && !self.device.is_being_written() {
+            self.write_down_to(self.waiting.len() - 1)?;
+        }
+        self.write_down_to(MOST_WAITING)
+    }
+
+    /// Writes until no more than `left` buffers wait.
+    fn write_down_to(&mut self, left: usize) -> io::Result<()> {
+        while self.waiting.len() > left
+            && let Some(full) = self.waiting.pop_front()
+        {
+            let bytes = full.buffer.get(..full.used).unwrap_or_default();
+            self.device.write_at(bytes, full.start << self.block_bits)?;
+            self.empty.push(full.buffer);
+        }
+        Ok(())
     }
 }
 

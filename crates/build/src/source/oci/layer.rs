@@ -27,6 +27,9 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Names that aufs keeps for itself.
 const INTERNAL: &[u8] = b".wh..wh.";
 
+/// How many bytes of entries are read before somebody is told.
+const TOLD_BYTES: usize = 64 << 10;
+
 /// A layer that nobody has looked into.
 pub(super) struct Unread {
     place: String,
@@ -78,8 +81,13 @@ impl Unread {
         })
     }
 
-    /// Checks the digest, then reads all entries.
-    pub(super) fn read(self, read_bytes: &Counter) -> Result<Layer, SourceError> {
+    /// Checks the digest, then reads all entries. `hold` is told now and then how many bytes of
+    /// them were read since it was told last, and may have the reader wait.
+    pub(super) fn read(
+        self,
+        read_bytes: &Counter,
+        hold: &dyn Fn(usize),
+    ) -> Result<Layer, SourceError> {
         let place = self.place.clone();
         let in_layer = |fault| SourceError {
             place: place.clone(),
@@ -98,6 +106,7 @@ impl Unread {
                     Reader::new(input, self.place, self.contents, end),
                     place,
                     read_bytes,
+                    hold,
                 )
             }
             Some(spool) => {
@@ -108,6 +117,7 @@ impl Unread {
                     Reader::new(input, self.place, self.contents, end),
                     place,
                     read_bytes,
+                    hold,
                 )
             }
         }
@@ -145,10 +155,16 @@ fn entries<I: Input>(
     mut reader: Reader<I>,
     place: String,
     read_bytes: &Counter,
+    hold: &dyn Fn(usize),
 ) -> Result<Layer, SourceError> {
     let mut entries = Vec::new();
     let mut seen = 0;
+    let mut new_bytes = 0;
     while let Some(entry) = reader.next()? {
+        new_bytes += size_of::<Entry>() + entry.path.len();
+        if new_bytes >= TOLD_BYTES {
+            hold(std::mem::take(&mut new_bytes));
+        }
         entries.push(entry);
         read_bytes.add(reader.position() - seen);
         seen = reader.position();

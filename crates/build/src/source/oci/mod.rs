@@ -7,7 +7,8 @@
 //! | `layer` | the entries of one layer, and what they do to the tree |
 //!
 //! **Model.** `index.json` leads, through further indexes by platform, to one manifest, and that to
-//! the layers. Threads check and unpack layers ahead; they are laid over the tree in their order.
+//! the layers. Threads check and unpack layers ahead, as far as the entries that wait for their
+//! turn take some megabytes; they are laid over the tree in their order.
 //! Documents are the few fields that are needed here, not those of the crate `oci-spec`: it would
 //! bring a registry's worth of types for them.
 //!
@@ -31,6 +32,9 @@ use layer::{Layer, Unread};
 
 /// Indexes that lead to indexes; more is a joke.
 const INDEX_DEPTH_MAX: u32 = 8;
+
+/// Entries of layers whose turn has not come take at most about this.
+const AHEAD_BYTES: usize = 32 << 20;
 
 /// An image in a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +90,7 @@ impl OciImage {
             )?);
         }
         let threads = context.threads.clamp(1, unread.len().max(1));
-        let desk = Desk::new(unread);
+        let desk = Desk::new(unread, AHEAD_BYTES);
         thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| desk.work(context.read_bytes));
@@ -182,8 +186,12 @@ fn wrong(why: impl Into<String>) -> Fault {
 
 /// Where threads fetch layers to read and leave those they have read.
 ///
-/// **Locking.** One mutex, held only to move a layer in or out.
+/// **Invariants.** The layer whose turn it is never waits, and layers are begun in their order: so
+/// somebody always goes on.
+///
+/// **Locking.** One mutex, held only to move a layer in or out, and to count.
 struct Desk {
+    ahead_bytes: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -192,19 +200,25 @@ struct State {
     unread: Vec<Option<Unread>>,
     next: usize,
     read: Vec<Option<Result<Layer, SourceError>>>,
+    /// Bytes of entries in memory, by layer.
+    held_bytes: Vec<usize>,
+    /// The layer whose turn it is.
+    turn: usize,
     is_closed: bool,
 }
 
 impl Desk {
-    fn new(unread: Vec<Unread>) -> Self {
-        let read = unread.iter().map(|_| None).collect();
+    fn new(unread: Vec<Unread>, ahead_bytes: usize) -> Self {
         let state = State {
+            read: unread.iter().map(|_| None).collect(),
+            held_bytes: vec![0; unread.len()],
             unread: unread.into_iter().map(Some).collect(),
             next: 0,
-            read,
+            turn: 0,
             is_closed: false,
         };
         Self {
+            ahead_bytes,
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -223,15 +237,36 @@ impl Desk {
             }
             state.next += 1;
             drop(state);
-            let layer = unread.read(read_bytes);
+            let layer = unread.read(read_bytes, &|bytes| self.hold(number, bytes));
             self.state.lock().read[number] = Some(layer);
             self.changed.notify_all();
         }
     }
 
-    /// Waits for a layer.
+    /// Counts entries of a layer, and waits while there are too many of later ones.
+    fn hold(&self, number: usize, bytes: usize) {
+        let mut state = self.state.lock();
+        if let Some(held) = state.held_bytes.get_mut(number) {
+            *held += bytes;
+        }
+        while number != state.turn
+            && !state.is_closed
+            && state.held_bytes.iter().sum::<usize>() > self.ahead_bytes
+        {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Waits for a layer; what was taken before is done with.
     fn take(&self, number: usize) -> Result<Layer, SourceError> {
         let mut state = self.state.lock();
+        state.turn = number;
+        state
+            .held_bytes
+            .iter_mut()
+            .take(number)
+            .for_each(|held| *held = 0);
+        self.changed.notify_all();
         loop {
             match state.read.get_mut(number).and_then(Option::take) {
                 Some(layer) => return layer,
@@ -243,12 +278,44 @@ impl Desk {
     /// No more layers are wanted.
     fn close(&self) {
         self.state.lock().is_closed = true;
+        self.changed.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A layer ahead waits until its turn comes; the one whose turn it is goes on.
+    #[test]
+    fn what_is_read_ahead_is_bounded() {
+        let desk = Desk::new(Vec::new(), 100);
+        desk.state.lock().held_bytes = vec![0; 3];
+        let (told, done) = (Mutex::new(false), Condvar::new());
+        thread::scope(|scope| {
+            desk.hold(0, 1000);
+            scope.spawn(|| {
+                desk.hold(2, 1);
+                *told.lock() = true;
+                done.notify_all();
+            });
+            while desk.state.lock().held_bytes[2] == 0 {
+                thread::yield_now();
+            }
+            desk.hold(0, 1000);
+            assert!(!*told.lock(), "1000 bytes wait already");
+            let mut state = desk.state.lock();
+            state.turn = 1;
+            state.held_bytes[0] = 0;
+            drop(state);
+            desk.changed.notify_all();
+            let mut told = told.lock();
+            while !*told {
+                done.wait(&mut told);
+            }
+        });
+        desk.close();
+    }
 
     #[test]
     fn directories_and_tags() {
