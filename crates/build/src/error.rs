@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use fourscore::format::FormatError;
 
 use crate::layout::XattrProblem;
+use crate::read_back::Difference;
 use crate::tree::TreeError;
 
 /// Why no image is made.
@@ -87,6 +88,14 @@ pub enum BuildError {
         needed_bytes: u64,
         /// The size asked for.
         given_bytes: u64,
+    },
+    /// The finished image does not hold what it was made from.
+    #[error("{}: the finished image is not as its source: {what}", path.escape_ascii())]
+    Verify {
+        /// The path of the object.
+        path: Vec<u8>,
+        /// In what it differs.
+        what: Difference,
     },
     /// The image cannot be written.
     #[error("{}: {why}", path.display())]

@@ -15,10 +15,12 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`source`] | what the image is made of: tar archives and more, laid over each other |
+//! | [`manifest`] | lists of who owns what, read and written |
 //! | [`tree`] | what the image shall hold: the overlay of all sources, in memory |
 //! | [`host`] | reading a directory of the host into the tree |
 //! | `layout` | inode numbers, directories in final form, the size, the place of everything |
 //! | `write` | reading contents and writing the image, on all cores |
+//! | `read_back` | comparing the finished image with its sources, sums and manifests |
 //! | `identity` | UUID and hash seed from the content |
 //! | `options` | what is asked, and what is told |
 //! | `error` | why no image is made |
@@ -40,7 +42,9 @@ mod error;
 pub mod host;
 mod identity;
 mod layout;
+pub mod manifest;
 mod options;
+mod read_back;
 pub mod source;
 pub mod tree;
 mod write;
@@ -52,7 +56,8 @@ use fourscore_ondisk::Timestamp;
 
 pub use error::{BuildError, BuildResult};
 pub use layout::XattrProblem;
-pub use options::{Flow, Options, Progress, Size, Summary, Watch};
+pub use options::{Flow, Options, Phase, Progress, Size, Summary, Watch};
+pub use read_back::{Comparison, Difference, ReadBack};
 pub use tree::{Content, Kind, Meta, NodeId, Tree, TreeError, Xattrs};
 
 /// Makes an image of a tree at `target`, and replaces what was there. Durable when it returns.
@@ -86,6 +91,7 @@ pub fn build(
         objects: order.len() as u64 + 1,
         free_bytes: sb.free_blocks().0 << sb.geometry().block_size().bits(),
         uuid: sb.uuid(),
+        comparison: options.read_back.comparison,
         elapsed: begin.elapsed(),
     })
 }

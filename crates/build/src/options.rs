@@ -5,6 +5,7 @@ use std::time::Duration;
 use fourscore::format::{self, Profile};
 use fourscore_ondisk::Timestamp;
 
+use crate::read_back::{Comparison, ReadBack};
 use crate::tree::Meta;
 
 /// How large the image is.
@@ -40,6 +41,8 @@ pub struct Options {
     /// that reading a source changes by itself (access, change of the inode) count as those of
     /// the content. With it, the same tree and options make the same bytes.
     pub source_date_epoch: Option<u64>,
+    /// What is done with the finished image before it gets its name.
+    pub read_back: ReadBack,
 }
 
 impl Options {
@@ -52,6 +55,7 @@ impl Options {
             size: Size::Auto,
             threads: None,
             source_date_epoch: None,
+            read_back: ReadBack::default(),
         }
     }
 
@@ -80,14 +84,26 @@ impl Default for Options {
     }
 }
 
+/// What is being done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// The image is written.
+    #[default]
+    Writing,
+    /// The finished image is read.
+    ReadingBack,
+}
+
 /// How far a build is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Objects whose content is written.
+    /// What is being done.
+    pub phase: Phase,
+    /// Objects whose content is written, or read back.
     pub objects_done: u64,
     /// All objects.
     pub objects: u64,
-    /// Bytes of content that are written, holes not counted.
+    /// Bytes of content that are written or read back, holes not counted.
     pub bytes_done: u64,
     /// All bytes of content.
     pub bytes: u64,
@@ -118,6 +134,8 @@ pub struct Summary {
     pub free_bytes: u64,
     /// The UUID of the file system.
     pub uuid: uuid::Uuid,
+    /// Whether all of it was read back and compared with its sources.
+    pub comparison: Comparison,
     /// From the finished tree to the finished image.
     pub elapsed: Duration,
 }

@@ -298,7 +298,15 @@ fn fill(
     }
     let excludes = Excludes::default();
     let threads = crate::threads(None);
-    let mut tree = build::tree_of(std::slice::from_ref(source), path, &excludes, threads)?;
+    let bar = build::Bar::new();
+    let intake = build::Intake {
+        sources: std::slice::from_ref(source),
+        image: path,
+        excludes: &excludes,
+        saved: None,
+        threads,
+    };
+    let mut tree = intake.tree(&bar)?;
     if Path::new(source).is_dir() {
         // As mke2fs has it: the root is not that of the source, which may be anybody's folder.
         let mut root = tree.meta(NodeId::ROOT);
@@ -312,8 +320,9 @@ fn fill(
         profile,
         size: build::Size::Bytes(len_bytes),
         threads: Some(threads),
+        ..build::Options::new()
     };
-    let summary = build::make(&options, tree, path)?;
+    let summary = build::make(&options, tree, path, bar)?;
     match args.quiet {
         true => Ok(()),
         false => build::report(path, &summary, build::Style::Text),

@@ -145,7 +145,9 @@ fn the_summary_and_the_sums_tell_what_was_made() {
     let sums = place.text("sums");
     let json = place.build(
         "image",
-        &["--json", "--sums", &sums, "--size", "+16M", "-L", "data"],
+        &[
+            "--json", "--verify", "--sums", &sums, "--size", "+16M", "-L", "data",
+        ],
     );
     let facts: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let len = fs::metadata(place.path("image")).expect("an image").len();
@@ -155,6 +157,7 @@ fn the_summary_and_the_sums_tell_what_was_made() {
     // One name more leads to a file, and the directory lost+found is an object.
     let lines = walk.lines().count() as u64;
     assert_eq!(facts["objects"].as_u64(), Some(lines), "{json}");
+    assert_eq!(facts["verified"], true, "{json}");
     run("sha256sum", &["--check", "--quiet", &sums], &place.tree()).expect("the same sums");
     let listed = fs::read_to_string(place.path("sums")).expect("sums");
     assert_eq!(listed.lines().count(), 504);

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 use super::Directory;
 use super::beneath;
+use crate::manifest::Saved;
 use crate::tree::{
     Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs,
 };
@@ -80,8 +81,13 @@ impl Look {
     }
 
     /// Attributes of the root of a source.
-    pub(super) fn root(&mut self, root: &File) -> io::Result<(Meta, Xattrs)> {
-        let found = statx(root, c".", AtFlags::empty(), StatxFlags::BASIC_STATS)?;
+    pub(super) fn root(
+        &mut self,
+        root: &File,
+        saved: Option<&Saved>,
+    ) -> io::Result<(Meta, Xattrs)> {
+        let mut found = statx(root, c".", AtFlags::empty(), StatxFlags::BASIC_STATS)?;
+        apply_saved(&mut found, saved);
         self.path = format!("/proc/self/fd/{}\0", root.as_raw_fd()).into_bytes();
         let xattrs = self.attributes(Follow::MagicLink)?;
         Ok((
@@ -91,9 +97,15 @@ impl Look {
     }
 
     /// What a name in a directory leads to.
-    pub(super) fn object(&mut self, directory: &OwnedFd, name: &CStr) -> io::Result<Object> {
+    pub(super) fn object(
+        &mut self,
+        directory: &OwnedFd,
+        name: &CStr,
+        saved: Option<&Saved>,
+    ) -> io::Result<Object> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let found = statx(directory, name, flags, StatxFlags::BASIC_STATS)?;
+        let mut found = statx(directory, name, flags, StatxFlags::BASIC_STATS)?;
+        apply_saved(&mut found, saved);
         self.path.clear();
         self.path.extend_from_slice(&self.directory);
         self.path.extend_from_slice(name.to_bytes_with_nul());
@@ -200,6 +212,17 @@ fn file(directory: &OwnedFd, name: &CStr, found: &Statx) -> io::Result<Found> {
     match pieces.as_slice() {
         [only] if only.len_bytes == size => Ok(Found::Dense(size)),
         _ => Ok(Found::Sparse(size, pieces)),
+    }
+}
+
+/// Replaces what the host says by what fakeroot said.
+fn apply_saved(found: &mut Statx, saved: Option<&Saved>) {
+    let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+    if let Some(said) = saved.and_then(|saved| saved.of(device, found.stx_ino, found.stx_mode)) {
+        found.stx_mode = said.mode;
+        (found.stx_uid, found.stx_gid) = (said.uid, said.gid);
+        found.stx_rdev_major = said.device.major;
+        found.stx_rdev_minor = said.device.minor;
     }
 }
 

@@ -29,10 +29,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use fourscore_sync::{Arc, Mutex, thread};
+use fourscore_sync::{Arc, Counter, Mutex, thread};
 use rustix::fs::{Mode, OFlags, RawDir};
 
 use crate::error::{BuildError, BuildResult};
+use crate::manifest::Saved;
 use crate::tree::{HostDirId, NodeId, Tree};
 use look::{Look, ObjectKey};
 use work::Work;
@@ -50,6 +51,10 @@ pub struct Scan<'a> {
     /// Whether the object at a path goes into the tree; what is in a directory that does not
     /// stays out too. Paths have names joined by single slashes, and none at their ends.
     pub keep: &'a (dyn Fn(&[u8]) -> bool + Sync),
+    /// What fakeroot said of the files.
+    pub saved: Option<&'a Saved>,
+    /// Counts objects as they are found.
+    pub found: Option<&'a Counter>,
 }
 
 impl Scan<'_> {
@@ -59,6 +64,8 @@ impl Scan<'_> {
         Self {
             threads,
             keep: &|_| true,
+            saved: None,
+            found: None,
         }
     }
 }
@@ -77,7 +84,7 @@ pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResu
     let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|why| failed(why.into()))?;
     let root = File::from(root);
     let mut look = Look::default();
-    let (meta, xattrs) = look.root(&root).map_err(failed)?;
+    let (meta, xattrs) = look.root(&root, scan.saved).map_err(failed)?;
     tree.set_meta(NodeId::ROOT, &meta);
     tree.set_xattrs(NodeId::ROOT, &xattrs)?;
     let root = Arc::new(root);
@@ -210,8 +217,11 @@ impl Scanning<'_> {
             if !(self.scan.keep)(&path()) {
                 continue;
             }
-            let object = look.object(fd, name);
+            let object = look.object(fd, name, self.scan.saved);
             all.push(object.map_err(|why| BuildError::Source { path: path(), why })?);
+        }
+        if let Some(counter) = self.scan.found {
+            counter.add(all.len() as u64);
         }
         let mut tasks = Vec::new();
         let mut found = self.found.lock();

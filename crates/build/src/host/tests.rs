@@ -82,6 +82,8 @@ fn what_is_not_kept_is_not_entered() {
     let scan = Scan {
         threads: 2,
         keep: &|path| !path.starts_with(b"out"),
+        saved: None,
+        found: None,
     };
     let mut tree = Tree::new();
     add_directory(&mut tree, folder.path(), &scan).unwrap();

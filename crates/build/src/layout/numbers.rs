@@ -96,6 +96,13 @@ impl Numbers {
         InodeNr(self.first.saturating_add(position))
     }
 
+    /// Where an object stands in the order; `None` for the root.
+    pub(crate) fn position(&self, node: NodeId) -> Option<usize> {
+        let position = self.positions.get(node.0 as usize).copied();
+        let position = position.filter(|&position| position != NONE)?;
+        usize::try_from(position).ok()
+    }
+
     /// The object of an inode, if it is one of the tree's.
     pub(crate) fn node(&self, inode: InodeNr) -> Option<NodeId> {
         if inode == InodeNr::ROOT {

@@ -96,6 +96,7 @@ fn put_all<I: Input>(
     while let Some(entry) = reader.next()? {
         overlay::put(tree, entry, context.excludes, place)?;
         let position = reader.position();
+        context.read_objects.add(1);
         context.read_bytes.add(position - seen);
         seen = position;
     }

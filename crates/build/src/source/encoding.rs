@@ -24,6 +24,21 @@ pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Appends bytes as base64, filled up with `=`.
+pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| group.get(at).copied().map_or(0, u32::from);
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            let is_filling = digit as usize > group.len();
+            let shown = DIGITS.get(value as usize).filter(|_| !is_filling);
+            out.push(shown.copied().unwrap_or(b'='));
+        }
+    }
+}
+
 fn sextet(digit: u8) -> Option<u32> {
     let value = match digit {
         b'A'..=b'Z' => digit - b'A',
@@ -83,6 +98,10 @@ mod tests {
         for (text, bytes) in vectors {
             let decoded = from_base64(text.as_bytes());
             assert_eq!(decoded.as_deref(), Some(bytes.as_bytes()), "{text}");
+            let mut encoded = Vec::new();
+            push_base64(&mut encoded, bytes.as_bytes());
+            assert!(encoded.starts_with(text.trim_end().as_bytes()), "{text}");
+            assert_eq!(encoded.len() % 4, 0, "{text}");
         }
         assert_eq!(from_base64(b"/+8="), Some(vec![0xff, 0xef]));
         assert_eq!(from_base64(b"Zm9vY"), None);

@@ -169,6 +169,42 @@ pub enum Fault {
         /// What is wrong with it.
         why: String,
     },
+    /// A word of a manifest that is not understood.
+    #[error("'{}' {why}", word.escape_ascii())]
+    ManifestWord {
+        /// The word: a keyword with its value, a name or a command.
+        word: Vec<u8>,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// An entry of a manifest that would have to be made and cannot be.
+    #[error("is not in the sources, and {why}")]
+    NotInSources {
+        /// What is missing.
+        why: &'static str,
+    },
+    /// An entry of a manifest without what makes a link or device.
+    #[error("the manifest has no {keyword}= for it")]
+    Incomplete {
+        /// What is missing.
+        keyword: &'static str,
+    },
+    /// An entry of a manifest that is something else in the sources.
+    #[error("is type={found} in the sources and type={wanted} in the manifest")]
+    OtherKind {
+        /// In the sources.
+        found: &'static str,
+        /// In the manifest.
+        wanted: &'static str,
+    },
+    /// A file whose length is not the one in the manifest.
+    #[error("has {found} bytes in the sources and {wanted} in the manifest")]
+    OtherSize {
+        /// In the sources.
+        found: u64,
+        /// In the manifest.
+        wanted: u64,
+    },
     /// Content that does not match its digest.
     #[error("the digest is wrong: it is {found} instead of {expected}")]
     Digest {

@@ -31,11 +31,15 @@ use std::path::{Path, PathBuf};
 use fourscore_sync::Counter;
 
 use crate::host::{self, Scan};
+use crate::manifest::Saved;
 use crate::tree::Tree;
 
+pub(crate) use encoding::{from_base64, push_base64};
 pub use exclude::{Excludes, PatternError};
+pub(crate) use fault::Parsed;
 pub use fault::{Fault, SourceError};
 pub use ids::{IdError, IdMap, IdRange, Owner, Owners};
+pub(crate) use names::HostNames;
 pub use notices::Notices;
 pub use oci::OciImage;
 
@@ -57,10 +61,14 @@ pub enum Source {
 pub struct Context<'a> {
     /// What stays out.
     pub excludes: &'a Excludes,
+    /// What fakeroot said of the files of directories.
+    pub saved: Option<&'a Saved>,
     /// A directory with room for the contents of compressed archives; files in it have no name.
     pub scratch: &'a Path,
     /// How many threads may work at once.
     pub threads: usize,
+    /// Counts objects of directories and entries of archives as they are read.
+    pub read_objects: &'a Counter,
     /// Counts the bytes of archives, unpacked, as they are read.
     pub read_bytes: &'a Counter,
     /// What was left out, for the user to read.
@@ -91,6 +99,8 @@ impl Source {
                 let scan = Scan {
                     threads: context.threads,
                     keep: &|path| !context.excludes.matches(path),
+                    saved: context.saved,
+                    found: Some(context.read_objects),
                 };
                 host::add_directory(tree, path, &scan).map_err(|error| SourceError {
                     place: path.display().to_string(),

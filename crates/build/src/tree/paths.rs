@@ -98,6 +98,16 @@ impl Tree {
         Ok(node)
     }
 
+    /// Makes something else of an object; all its names lead to that then.
+    ///
+    /// # Errors
+    /// What the tree cannot hold.
+    pub(crate) fn set_kind(&mut self, id: NodeId, kind: Kind, path: &[u8]) -> TreeResult<()> {
+        let stored = self.stored(kind, path)?;
+        self.node_mut(id).stored = stored;
+        Ok(())
+    }
+
     /// As [`Tree::link`], in a directory and to an object that are known.
     ///
     /// # Errors

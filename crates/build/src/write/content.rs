@@ -130,10 +130,6 @@ impl Image<'_> {
     }
 
     fn read_error(&self, node: NodeId, why: ReadError) -> BuildError {
-        let path = self.forms.tree.path_of(node);
-        match why {
-            ReadError::Io(why) => BuildError::Source { path, why },
-            ReadError::Changed => BuildError::Changed { path },
-        }
+        why.of(self.forms.tree.path_of(node))
     }
 }

@@ -31,18 +31,20 @@ use std::path::Path;
 use fourscore::format::{Plan, ReservedInodes};
 use fourscore_block::FileDevice;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Timestamp};
-use fourscore_sync::{Mutex, thread};
+use fourscore_sync::{Arc, Mutex, thread};
 
 use crate::error::{BuildError, BuildResult};
 use crate::layout::{Forms, Placed, Settled};
-use crate::options::{Flow, Options, Watch};
+use crate::options::{Flow, Options, Progress, Watch};
+use crate::read_back::read_back;
 use inode::InodeMaker;
 use queue::{Job, Queue};
 use reader::Reader;
 use stretch::Stretch;
 
 pub(crate) use inode::fits;
-pub(crate) use output::Output;
+pub(crate) use output::{HiddenFile, Output};
+pub(crate) use reader::{OpenContent, ReadError, Reader};
 
 /// What all threads look at.
 pub(crate) struct Image<'a> {
@@ -85,13 +87,20 @@ pub(crate) fn write(
         options,
         made,
     };
-    image.run(watch)?;
+    let done = image.run(watch)?;
     settled.plan.complete(&output.device)?;
-    output.commit().map_err(failed)
+    let finished = output.reopen().map_err(failed)?;
+    let lists = read_back(settled, options, Arc::new(finished), watch)?;
+    if watch(done) == Flow::Stop {
+        return Err(BuildError::Stopped);
+    }
+    output.commit().map_err(failed)?;
+    lists.commit()
 }
 
 impl Image<'_> {
-    fn run(&self, watch: Watch<'_>) -> BuildResult<()> {
+    /// Does all jobs, and says how much that was.
+    fn run(&self, watch: Watch<'_>) -> BuildResult<Progress> {
         let queue = Queue::new(self);
         let failed: Mutex<Option<BuildError>> = Mutex::new(None);
         let work = || {
@@ -123,10 +132,7 @@ impl Image<'_> {
         });
         match failed.into_inner() {
             Some(error) => Err(error),
-            None => {
-                watch(queue.progress());
-                Ok(())
-            }
+            None => Ok(queue.progress()),
         }
     }
 

@@ -69,11 +69,7 @@ impl Output {
             Some(file) => Temporary::Nameless(file),
             None => Temporary::Named(HiddenFile::create(target)?),
         };
-        let path = match &temporary {
-            Temporary::Nameless(file) => proc_path(file),
-            Temporary::Named(hidden) => hidden.0.clone(),
-            Temporary::InPlace => target.to_owned(),
-        };
+        let path = temporary.path(target);
         let options = DeviceOptions {
             sharing: Sharing::Unlocked,
             ..DeviceOptions::read_write()
@@ -87,6 +83,11 @@ impl Output {
             target: target.to_owned(),
             temporary,
         })
+    }
+
+    /// The image once more, for reading.
+    pub(crate) fn reopen(&self) -> io::Result<FileDevice> {
+        open_path(&self.temporary.path(&self.target), DeviceOptions::default())
     }
 
     /// Gives the image its name. Replaces what had it.
@@ -112,15 +113,32 @@ impl Output {
     }
 }
 
+impl Temporary {
+    /// How the file is opened.
+    fn path(&self, target: &Path) -> PathBuf {
+        match self {
+            Self::Nameless(file) => proc_path(file),
+            Self::Named(hidden) => hidden.0.clone(),
+            Self::InPlace => target.to_owned(),
+        }
+    }
+}
+
 /// A file with a name that goes when this does, unless it got another one.
 #[derive(Debug)]
-struct HiddenFile(PathBuf);
+pub(crate) struct HiddenFile(PathBuf);
 
 impl HiddenFile {
-    fn create(target: &Path) -> io::Result<Self> {
+    /// An empty file beside the target.
+    pub(crate) fn create(target: &Path) -> io::Result<Self> {
         let path = hidden(target)?;
         File::create_new(&path)?;
         Ok(Self(path))
+    }
+
+    /// Where it is until it is renamed.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 }
 

@@ -15,6 +15,7 @@ use fourscore_sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::error::BuildError;
 use crate::host::beneath;
 use crate::tree::{Content, DataPlace, HostDirId, HostPath, NodeId, Stored, Tree};
 
@@ -25,6 +26,16 @@ pub(crate) enum ReadError {
     Io(io::Error),
     /// It is not what it was.
     Changed,
+}
+
+impl ReadError {
+    /// The error about the object at `path`.
+    pub(crate) fn of(self, path: Vec<u8>) -> BuildError {
+        match self {
+            Self::Io(why) => BuildError::Source { path, why },
+            Self::Changed => BuildError::Changed { path },
+        }
+    }
 }
 
 impl From<io::Error> for ReadError {

@@ -24,8 +24,10 @@ pub(crate) fn taken(source: &Source, excludes: &[&str]) -> Result<(Tree, Notices
     let scratch = std::env::temp_dir();
     let mut context = Context {
         excludes: &patterns,
+        saved: None,
         scratch: &scratch,
         threads: 2,
+        read_objects: &Counter::default(),
         read_bytes: &Counter::default(),
         notices: Notices::default(),
     };

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fourscore::format::{BlockSizeWish, Options as Format};
-use fourscore_build::{BuildError, Flow, Options, Summary, Tree, build, host};
+use fourscore_build::{
+    BuildError, Comparison, Flow, Options, ReadBack, Summary, Tree, build, host,
+};
 use fourscore_ondisk::{BlockSize, Timestamp};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
@@ -43,6 +45,10 @@ pub fn options(arguments: &str) -> Options {
     Options {
         format,
         threads: Some(3),
+        read_back: ReadBack {
+            comparison: Comparison::Everything,
+            ..ReadBack::default()
+        },
         ..Options::new()
     }
 }

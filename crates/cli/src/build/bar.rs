@@ -1,41 +1,49 @@
-//! **Purpose.** The progress bar of a build: files, bytes, rate and what is left.
+//! **Purpose.** The progress bar of a build: files, bytes, rate and what is left; and before that,
+//! while nobody knows how much there will be, what was read of the sources.
 //!
 //! **Model.** Nothing is shown for the first second, nor if standard error is no terminal.
 //!
-//! **Locking.** Those who report replace the last report under a mutex, which they skip if it is
-//! taken: the next report is as good.
+//! **Locking.** What is read is counted per core. Those who report from the image replace the last
+//! report under a mutex, which they skip if it is taken: the next report is as good.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
-use fourscore_build::Progress;
-use fourscore_sync::{Arc, Condvar, Mutex, thread};
-use indicatif::{ProgressBar, ProgressStyle};
+use fourscore_build::{Phase, Progress};
+use fourscore_sync::{Arc, Condvar, Counter, Mutex, thread};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
 const SILENT: Duration = Duration::from_secs(1);
 const REDRAW: Duration = Duration::from_millis(100);
-const TEMPLATE: &str = "{bar:30} {msg}, {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
+const READING: &str = "reading the sources: {msg}, {elapsed}";
+const WRITING: &str =
+    "{prefix} {bar:30} {msg}, {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
 
 /// Shows progress until it is dropped.
-pub(super) struct Bar {
+pub(crate) struct Bar {
     shared: Arc<Shared>,
     drawer: Option<thread::JoinHandle<()>>,
 }
 
 struct Shared {
+    read_objects: Counter,
+    read_bytes: Counter,
     state: Mutex<State>,
     stop: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    progress: Progress,
+    /// Of the image, as soon as it is begun.
+    progress: Option<Progress>,
     is_stopped: bool,
 }
 
 impl Bar {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared {
+            read_objects: Counter::default(),
+            read_bytes: Counter::default(),
             state: Mutex::new(State::default()),
             stop: Condvar::new(),
         });
@@ -46,12 +54,22 @@ impl Bar {
         Self { shared, drawer }
     }
 
+    /// Counts objects of the sources.
+    pub(super) fn read_objects(&self) -> &Counter {
+        &self.shared.read_objects
+    }
+
+    /// Counts bytes of archives.
+    pub(super) fn read_bytes(&self) -> &Counter {
+        &self.shared.read_bytes
+    }
+
     /// Takes a report.
     pub(super) fn set(&self, progress: Progress) {
         if self.drawer.is_some()
             && let Some(mut state) = self.shared.state.try_lock()
         {
-            state.progress = progress;
+            state.progress = Some(progress);
         }
     }
 }
@@ -73,27 +91,52 @@ impl Shared {
             return;
         }
         let bar = ProgressBar::new(0);
-        let style = ProgressStyle::with_template(TEMPLATE);
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let mut shown = None;
         while let Some(progress) = self.after(REDRAW) {
-            bar.set_length(progress.bytes);
-            bar.set_position(progress.bytes_done);
-            let Progress {
-                objects_done,
-                objects,
-                ..
-            } = progress;
-            bar.set_message(format!("{objects_done}/{objects} files"));
+            let phase = progress.map(|progress| progress.phase);
+            if shown != Some(phase) {
+                shown = Some(phase);
+                let template = if phase.is_some() { WRITING } else { READING };
+                let style = ProgressStyle::with_template(template);
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                bar.set_prefix(match phase {
+                    Some(Phase::ReadingBack) => "reading back",
+                    _ => "writing",
+                });
+                // Rate and what is left are those of this phase.
+                bar.reset();
+            }
+            match progress {
+                None => bar.set_message(self.read()),
+                Some(progress) => show(&bar, &progress),
+            }
+            bar.tick();
         }
         bar.finish_and_clear();
     }
 
+    /// What was read of the sources.
+    fn read(&self) -> String {
+        let objects = self.read_objects.sum();
+        match self.read_bytes.sum() {
+            0 => format!("{objects} objects"),
+            bytes => format!("{objects} objects, {}", HumanBytes(bytes)),
+        }
+    }
+
     /// The last report, after this time; `None` at the end.
-    fn after(&self, time: Duration) -> Option<Progress> {
+    fn after(&self, time: Duration) -> Option<Option<Progress>> {
         let mut state = self.state.lock();
         if !state.is_stopped {
             self.stop.wait_for(&mut state, time);
         }
         (!state.is_stopped).then_some(state.progress)
     }
+}
+
+fn show(bar: &ProgressBar, progress: &Progress) {
+    bar.set_length(progress.bytes);
+    bar.set_position(progress.bytes_done);
+    let (done, all) = (progress.objects_done, progress.objects);
+    bar.set_message(format!("{done}/{all} files"));
 }

@@ -4,16 +4,15 @@
 //! |---|---|
 //! | [`bar`] | the progress bar |
 //! | [`interrupt`] | Ctrl-C |
-//! | [`sums`] | SHA-256 of all files of the finished image |
 //!
 //! **Not here.** Reading sources and writing the image: crate `fourscore-build`.
 //!
 //! **Model.** Sources are laid over each other in the order given, then owners are changed, then
-//! the image is made. Until it is complete it has no name.
+//! the manifest is applied, then the image is made and, if that was asked for, read back. Until all
+//! of that is done it has no name.
 
 mod bar;
 mod interrupt;
-mod sums;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -22,14 +21,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use fourscore::format::parse_size;
-use fourscore_build::source::{Context, Excludes, IdMap, IdRange, Notices, Owner, Owners, Source};
-use fourscore_build::{BuildError, Summary, Tree};
-use fourscore_sync::Counter;
+use fourscore_build::manifest::{Manifest, Saved};
+use fourscore_build::source::{
+    Context, Excludes, IdMap, IdRange, Notices, Owner, Owners, Source, SourceError,
+};
+use fourscore_build::{BuildError, Comparison, ReadBack, Summary, Tree};
 
+pub(crate) use bar::Bar;
 pub(crate) use fourscore_build::{Options, Size};
 
 use crate::failure::{Failure, Result, say};
-use crate::image::{Image, ImageSpec};
 use crate::mkfs::{FormatArgs, profile, source_date_epoch, told};
 use crate::output::Stdout;
 
@@ -62,9 +63,19 @@ pub(crate) struct Build {
     /// `?`, `[a-z]`)
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<OsString>,
-    /// Reads the finished image and writes SHA-256 sums of its files, as sha256sum does
+    /// Changes whose the objects are, and makes devices and the like that are missing, as an mtree
+    /// says; or takes what `fakeroot -s FILE` saved
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Reads the finished image back and compares all of it with the sources
+    #[arg(long)]
+    verify: bool,
+    /// Writes SHA-256 sums of all files of the image, as sha256sum does
     #[arg(long, value_name = "FILE")]
     sums: Option<PathBuf>,
+    /// Writes an mtree of the image with SHA-256 sums, which --manifest and bsdtar read
+    #[arg(long, value_name = "FILE")]
+    write_manifest: Option<PathBuf>,
     /// How many threads to use [default: all cores]
     #[arg(long)]
     threads: Option<usize>,
@@ -91,17 +102,24 @@ pub(crate) fn run(args: &Build) -> Result<()> {
             groups: IdMap::new(args.gid_map.clone()),
         },
     };
-    let mut tree = tree_of(&args.sources, &args.output, &excludes, threads)?;
+    let manifest = args.manifest.as_deref().map(Manifest::read).transpose();
+    let manifest = manifest.map_err(source_failure)?;
+    let bar = Bar::new();
+    let intake = Intake {
+        sources: &args.sources,
+        image: &args.output,
+        excludes: &excludes,
+        saved: manifest.as_ref().and_then(Manifest::saved),
+        threads,
+    };
+    let mut tree = intake.tree(&bar)?;
     let moved = owners.apply(&mut tree);
     moved.map_err(|error| Failure::new(args.output.display().to_string(), error))?;
-    let summary = make(&options, tree, &args.output)?;
-    if let Some(path) = &args.sums {
-        let spec = ImageSpec {
-            path: args.output.clone(),
-            offset_bytes: 0,
-        };
-        sums::write(&Image::open(&spec)?, path, threads)?;
+    if let Some(manifest) = &manifest {
+        let applied = manifest.apply(&mut tree, &excludes);
+        applied.map_err(source_failure)?;
     }
+    let summary = make(&options, tree, &args.output, bar)?;
     let style = match args.json {
         true => Style::Json,
         false => Style::Text,
@@ -109,34 +127,46 @@ pub(crate) fn run(args: &Build) -> Result<()> {
     report(&args.output, &summary, style)
 }
 
-/// Everything that the sources hold.
-pub(crate) fn tree_of(
-    sources: &[OsString],
-    image: &Path,
-    excludes: &Excludes,
-    threads: usize,
-) -> Result<Tree> {
-    let mut tree = Tree::new();
-    let scratch = scratch(image);
-    let read_bytes = Counter::default();
-    let mut context = Context {
-        excludes,
-        scratch: &scratch,
-        threads,
-        read_bytes: &read_bytes,
-        notices: Notices::default(),
-    };
-    for source in sources {
-        let added = Source::parse(source).add_to(&mut tree, &mut context);
-        added.map_err(|error| Failure::new(error.place.clone(), error.reason()))?;
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+fn source_failure(error: SourceError) -> Failure {
+    Failure::new(error.place.clone(), error.reason())
+}
+
+/// What an image is made of.
+pub(crate) struct Intake<'a> {
+    pub(crate) sources: &'a [OsString],
+    pub(crate) image: &'a Path,
+    pub(crate) excludes: &'a Excludes,
+    pub(crate) saved: Option<&'a Saved>,
+    pub(crate) threads: usize,
+}
+
+impl Intake<'_> {
+    /// Everything that the sources hold.
+    pub(crate) fn tree(&self, bar: &Bar) -> Result<Tree> {
+        let mut tree = Tree::new();
+        let scratch = scratch(self.image);
+        let mut context = Context {
+            excludes: self.excludes,
+            saved: self.saved,
+            scratch: &scratch,
+            threads: self.threads,
+            read_objects: bar.read_objects(),
+            read_bytes: bar.read_bytes(),
+            notices: Notices::default(),
+        };
+        for source in self.sources {
+            let added = Source::parse(source).add_to(&mut tree, &mut context);
+            added.map_err(source_failure)?;
+        }
+        for notice in context.notices.kept() {
+            say(notice);
+        }
+        if context.notices.more() > 0 {
+            say(&format!("and {} more like these", context.notices.more()));
+        }
+        Ok(tree)
     }
-    for notice in context.notices.kept() {
-        say(notice);
-    }
-    if context.notices.more() > 0 {
-        say(&format!("and {} more like these", context.notices.more()));
-    }
-    Ok(tree)
 }
 
 /// Contents of compressed archives wait beside the image, where they may become part of it
@@ -150,9 +180,8 @@ fn scratch(image: &Path) -> PathBuf {
     }
 }
 
-/// Makes the image, with a progress bar, and stops at Ctrl-C.
-pub(crate) fn make(options: &Options, tree: Tree, image: &Path) -> Result<Summary> {
-    let bar = bar::Bar::new();
+/// Makes the image, shows how far it is, and stops at Ctrl-C.
+pub(crate) fn make(options: &Options, tree: Tree, image: &Path, bar: Bar) -> Result<Summary> {
     let interrupt = interrupt::Interrupt::install().map_err(|why| Failure::new("signals", why))?;
     let made = fourscore_build::build(options, tree, image, &|progress| {
         bar.set(progress);
@@ -169,6 +198,7 @@ fn failure(image: &Path, error: BuildError) -> Failure {
         error @ BuildError::NoSpace { .. } => {
             Failure::new(name, error).advise("use --size auto for just enough")
         }
+        BuildError::Output { path, why } => Failure::new(path.display().to_string(), why),
         BuildError::Stopped => Failure::new(name, "stopped; nothing was left behind"),
         error => Failure::new(name, error),
     }
@@ -192,6 +222,14 @@ fn options(args: &Build, threads: usize) -> Result<Options> {
             false => size(&args.size)?,
         },
         threads: Some(threads),
+        read_back: ReadBack {
+            comparison: match args.verify {
+                true => Comparison::Everything,
+                false => Comparison::No,
+            },
+            sums: args.sums.clone(),
+            manifest: args.write_manifest.clone(),
+        },
     })
 }
 
@@ -224,6 +262,7 @@ pub(crate) enum Style {
 pub(crate) fn report(image: &Path, summary: &Summary, style: Style) -> Result<()> {
     let mut out = Stdout::open()?;
     let seconds = summary.elapsed.as_secs_f64();
+    let is_verified = summary.comparison == Comparison::Everything;
     let text = if style == Style::Json {
         let facts = serde_json::json!({
             "image": image.display().to_string(),
@@ -232,12 +271,14 @@ pub(crate) fn report(image: &Path, summary: &Summary, style: Style) -> Result<()
             "free_bytes": summary.free_bytes,
             "objects": summary.objects,
             "uuid": summary.uuid.to_string(),
+            "verified": is_verified,
             "seconds": seconds,
         });
         format!("{facts:#}\n")
     } else {
+        let verified = if is_verified { ", verified" } else { "" };
         format!(
-            "{}: {} objects, {} MiB of content, an image of {} MiB, {seconds:.2} s\n",
+            "{}: {} objects, {} MiB of content, an image of {} MiB{verified}, {seconds:.2} s\n",
             image.display(),
             summary.objects,
             summary.content_bytes.div_ceil(1 << 20),

@@ -185,11 +185,23 @@ fn push_records(out: &mut Vec<u8>, member: &Member<'_>) {
                 push_record(out, key, &text);
                 continue;
             }
-            let mut key = b"SCHILY.xattr.".to_vec();
-            key.extend_from_slice(name);
-            push_record(out, &key, value);
+            push_record(out, &xattr_key(name), value);
         }
     }
+}
+
+/// The key of the record of an attribute. A key ends at its first `=`, so GNU tar writes one in a
+/// name as `%3D`, and the `%` of that as `%25`.
+fn xattr_key(name: &[u8]) -> Vec<u8> {
+    let mut key = b"SCHILY.xattr.".to_vec();
+    for &byte in name {
+        match byte {
+            b'%' => key.extend_from_slice(b"%25"),
+            b'=' => key.extend_from_slice(b"%3D"),
+            byte => key.push(byte),
+        }
+    }
+    key
 }
 
 /// Appends a time as a decimal number. Before 1970 that is not seconds and nanoseconds side by

@@ -165,3 +165,9 @@ fn sparse_maps() {
     assert!(out.starts_with(b"2\n0\n4096\n1099511627776\n17\n\0"));
     assert_eq!(sparse_member_name(b"./a/b"), b"./a/GNUSparseFile.0/b");
 }
+
+#[test]
+fn a_key_ends_at_its_first_equals_sign() {
+    let key = xattr_key(b"user.a=b%3D");
+    assert_eq!(key, b"SCHILY.xattr.user.a%3Db%253D");
+}

@@ -1,0 +1,180 @@
+//! **Purpose.** One object of the image beside what it was made from: all but the content.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+
+use fourscore_ondisk::{InodeNr, Timestamp};
+
+use super::Reading;
+use crate::error::BuildResult;
+use crate::tree::{Kind, NodeId};
+
+/// In what an image is not what it was made from.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Difference {
+    /// The reader refuses it.
+    #[error("{0}")]
+    Unreadable(fourscore::Error),
+    /// A field of the inode.
+    #[error("{field} is {found} instead of {expected}")]
+    Field {
+        /// Which.
+        field: &'static str,
+        /// In the image.
+        found: String,
+        /// In the sources.
+        expected: String,
+    },
+    /// An extended attribute that is missing, too many, or has another value.
+    #[error("the attribute {} differs", name.escape_ascii())]
+    Xattr {
+        /// Its name.
+        name: Vec<u8>,
+    },
+    /// The target of a symbolic link.
+    #[error("the link target differs")]
+    Target,
+    /// A name of a directory that is missing, too many, or leads elsewhere.
+    #[error("the name {} differs", name.escape_ascii())]
+    Name {
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// The content of a file.
+    #[error("the content differs at byte {at}")]
+    Content {
+        /// The first byte that does.
+        at: u64,
+    },
+}
+
+type Compared = Result<(), Difference>;
+
+impl Reading<'_> {
+    /// Compares everything but the content.
+    pub(super) fn compare(&self, node: NodeId) -> BuildResult<()> {
+        let compared = self.compare_inode(node).and_then(|()| {
+            self.compare_xattrs(node)?;
+            match self.tree().kind(node) {
+                Kind::Directory => self.compare_names(node),
+                Kind::Symlink(target) => {
+                    let found = self.fs.read_link(self.inode(node));
+                    match found.map_err(Difference::Unreadable)? == target {
+                        true => Ok(()),
+                        false => Err(Difference::Target),
+                    }
+                }
+                _ => Ok(()),
+            }
+        });
+        compared.map_err(|what| self.differs(node, what))
+    }
+
+    fn inode(&self, node: NodeId) -> InodeNr {
+        self.settled.forms.numbers.inode(node)
+    }
+
+    fn compare_inode(&self, node: NodeId) -> Compared {
+        let forms = &self.settled.forms;
+        let meta = self.options.clamped(self.tree().meta(node));
+        let scanned = self.fs.scan(self.inode(node));
+        let stat = scanned.map_err(Difference::Unreadable)?.stat;
+        field("type", stat.file_type, self.tree().file_type(node))?;
+        field("mode", stat.mode.0 & 0o7777, meta.permissions)?;
+        field("uid", stat.uid, meta.uid)?;
+        field("gid", stat.gid, meta.gid)?;
+        field("size", stat.size_bytes, forms.size_bytes(node))?;
+        if forms.facts.project {
+            field("project", stat.project_id, meta.project)?;
+        }
+        let kept = |time: Timestamp| match forms.facts.has_extra() {
+            true => {
+                let (word, extra) = time.to_inode_words();
+                Timestamp::from_inode(word, Some(extra))
+            }
+            false => Timestamp::from_inode(time.to_inode_word(), None),
+        };
+        field("atime", stat.atime, kept(meta.atime))?;
+        field("mtime", stat.mtime, kept(meta.mtime))?;
+        field("ctime", stat.ctime, kept(meta.ctime))?;
+        match self.tree().kind(node) {
+            // Beyond what can be counted it is 1.
+            Kind::Directory if stat.links == 1 => Ok(()),
+            Kind::Directory => {
+                let list = self.tree().list_of(node).unwrap_or_default();
+                let subdirectories = forms.numbers.family(list).subdirectories;
+                field("links", stat.links.into(), subdirectories.saturating_add(2))
+            }
+            kind => {
+                if let Kind::CharDevice(number) | Kind::BlockDevice(number) = kind {
+                    field("device", stat.device, Some(number))?;
+                }
+                field("links", stat.links.into(), self.tree().links(node))
+            }
+        }
+    }
+
+    fn compare_xattrs(&self, node: NodeId) -> Compared {
+        let found = self.fs.xattrs(self.inode(node));
+        let mut found = found.map_err(Difference::Unreadable)?;
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut found = found
+            .iter()
+            .map(|xattr| (xattr.name.as_slice(), xattr.value.as_slice()));
+        let mut expected = self.tree().xattrs(node);
+        loop {
+            match (found.next(), expected.next()) {
+                (None, None) => return Ok(()),
+                (a, b) if a == b => {}
+                (a, b) => {
+                    let name = a.or(b).map_or(&b""[..], |(name, _)| name).to_vec();
+                    return Err(Difference::Xattr { name });
+                }
+            }
+        }
+    }
+
+    /// Every name is found through the index, and there are no more.
+    fn compare_names(&self, node: NodeId) -> Compared {
+        let directory = self.inode(node);
+        let children = self.tree().children(node);
+        let mut left = children.len();
+        for (name, child) in children {
+            let differs = || Difference::Name {
+                name: name.to_vec(),
+            };
+            match self.fs.lookup(directory, name) {
+                Ok(found) if found == self.inode(child) => {}
+                Ok(_) | Err(fourscore::Error::NotFound) => return Err(differs()),
+                Err(error) => return Err(Difference::Unreadable(error)),
+            }
+        }
+        let mut too_many = None;
+        let visited = self.fs.for_each_entry(directory, |entry| {
+            if matches!(entry.name, b"." | b"..") {
+                return ControlFlow::Continue(());
+            }
+            match left.checked_sub(1) {
+                Some(fewer) => left = fewer,
+                None => {
+                    too_many.get_or_insert_with(|| entry.name.to_vec());
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        visited.map_err(Difference::Unreadable)?;
+        too_many.map_or(Ok(()), |name| Err(Difference::Name { name }))
+    }
+}
+
+fn field<T: Copy + PartialEq + Debug>(field: &'static str, found: T, expected: T) -> Compared {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Difference::Field {
+        field,
+        found: format!("{found:?}"),
+        expected: format!("{expected:?}"),
+    })
+}

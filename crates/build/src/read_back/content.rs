@@ -1,0 +1,171 @@
+//! **Purpose.** The content of a file of the image: compared with its source, and summed.
+//!
+//! **Model.** Data is read from both sides and compared. Where the image has a hole the source must
+//! have one too, or zeros: only what the source has there is read. A sum is over holes as well, as
+//! every program sees them.
+
+use fourscore::Seek;
+use fourscore_ondisk::InodeNr;
+use sha2::{Digest as _, Sha256};
+
+use super::{Difference, Reading};
+use crate::error::{BuildError, BuildResult};
+use crate::manifest::Sha256Sum;
+use crate::tree::{Content, Kind, NodeId};
+use crate::write::{OpenContent, ReadError, Reader};
+
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Reads contents for one thread.
+pub(super) struct Contents<'a> {
+    reading: &'a Reading<'a>,
+    reader: Reader<'a>,
+    ours: Vec<u8>,
+    theirs: Vec<u8>,
+}
+
+impl<'a> Contents<'a> {
+    pub(super) fn new(reading: &'a Reading<'a>) -> Self {
+        Self {
+            reading,
+            reader: Reader::new(reading.tree()),
+            ours: vec![0; BUFFER_BYTES],
+            theirs: vec![0; BUFFER_BYTES],
+        }
+    }
+
+    /// Reads a regular file, and nothing else. Its sum, if it was asked for.
+    pub(super) fn read(&mut self, node: NodeId) -> BuildResult<Option<Sha256Sum>> {
+        let reading = self.reading;
+        let Kind::File(content) = reading.tree().kind(node) else {
+            return Ok(None);
+        };
+        let source = match reading.is_compared {
+            true => Some(self.open(node)?),
+            false => None,
+        };
+        let inode = reading.settled.forms.numbers.inode(node);
+        let len_bytes = content.len_bytes();
+        let mut sum = reading.is_summed.then(Sha256::new);
+        let mut at = 0;
+        while at < len_bytes {
+            let data = self.seek(node, inode, at, Seek::Data)?.unwrap_or(len_bytes);
+            if let Some(source) = &source {
+                self.compare_hole(node, &content, source, at..data)?;
+            }
+            if let Some(sum) = &mut sum {
+                self.theirs.fill(0);
+                for_each_part(at..data, |_, len| sum.update(&self.theirs[..len]));
+            }
+            at = data;
+            if at == len_bytes {
+                break;
+            }
+            let end = self.seek(node, inode, at, Seek::Hole)?.unwrap_or(len_bytes);
+            while at < end {
+                let len = part_len(at..end);
+                self.read_image(node, inode, at, len)?;
+                if let Some(source) = &source {
+                    self.compare_data(node, source, at, len)?;
+                }
+                if let Some(sum) = &mut sum {
+                    sum.update(&self.ours[..len]);
+                }
+                at += len as u64;
+            }
+        }
+        if let Some(source) = &source {
+            let checked = self.reader.check(node, source);
+            checked.map_err(|why| self.source_error(node, why))?;
+        }
+        Ok(sum.map(|sum| sum.finalize().into()))
+    }
+
+    fn open(&mut self, node: NodeId) -> BuildResult<OpenContent<'a>> {
+        let opened = self.reader.open(node);
+        opened.map_err(|why| self.source_error(node, why))
+    }
+
+    fn source_error(&self, node: NodeId, why: ReadError) -> BuildError {
+        why.of(self.reading.tree().path_of(node))
+    }
+
+    fn seek(&self, node: NodeId, inode: InodeNr, at: u64, what: Seek) -> BuildResult<Option<u64>> {
+        let found = self.reading.fs.seek(inode, at, what);
+        found.map_err(self.reading.unreadable(node))
+    }
+
+    fn read_image(&mut self, node: NodeId, inode: InodeNr, at: u64, len: usize) -> BuildResult<()> {
+        let reading = self.reading;
+        let buffer = self.ours.get_mut(..len).unwrap_or_default();
+        let read = reading.fs.read_at(inode, buffer, at);
+        let count = read.map_err(reading.unreadable(node))?;
+        if count < len {
+            let at = at + count as u64;
+            return Err(reading.differs(node, Difference::Content { at }));
+        }
+        Ok(())
+    }
+
+    fn compare_data(
+        &mut self,
+        node: NodeId,
+        source: &OpenContent<'_>,
+        at: u64,
+        len: usize,
+    ) -> BuildResult<()> {
+        let theirs = self.theirs.get_mut(..len).unwrap_or_default();
+        let read = self.reader.read(node, source, at, theirs);
+        read.map_err(|why| self.source_error(node, why))?;
+        let pair = self.ours.iter().zip(&self.theirs).take(len);
+        if self.ours.get(..len) != self.theirs.get(..len) {
+            let same = pair.take_while(|(ours, theirs)| ours == theirs).count();
+            let at = at + same as u64;
+            return Err(self.reading.differs(node, Difference::Content { at }));
+        }
+        Ok(())
+    }
+
+    /// What the source has where the image has a hole must be zeros.
+    fn compare_hole(
+        &mut self,
+        node: NodeId,
+        content: &Content,
+        source: &OpenContent<'_>,
+        hole: std::ops::Range<u64>,
+    ) -> BuildResult<()> {
+        let whole = [(0, content.len_bytes())];
+        let pieces: Vec<(u64, u64)> = match content {
+            Content::Sparse(sparse) => {
+                let ends = |piece: &crate::tree::Piece| (piece.at, piece.at + piece.len_bytes);
+                sparse.pieces.iter().map(ends).collect()
+            }
+            _ => whole.to_vec(),
+        };
+        for (start, end) in pieces {
+            let (mut at, end) = (start.max(hole.start), end.min(hole.end));
+            while at < end {
+                let len = part_len(at..end);
+                self.ours.fill(0);
+                self.compare_data(node, source, at, len)?;
+                at += len as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How much of a range is read at once.
+fn part_len(range: std::ops::Range<u64>) -> usize {
+    let len = range.end.saturating_sub(range.start);
+    usize::try_from(len).map_or(BUFFER_BYTES, |len| len.min(BUFFER_BYTES))
+}
+
+fn for_each_part(range: std::ops::Range<u64>, mut visit: impl FnMut(u64, usize)) {
+    let mut at = range.start;
+    while at < range.end {
+        let len = part_len(at..range.end);
+        visit(at, len);
+        at += len as u64;
+    }
+}
