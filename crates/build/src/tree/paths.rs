@@ -98,12 +98,13 @@ impl Tree {
         Ok(node)
     }
 
-    /// Makes something else of an object; all its names lead to that then.
+    /// Makes something else than a directory of an object; all its names lead to that then.
     ///
     /// # Errors
     /// What the tree cannot hold.
     pub(crate) fn set_kind(&mut self, id: NodeId, kind: Kind, path: &[u8]) -> TreeResult<()> {
-        let stored = self.stored(kind, path)?;
+        // Only a directory would have to know its parent.
+        let stored = self.stored(NodeId::ROOT, kind, path)?;
         self.node_mut(id).stored = stored;
         Ok(())
     }

@@ -39,7 +39,6 @@ use crate::options::{Flow, Options, Progress, Watch};
 use crate::read_back::read_back;
 use inode::InodeMaker;
 use queue::{Job, Queue};
-use reader::Reader;
 use stretch::Stretch;
 
 pub(crate) use inode::fits;
