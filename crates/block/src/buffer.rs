@@ -419,6 +419,14 @@ impl Buffer {
         self.writing.lock().dirty == Some(tid)
     }
 
+    /// Whether there are changes of `tid` here that are not sealed yet.
+    #[must_use]
+    pub fn holds_changes_of(&self, tid: Tid) -> bool {
+        let writing = self.writing.lock();
+        let aside = writing.aside.as_ref().map(|aside| aside.tid);
+        writing.dirty == Some(tid) || aside == Some(tid)
+    }
+
     /// Notes that what `tid` left is in its place on the device, durably. From then on the buffer
     /// may leave the cache, unless a newer transaction has sealed or changed it meanwhile.
     pub fn checkpointed(&self, tid: Tid) {

@@ -31,6 +31,7 @@
 //! log nor the place would have them.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use fourscore_block::{Batch, Buffer, IoBuf, Sealed};
 use fourscore_ondisk::jbd2::JournalBlock;
@@ -75,13 +76,38 @@ struct Lists {
     used: u32,
     /// Oldest first, with consecutive tids.
     transactions: VecDeque<Committed>,
-    latest: HashMap<PhysBlock, CommittedBlock>,
+    latest: HashMap<PhysBlock, CommittedBlock, BuildHasherDefault<BlockHasher>>,
     /// What is being written to its place, in ascending order.
     in_flight: Vec<PhysBlock>,
     checkpointing: bool,
     /// More of the log is used than a background checkpoint leaves.
     wanted: bool,
     stopping: bool,
+}
+
+/// Spreads block numbers, which come in runs. Who makes an image could choose them so that they
+/// meet, but no more of them than a log holds, and at the cost of his own commits only.
+#[derive(Debug, Default)]
+struct BlockHasher(u64);
+
+impl Hasher for BlockHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves are wanted")]
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// The space of a log.
@@ -108,7 +134,7 @@ impl LogSpace {
             next,
             used: 0,
             transactions: VecDeque::new(),
-            latest: HashMap::new(),
+            latest: HashMap::default(),
             in_flight: Vec::new(),
             checkpointing: false,
             wanted: false,
@@ -161,6 +187,7 @@ impl LogSpace {
             blocks: blocks.iter().map(|block| block.sealed.block).collect(),
             latest: blocks.len(),
         });
+        lists.latest.reserve(blocks.len());
         for block in blocks {
             let at = block.sealed.block;
             if let Some(older) = lists.latest.insert(at, block) {

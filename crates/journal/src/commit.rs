@@ -28,6 +28,8 @@
 //!
 //! Only then may the blocks be checkpointed, and freed blocks be given out again.
 
+use std::io;
+use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fourscore_block::{BlockDevice, Buffer};
@@ -36,7 +38,7 @@ use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
 
 use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
-use crate::frame::{Frame, Framing};
+use crate::frame::{Ending, Frame};
 use crate::handle;
 use crate::journal::{Background, Batching, Inner};
 use crate::sabotage::Sabotage;
@@ -271,68 +273,72 @@ impl Inner {
     /// Writes a sealed transaction to the log, durably, and hands its blocks to the checkpoint.
     /// Gives the callbacks that may be called now.
     fn write_out(&self, sealed: SealedTransaction) -> Result<Vec<OnCommit>, Error> {
-        let SealedTransaction { tid, changes } = sealed;
-        let mut all = Changes::default();
-        for mut changes in changes {
-            all.buffers.append(&mut changes.buffers);
-            all.revoked.append(&mut changes.revoked);
-            all.before_commit.append(&mut changes.before_commit);
-            all.on_commit.append(&mut changes.on_commit);
-        }
-        for first in all.before_commit {
+        let tid = sealed.tid;
+        let mut changes = Changes::merged(sealed.changes);
+        for first in mem::take(&mut changes.before_commit) {
             first().map_err(|source| self.abort_with(During::OrderedData(tid), source))?;
         }
-        let blocks = self.seal_buffers(tid, all.buffers);
-        let revoked = still_revoked(all.revoked, &blocks);
+        changes.buffers.sort_unstable_by_key(|&(block, _)| block);
+        let revoked = still_revoked(tid, changes.revoked, &changes.buffers);
         let start = self.space().head();
         self.superblock()
             .begin(self.log(), start, tid)
             .map_err(|source| self.abort_with(During::Superblock, source))?;
-        let logged = self.as_logged(&blocks);
-        let framing = Framing { journal: self, tid };
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        let frame = framing.frame(
-            start,
-            &logged,
-            self.as_revoked(&revoked),
-            since_1970.unwrap_or_default(),
-        );
-        let log_blocks = frame.blocks;
-        self.write_frame(tid, frame)?;
-        self.note_commit(log_blocks);
-        self.space().committed(tid, log_blocks, blocks, &revoked);
-        Ok(all.on_commit)
+        let mut frame = Frame::new(self, tid, start);
+        let logged = self.log_blocks(&mut frame, &revoked, changes.buffers);
+        let (blocks, ending) = logged
+            .and_then(|blocks| {
+                let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+                Ok((blocks, frame.end(since_1970.unwrap_or_default())?))
+            })
+            .map_err(|source| self.abort_with(During::Log(tid), source))?;
+        self.make_durable(tid, &ending)?;
+        self.note_commit(ending.blocks);
+        self.space().committed(tid, ending.blocks, blocks, &revoked);
+        Ok(changes.on_commit)
     }
 
-    /// The blocks of the transaction as it left them, in ascending order.
-    fn seal_buffers(&self, tid: Tid, buffers: Vec<Arc<Buffer>>) -> Vec<CommittedBlock> {
-        let seal = |buffer: Arc<Buffer>| {
-            let block = buffer.block();
+    /// Step 3: seals the buffers, which are in the order of their blocks, and writes them to the
+    /// log behind the revoke records. Gives the blocks as the transaction left them.
+    fn log_blocks(
+        &self,
+        frame: &mut Frame<'_>,
+        revoked: &[PhysBlock],
+        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+    ) -> io::Result<Vec<CommittedBlock>> {
+        frame.put_revokes(self.as_revoked(revoked))?;
+        let (tid, tags) = (frame.tid(), frame.tags_per_descriptor());
+        let seal = |(block, buffer): (PhysBlock, Arc<Buffer>)| {
             let finish = |tag, bytes: &mut [u8]| self.hook().finish(tid, block, tag, bytes);
             let sealed = buffer.seal_with(tid, finish)?;
             Some(CommittedBlock { sealed, buffer })
         };
-        let mut blocks: Vec<_> = buffers.into_iter().filter_map(seal).collect();
-        blocks.sort_unstable_by_key(|block| block.sealed.block);
-        blocks
+        let mut committed = Vec::with_capacity(buffers.len());
+        let mut sealed = buffers.into_iter().filter_map(seal);
+        loop {
+            let before = committed.len();
+            committed.extend(sealed.by_ref().take(tags));
+            match committed.get(before..) {
+                Some(part) if !part.is_empty() => frame.put_data(part)?,
+                _ => return Ok(committed),
+            }
+        }
     }
 
-    /// Steps 3 to 5 of the module's head.
-    fn write_frame(&self, tid: Tid, frame: Frame) -> Result<(), Error> {
+    /// Steps 4 and 5 of the module's head.
+    fn make_durable(&self, tid: Tid, ending: &Ending) -> Result<(), Error> {
         let device = self.log().device();
-        let failed = |source| self.abort_with(During::Log(tid), source);
-        device.submit(frame.batch).wait_all_ok().map_err(failed)?;
         if !self.lacks(Sabotage::NoFlushBeforeCommit) {
-            self.flush_before_commit(device).map_err(failed)?;
+            self.flush_before_commit(device)
+                .map_err(|source| self.abort_with(During::Log(tid), source))?;
         }
-        let offset = self.log().offset(frame.commit_block).unwrap_or(u64::MAX);
-        let commit = std::io::IoSlice::new(&frame.commit);
+        let offset = self.log().offset(ending.at).unwrap_or(u64::MAX);
         device
-            .write_fua(&[commit], offset)
+            .write_fua(&[io::IoSlice::new(&ending.block)], offset)
             .map_err(|source| self.abort_with(During::Commit(tid), source))
     }
 
-    fn flush_before_commit(&self, device: &Arc<dyn BlockDevice>) -> std::io::Result<()> {
+    fn flush_before_commit(&self, device: &Arc<dyn BlockDevice>) -> io::Result<()> {
         if self.is_external() {
             self.home().flush()?;
         }
@@ -340,14 +346,23 @@ impl Inner {
     }
 }
 
-/// The revoked blocks, each once, without those that the transaction has changed again since.
-fn still_revoked(mut revoked: Vec<PhysBlock>, blocks: &[CommittedBlock]) -> Vec<PhysBlock> {
+/// The revoked blocks, each once, without those that the transaction `tid` has changed again
+/// since. `buffers` are in the order of their blocks, and not sealed yet.
+fn still_revoked(
+    tid: Tid,
+    mut revoked: Vec<PhysBlock>,
+    buffers: &[(PhysBlock, Arc<Buffer>)],
+) -> Vec<PhysBlock> {
     revoked.sort_unstable();
     revoked.dedup();
-    revoked.retain(|block| {
-        blocks
-            .binary_search_by_key(block, |committed| committed.sealed.block)
-            .is_err()
+    revoked.retain(|&revoked| {
+        let first = buffers.partition_point(|&(block, _)| block < revoked);
+        // One buffer was forgotten with the block, another may have come to life with it again.
+        let mut there = buffers.iter().skip(first);
+        !there
+            .by_ref()
+            .take_while(|&&(block, _)| block == revoked)
+            .any(|(_, buffer)| buffer.holds_changes_of(tid))
     });
     revoked
 }

@@ -141,13 +141,16 @@ impl Budget {
         drawn
     }
 
-    /// Takes all credits back: another transaction begins. Only for the sealer, behind a drained
-    /// gate.
+    /// Takes all credits back, for the transaction that begins next. Only for the sealer, behind
+    /// a drained gate. Who joins with credits before they are taken back, and looks at the gate
+    /// only when it is open again, would bring them into the next transaction: so the gate is
+    /// drained once more, and he is counted and sees it closed.
     pub(crate) fn begin(&self, gate: &Gate) {
         for core in CoreNr::all() {
             gate.take_credits(core, u32::MAX);
         }
         let all = u64::from(self.limits.credits);
         self.left.store(all, Ordering::Release);
+        gate.drain();
     }
 }

@@ -1,21 +1,28 @@
 //! **Purpose.** A transaction as the blocks of the log: revoke blocks, descriptors with their data
 //! blocks, and the commit block.
 //!
-//! **Not here.** The bytes of each kind of block (`fourscore_ondisk::jbd2`), and when they are
-//! written and flushed (`commit`).
+//! **Not here.** The bytes of each kind of block (`fourscore_ondisk::jbd2`), and what is flushed
+//! when (`commit`).
 //!
 //! # Model
 //! ```text
 //! revoke*  (descriptor  data{1..tags per block})*  | commit
-//! \______________ one batch _____________________/   by itself, after a flush
+//! \____________ vectored batches ________________/   by itself, after a flush
 //! ```
 //! Data blocks are written from where they are: the sealed version in the buffer. Only one that
 //! begins with the journal's magic number is copied, to be escaped. Blocks that lie side by side
 //! on the device become one request.
+//!
+//! A transaction of up to 256 KiB is one batch. A longer one is handed to the device piece by piece,
+//! so that what a piece needs (sealing, checksums, and the device's own copy) is done while its
+//! bytes are in the cache, and while the device works on the pieces before.
 
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
 use std::time::Duration;
 
-use fourscore_block::{Batch, IoBuf, Sealed};
+use fourscore_block::{Batch, BlockDevice, InFlight, IoBuf, Poll};
 use fourscore_ondisk::jbd2::{
     BlockKind, Commit, Header, JournalBlock, LogChecksums, LogFormat, Tag, TagFlags,
     TransactionChecksum, escape, needs_escape,
@@ -23,69 +30,73 @@ use fourscore_ondisk::jbd2::{
 use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::Arc;
 
+use crate::checkpoint::CommittedBlock;
 use crate::journal::Inner;
 use crate::sabotage::Sabotage;
 
 /// The most blocks in one request: what a host takes as one vector.
 const MOST_BLOCKS: usize = 512;
+/// From so many bytes on a batch is handed to the device: what stays in the cache of a core
+/// between its checksums and a copy that the device makes.
+const BATCH_BYTES: usize = 256 << 10;
+/// The most batches in flight. More would not keep a device busier.
+const MOST_FLIGHTS: usize = 4;
 
-/// A transaction ready to be written.
+/// The commit block of a transaction whose other blocks have been written.
 #[derive(Debug)]
-pub(crate) struct Frame {
-    /// All blocks but the last.
-    pub(crate) batch: Batch,
-    /// The last block, and where it goes.
-    pub(crate) commit: IoBuf,
-    pub(crate) commit_block: JournalBlock,
-    /// The length, with the commit block.
+pub(crate) struct Ending {
+    pub(crate) block: IoBuf,
+    /// Where it goes.
+    pub(crate) at: JournalBlock,
+    /// The length of the transaction in the log, with this block.
     pub(crate) blocks: u32,
 }
 
-/// What a frame is made for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Framing<'j> {
-    pub(crate) journal: &'j Inner,
-    pub(crate) tid: Tid,
+/// Puts a transaction into the log, block after block.
+#[derive(Debug)]
+pub(crate) struct Frame<'j> {
+    journal: &'j Inner,
+    tid: Tid,
+    format: LogFormat,
+    /// Of all blocks, where the format wants one.
+    checksum: TransactionChecksum,
+    batch: Batch,
+    batch_bytes: usize,
+    in_flight: VecDeque<InFlight>,
+    /// Blocks that lie side by side on the device, from `run_start` on.
+    run: Vec<IoBuf>,
+    run_start: JournalBlock,
+    /// Where the next block goes.
+    at: JournalBlock,
+    blocks: u32,
 }
 
-impl Framing<'_> {
-    /// Lays out the transaction from `start` on. `since_1970` is the time of the commit.
-    pub(crate) fn frame(
-        &self,
-        start: JournalBlock,
-        sealed: &[Sealed],
-        revoked: &[PhysBlock],
-        since_1970: Duration,
-    ) -> Frame {
-        let mut writer = Writer {
-            framing: self,
+impl<'j> Frame<'j> {
+    /// The frame of the transaction `tid`, which begins at `start`.
+    pub(crate) fn new(journal: &'j Inner, tid: Tid, start: JournalBlock) -> Self {
+        Self {
+            journal,
+            tid,
+            format: journal.log_format(),
+            checksum: TransactionChecksum::default(),
             batch: Batch::new(),
+            batch_bytes: 0,
+            in_flight: VecDeque::with_capacity(MOST_FLIGHTS),
             run: Vec::new(),
             run_start: start,
             at: start,
             blocks: 0,
-        };
-        let mut checksum = TransactionChecksum::default();
-        self.put_revokes(&mut writer, revoked);
-        let tags = self.format().tags_per_block(self.block_bytes()).max(1);
-        for part in sealed.chunks(tags) {
-            self.put_part(&mut writer, &mut checksum, part);
-        }
-        writer.end_run();
-        let mut commit = self.block(BlockKind::Commit);
-        let bytes = commit.as_mut_slice().expect("made here");
-        Commit::put_time(since_1970, bytes);
-        self.format().seal_commit(bytes, &checksum);
-        Frame {
-            batch: writer.batch,
-            commit,
-            commit_block: writer.at,
-            blocks: writer.blocks + 1,
         }
     }
 
-    fn format(&self) -> LogFormat {
-        self.journal.log_format()
+    /// The transaction.
+    pub(crate) fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// How many data blocks one descriptor has tags for.
+    pub(crate) fn tags_per_descriptor(&self) -> usize {
+        self.format.tags_per_block(self.block_bytes()).max(1)
     }
 
     fn block_bytes(&self) -> usize {
@@ -103,31 +114,35 @@ impl Framing<'_> {
         block
     }
 
-    fn put_revokes(&self, writer: &mut Writer<'_>, mut revoked: &[PhysBlock]) {
+    /// Adds revoke blocks.
+    ///
+    /// # Errors
+    /// A write that was in flight failed.
+    pub(crate) fn put_revokes(&mut self, mut revoked: &[PhysBlock]) -> io::Result<()> {
         while !revoked.is_empty() {
             let mut block = self.block(BlockKind::Revoke);
             let bytes = block.as_mut_slice().expect("made here");
-            let count = self.format().put_revokes(revoked, bytes);
-            self.format().seal_tail(bytes);
-            writer.push(block);
+            let count = self.format.put_revokes(revoked, bytes);
+            self.format.seal_tail(bytes);
+            self.push(block)?;
             revoked = revoked.get(count.max(1)..).unwrap_or(&[]);
         }
+        Ok(())
     }
 
-    /// A descriptor and the data blocks it describes.
-    fn put_part(
-        &self,
-        writer: &mut Writer<'_>,
-        checksum: &mut TransactionChecksum,
-        part: &[Sealed],
-    ) {
+    /// Adds a descriptor and the data blocks it describes, at most
+    /// [`Frame::tags_per_descriptor`].
+    ///
+    /// # Errors
+    /// A write that was in flight failed.
+    pub(crate) fn put_data(&mut self, part: &[CommittedBlock]) -> io::Result<()> {
         let mut descriptor = self.block(BlockKind::Descriptor);
         let bytes = descriptor.as_mut_slice().expect("made here");
-        let mut at = self.format().tag_range(bytes.len());
-        let (format, uuid) = (self.format(), self.journal.log().superblock().uuid());
+        let mut at = self.format.tag_range(bytes.len());
+        let uuid = self.journal.log().superblock().uuid();
         let mut copies = Vec::with_capacity(part.len());
-        for (index, sealed) in part.iter().enumerate() {
-            let (copy, mut flags) = logged(sealed);
+        for (index, committed) in part.iter().enumerate() {
+            let (copy, mut flags) = escaped(self.journal.as_logged(committed));
             if index > 0 {
                 flags |= TagFlags::SAME_UUID;
             }
@@ -135,85 +150,114 @@ impl Framing<'_> {
                 flags |= TagFlags::LAST_TAG;
             }
             let tag = Tag {
-                block: sealed.block,
+                block: committed.sealed.block,
                 flags,
                 checksum: self.tag_checksum(&copy),
             };
             let to = bytes.get_mut(at.clone()).unwrap_or(&mut []);
-            at.start += format
+            at.start += self
+                .format
                 .put_tag(&tag, &uuid, to)
                 .expect("a part has no more tags than fit");
             copies.push(copy);
         }
-        self.format().seal_tail(bytes);
-        if self.format().checksums == LogChecksums::V1 {
-            checksum.update(bytes);
-            copies.iter().for_each(|copy| checksum.update(copy));
+        self.format.seal_tail(bytes);
+        if self.format.checksums == LogChecksums::V1 {
+            self.checksum.update(bytes);
+            copies.iter().for_each(|copy| self.checksum.update(copy));
         }
-        writer.push(descriptor);
-        for copy in copies {
-            writer.push(IoBuf::from(copy));
-        }
+        self.push(descriptor)?;
+        copies
+            .into_iter()
+            .try_for_each(|copy| self.push(IoBuf::from(copy)))
     }
 
     fn tag_checksum(&self, copy: &[u8]) -> u32 {
         if self.journal.lacks(Sabotage::NoTagChecksum) {
             return 0;
         }
-        self.format().copy_checksum(self.tid, copy)
+        self.format.copy_checksum(self.tid, copy)
     }
-}
 
-/// The bytes of a block as they go to the log.
-fn logged(sealed: &Sealed) -> (Arc<[u8]>, TagFlags) {
-    let mut copy = Arc::clone(&sealed.bytes);
-    if !needs_escape(&copy) {
-        return (copy, TagFlags::empty());
+    /// Waits until all blocks are written, and gives the one that ends the transaction.
+    /// `since_1970` is the time of the commit.
+    ///
+    /// # Errors
+    /// A write failed.
+    pub(crate) fn end(mut self, since_1970: Duration) -> io::Result<Ending> {
+        self.launch()?;
+        for flight in mem::take(&mut self.in_flight) {
+            flight.wait_all_ok()?;
+        }
+        let mut block = self.block(BlockKind::Commit);
+        let bytes = block.as_mut_slice().expect("made here");
+        Commit::put_time(since_1970, bytes);
+        self.format.seal_commit(bytes, &self.checksum);
+        Ok(Ending {
+            block,
+            at: self.at,
+            blocks: self.blocks + 1,
+        })
     }
-    escape(Arc::make_mut(&mut copy));
-    (copy, TagFlags::ESCAPE)
-}
 
-/// Puts blocks into the log one after the other.
-struct Writer<'f> {
-    framing: &'f Framing<'f>,
-    batch: Batch,
-    /// Blocks that lie side by side on the device, from `run_start` on.
-    run: Vec<IoBuf>,
-    run_start: JournalBlock,
-    /// Where the next block goes.
-    at: JournalBlock,
-    blocks: u32,
-}
-
-impl Writer<'_> {
-    fn push(&mut self, block: IoBuf) {
-        let log = self.framing.journal.log();
+    fn push(&mut self, block: IoBuf) -> io::Result<()> {
+        let log = self.journal.log();
+        self.batch_bytes += block.len();
         self.run.push(block);
         self.blocks += 1;
-        let next = self.framing.journal.ring().after(self.at, 1);
+        let next = self.journal.ring().after(self.at, 1);
         let follows = match (log.offset(self.at), log.offset(next)) {
             (Some(here), Some(there)) => here + log.block_size().offset(PhysBlock(1)) == there,
             _ => false,
         };
         self.at = next;
+        if self.batch_bytes >= BATCH_BYTES {
+            return self.launch();
+        }
         if !follows || self.run.len() == MOST_BLOCKS {
             self.end_run();
         }
+        Ok(())
     }
 
     fn end_run(&mut self) {
-        let run = std::mem::take(&mut self.run);
+        let run = mem::take(&mut self.run);
         if !run.is_empty() {
             // Every block of the ring is mapped: the log's length was checked against the map.
-            let offset = self
-                .framing
-                .journal
-                .log()
-                .offset(self.run_start)
-                .unwrap_or(u64::MAX);
-            self.batch.write(run, offset);
+            let offset = self.journal.log().offset(self.run_start);
+            self.batch.write(run, offset.unwrap_or(u64::MAX));
         }
         self.run_start = self.at;
     }
+
+    /// Hands to the device what has come together.
+    fn launch(&mut self) -> io::Result<()> {
+        self.end_run();
+        self.batch_bytes = 0;
+        let batch = mem::take(&mut self.batch);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if self.in_flight.len() == MOST_FLIGHTS
+            && let Some(oldest) = self.in_flight.pop_front()
+        {
+            oldest.wait_all_ok()?;
+        }
+        let mut flight = self.journal.log().device().submit(batch);
+        if flight.poll() == Poll::Ended {
+            // Memory, or a device without a queue: what it read is still in the cache.
+            return flight.wait_all_ok().map(drop);
+        }
+        self.in_flight.push_back(flight);
+        Ok(())
+    }
+}
+
+/// The bytes of a block as they go to the log.
+fn escaped(mut copy: Arc<[u8]>) -> (Arc<[u8]>, TagFlags) {
+    if !needs_escape(&copy) {
+        return (copy, TagFlags::empty());
+    }
+    escape(Arc::make_mut(&mut copy));
+    (copy, TagFlags::ESCAPE)
 }

@@ -334,10 +334,14 @@ impl Gate {
         }
     }
 
-    /// Opens the gate on `tid` and lets those in who wait. The credits of all cores must have
-    /// been taken out before, and the slots drained again since.
+    /// Opens the gate on `tid`. The credits of all cores must have been taken out before, and the
+    /// slots drained again since. Who sleeps is let in by [`Gate::wake_joiners`].
     pub(crate) fn open(&self, tid: Tid) {
         open(&*self.word, tid);
+    }
+
+    /// Wakes those who found the gate closed.
+    pub(crate) fn wake_joiners(&self) {
         drop(self.sleeping.lock());
         self.opened.notify_all();
     }
@@ -366,7 +370,6 @@ impl Gate {
     /// Refuses everybody from now on, and wakes who waits.
     pub(crate) fn abort(&self) {
         Word::fetch_or(&*self.word, ABORTED, Ordering::AcqRel);
-        drop(self.sleeping.lock());
-        self.opened.notify_all();
+        self.wake_joiners();
     }
 }

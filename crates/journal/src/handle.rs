@@ -164,8 +164,7 @@ impl<'j> Handle<'j> {
             // The check above was made by who holds the right to change the buffer, so at most
             // one credit can be missing here, and only by a bug of the caller.
             self.credits = self.credits.saturating_sub(1);
-            let mut list = self.journal.running().of(self.place.core);
-            list.buffers.push(Arc::clone(buffer));
+            self.journal.running().of(self.place.core).add(buffer);
         }
         Ok(result)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::Tid;
-use fourscore_ondisk::jbd2::{JournalIncompat, LogFormat};
+use fourscore_ondisk::jbd2::{JournalIncompat, JournalSuperblock, LogFormat};
 use fourscore_sync::{Arc, Mutex, OnceLock, thread};
 
 use crate::checkpoint::LogSpace;
@@ -56,6 +56,16 @@ pub enum NewChecksums {
     None,
 }
 
+/// What becomes of the last blocks of the journal, where fast commits go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastCommitArea {
+    /// As the superblock of the journal says. The kernel does not speak of the area in a journal
+    /// that it left clean.
+    AsFound,
+    /// It is no part of the log: for a file system with the feature `fast_commit`.
+    Reserved,
+}
+
 /// How a journal is written.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalOptions {
@@ -65,6 +75,8 @@ pub struct JournalOptions {
     pub batching: Batching,
     /// What a log without checksums gets.
     pub checksums: NewChecksums,
+    /// Whether the log leaves room for fast commits.
+    pub fast_commits: FastCommitArea,
     /// How many blocks [`SealHook::at_seal`] may add to each transaction.
     pub seal_credits: Credits,
     /// What is done wrong on purpose, to show that the crash tests notice.
@@ -80,6 +92,7 @@ impl Default for JournalOptions {
             },
             batching: Batching::Adaptive,
             checksums: NewChecksums::V3,
+            fast_commits: FastCommitArea::AsFound,
             seal_credits: Credits(0),
             #[cfg(feature = "sabotage")]
             sabotage: None,
@@ -122,7 +135,7 @@ impl Journal {
     /// journaled; for an internal journal, the log's own.
     ///
     /// Gives the log the features it needs: revoke records, block numbers wide enough for `home`,
-    /// and checksums as `options` say.
+    /// checksums and an area for fast commits as `options` say.
     ///
     /// # Errors
     /// The log holds something to be replayed, is too short, or the superblock cannot be written.
@@ -135,7 +148,7 @@ impl Journal {
         if let Some(start) = log.superblock().start() {
             return Err(Error::NeedsRecovery { start });
         }
-        upgrade(&mut log, &*home, options.checksums)?;
+        upgrade(&mut log, &*home, &options)?;
         let (ring, format) = (
             Ring::new(&log.superblock().log()),
             log.superblock().log_format(),
@@ -308,20 +321,24 @@ impl std::fmt::Debug for Inner {
 }
 
 /// Gives the empty log what writing it needs.
-fn upgrade(log: &mut Log, home: &dyn BlockDevice, checksums: NewChecksums) -> Result<(), Error> {
+fn upgrade(log: &mut Log, home: &dyn BlockDevice, options: &JournalOptions) -> Result<(), Error> {
     let mut features = JournalIncompat::REVOKE;
     if home.len_bytes() >> log.block_size().bits() > u64::from(u32::MAX) {
         features |= JournalIncompat::_64BIT;
     }
-    if checksums == NewChecksums::V3 {
+    if options.checksums == NewChecksums::V3 {
         features |= JournalIncompat::CSUM_V3;
+    }
+    if options.fast_commits == FastCommitArea::Reserved {
+        features |= JournalIncompat::FAST_COMMIT;
     }
     let mut upgraded = log.superblock().clone();
     upgraded.upgrade(log.superblock().uuid(), features);
     if upgraded.incompat() == log.superblock().incompat() {
         return Ok(());
     }
-    log.replace_superblock(upgraded)
+    // The features decide what is log, and whether that is enough.
+    log.replace_superblock(JournalSuperblock::try_from(upgraded.raw())?)
 }
 
 impl Inner {

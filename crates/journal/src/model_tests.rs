@@ -2,10 +2,14 @@
 //! and none of them ever waits for itself.
 
 use fourscore_block::{Buffer, DeviceOp, FaultyDevice, Rule};
+use fourscore_ondisk::Tid;
+use fourscore_ondisk::jbd2::{JournalSuperblock, RawJournalSuperblock};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
-use fourscore_sync::{Arc, epoch, model, thread};
+use fourscore_sync::{Arc, CoreNr, epoch, model, thread};
 
-use crate::testing::{Disk, quiet, tag};
+use crate::credits::{Budget, Limits};
+use crate::gate::Gate;
+use crate::testing::{Disk, block_size, quiet, tag};
 use crate::*;
 
 const SCHEDULES: usize = 250;
@@ -123,6 +127,52 @@ fn extending_against_waits_for_space() {
             }
         });
     }
+}
+
+/// One joins with credits while another seals: in whichever transaction he finds himself, there
+/// are no more credits than it was opened with.
+#[test]
+fn no_credit_outlives_its_transaction() {
+    let raw = RawJournalSuperblock::new(block_size(), 1024, uuid::Uuid::nil());
+    let format = JournalSuperblock::try_from(&raw)
+        .expect("sound")
+        .log_format();
+    let limits = Limits::new(40, block_size(), &format, 0).expect("long enough");
+    model::check(8 * SCHEDULES, move || {
+        let running = Tid(7);
+        let (gate, budget) = (Gate::new(running), Budget::new(limits));
+        // Both cores have credits, so that joining takes some wherever it happens.
+        let place = gate.join(0).expect("open");
+        budget.gather(&gate, place, limits.credits).expect("all");
+        for core in CoreNr::all() {
+            gate.put_credits(core, limits.credits / 2);
+        }
+        gate.leave(place, 0);
+        let shared = Arc::new((gate, budget));
+        let joiner: Task = {
+            let shared = Arc::clone(&shared);
+            Box::new(move || {
+                let (gate, budget) = &*shared;
+                let own = limits.credits / 2;
+                if let Ok(place) = gate.join(own) {
+                    let more = budget.gather(gate, place, limits.credits - own + 1);
+                    assert!(more.is_err(), "{:?} has credits of another", place.tid);
+                    gate.leave(place, own);
+                }
+            })
+        };
+        let sealer: Task = {
+            let shared = Arc::clone(&shared);
+            Box::new(move || {
+                let (gate, budget) = &*shared;
+                gate.close_and_drain();
+                budget.begin(gate);
+                gate.open(running.next());
+                gate.wake_joiners();
+            })
+        };
+        run(vec![joiner, sealer]);
+    });
 }
 
 #[test]

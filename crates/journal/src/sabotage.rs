@@ -4,8 +4,8 @@
 //! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
 //! questions below are answered "no" at compile time.
 
-use fourscore_block::Sealed;
 use fourscore_ondisk::PhysBlock;
+use fourscore_sync::Arc;
 #[cfg(feature = "sabotage")]
 use fourscore_sync::epoch;
 
@@ -49,24 +49,20 @@ impl Inner {
         false
     }
 
-    /// The blocks as they are written to the log.
+    /// A block as it is written to the log.
     #[cfg(feature = "sabotage")]
-    pub(crate) fn as_logged(&self, blocks: &[CommittedBlock]) -> Vec<Sealed> {
-        let live = |block: &CommittedBlock| Sealed {
-            bytes: block.buffer.bytes(&epoch::pin()).into(),
-            ..block.sealed.clone()
-        };
+    pub(crate) fn as_logged(&self, block: &CommittedBlock) -> Arc<[u8]> {
         if self.lacks(Sabotage::NoCopyOnWrite) {
-            return blocks.iter().map(live).collect();
+            return block.buffer.bytes(&epoch::pin()).into();
         }
-        blocks.iter().map(|block| block.sealed.clone()).collect()
+        Arc::clone(&block.sealed.bytes)
     }
 
-    /// The blocks as they are written to the log.
+    /// A block as it is written to the log.
     #[cfg(not(feature = "sabotage"))]
     #[expect(clippy::unused_self, reason = "the other build asks the options")]
-    pub(crate) fn as_logged(&self, blocks: &[CommittedBlock]) -> Vec<Sealed> {
-        blocks.iter().map(|block| block.sealed.clone()).collect()
+    pub(crate) fn as_logged(&self, block: &CommittedBlock) -> Arc<[u8]> {
+        Arc::clone(&block.sealed.bytes)
     }
 
     /// The revoke records as they are written to the log.

@@ -75,7 +75,7 @@ impl Sealing<'_> {
         let (result, joined) = buffer.modify(self.tid, tag, change)?;
         if joined == Joined::First {
             self.credits -= 1;
-            self.changes.buffers.push(Arc::clone(buffer));
+            self.changes.add(buffer);
         }
         Ok(result)
     }
@@ -103,10 +103,11 @@ impl Inner {
             tid.next()
         };
         self.budget().begin(self.gate());
-        // Who has just joined with old credits must be gone before they could be used.
-        self.gate().drain();
         self.gate().open(next);
-        self.note_gate_closed(began.elapsed());
+        let closed = began.elapsed();
+        // From here on nobody is kept out, though it may take a while until all know.
+        self.gate().wake_joiners();
+        self.note_gate_closed(closed);
         (next != tid).then_some(SealedTransaction { tid, changes })
     }
 

@@ -29,8 +29,8 @@ pub type BeforeCommit = Box<dyn FnOnce() -> io::Result<()> + Send>;
 /// What the handles of one core did.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// Buffers that were changed for the first time in the transaction.
-    pub(crate) buffers: Vec<Arc<Buffer>>,
+    /// Buffers that were changed for the first time in the transaction, with their blocks.
+    pub(crate) buffers: Vec<(PhysBlock, Arc<Buffer>)>,
     /// Blocks whose copies of older transactions must not be replayed.
     pub(crate) revoked: Vec<PhysBlock>,
     pub(crate) before_commit: Vec<BeforeCommit>,
@@ -38,6 +38,23 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// Notes that `buffer` was changed for the first time in the transaction.
+    pub(crate) fn add(&mut self, buffer: &Arc<Buffer>) {
+        self.buffers.push((buffer.block(), Arc::clone(buffer)));
+    }
+
+    /// The changes of all cores as one.
+    pub(crate) fn merged(mut all: Vec<Self>) -> Self {
+        let mut merged = all.pop().unwrap_or_default();
+        for mut changes in all {
+            merged.buffers.append(&mut changes.buffers);
+            merged.revoked.append(&mut changes.revoked);
+            merged.before_commit.append(&mut changes.before_commit);
+            merged.on_commit.append(&mut changes.on_commit);
+        }
+        merged
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.buffers.is_empty()
             && self.revoked.is_empty()

@@ -8,16 +8,18 @@ mod kernel;
 
 use std::collections::BTreeMap;
 
-use fourscore_block::{BlockDevice, Buffer, DeviceOptions, Structure, VerifiedAs, open_path};
-use fourscore_journal::{
-    Background, Batching, Credits, Journal, JournalOptions, Log, NewChecksums, NoHook, recover,
-    replay,
+use fourscore_block::{
+    BlockDevice, Buffer, DeviceOptions, RamDevice, Structure, VerifiedAs, open_path,
 };
-use fourscore_ondisk::jbd2::{LogChecksums, MAGIC};
+use fourscore_journal::{
+    Background, Batching, Credits, FastCommitArea, Journal, JournalOptions, Log, NewChecksums,
+    NoHook, recover, replay,
+};
+use fourscore_ondisk::jbd2::{JournalBlock, LogChecksums, MAGIC};
 use fourscore_ondisk::{BlockCount, InodeNr, PhysBlock, Tid};
 use fourscore_sync::{Arc, Mutex, thread};
 
-use kernel::{Image, Mount, can_run, compare_with_e2fsck, run};
+use kernel::{Image, Loop, Mount, can_run, compare, run};
 
 const TOOLS: &[&str] = &["mke2fs", "e2fsck", "debugfs", "losetup"];
 /// How many blocks the transactions change.
@@ -30,30 +32,53 @@ type Acknowledged = BTreeMap<PhysBlock, Vec<u8>>;
 /// A log that was written and never closed, and what must be found.
 struct Written {
     image: Image,
+    /// The journal's device, where it has one of its own.
+    journal: Option<Image>,
     last: Tid,
     acknowledged: Acknowledged,
 }
 
+/// The journal of the image on `device`, or the one that has a device of its own.
+fn log(device: &Arc<dyn BlockDevice>, image: &Image, journal: Option<&Image>) -> Log {
+    let block_size = image.block_size();
+    let log = match journal {
+        None => Log::open(Arc::clone(device), block_size, image.journal_map()),
+        Some(journal) => Log::open_external(writable(journal), image.journal_uuid(), block_size),
+    };
+    log.unwrap()
+}
+
+fn writable(image: &Image) -> Arc<dyn BlockDevice> {
+    Arc::new(open_path(&image.path, DeviceOptions::read_write()).unwrap())
+}
+
 /// Opens the image's journal for writing, replaying first what it holds.
-fn open(image: &Image, checksums: NewChecksums) -> Journal {
-    let device = open_path(&image.path, DeviceOptions::read_write()).unwrap();
-    let device: Arc<dyn BlockDevice> = Arc::new(device);
-    let mut log = Log::open(Arc::clone(&device), image.block_size(), image.journal_map()).unwrap();
+fn open(image: &Image, journal: Option<&Image>, options: JournalOptions) -> Journal {
+    let device = writable(image);
+    let mut log = log(&device, image, journal);
     let blocks = BlockCount(device.len_bytes() >> image.block_size().bits());
     let recovered = recover(&log, blocks).unwrap();
     replay(&mut log, &recovered, &*device).unwrap();
-    let options = JournalOptions {
+    Journal::open(log, device, Arc::new(NoHook), options).unwrap()
+}
+
+fn options(checksums: NewChecksums) -> JournalOptions {
+    JournalOptions {
         background: Background::None,
         batching: Batching::Off,
         checksums,
         ..JournalOptions::default()
-    };
-    Journal::open(log, device, Arc::new(NoHook), options).unwrap()
+    }
 }
 
 /// Writes `rounds` transactions of each of two writers and leaves the log as a crash would.
 fn write(image: Image, checksums: NewChecksums, rounds: u32) -> Written {
-    let journal = open(&image, checksums);
+    write_to(image, None, options(checksums), rounds)
+}
+
+/// As [`write`], with a journal that may have a device of its own.
+fn write_to(image: Image, device: Option<Image>, options: JournalOptions, rounds: u32) -> Written {
+    let journal = open(&image, device.as_ref(), options);
     let all = std::fs::metadata(&image.path).unwrap().len() >> image.block_size().bits();
     // Behind the tables and the journal, and before the end: blocks that nothing uses.
     let first = all - all / 8;
@@ -82,6 +107,7 @@ fn write(image: Image, checksums: NewChecksums, rounds: u32) -> Written {
     );
     Written {
         image,
+        journal: device,
         last,
         acknowledged: acknowledged.into_inner(),
     }
@@ -160,42 +186,91 @@ fn check_blocks(image: &Image, acknowledged: &Acknowledged, by: &str) {
     }
 }
 
-/// Replays by e2fsck, by the kernel and by ourselves, and looks at the log with debugfs.
+/// A copy of an image and of its journal's device, and what tells a program of the latter.
+struct Copies {
+    image: Image,
+    journal: Option<Image>,
+}
+
+impl Written {
+    fn copy(&self, name: &str) -> Copies {
+        Copies {
+            image: self.image.copy(name),
+            journal: self.journal.as_ref().map(|journal| journal.copy(name)),
+        }
+    }
+
+    /// What debugfs finds in the log.
+    fn dump(&self) -> String {
+        match &self.journal {
+            None => self.image.debugfs("logdump -a"),
+            Some(journal) => self
+                .image
+                .debugfs(&format!("logdump -a -f {}", journal.path.display())),
+        }
+    }
+}
+
+impl Copies {
+    fn e2fsck(&self) {
+        let mut args = vec!["-fy"];
+        if let Some(journal) = &self.journal {
+            args.extend(["-j", journal.path.to_str().unwrap()]);
+        }
+        args.push(self.image.path.to_str().unwrap());
+        run("e2fsck", &args, &[0, 1]);
+    }
+
+    /// Has the kernel mount the image and let it go again.
+    fn mount(&self) {
+        let device = self
+            .journal
+            .as_ref()
+            .map(|journal| Loop::attach(&journal.path));
+        let options = device.as_ref().map_or_else(
+            || "rw".to_owned(),
+            |device| format!("rw,journal_path={}", device.device),
+        );
+        drop(Mount::new(&self.image, &options));
+    }
+}
+
+/// Looks at the log with debugfs, and replays it by e2fsck, by the kernel and by ourselves.
 fn check(written: &Written) -> LogChecksums {
-    let Written {
-        image,
-        last,
-        acknowledged,
-    } = written;
-    let dump = image.debugfs("logdump -a");
+    let (dump, last) = (written.dump(), written.last);
     let commit = format!("Found expected sequence {last}, type 2 (commit block)");
     assert!(dump.contains(&commit), "{commit}: not in\n{dump}");
     assert!(
         !dump.contains("bad") && !dump.contains("checksum"),
         "{dump}"
     );
+    // Compares all blocks, ours with e2fsck's; e2fsck empties the journal, so it gets a copy.
+    let Written { image, journal, .. } = written;
+    let found = log(&kernel::device(&image.path), image, journal.as_ref());
+    let copy = journal.as_ref().map(|journal| journal.copy("journal"));
+    let path = copy.as_ref().and_then(|copy| copy.path.to_str());
+    let place: Vec<_> = path.into_iter().flat_map(|path| ["-j", path]).collect();
+    let (found, recovered) = compare(image, found, &place);
+    assert_eq!(recovered.last_tid(), Some(written.last));
 
-    // Compares all blocks, ours with e2fsck's.
-    let (log, recovered) = compare_with_e2fsck(image);
-    assert_eq!(recovered.last_tid(), Some(*last));
+    let by_e2fsck = written.copy("e2fsck");
+    by_e2fsck.e2fsck();
+    check_blocks(&by_e2fsck.image, &written.acknowledged, "e2fsck");
+    check_without_e2fsck(written);
+    found.superblock().log_format().checksums
+}
 
-    let by_e2fsck = image.copy("e2fsck");
-    run(
-        "e2fsck",
-        &["-fy", by_e2fsck.path.to_str().unwrap()],
-        &[0, 1],
-    );
-    check_blocks(&by_e2fsck, acknowledged, "e2fsck");
+fn check_without_e2fsck(written: &Written) {
+    let by_kernel = written.copy("kernel");
+    by_kernel.mount();
+    check_blocks(&by_kernel.image, &written.acknowledged, "the kernel");
+    let stats = by_kernel.image.debugfs("stats -h");
+    assert!(!stats.contains("needs_recovery"), "{stats}");
 
-    let by_kernel = image.copy("kernel");
-    drop(Mount::new(&by_kernel, "rw"));
-    check_blocks(&by_kernel, acknowledged, "the kernel");
-    assert!(!by_kernel.debugfs("stats -h").contains("needs_recovery"));
-
-    let by_us = image.copy("us");
-    drop(open(&by_us, NewChecksums::None));
-    check_blocks(&by_us, acknowledged, "our replay");
-    log.superblock().log_format().checksums
+    let by_us = written.copy("us");
+    let options = options(NewChecksums::None);
+    drop(open(&by_us.image, by_us.journal.as_ref(), options));
+    check_blocks(&by_us.image, &written.acknowledged, "our replay");
 }
 
 #[test]
@@ -252,10 +327,125 @@ fn a_log_that_went_around() {
 }
 
 #[test]
+fn a_log_in_many_pieces() {
+    if can_run(TOOLS) {
+        // The tables of each small group lie in the way of the journal.
+        let layout = ["-b", "1024", "-g", "512", "-O", "^flex_bg,^resize_inode"];
+        let image = Image::make(&[&layout[..], &["-J", "size=1"]].concat(), "48M");
+        let pieces = image.debugfs("stat <8>").matches("):").count();
+        assert!(pieces > 2, "in {pieces} pieces");
+        let written = write(image, NewChecksums::V3, 150);
+        check(&written);
+        assert!(written.last.0 > 150, "went around: {}", written.last);
+    }
+}
+
+#[test]
+fn the_area_of_fast_commits_is_left_alone() {
+    if can_run(TOOLS) {
+        let features = ["-b", "1024", "-O", "fast_commit", "-J", "size=1"];
+        let image = Image::make(&features, "48M");
+        let reserving = JournalOptions {
+            fast_commits: FastCommitArea::Reserved,
+            ..options(NewChecksums::V3)
+        };
+        // Only then does the superblock speak of the area.
+        open(&image, None, reserving).close().unwrap();
+        let before = fast_commit_area(&image);
+        assert!(before.len() >= 32 << 10, "{} bytes", before.len());
+        check(&write_to(image.copy("short"), None, reserving, 30));
+        let written = write_to(image, None, reserving, 150);
+        assert!(written.last.0 > 150, "went around: {}", written.last);
+        assert!(fast_commit_area(&written.image) == before);
+        // debugfs and e2fsck take the area for a part of the log, and do not find their way around.
+        check_without_e2fsck(&written);
+    }
+}
+
+fn fast_commit_area(image: &Image) -> Vec<u8> {
+    let log = log(&kernel::device(&image.path), image, None);
+    let area = log.superblock().fast_commit_area();
+    let mut bytes = Vec::new();
+    for block in area.start.0..area.end.0 {
+        let mut block_bytes = vec![0; log.block_size().bytes()];
+        let offset = log.offset(JournalBlock(block)).unwrap();
+        log.device().read_at(&mut block_bytes, offset).unwrap();
+        bytes.extend(block_bytes);
+    }
+    bytes
+}
+
+#[test]
+fn a_log_on_a_device_of_its_own() {
+    if !can_run(TOOLS) {
+        return;
+    }
+    for (block_bytes, size, checksums, rounds) in [
+        ("4096", "16M", NewChecksums::V3, 30),
+        // Goes around.
+        ("1024", "1100k", NewChecksums::V3, 150),
+        ("1024", "16M", NewChecksums::None, 30),
+    ] {
+        let journal = Image::make(&["-O", "journal_dev", "-b", block_bytes], size);
+        let attached = Loop::attach(&journal.path);
+        let device = format!("device={}", attached.device);
+        let image = Image::make(&["-b", block_bytes, "-J", &device], "48M");
+        drop(attached);
+        let written = write_to(image, Some(journal), options(checksums), rounds);
+        let found = check(&written);
+        let wants_v3 = checksums == NewChecksums::V3;
+        assert_eq!(matches!(found, LogChecksums::V3 { .. }), wants_v3);
+    }
+}
+
+/// Blocks beyond 2^32: the log is in a real image, so that debugfs reads it. It finds each tag, but
+/// prints the low halves only; so the high half of the first is looked at where jbd2 has it.
+#[test]
+fn block_numbers_of_64_bits() {
+    const FAR: u64 = (1 << 32) + 77;
+    if !can_run(TOOLS) {
+        return;
+    }
+    for checksums in [NewChecksums::V3, NewChecksums::None] {
+        let image = Image::make(&["-O", "^64bit,^metadata_csum"], "48M");
+        let home: Arc<dyn BlockDevice> = Arc::new(RamDevice::new(17 << 40));
+        let blocks = BlockCount(home.len_bytes() >> image.block_size().bits());
+        let (hook, options) = (Arc::new(NoHook), options(checksums));
+        let log_now = || log(&writable(&image), &image, None);
+        let journal = Journal::open(log_now(), Arc::clone(&home), hook, options).unwrap();
+        let writer = Writer::new(&image, FAR..FAR + BLOCKS);
+        let mut acknowledged = Acknowledged::new();
+        for round in 0..6 {
+            acknowledged.extend(writer.transaction(&journal, round));
+        }
+        drop(journal);
+        let (dump, mut log) = (image.debugfs("logdump -a"), log_now());
+        let recovered = recover(&log, blocks).unwrap();
+        for copy in recovered.copies() {
+            let line = format!("FS block {} logged at", copy.block.0 - (1 << 32));
+            assert!(dump.contains(&line), "{line}\n{dump}");
+        }
+        assert_eq!(recovered.copies().len(), acknowledged.len());
+        let mut descriptor = [0; 32];
+        let first = log.offset(log.superblock().log().start).unwrap();
+        log.device().read_at(&mut descriptor, first).unwrap();
+        assert_eq!(descriptor[4..8], [0, 0, 0, 1], "a descriptor");
+        assert_eq!(descriptor[20..24], [0, 0, 0, 1], "t_blocknr_high");
+        replay(&mut log, &recovered, &*home).unwrap();
+        for (block, expected) in &acknowledged {
+            let mut found = vec![0; expected.len()];
+            let offset = image.block_size().offset(*block);
+            home.read_at(&mut found, offset).unwrap();
+            assert!(found == *expected, "block {block}");
+        }
+    }
+}
+
+#[test]
 fn a_closed_journal_is_clean() {
     if can_run(TOOLS) {
         let image = Image::make(&[], "48M");
-        let journal = open(&image, NewChecksums::V3);
+        let journal = open(&image, None, options(NewChecksums::V3));
         let writer = Writer::new(&image, 11_000..11_000 + BLOCKS);
         let mut acknowledged = Acknowledged::new();
         for round in 0..10 {
