@@ -261,7 +261,7 @@ fn with_checksums() -> LogFormat {
 
 /// How many seals tell how long the gate is closed, and how long they may take.
 const SEALS: u64 = 200;
-const MOST_SEALING: Duration = Duration::from_secs(7);
+const MOST_SEALING: Duration = Duration::from_secs(5);
 
 /// Threads that run handles in rounds.
 #[derive(Default)]

@@ -145,7 +145,9 @@ impl Drop for Role<'_> {
             self.journal.abort(During::Operation, None);
         }
         self.journal.queue().waiting.lock().committing = false;
-        self.journal.queue().done.notify_all();
+        if !self.journal.lacks(Sabotage::NoWakeUp) {
+            self.journal.queue().done.notify_all();
+        }
         self.journal.queue().work.notify_all();
     }
 }

@@ -3,9 +3,9 @@
 use fourscore_block::Buffer;
 use fourscore_ondisk::PhysBlock;
 use fourscore_sync::count::{Cores, Report, with_cores};
-use fourscore_sync::{Arc, CachePadded, CoreNr};
+use fourscore_sync::{Arc, CachePadded, CoreNr, thread};
 
-use crate::testing::{BLOCK_BYTES, Disk, quiet, tag};
+use crate::testing::{BLOCK_BYTES, Disk, crowded, quiet, tag};
 use crate::{Credits, Journal};
 
 fn own_buffers(cores: &Cores) -> Vec<Arc<Buffer>> {
@@ -61,6 +61,27 @@ fn a_handle_moves_no_line_after_a_seal_but_what_the_seal_wrote() {
         });
         let after = handles(cores, &journal, buffer);
         assert_eq!(after.transfers(), 0, "steady again: {after}");
+    });
+}
+
+/// Decision 6: the smallest log and 64 cores, each with credits of its own.
+#[test]
+fn a_log_of_1024_blocks_serves_64_cores() {
+    const ROUNDS: u8 = 40;
+    with_cores(64, |cores| {
+        let disk = Disk::new(1024);
+        let journal = disk.open(quiet());
+        thread::scope(|scope| {
+            for core in CoreNr::all() {
+                let (journal, disk, nr) = (&journal, &disk, core.index() as u64);
+                scope.spawn(move || cores.on(core, || crowded(journal, disk, nr, ROUNDS)));
+            }
+        });
+        assert!(journal.stats().log_blocks > 2 * 1024, "went around");
+        journal.close().expect("in memory");
+        for block in 0..4 * 64 {
+            assert_eq!(disk.read(block)[9], ROUNDS, "block {block}");
+        }
     });
 }
 

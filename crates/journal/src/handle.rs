@@ -54,6 +54,27 @@ pub enum ModifyError {
     OutOfCredits,
 }
 
+/// Changes `buffer` in the transaction `tid`, and takes one of `credits` if that is the first
+/// change.
+#[inline]
+pub(crate) fn pay_and_modify<R>(
+    buffer: &Buffer,
+    tid: Tid,
+    credits: &mut u32,
+    tag: VerifiedAs,
+    change: impl FnOnce(&mut [u8]) -> R,
+) -> Result<(R, Joined), ModifyError> {
+    if *credits == 0 && !buffer.is_dirty_in(tid) {
+        return Err(ModifyError::OutOfCredits);
+    }
+    let (result, joined) = buffer.modify(tid, tag, change)?;
+    if joined == Joined::First {
+        // A buffer that is dirty in the running transaction stays so, unless it is forgotten.
+        *credits = credits.saturating_sub(1);
+    }
+    Ok((result, joined))
+}
+
 /// What became of [`Handle::extend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "without the credits the handle has to be restarted"]
@@ -155,15 +176,9 @@ impl<'j> Handle<'j> {
         tag: VerifiedAs,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, ModifyError> {
-        let tid = self.place.tid;
-        if self.credits == 0 && !buffer.is_dirty_in(tid) {
-            return Err(ModifyError::OutOfCredits);
-        }
-        let (result, joined) = buffer.modify(tid, tag, change)?;
+        let (result, joined) =
+            pay_and_modify(buffer, self.place.tid, &mut self.credits, tag, change)?;
         if joined == Joined::First {
-            // The check above was made by who holds the right to change the buffer, so at most
-            // one credit can be missing here, and only by a bug of the caller.
-            self.credits = self.credits.saturating_sub(1);
             self.journal.running().of(self.place.core).add(buffer);
         }
         Ok(result)

@@ -33,6 +33,21 @@ fn bump(handle: &mut Handle<'_>, buffer: &Arc<Buffer>) {
     handle.modify(buffer, tag(), change).expect("credits");
 }
 
+/// Bumps the buffer so many times, each time waiting until that is durable.
+fn bump_and_wait(journal: &Arc<Journal>, buffer: &Arc<Buffer>, times: usize) -> Task {
+    let (journal, buffer) = (Arc::clone(journal), Arc::clone(buffer));
+    Box::new(move || {
+        for _ in 0..times {
+            let mut handle = journal.start(Credits(1)).expect("not aborted");
+            bump(&mut handle, &buffer);
+            let at_least = pair(buffer.bytes(&epoch::pin()));
+            let tid = handle.stop();
+            journal.commit_and_wait(tid).expect("in memory");
+            assert!(at_least >= 1);
+        }
+    })
+}
+
 fn pair(bytes: &[u8]) -> u8 {
     assert_eq!(bytes[0], bytes[1], "half of a change");
     bytes[0]
@@ -181,17 +196,7 @@ fn copying_on_write_against_sealing() {
         let disk = Disk::new(64);
         let journal = Arc::new(disk.open(quiet()));
         let buffer = disk.buffer(10);
-        let worker = || -> Task {
-            let (journal, buffer) = (Arc::clone(&journal), Arc::clone(&buffer));
-            Box::new(move || {
-                let mut handle = journal.start(Credits(1)).expect("not aborted");
-                bump(&mut handle, &buffer);
-                let at_least = pair(buffer.bytes(&epoch::pin()));
-                let tid = handle.stop();
-                journal.commit_and_wait(tid).expect("in memory");
-                assert!(at_least >= 1);
-            })
-        };
+        let worker = || bump_and_wait(&journal, &buffer, 1);
         run(vec![worker(), worker(), worker()]);
         drop(journal);
         disk.replay();
@@ -205,17 +210,7 @@ fn checkpointing_against_dirtying_again() {
         let disk = Disk::new(64);
         let journal = Arc::new(disk.open(quiet()));
         let buffer = disk.buffer(10);
-        let worker = || -> Task {
-            let (journal, buffer) = (Arc::clone(&journal), Arc::clone(&buffer));
-            Box::new(move || {
-                for _ in 0..2 {
-                    let mut handle = journal.start(Credits(1)).expect("not aborted");
-                    bump(&mut handle, &buffer);
-                    let tid = handle.stop();
-                    journal.commit_and_wait(tid).expect("in memory");
-                }
-            })
-        };
+        let worker = || bump_and_wait(&journal, &buffer, 2);
         let checkpointer: Task = {
             let (journal, disk) = (Arc::clone(&journal), disk.behind(Arc::clone(&disk.device)));
             Box::new(move || {
@@ -240,10 +235,7 @@ fn freeing_against_checkpointing() {
         let disk = Disk::new(64);
         let journal = Arc::new(disk.open(quiet()));
         let buffer = disk.buffer(10);
-        let mut handle = journal.start(Credits(1)).expect("not aborted");
-        bump(&mut handle, &buffer);
-        let tid = handle.stop();
-        journal.commit_and_wait(tid).expect("in memory");
+        bump_and_wait(&journal, &buffer, 1)();
         let freer: Task = {
             let (journal, device) = (Arc::clone(&journal), Arc::clone(&disk.device));
             Box::new(move || {

@@ -33,6 +33,8 @@ pub enum Sabotage {
     EarlyTail,
     /// A buffer that a newer transaction has changed is logged as it is now.
     NoCopyOnWrite,
+    /// Who waits for a commit is not told that it has ended.
+    NoWakeUp,
 }
 
 impl Inner {

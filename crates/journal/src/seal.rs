@@ -16,7 +16,7 @@ use fourscore_block::{Buffer, Joined, VerifiedAs};
 use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::Arc;
 
-use crate::handle::ModifyError;
+use crate::handle::{ModifyError, pay_and_modify};
 use crate::journal::Inner;
 use crate::transaction::Changes;
 
@@ -69,12 +69,8 @@ impl Sealing<'_> {
         tag: VerifiedAs,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, ModifyError> {
-        if self.credits == 0 && !buffer.is_dirty_in(self.tid) {
-            return Err(ModifyError::OutOfCredits);
-        }
-        let (result, joined) = buffer.modify(self.tid, tag, change)?;
+        let (result, joined) = pay_and_modify(buffer, self.tid, &mut self.credits, tag, change)?;
         if joined == Joined::First {
-            self.credits -= 1;
             self.changes.add(buffer);
         }
         Ok(result)

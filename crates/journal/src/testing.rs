@@ -15,6 +15,8 @@ use crate::{
     Background, Batching, Error, Journal, JournalMap, JournalOptions, JournalRun, Log,
     NewChecksums, NoHook, Recovered, recover, replay,
 };
+#[cfg(not(feature = "shuttle"))]
+use crate::{Credits, Extended, Handle};
 
 pub(crate) const BLOCK_BYTES: usize = 1024;
 /// Where the journal begins, behind the blocks that tests change. Its first blocks lie behind the
@@ -163,5 +165,35 @@ impl Disk {
     /// The buffer of a block.
     pub(crate) fn buffer(&self, block: u64) -> Arc<Buffer> {
         Arc::new(Buffer::new(PhysBlock(block), Arc::from(self.read(block))))
+    }
+}
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn fill(handle: &mut Handle<'_>, buffer: &Arc<Buffer>, byte: u8) {
+    handle
+        .modify(buffer, tag(), |bytes| bytes.fill(byte))
+        .expect("credits, and no cache to leave");
+}
+
+/// What one of many threads does: four blocks in each round, through all ways to get credits.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn crowded(journal: &Journal, disk: &Disk, nr: u64, rounds: u8) {
+    let buffers: Vec<_> = (4 * nr..4 * nr + 4)
+        .map(|block| disk.buffer(block))
+        .collect();
+    for round in 1..=rounds {
+        let mut handle = journal.start(Credits(2)).expect("not aborted");
+        fill(&mut handle, &buffers[0], round);
+        fill(&mut handle, &buffers[1], round);
+        if handle.extend(Credits(1)) == Extended::No {
+            handle = handle.restart(Credits(20)).expect("not aborted");
+        }
+        fill(&mut handle, &buffers[2], round);
+        let mut handle = handle.restart(Credits(40)).expect("not aborted");
+        fill(&mut handle, &buffers[3], round);
+        let tid = handle.stop();
+        if (nr + u64::from(round)).is_multiple_of(4) {
+            journal.commit_and_wait(tid).expect("in memory");
+        }
     }
 }

@@ -8,14 +8,8 @@ use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU32, Ordering};
 use fourscore_sync::{Arc, Mutex, epoch, thread};
 
-use crate::testing::{BLOCK_BYTES, Disk, quiet, tag};
+use crate::testing::{BLOCK_BYTES, Disk, crowded, fill, quiet, tag};
 use crate::*;
-
-fn fill(handle: &mut Handle<'_>, buffer: &Arc<Buffer>, byte: u8) {
-    handle
-        .modify(buffer, tag(), |bytes| bytes.fill(byte))
-        .expect("credits, and no cache to leave");
-}
 
 /// One transaction that fills each block with a byte, durable afterwards.
 fn commit_fills(journal: &Journal, fills: &[(&Arc<Buffer>, u8)]) -> Tid {
@@ -489,28 +483,6 @@ fn a_small_log_and_many_threads_never_deadlock() {
         journal.close().expect("in memory");
         for block in 0..4 * THREADS {
             assert_eq!(disk.read(block)[9], ROUNDS, "block {block}");
-        }
-    }
-}
-
-/// What one of many threads does: four blocks in each round, through all ways to get credits.
-fn crowded(journal: &Journal, disk: &Disk, nr: u64, rounds: u8) {
-    let buffers: Vec<_> = (4 * nr..4 * nr + 4)
-        .map(|block| disk.buffer(block))
-        .collect();
-    for round in 1..=rounds {
-        let mut handle = journal.start(Credits(2)).expect("not aborted");
-        fill(&mut handle, &buffers[0], round);
-        fill(&mut handle, &buffers[1], round);
-        if handle.extend(Credits(1)) == Extended::No {
-            handle = handle.restart(Credits(20)).expect("not aborted");
-        }
-        fill(&mut handle, &buffers[2], round);
-        let mut handle = handle.restart(Credits(40)).expect("not aborted");
-        fill(&mut handle, &buffers[3], round);
-        let tid = handle.stop();
-        if (nr + u64::from(round)).is_multiple_of(4) {
-            journal.commit_and_wait(tid).expect("in memory");
         }
     }
 }

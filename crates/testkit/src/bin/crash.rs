@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -11,13 +11,20 @@ use fourscore_sync::thread;
 use fourscore_testkit::journal_alone::{Campaign, Session, Tally};
 
 /// What the journal can be made to do wrong, by name.
-const BREAKINGS: [(&str, Sabotage); 5] = [
+const BREAKINGS: [(&str, Sabotage); 6] = [
     ("no-flush-before-commit", Sabotage::NoFlushBeforeCommit),
     ("no-revoke", Sabotage::NoRevoke),
     ("no-tag-checksum", Sabotage::NoTagChecksum),
     ("early-tail", Sabotage::EarlyTail),
     ("no-copy-on-write", Sabotage::NoCopyOnWrite),
+    ("no-wake-up", Sabotage::NoWakeUp),
 ];
+
+/// How long a history, or the recovery of a state, may take: much more than on the busiest of
+/// machines.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// The same for journals that are broken on purpose, one of which never wakes who waits.
+const PATIENCE_WITH_BROKEN: Duration = Duration::from_secs(15);
 
 /// Campaigning threads for each core: the threads of a history wait for each other most of the
 /// time.
@@ -72,6 +79,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         states: arguments.states,
         samples: arguments.samples,
         threads: thread::available_parallelism().map_or(1, usize::from) * THREADS_PER_CORE,
+        patience: PATIENCE,
         breaking: None,
         findings: arguments.findings.clone(),
     };
@@ -108,6 +116,7 @@ fn sound(campaign: &Campaign) -> Result<()> {
 /// Expects the harness to go red.
 fn broken(campaign: &Campaign, (name, breaking): &(&str, Sabotage)) -> Result<()> {
     let campaign = Campaign {
+        patience: PATIENCE_WITH_BROKEN,
         breaking: Some(*breaking),
         ..campaign.clone()
     };

@@ -3,12 +3,17 @@
 //! **Model.** A seed is a chain of histories: each begins on what recovery made of one crash state
 //! of the one before. A seed is done as a whole or not at all, so a campaign is told by the first
 //! seed that is not done, and goes on from there.
+//!
+//! A history whose threads wait for each other never ends, and neither does a recovery that goes
+//! round in circles. So the caller's thread keeps watch over how long each of them takes, and
+//! reports one that is overdue with its seed; its threads cannot be stopped and stay behind.
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
-use fourscore_sync::{Mutex, thread};
+use anyhow::{Context, Error, Result, anyhow};
+use fourscore_sync::{Arc, Condvar, Mutex, thread};
 
 use super::session::{Name, Seen, Session};
 use super::setup::Breaking;
@@ -16,6 +21,9 @@ use crate::explore::rng::{Rng, mix};
 
 /// Histories in the chain of a seed.
 const GENERATIONS: u32 = 3;
+
+/// How often the watch looks for what is overdue.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -28,6 +36,9 @@ pub struct Campaign {
     pub samples: usize,
     /// How many threads work.
     pub threads: usize,
+    /// How long one history, or the recovery of one state, may take. Both are a matter of
+    /// milliseconds on a machine that does nothing else.
+    pub patience: Duration,
     /// What the journal does wrong on purpose.
     pub breaking: Breaking,
     /// Where a history with a bad state is kept.
@@ -49,7 +60,7 @@ pub struct Tally {
     pub seen: Seen,
 }
 
-/// A crash state that is not good, or a journal that failed without a reason.
+/// A crash state that is not good, or a journal that failed without a reason or never ended.
 #[derive(Debug)]
 pub struct Finding {
     /// The history.
@@ -81,32 +92,70 @@ impl Campaign {
     /// Works until enough states were checked.
     ///
     /// # Errors
-    /// The first thing that was found; what was done besides is not told then.
+    /// The first thing that was found; what was done besides is not told then. Threads that never
+    /// end are left behind.
+    ///
+    /// # Panics
+    /// If one of the threads does.
     pub fn run(&self) -> Result<Tally, Box<Finding>> {
-        let progress = Mutex::new(Progress {
-            tally: Tally {
-                next_seed: self.first_seed,
-                ..Tally::default()
-            },
-            finding: None,
+        let work = Arc::new(Work {
+            campaign: self.clone(),
+            progress: Mutex::new(Progress {
+                tally: Tally {
+                    next_seed: self.first_seed,
+                    ..Tally::default()
+                },
+                finding: None,
+                begun: Vec::new(),
+                at_work: self.threads,
+            }),
+            changed: Condvar::new(),
         });
-        thread::scope(|scope| {
-            for _ in 0..self.threads {
-                scope.spawn(|| self.work(&progress));
+        let start = |_| {
+            let work = Arc::clone(&work);
+            thread::spawn(move || work.seeds())
+        };
+        let threads: Vec<_> = (0..self.threads).map(start).collect();
+        let tally = work.watch()?;
+        for thread in threads {
+            thread.join().expect("a thread of the campaign");
+        }
+        Ok(tally)
+    }
+}
+
+impl Work {
+    /// Waits until all threads have ended, or something was found or takes too long.
+    fn watch(&self) -> Result<Tally, Box<Finding>> {
+        let mut progress = self.progress.lock();
+        loop {
+            if let Some(finding) = progress.finding.take() {
+                // Others end when they see that there is nothing left to do.
+                progress.tally.seen.states = self.campaign.states;
+                return Err(finding);
             }
-        });
-        let Progress { tally, finding } = progress.into_inner();
-        match finding {
-            Some(finding) => Err(finding),
-            None => Ok(tally),
+            if progress.at_work == 0 {
+                return Ok(progress.tally);
+            }
+            let patience = self.campaign.patience;
+            let overdue = |&&(_, begun): &&(Name, Instant)| begun.elapsed() > patience;
+            if let Some(&(name, _)) = progress.begun.iter().find(overdue) {
+                progress.tally.seen.states = self.campaign.states;
+                let error = anyhow!("no end after {patience:?}: somebody waits for ever");
+                let file = None;
+                return Err(Box::new(Finding { name, file, error }));
+            }
+            self.changed.wait_for(&mut progress, WATCH_INTERVAL);
         }
     }
 
-    fn work(&self, progress: &Mutex<Progress>) {
+    fn seeds(&self) {
+        let _ended = Ended(self);
         loop {
             let seed = {
-                let mut progress = progress.lock();
-                if progress.finding.is_some() || progress.tally.seen.states >= self.states {
+                let mut progress = self.progress.lock();
+                let has_finding = progress.finding.is_some();
+                if has_finding || progress.tally.seen.states >= self.campaign.states {
                     return;
                 }
                 let seed = progress.tally.next_seed;
@@ -114,12 +163,20 @@ impl Campaign {
                 seed
             };
             let result = self.seed(seed);
-            let mut progress = progress.lock();
+            let mut progress = self.progress.lock();
+            progress.begun.retain(|(name, _)| name.seed != seed);
             match result {
                 Ok(done) => progress.tally.add(&done),
                 Err(finding) => progress.finding = Some(finding),
             }
         }
+    }
+
+    /// Notes that something begins that is a part of `name`, and that what was before has ended.
+    fn begin(&self, name: Name) {
+        let mut progress = self.progress.lock();
+        progress.begun.retain(|(other, _)| other.seed != name.seed);
+        progress.begun.push((name, Instant::now()));
     }
 
     /// The chain of a seed.
@@ -135,16 +192,17 @@ impl Campaign {
                 Box::new(Finding { name, file, error })
             }
         };
-        let mut session = Session::record(seed, self.breaking).map_err(broken(name))?;
+        let breaking = self.campaign.breaking;
+        self.begin(name);
+        let mut session = Session::record(seed, breaking).map_err(broken(name))?;
         loop {
             let survivor = self.session(&session, &mut tally)?;
             name.generation += 1;
             if name.generation == GENERATIONS {
                 return Ok(tally);
             }
-            session = session
-                .go_on(&survivor, self.breaking)
-                .map_err(broken(name))?;
+            self.begin(name);
+            session = session.go_on(&survivor, breaking).map_err(broken(name))?;
         }
     }
 
@@ -155,7 +213,10 @@ impl Campaign {
         let mut survivor = session.history().base.clone();
         // Any state may be the one: the n-th replaces the choice with a probability of 1/n.
         let mut shown = 0;
-        let seen = session.explore(session.effort(self.samples, None), |_, disk| {
+        let effort = session.effort(self.campaign.samples, None);
+        self.begin(name);
+        let seen = session.explore(effort, |_, disk| {
+            self.begin(name);
             shown += 1;
             if rng.happens(1, shown) {
                 survivor = disk.bytes();
@@ -172,10 +233,9 @@ impl Campaign {
     /// Saves the history of a finding.
     fn keep(&self, session: &Session, error: Error) -> Box<Finding> {
         let name = session.name();
-        let file = self
-            .findings
-            .join(format!("{}-{}.history", name.seed, name.generation));
-        let saved = std::fs::create_dir_all(&self.findings)
+        let findings = &self.campaign.findings;
+        let file = findings.join(format!("{}-{}.history", name.seed, name.generation));
+        let saved = std::fs::create_dir_all(findings)
             .context("the folder of the findings")
             .and_then(|()| session.save(&file));
         match saved {
@@ -193,9 +253,31 @@ impl Campaign {
     }
 }
 
+/// What the threads of a campaign share.
+struct Work {
+    campaign: Campaign,
+    progress: Mutex<Progress>,
+    /// A thread has ended.
+    changed: Condvar,
+}
+
 struct Progress {
     tally: Tally,
     finding: Option<Box<Finding>>,
+    /// What is being done now, and since when.
+    begun: Vec<(Name, Instant)>,
+    /// How many threads have not ended.
+    at_work: usize,
+}
+
+/// Notes when dropped that a thread has ended, in whichever way.
+struct Ended<'w>(&'w Work);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.progress.lock().at_work -= 1;
+        self.0.changed.notify_all();
+    }
 }
 
 impl Tally {

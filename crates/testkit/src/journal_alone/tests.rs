@@ -1,5 +1,7 @@
 //! The harness itself: that what it makes is what it promises, and that histories keep.
 
+use std::time::Duration;
+
 use fourscore_block::Event;
 
 use super::*;
@@ -23,6 +25,7 @@ fn a_few_seeds_have_only_good_states_with_everything_in_them() {
         states: 8_000,
         samples: 6,
         threads: 2,
+        patience: Duration::from_secs(180),
         breaking: None,
         findings: folder.path().to_path_buf(),
     };
