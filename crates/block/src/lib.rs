@@ -50,7 +50,7 @@ pub use error::{DeviceError, DeviceOp, raw_os_error};
 pub use faulty::{FaultyDevice, Rule};
 pub use file::FileDevice;
 pub use fourscore_cache::HitCounting;
-pub use io_buf::IoBuf;
+pub use io_buf::{IoBuf, prefetch};
 pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
 pub use overlay::{Content, OverlaidBlock, OverlayDevice};
 pub use ram::RamDevice;

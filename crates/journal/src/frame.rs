@@ -13,16 +13,16 @@
 //! begins with the journal's magic number is copied, to be escaped. Blocks that lie side by side
 //! on the device become one request.
 //!
-//! A transaction of up to 256 KiB is one batch. A longer one is handed to the device piece by piece,
-//! so that what a piece needs (sealing, checksums, and the device's own copy) is done while its
-//! bytes are in the cache, and while the device works on the pieces before.
+//! A transaction of up to 256 KiB is one batch. A longer one is handed to the device piece by
+//! piece, so that what a piece needs (sealing, checksums, and the device's own copy) is done while
+//! its bytes are in the cache, and while the device works on the pieces before.
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::time::Duration;
 
-use fourscore_block::{Batch, BlockDevice, InFlight, IoBuf, Poll};
+use fourscore_block::{Batch, BlockDevice, InFlight, IoBuf, Poll, prefetch};
 use fourscore_ondisk::jbd2::{
     BlockKind, Commit, Header, JournalBlock, LogChecksums, LogFormat, Tag, TagFlags,
     TransactionChecksum, escape, needs_escape,
@@ -142,6 +142,9 @@ impl<'j> Frame<'j> {
         let uuid = self.journal.log().superblock().uuid();
         let mut copies = Vec::with_capacity(part.len());
         for (index, committed) in part.iter().enumerate() {
+            if let Some(next) = part.get(index + 1) {
+                prefetch(&next.sealed.bytes);
+            }
             let (copy, mut flags) = escaped(self.journal.as_logged(committed));
             if index > 0 {
                 flags |= TagFlags::SAME_UUID;

@@ -62,9 +62,14 @@ const CLOSED: u64 = 1 << 32;
 const ABORTED: u64 = 1 << 33;
 const ONE_TURN: u64 = 1 << 34;
 
-/// How often a thread looks again before it sleeps: a few microseconds, which most seals take.
+/// How often the sealer looks again before it sleeps: a few microseconds, which most seals take.
 #[cfg(not(feature = "shuttle"))]
-const LOOKS: u32 = 200;
+const SEALER_LOOKS: u32 = 200;
+/// How often others do. Where there are many more threads than cores, the handle that the sealer
+/// waits for may be that of a thread which waits for its turn behind all of them; so they do not
+/// stay long.
+#[cfg(not(feature = "shuttle"))]
+const JOINER_LOOKS: u32 = 50;
 
 /// An atomic word: that of crate `sync`, or loom's.
 pub(crate) trait Word {
@@ -322,7 +327,7 @@ impl Gate {
     /// Waits, behind the closed gate, until nobody is counted in any slot.
     pub(crate) fn drain(&self) {
         #[cfg(not(feature = "shuttle"))]
-        for _ in 0..LOOKS {
+        for _ in 0..SEALER_LOOKS {
             if is_drained(self.slots.iter()) {
                 return;
             }
@@ -355,7 +360,7 @@ impl Gate {
             state.is_aborted() || (turned && !state.is_closed())
         };
         #[cfg(not(feature = "shuttle"))]
-        for _ in 0..LOOKS {
+        for _ in 0..JOINER_LOOKS {
             if may_go() {
                 return;
             }
