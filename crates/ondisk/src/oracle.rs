@@ -167,6 +167,18 @@ impl Image {
         Superblock::try_from(&raw).unwrap()
     }
 
+    /// Where debugfs says that the blocks of a file without holes are, up to `end`.
+    pub(crate) fn map_all(&self, inode: InodeNr, end: LogicalBlock) -> Vec<PhysBlock> {
+        let requests: String = (0..end.0)
+            .map(|nr| format!("bmap <{inode}> {nr}\n"))
+            .collect();
+        let output = self.debugfs(&requests);
+        let numbers = output.lines().filter_map(|line| line.trim().parse().ok());
+        let blocks: Vec<_> = numbers.map(PhysBlock).collect();
+        assert_eq!(blocks.len(), end.0 as usize, "{output}");
+        blocks
+    }
+
     /// Where debugfs says that a block of a file is; `None` for a hole.
     pub(crate) fn map(&self, inode: InodeNr, logical: LogicalBlock) -> Option<PhysBlock> {
         let output = self.debugfs(&format!("bmap <{inode}> {logical}\n"));

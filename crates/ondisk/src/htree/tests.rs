@@ -278,7 +278,8 @@ fn a_tree_made_by_e2fsck() {
         ..format(Some(seed))
     };
     let end = LogicalBlock(le32(&raw, 4) / 1024);
-    let read = |logical| image.block(image.map(InodeNr::ROOT, logical).unwrap());
+    let blocks = image.map_all(InodeNr::ROOT, end);
+    let read = |logical: LogicalBlock| image.block(blocks[logical.0 as usize]);
 
     let root = read(LogicalBlock(0));
     check_root(&root, &format, IndexLevels::Two, end).unwrap();

@@ -21,7 +21,7 @@ use zerocopy::little_endian::U32;
 use super::{HEAD_BYTES, InlineDir, InlineError, PARENT_BYTES, part_format};
 use crate::dirent::edit::Survey;
 use crate::dirent::write::{LeafWriter, NewEntry, set_rec_len};
-use crate::dirent::{DirFormat, DirentError, Dots, EntryType, MIN_REC_LEN};
+use crate::dirent::{DirFormat, DirentError, Dots, EntryType};
 use crate::types::InodeNr;
 
 /// A directory stored in an inode, to be changed. Positions are those of [`InlineDir`].
@@ -135,14 +135,14 @@ pub fn grow_second(
     value: &mut [u8],
     old_bytes: usize,
 ) -> Result<bool, DirentError> {
-    let old = value.get(..old_bytes).unwrap_or(value);
-    let mut last = 0;
-    for record in part_format(format).records(old) {
-        last = record?.at;
-    }
-    let bytes = value.len();
-    if bytes < MIN_REC_LEN || bytes < old_bytes || !bytes.is_multiple_of(4) {
+    let (bytes, format) = (value.len(), part_format(format));
+    let shortest = format.needed_bytes(b"x");
+    if bytes < shortest.max(old_bytes) || !bytes.is_multiple_of(4) {
         return Ok(false);
+    }
+    let mut last = 0;
+    for record in format.records(value.get(..old_bytes).unwrap_or(&[])) {
+        last = record?.at;
     }
     if let Some(grown) = value.get_mut(old_bytes..) {
         grown.fill(0);
@@ -205,3 +205,6 @@ impl<'a> InlineDir<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
