@@ -1,6 +1,8 @@
 //! **Purpose.** The block map of files without extents: twelve direct pointers in `i_block`, then
 //! one each to an indirect, a double and a triple indirect block.
 //!
+//! Its module `edit` changes pointers in place.
+//!
 //! **Not here.** Reading the blocks on the way, caching what was found.
 //!
 //! **Model.** With p pointers in a block, the logical blocks fall in four parts, and each part is
@@ -26,6 +28,13 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use crate::types::{BlockSize, LogicalBlock, PhysBlock};
+
+mod edit;
+
+pub use edit::{
+    BlockMapEditError, Branch, branches, clear_pointer, is_empty, root_branches, set_pointer,
+    set_run,
+};
 
 /// Direct pointers in `i_block`.
 pub const DIRECT: u32 = 12;

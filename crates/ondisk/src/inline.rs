@@ -3,6 +3,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | `content` | changing bytes, growing and shrinking, taking the content out of the inode |
 //! | [`edit`] | changing a directory, and moving it out of the inode |
 //!
 //! **Model.** The first 60 bytes are in `i_block`, the rest is the value of the attribute
@@ -26,7 +27,10 @@ use crate::dirent::{DirFormat, DirentError, Entry};
 use crate::types::InodeNr;
 use crate::xattr::{NameIndex, Value, XattrError, Xattrs};
 
+mod content;
 pub mod edit;
+
+pub use content::{InlineMut, InlineRoom};
 
 /// Bytes of content in `i_block`.
 pub const HEAD_BYTES: usize = 60;

@@ -1,6 +1,8 @@
 //! **Purpose.** Extended attributes: the entries inside an inode and in a block of their own,
 //! whether they may be believed, their hashes, and what an inode that holds a large value says.
 //!
+//! Its module `edit` changes areas in place.
+//!
 //! **Not here.** Where the area inside an inode begins (`inode`), reading blocks and inodes,
 //! sharing blocks, what the values mean (`acl`, `crypt`, `inline`).
 //!
@@ -34,6 +36,11 @@ use crate::checksum::{ChecksumMismatch, ChecksumSeed};
 use crate::dirhash::CharSign;
 use crate::inode::RawInode;
 use crate::types::{InodeNr, PhysBlock};
+
+mod edit;
+
+pub(crate) use edit::shift_start;
+pub use edit::{MAX_NAME_BYTES, NewValue, Placement, Was, XattrEditError, XattrsMut, place};
 
 /// Value of `h_magic`, in inodes and in blocks.
 pub const MAGIC: u32 = 0xEA02_0000;
@@ -183,6 +190,14 @@ pub enum XattrError {
         first: usize,
         /// One past the last.
         end: usize,
+    },
+    /// Two values with bytes in common, one of which is to be moved.
+    #[error("xattr entry at byte {at}: its value shares bytes with that of the entry at {other}")]
+    SharedValue {
+        /// Where the entry begins.
+        at: usize,
+        /// Where the other entry begins.
+        other: usize,
     },
 }
 

@@ -343,7 +343,7 @@ fn apply(tree: &mut Tree, model: &mut Model, change: Change, fresh: &mut u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn trees_follow_the_model(

@@ -233,29 +233,28 @@ fn add_child(
         if old.fill().free() > 0 {
             return carry_nothing(old.insert(child.0, child.1)?);
         }
-        child = split_inner(&mut old, position, new.take()?, child)?;
+        let node = new.take()?;
+        let key = split_inner(&mut old, position, node.bytes, child)?;
+        child = (key, node.at);
     }
     Err(ExtentEditError::Shape)
 }
 
-/// Splits a full inner node at `position` to add a child there; gives the key and the place of the
-/// new node.
+/// Splits a full inner node at `position` to add a child there; `block` becomes the new node, whose
+/// first key is given.
 fn split_inner(
     old: &mut InnerMut<'_>,
     position: usize,
-    node: NewNode<'_>,
-    added: (LogicalBlock, PhysBlock),
-) -> Result<(LogicalBlock, PhysBlock), ExtentEditError> {
-    match old.split_off(position, node.bytes)? {
-        Some(key) => {
-            carry_nothing(old.insert(added.0, added.1)?)?;
-            Ok((key, node.at))
-        }
-        None => {
-            let _key_is_known = inner(node.bytes)?.insert(added.0, added.1)?;
-            Ok((added.0, node.at))
-        }
+    block: &mut [u8],
+    child: (LogicalBlock, PhysBlock),
+) -> Result<LogicalBlock, ExtentEditError> {
+    let first = old.split_off(position, block)?;
+    if let Some(key) = first {
+        carry_nothing(old.insert(child.0, child.1)?)?;
+        return Ok(key);
     }
+    let _key_is_known = inner(block)?.insert(child.0, child.1)?;
+    Ok(child.0)
 }
 
 /// A child that is added behind another one does not change its parent's first key.

@@ -31,6 +31,7 @@ use crate::superblock::{CreatorOs, Superblock};
 use crate::time::Timestamp;
 use crate::types::{InodeNr, PhysBlock};
 use crate::words::{low16, low32};
+use crate::xattr::{XattrEditError, shift_start};
 
 /// The longest target of a symbolic link that fits `i_block` with the NUL behind it.
 pub const FAST_SYMLINK_MAX_BYTES: usize = size_of::<[u8; 60]>() - 1;
@@ -130,17 +131,11 @@ impl<'a> InodeMut<'a> {
         sb: &'a Superblock,
         new: &NewInode,
     ) -> Result<Self, InodeError> {
-        let size_bytes = sb.geometry().inode_size_bytes();
         let extra_isize = new_extra_isize(sb);
         let mut inode = Self::cut(bytes, extra_isize.into(), sb)?;
         *inode.base = RawInode::new_zeroed();
         inode.tail.fill(0);
-        if size_bytes > GOOD_OLD_INODE_SIZE_BYTES {
-            let at = offset_of!(RawInodeExtra, i_extra_isize);
-            if let Some(field) = inode.tail.get_mut(at..at + 2) {
-                field.copy_from_slice(&extra_isize.to_le_bytes());
-            }
-        }
+        inode.put_extra_isize(extra_isize);
         inode.set_mode(new.mode);
         inode.set_owner(new.uid, new.gid);
         inode.set_generation(new.generation);
@@ -394,6 +389,35 @@ impl InodeMut<'_> {
             from => self.tail.get_mut(from..).filter(|area| !area.is_empty()),
         };
         (&mut self.base.i_block, area)
+    }
+
+    /// Gives the inode all the extra fields that new ones have, if the attributes behind can make
+    /// room. The new fields are zero.
+    ///
+    /// # Errors
+    /// If they cannot, or are broken. Then nothing is changed.
+    pub fn expand_extra_isize(&mut self) -> Result<(), XattrEditError> {
+        let wanted = new_extra_isize(self.sb);
+        let (from, to) = (self.extra_size_bytes, usize::from(wanted));
+        if from >= to {
+            return Ok(());
+        }
+        if from == 0 {
+            // Nothing is said of the bytes behind, so they are nobody's.
+            self.tail.fill(0);
+        } else {
+            shift_start(self.tail, from, to)?;
+        }
+        self.put_extra_isize(wanted);
+        Ok(())
+    }
+
+    fn put_extra_isize(&mut self, extra_isize: u16) {
+        let at = offset_of!(RawInodeExtra, i_extra_isize);
+        if let Some(field) = self.tail.get_mut(at..at + size_of::<u16>()) {
+            field.copy_from_slice(&extra_isize.to_le_bytes());
+        }
+        self.extra_size_bytes = extra_isize.into();
     }
 
     /// Sets the number of a device node, in the old form where it fits that.
