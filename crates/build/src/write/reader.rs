@@ -114,7 +114,12 @@ impl<'a> Reader<'a> {
             self.directory = Some((path.directory, directory));
         }
         let (_, directory) = self.directory.as_ref().ok_or(ReadError::Changed)?;
-        let fd = beneath::open(directory, self.tree.host_name(path), OFlags::empty())?;
+        let opened = beneath::open(directory, self.tree.host_name(path), OFlags::empty());
+        let fd = opened.map_err(|errno| match errno {
+            // A link by now, or a way that leads through one.
+            Errno::LOOP | Errno::NOTDIR => ReadError::Changed,
+            errno => ReadError::from(errno),
+        })?;
         Ok(OpenContent::Host(File::from(fd)))
     }
 

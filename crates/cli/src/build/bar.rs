@@ -90,21 +90,22 @@ impl Shared {
         if self.after(SILENT).is_none() {
             return;
         }
-        let bar = ProgressBar::new(0);
+        let bar = ProgressBar::new(0).with_elapsed(SILENT);
         let mut shown = None;
         while let Some(progress) = self.after(REDRAW) {
             let phase = progress.map(|progress| progress.phase);
             if shown != Some(phase) {
-                shown = Some(phase);
-                let template = if phase.is_some() { WRITING } else { READING };
-                let style = ProgressStyle::with_template(template);
-                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                if shown.replace(phase).is_some() {
+                    // Rate and what is left are those of this phase.
+                    bar.reset();
+                }
                 bar.set_prefix(match phase {
                     Some(Phase::ReadingBack) => "reading back",
                     _ => "writing",
                 });
-                // Rate and what is left are those of this phase.
-                bar.reset();
+                let template = if phase.is_some() { WRITING } else { READING };
+                let style = ProgressStyle::with_template(template);
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             }
             match progress {
                 None => bar.set_message(self.read()),

@@ -1,0 +1,328 @@
+//! Builds that cannot succeed: the entry at fault is named, the exit status is 1, and nothing is
+//! left, neither an image nor a temporary file. The same for builds that somebody ends.
+
+mod common;
+mod place;
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{complained, fourscore, text};
+use fourscore_sync::thread;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+use place::{Place, run};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Names in the folder, but for those that tests put there.
+fn left_behind(place: &Place) -> Vec<String> {
+    let names = fs::read_dir(place.0.path()).expect("a folder").flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let put_there = [
+        "tree",
+        "in.tar",
+        "in.tar.gz",
+        "in.tar.zst",
+        "output",
+        "layout",
+    ];
+    names
+        .filter(|name| !put_there.contains(&name.as_str()))
+        .collect()
+}
+
+#[track_caller]
+fn fails(place: &Place, output: &Output, expected: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(expected),
+        "expected {expected}\nfound    {said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(left_behind(place), Vec::<String>::new());
+}
+
+/// An archive of one file of this length.
+fn archive(name: &str, len: usize) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(len as u64);
+    header.set_mode(0o644);
+    let content = vec![b'x'; len];
+    builder
+        .append_data(&mut header, name, &content[..])
+        .expect("memory");
+    builder.into_inner().expect("memory")
+}
+
+/// A build of the tree with an archive from a pipe over it, which waits for the archive's end
+/// after it has read the tree.
+fn build_that_waits(place: &Place) -> (Child, Vec<u8>) {
+    let arguments = [
+        "build",
+        &place.text("tree"),
+        "-",
+        "-o",
+        &place.text("image"),
+    ];
+    let mut child = fourscore(&arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut archive = archive("from/pipe", 1 << 20);
+    let end = archive.split_off(archive.len() - 1024);
+    // More than a pipe takes: when it is written, the build is reading it, and has read the tree.
+    let pipe = child.stdin.as_mut().expect("a pipe");
+    pipe.write_all(&archive).expect("the build reads it");
+    (child, end)
+}
+
+#[test]
+fn a_source_that_changes_while_it_is_read() {
+    type Change = fn(&Path) -> std::io::Result<()>;
+    let changes: [(Change, &str); 6] = [
+        (
+            |file| fs::write(file, vec![b'b'; (3 << 20) + 1]),
+            "/etc/big: the file changed",
+        ),
+        (
+            |file| fs::write(file, "short"),
+            "/etc/big: the file changed",
+        ),
+        (
+            |file| {
+                thread::sleep(Duration::from_millis(20));
+                fs::write(file, vec![b'c'; 3 << 20])
+            },
+            "/etc/big: the file changed",
+        ),
+        (|file| fs::remove_file(file), "/etc/big: No such file"),
+        (
+            |file| fs::remove_file(file).and_then(|()| symlink("passwd", file)),
+            "/etc/big: the file changed",
+        ),
+        (
+            |file| fs::remove_file(file).and_then(|()| fs::create_dir(file)),
+            "/etc/big: ",
+        ),
+    ];
+    for (change, expected) in changes {
+        let place = Place::new();
+        let (mut child, end) = build_that_waits(&place);
+        change(&place.path("tree/etc/big")).expect("room");
+        let mut pipe = child.stdin.take().expect("a pipe");
+        pipe.write_all(&end).expect("the build reads it");
+        drop(pipe);
+        let output = child.wait_with_output().expect("it ran");
+        fails(&place, &output, expected);
+    }
+}
+
+/// The command as a normal user runs it, who can reach it and write here.
+fn as_nobody(place: &Place, arguments: &[&str]) -> Output {
+    let binary = place.path("output/fourscore");
+    if !binary.exists() {
+        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
+        fs::create_dir(place.path("output")).expect("room");
+        fs::copy(env!("CARGO_BIN_EXE_fourscore"), &binary).expect("room");
+        open(place.0.path()).expect("it is ours");
+        open(&place.path("output")).expect("it is ours");
+    }
+    tools::command("setpriv")
+        .expect("it is there")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(binary)
+        .args(arguments)
+        .output()
+        .expect("it runs")
+}
+
+#[test]
+fn what_a_normal_user_may_not_read_is_named() {
+    require!(Need::Root, Need::Program("setpriv"));
+    let place = Place::new();
+    let (tree, image) = (place.text("tree"), place.text("image"));
+    run("chmod", &["0644", "etc/big"], &place.tree()).expect("it is ours");
+    let build = ["build", &tree, "-o", &image, "--owner", "0:0"];
+    let output = as_nobody(&place, &build);
+    assert!(output.status.success(), "{output:?}");
+    let walk = place.walk("image");
+    let owners = walk
+        .lines()
+        .map(|line| line.split(' ').skip(3).take(2).collect::<Vec<_>>());
+    assert!(owners.clone().count() > 8 && owners.clone().all(|ids| ids == ["0", "0"]));
+    fs::remove_file(place.path("image")).expect("it was built");
+    for closed in ["many/7.txt", "sparse", "etc/empty"] {
+        let path = place.path("tree").join(closed);
+        let before = fs::metadata(&path).expect("it is there").permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("it is ours");
+        let output = as_nobody(&place, &build);
+        fails(&place, &output, &format!("{closed}: Permission denied"));
+        fs::set_permissions(&path, before).expect("it is ours");
+    }
+}
+
+#[test]
+fn archives_that_are_cut_off_or_lead_out() {
+    require!(Need::Program("gzip"), Need::Program("zstd"));
+    let place = Place::new();
+    let build = |name: &str| {
+        let arguments = ["build", &place.text(name), "-o", &place.text("image")];
+        fourscore(&arguments).output().expect("it runs")
+    };
+    run("tar", &["-cf", "../in.tar", "etc"], &place.tree()).expect("an archive");
+    run("gzip", &["-k", "in.tar"], place.0.path()).expect("an archive");
+    run("zstd", &["-q", "in.tar"], place.0.path()).expect("an archive");
+    for (name, expected) in [
+        ("in.tar", "in.tar: etc/big: the archive is cut off"),
+        ("in.tar.gz", "in.tar.gz: etc/big: cannot be unpacked"),
+        ("in.tar.zst", "in.tar.zst: etc/big: cannot be unpacked"),
+    ] {
+        let whole = fs::read(place.path(name)).expect("an archive");
+        fs::write(place.path(name), &whole[..whole.len() / 2]).expect("room");
+        fails(&place, &build(name), expected);
+    }
+    let long = ["d/", &"n".repeat(256)].concat();
+    fs::write(place.path("in.tar"), archive(&long, 1)).expect("room");
+    fails(&place, &build("in.tar"), ": the name has 256 bytes");
+    // The crate refuses to write such a name.
+    let mut climbing = archive("aa/bb/escape", 1);
+    climbing[..12].copy_from_slice(b"aa/../escape");
+    let sum: u32 = climbing[..148]
+        .iter()
+        .chain(&climbing[156..512])
+        .map(|&b| u32::from(b))
+        .sum();
+    let sum = format!("{:06o}\0 ", sum + 8 * 32);
+    climbing[148..156].copy_from_slice(sum.as_bytes());
+    fs::write(place.path("in.tar"), climbing).expect("room");
+    fails(
+        &place,
+        &build("in.tar"),
+        "aa/../escape: the path climbs out",
+    );
+}
+
+/// What ends the build, and how it ended.
+fn ended_by(signal: Signal, child: &mut Child) -> std::process::ExitStatus {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), signal).expect("it runs");
+    child.wait().expect("it ran")
+}
+
+/// Whether the process has a file open that has no name, as an image has until it is complete.
+fn has_begun_the_image(child: &Child, folder: &Path) -> bool {
+    let open = fs::read_dir(format!("/proc/{}/fd", child.id()));
+    let mut links = open
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.any(|path| path.starts_with(folder) && text(&path).ends_with("(deleted)"))
+}
+
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let place = Place::new();
+        let (mut child, _end) = build_that_waits(&place);
+        let status = ended_by(signal, &mut child);
+        assert_eq!(status.signal(), Some(signal.as_raw()), "while it reads");
+        assert_eq!(left_behind(&place), Vec::<String>::new());
+
+        fs::write(place.path("tree/large"), vec![1; 96 << 20]).expect("room");
+        let arguments = [
+            "build",
+            &place.text("tree"),
+            "-o",
+            &place.text("image"),
+            "--verify",
+        ];
+        let sums = ["--sums", &place.text("sums")];
+        // A machine with other work may have it finished before it is asked to stop.
+        let was_stopped = (0..20).any(|_| {
+            let mut child = fourscore(&[&arguments[..], &sums].concat())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("it runs");
+            while !has_begun_the_image(&child, place.0.path()) {
+                if child.try_wait().expect("it ran").is_some() {
+                    break;
+                }
+                thread::yield_now();
+            }
+            let is_early = !place.path("image").exists();
+            let status = ended_by(signal, &mut child);
+            let was_stopped = status.code() == Some(1);
+            if was_stopped {
+                assert!(is_early, "it had its name before it was complete");
+                assert_eq!(left_behind(&place), Vec::<String>::new());
+            } else {
+                assert!(status.success(), "{status:?}");
+                fs::remove_file(place.path("image")).expect("it was built");
+                fs::remove_file(place.path("sums")).expect("it was built");
+            }
+            was_stopped
+        });
+        assert!(was_stopped, "it was asked twenty times");
+    }
+}
+
+#[test]
+fn a_terminal_shows_how_far_the_sources_are_read() {
+    require!(Need::Program("script"), Need::Program("mkfifo"));
+    let place = Place::new();
+    run("mkfifo", &["output"], place.0.path()).expect("room");
+    let line = format!(
+        "{} build {} - -o {} <{}",
+        env!("CARGO_BIN_EXE_fourscore"),
+        place.text("tree"),
+        place.text("image"),
+        place.text("output"),
+    );
+    let mut script = Command::new("script");
+    script.args(["-qefc", &line, "/dev/null"]);
+    let child = script
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let fifo = fs::File::options().write(true).open(place.path("output"));
+    let mut fifo = fifo.expect("the build reads it");
+    let mut archive = archive("from/pipe", 1 << 20);
+    let end = archive.split_off(archive.len() - 1024);
+    fifo.write_all(&archive).expect("the build reads it");
+    // Bars are silent for the first second.
+    thread::sleep(Duration::from_millis(1500));
+    fifo.write_all(&end).expect("the build reads it");
+    drop(fifo);
+    let output = child.wait_with_output().expect("it ran");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}");
+    assert!(
+        shown.contains("reading the sources: 511 objects, "),
+        "{shown:?}"
+    );
+}
+
+#[test]
+fn a_manifest_or_list_that_cannot_be_written_leaves_no_image() {
+    let place = Place::new();
+    let (tree, image) = (place.text("tree"), place.text("image"));
+    for option in ["--write-manifest", "--sums"] {
+        let nowhere = place.text("no/such/list");
+        let (status, said) = complained(&["build", &tree, "-o", &image, option, &nowhere]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("no/such/list: No such file"), "{said}");
+        assert_eq!(left_behind(&place), Vec::<String>::new());
+    }
+}

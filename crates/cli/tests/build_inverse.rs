@@ -1,0 +1,398 @@
+//! `fourscore extract` undoes `fourscore build`: a tree comes back as it was, an archive entry by
+//! entry; and an image in an OCI layout is what its layers say.
+
+mod common;
+mod place;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use common::{complained, fourscore, printed, text};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+use place::{Place, run, walk_of_host};
+use sha2::{Digest as _, Sha256};
+
+/// Adds what only root has, and what is odd.
+fn make_odd(tree: &Path) -> Result<()> {
+    let flags = rustix::fs::XattrFlags::empty();
+    let set = |name: &str, key: &str, value: &[u8]| {
+        rustix::fs::lsetxattr(tree.join(name), key, value, flags)
+    };
+    fs::write(tree.join(OsStr::from_bytes(&[0xfe; 255])), "not text")?;
+    fs::write(tree.join("line\nbreak \\ and tab\t"), "odd")?;
+    fs::hard_link(tree.join("etc/passwd"), tree.join("many/third name"))?;
+    set("etc/big", "user.a=b", b"equals")?;
+    set("etc/big", "user.c%3Dd", b"percent")?;
+    set("etc/big", "user.empty", b"")?;
+    set("etc/empty", "user.long", &[7; 3000])?;
+    set(
+        "etc/passwd",
+        "security.capability",
+        b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    )?;
+    set("link", "trusted.of a link", b"\0")?;
+    let sparse = fs::File::create(tree.join("pieces"))?;
+    for at in [0, 1 << 20, (3 << 20) + 5, (9 << 20) - 1] {
+        sparse.write_all_at(b"data", at)?;
+    }
+    sparse.set_len(16 << 20)?;
+    run("mknod", &["etc/disk", "b", "259", "70000"], tree)?;
+    run("touch", &["-d", "@-5.000000007", "etc/empty"], tree)?;
+    run(
+        "touch",
+        &["-h", "-d", "@4000000000.123456789", "long"],
+        tree,
+    )?;
+    run("chmod", &["1777", "many"], tree)?;
+    run("chmod", &["2750", "etc"], tree)?;
+    run("setfacl", &["-m", "u:1234:rwx,g:99:r", "many/3.txt"], tree)?;
+    run("setfacl", &["-d", "-m", "u:1234:rwx", "many"], tree)
+}
+
+/// A line for each object but the directory that every file system has.
+fn lines_of(walk: &str) -> Vec<&str> {
+    walk.lines()
+        .filter(|line| !line.starts_with("/lost+found "))
+        .collect()
+}
+
+#[test]
+fn a_tree_comes_back_as_it_was() {
+    require!(
+        Need::Root,
+        Need::Program("setfacl"),
+        Need::Program("e2fsck")
+    );
+    let place = Place::new();
+    make_odd(&place.tree()).expect("a tree");
+    UnixListener::bind(place.path("tree/socket")).expect("a socket");
+    for form in ["ext4", "ext3", "ext2"] {
+        place.build("image", &["-t", form, "--verify"]);
+        place.check("image").expect("clean");
+        let (image, out) = (place.text("image"), place.path(form));
+        printed(&mut fourscore(&["extract", &image, text(&out)]));
+        let (ours, source) = (walk_of_host(&out), walk_of_host(&place.tree()));
+        assert_eq!(lines_of(&ours), lines_of(&source), "{form}");
+        assert_eq!(ours.lines().count(), source.lines().count() + 1);
+    }
+}
+
+/// An entry of an archive, without its way of saying so.
+#[derive(Debug, PartialEq, Eq)]
+struct Member {
+    path: Vec<u8>,
+    kind: u8,
+    mode: u32,
+    owner: (u64, u64),
+    mtime: (i64, u32),
+    link: Vec<u8>,
+    device: Option<(u32, u32)>,
+    /// Of a sparse file as it is read.
+    len_bytes: u64,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    content: Vec<u8>,
+}
+
+/// Seconds and nanoseconds of a decimal number.
+fn time(text: &str) -> (i64, u32) {
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let nanoseconds = format!("{fraction:0<9}").parse().expect("digits");
+    let whole: i64 = seconds.parse().expect("digits");
+    match (text.starts_with('-'), nanoseconds) {
+        (true, 1..) => (whole - 1, 1_000_000_000 - nanoseconds),
+        _ => (whole, nanoseconds),
+    }
+}
+
+fn members(archive: &Path) -> Result<Vec<Member>> {
+    let mut archive = tar::Archive::new(fs::File::open(archive)?);
+    let mut all = Vec::new();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let mut records = BTreeMap::new();
+        for record in entry.pax_extensions()?.into_iter().flatten() {
+            let record = record?;
+            records.insert(record.key()?.to_owned(), record.value_bytes().to_vec());
+        }
+        let record = |key: &str| records.get(key).cloned();
+        let number = |key: &str| -> Option<String> { String::from_utf8(record(key)?).ok() };
+        let header = entry.header();
+        let is_device = matches!(header.entry_type().as_byte(), b'3' | b'4');
+        let device = header.device_major()?.zip(header.device_minor()?);
+        let id = |key: &str, own: u64| number(key).map_or(Ok(own), |text| text.parse());
+        let mut member = Member {
+            path: record("GNU.sparse.name").unwrap_or_else(|| entry.path_bytes().into_owned()),
+            kind: header.entry_type().as_byte(),
+            mode: header.mode()?,
+            owner: (id("uid", header.uid()?)?, id("gid", header.gid()?)?),
+            mtime: match number("mtime") {
+                Some(text) => time(&text),
+                None => (i64::try_from(header.mtime()?)?, 0),
+            },
+            link: entry.link_name_bytes().unwrap_or_default().into_owned(),
+            device: device.filter(|_| is_device),
+            len_bytes: match number("GNU.sparse.realsize") {
+                Some(text) => text.parse()?,
+                None => entry.size(),
+            },
+            xattrs: records
+                .iter()
+                .filter(|(key, _)| key.starts_with("SCHILY.xattr."))
+                .map(|(key, value)| (key.as_bytes().to_vec(), value.clone()))
+                .collect(),
+            content: Vec::new(),
+        };
+        if record("GNU.sparse.realsize").is_none() {
+            entry.read_to_end(&mut member.content)?;
+        }
+        all.push(member);
+    }
+    Ok(all)
+}
+
+#[test]
+fn an_archive_comes_back_entry_by_entry() {
+    require!(Need::Root, Need::Program("tar"), Need::Program("setfacl"));
+    let place = Place::new();
+    make_odd(&place.tree()).expect("a tree");
+    // Lists are attributes for one of the two programs and text for the other.
+    run("setfacl", &["-bR", "."], &place.tree()).expect("no lists");
+    let pack = [
+        "--xattrs",
+        "--xattrs-include=*",
+        "--sparse",
+        "--sort=name",
+        "--format=posix",
+        "--numeric-owner",
+        "--pax-option=delete=atime,delete=ctime",
+        "-cf",
+        "../in.tar",
+        ".",
+    ];
+    run("tar", &pack, &place.tree()).expect("an archive");
+    let image = place.text("image");
+    printed(&mut fourscore(&[
+        "build",
+        &place.text("in.tar"),
+        "-o",
+        &image,
+        "--verify",
+    ]));
+    assert_eq!(
+        lines_of(&place.walk("image")),
+        lines_of(&walk_of_host(&place.tree()))
+    );
+    let extract = |out: &str| {
+        let mut extract = fourscore(&["extract", &image, "-"]);
+        extract.stdout(fs::File::create(place.path(out)).expect("room"));
+        assert!(extract.status().expect("it runs").success());
+    };
+    extract("out.tar");
+    let theirs = members(&place.path("in.tar")).expect("an archive");
+    let mut ours = members(&place.path("out.tar")).expect("an archive");
+    ours.retain(|member| member.path != b"./lost+found/");
+    assert!(theirs.len() > 500);
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert!(
+            ours == theirs,
+            "ours   {:?}\ntheirs {:?}",
+            Member {
+                content: Vec::new(),
+                ..copy(ours)
+            },
+            Member {
+                content: Vec::new(),
+                ..copy(theirs)
+            }
+        );
+    }
+    assert_eq!(ours.len(), theirs.len());
+    let odd = ours.iter().find(|member| member.path == b"./etc/big");
+    let keys: Vec<&[u8]> = odd
+        .expect("it is there")
+        .xattrs
+        .keys()
+        .map(Vec::as_slice)
+        .collect();
+    assert!(keys.contains(&&b"SCHILY.xattr.user.a%3Db"[..]), "{keys:?}");
+
+    // Once more round: now nothing changes at all.
+    let archive = place.text("out.tar");
+    printed(&mut fourscore(&["build", &archive, "-o", &image]));
+    extract("again.tar");
+    let bytes = |name: &str| fs::read(place.path(name)).expect("an archive");
+    assert!(bytes("out.tar") == bytes("again.tar"), "the bytes differ");
+}
+
+/// A member without its content, for messages.
+fn copy(member: &Member) -> Member {
+    Member {
+        path: member.path.clone(),
+        link: member.link.clone(),
+        xattrs: member.xattrs.clone(),
+        content: Vec::new(),
+        ..*member
+    }
+}
+
+/// A layout with one image, whose layers are archives.
+struct Layout(std::path::PathBuf);
+
+impl Layout {
+    fn new(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder.join("blobs/sha256"))?;
+        fs::write(
+            folder.join("oci-layout"),
+            r#"{"imageLayoutVersion":"1.0.0"}"#,
+        )?;
+        Ok(Self(folder.to_owned()))
+    }
+
+    fn blob_path(&self, digest: &str) -> std::path::PathBuf {
+        self.0.join("blobs").join(digest.replace(':', "/"))
+    }
+
+    /// Stores a blob; its descriptor.
+    fn put(&self, kind: &str, bytes: &[u8], more: &str) -> Result<(String, String)> {
+        use std::fmt::Write as _;
+        let mut digest = "sha256:".to_owned();
+        for byte in Sha256::digest(bytes) {
+            write!(digest, "{byte:02x}")?;
+        }
+        fs::write(self.blob_path(&digest), bytes)?;
+        let size = bytes.len();
+        let descriptor = format!(
+            r#"{{"mediaType":"application/vnd.oci.image.{kind}","digest":"{digest}","size":{size}{more}}}"#
+        );
+        Ok((digest, descriptor))
+    }
+
+    /// Stores the image; the digests of its layers.
+    fn image(&self, tag: &str, layers: &[Vec<u8>]) -> Result<Vec<String>> {
+        let (_, config) = self.put("config.v1+json", b"{}", "")?;
+        let mut digests = Vec::new();
+        let mut descriptors = Vec::new();
+        for layer in layers {
+            let is_packed = layer.starts_with(&[0x1f, 0x8b]);
+            let kind = if is_packed {
+                "layer.v1.tar+gzip"
+            } else {
+                "layer.v1.tar"
+            };
+            let (digest, descriptor) = self.put(kind, layer, "")?;
+            digests.push(digest);
+            descriptors.push(descriptor);
+        }
+        let layers = descriptors.join(",");
+        let manifest = format!(
+            r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{config},"layers":[{layers}]}}"#
+        );
+        let name = format!(r#","annotations":{{"org.opencontainers.image.ref.name":"{tag}"}}"#);
+        let (_, descriptor) = self.put("manifest.v1+json", manifest.as_bytes(), &name)?;
+        let index = format!(r#"{{"schemaVersion":2,"manifests":[{descriptor}]}}"#);
+        fs::write(self.0.join("index.json"), index)?;
+        Ok(digests)
+    }
+}
+
+/// An archive of empty files, whatever their names are.
+fn layer(names: &[&str]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for name in names {
+        let mut header = tar::Header::new_ustar();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_mode(0o640);
+        header.set_uid(5);
+        header.set_gid(6);
+        header.set_mtime(7);
+        header.set_size(0);
+        header.set_cksum();
+        archive.extend_from_slice(header.as_bytes());
+    }
+    archive.resize(archive.len() + 1024, 0);
+    archive
+}
+
+#[test]
+fn an_oci_image_is_what_its_layers_say() {
+    require!(Need::Program("gzip"), Need::Program("e2fsck"));
+    let place = Place::new();
+    let layout = Layout::new(&place.path("layout")).expect("room");
+    let base = layer(&["a/gone", "a/kept", "b/old", "b/sub/old", "c/file", "d"]);
+    fs::write(place.path("base"), &base).expect("room");
+    run("gzip", &["base"], place.0.path()).expect("packed");
+    let packed = fs::read(place.path("base.gz")).expect("packed");
+    let upper = layer(&["a/.wh.gone", "b/.wh..wh..opq", "b/new", ".wh.d", "e"]);
+    let digests = layout.image("v1", &[packed, upper]).expect("room");
+    let image = place.text("image");
+    let source = format!("oci:{}:v1", place.text("layout"));
+    let build = ["build", &source, "-o", &image, "--verify"];
+    printed(&mut fourscore(&build));
+    place.check("image").expect("clean");
+    let walk = place.walk("image");
+    let paths: Vec<&str> = walk
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    let expected = ["/", "/a", "/a/kept", "/b", "/b/new", "/c", "/c/file", "/e"];
+    assert_eq!(paths, expected);
+    assert!(
+        walk.contains("/b/new f 0640 5 6 1 0 7.000000000 "),
+        "{walk}"
+    );
+    fs::remove_file(&image).expect("it was built");
+
+    let fails = |expected: &str| {
+        let (status, said) = complained(&build);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(
+            said.contains(expected),
+            "expected {expected}\nfound    {said}"
+        );
+        assert!(!Path::new(&image).exists());
+    };
+    let blob = layout.blob_path(&digests[1]);
+    let mut bytes = fs::read(&blob).expect("a layer");
+    bytes[20] ^= 1;
+    fs::write(&blob, bytes).expect("room");
+    fails("the digest is wrong");
+    fs::remove_file(&blob).expect("it was there");
+    fails("No such file");
+    let climbing = layer(&["x/../../escape"]);
+    layout.image("v1", &[base, climbing]).expect("room");
+    fails("x/../../escape: the path climbs out");
+    let (_, said) = complained(&["build", &source.replace("v1", "v2"), "-o", &image]);
+    assert!(said.contains("v2"), "{said}");
+}
+
+#[test]
+fn what_bsdtar_packs_is_taken_whole() {
+    require!(Need::Root, Need::Program("bsdtar"));
+    let place = Place::new();
+    let tree = place.tree();
+    let pack = ["-cf", "../in.tar", "--format=pax", "."];
+    let mut bsdtar = tools::command("bsdtar").expect("it is there");
+    let packed = bsdtar.args(pack).current_dir(&tree).output();
+    let packed = packed.context("bsdtar").expect("it runs");
+    assert!(packed.status.success(), "{packed:?}");
+    let image = place.text("image");
+    printed(&mut fourscore(&[
+        "build",
+        &place.text("in.tar"),
+        "-o",
+        &image,
+        "--verify",
+    ]));
+    assert_eq!(
+        lines_of(&place.walk("image")),
+        lines_of(&walk_of_host(&tree))
+    );
+}
