@@ -71,6 +71,14 @@ impl Driven {
         })
     }
 
+    /// Steps per second, of all workers together.
+    #[must_use]
+    pub fn operations_per_second(&self) -> f64 {
+        let total = self.total();
+        let wall = total.wall.unwrap_or_default().as_secs_f64();
+        total.operations as f64 / wall.max(1e-9)
+    }
+
     /// How evenly the workers got on.
     #[must_use]
     pub fn fairness(&self) -> Fairness {

@@ -21,7 +21,7 @@ use crate::prefetch::{self, Started};
 use crate::request::{Provider, Reach, Request, Sizing, Window, normalize, provider};
 use crate::search::{Search, Want};
 use crate::source::GroupSource;
-use crate::stats::{Count, Quick, Stats, Tally};
+use crate::stats::{Count, Hit, Quick, Stats, Tally};
 use crate::stream::StreamGoals;
 use crate::table::{GroupTable, Parts, Patience};
 use crate::tokens::{Privilege, Reservation};
@@ -70,9 +70,14 @@ impl Allocator {
             clocks,
             pools: (options.root_clusters, options.reserved_clusters),
         };
+        let table = GroupTable::new(geometry, source, parts);
+        let streams = StreamGoals::new(geometry.groups(), CoreNr::count());
+        for slot in streams.slots() {
+            table.set_stream(streams.get(slot).0, slot);
+        }
         Self {
-            table: GroupTable::new(geometry, source, parts),
-            streams: StreamGoals::new(geometry.groups(), CoreNr::count()),
+            table,
+            streams,
             started: Started::new(),
             registry: Registry::new(),
             locality: LocalityGroups::new(),
@@ -91,7 +96,15 @@ impl Allocator {
         &self.table.shared.tunables
     }
 
-    /// The counters.
+    /// What was counted since the allocator was made; exact while no request is under way.
+    #[must_use]
+    pub fn mb_stats(&self) -> Tally {
+        let mut sum = self.table.shared.stats.sum();
+        self.table.add_hits(&mut sum);
+        sum
+    }
+
+    /// The histograms.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.table.shared.stats
@@ -149,22 +162,15 @@ impl Allocator {
         }
         let core = CoreNr::current();
         let mut tally = Tally::default();
-        let mut quick = None;
-        let result = self.attempts(request, file, core, &mut tally, &mut quick);
+        let mut hit = None;
+        let result = self.attempts(request, file, core, &mut tally, &mut hit);
         let len = result.as_ref().map_or(ClusterCount(0), |run| run.len);
         reservation.spend(len);
         if self.table.absent() > 0 {
             prefetch::finish(&self.table, &self.started, core, &mut tally);
         }
-        match quick.filter(|_| len == request.len && tally.is_empty()) {
-            Some(quick) => self.table.shared.stats.add_quick(core, quick),
-            None => {
-                tally[Count::Reqs] += 1;
-                tally[Count::Success] += u64::from(len >= request.len);
-                quick.iter().for_each(|quick| tally[quick.count()] += 1);
-                self.table.shared.stats.add(core, &tally);
-            }
-        }
+        let is_whole = len >= request.len;
+        self.table.shared.stats.end(core, hit, is_whole, &mut tally);
         result.map(Claim::new)
     }
 
@@ -174,11 +180,11 @@ impl Allocator {
         file: Option<&Arc<FilePrealloc>>,
         core: CoreNr,
         tally: &mut Tally,
-        quick: &mut Option<Quick>,
+        hit: &mut Option<Hit>,
     ) -> Result<Run, Error> {
         let mut waiting = Waiting::default();
         for _ in 0..MOST_ATTEMPTS {
-            if let Some(run) = self.attempt(request, file, core, tally, quick)? {
+            if let Some(run) = self.attempt(request, file, core, tally, hit)? {
                 return Ok(run);
             }
             if request.sizing == Sizing::GoalOnly {
@@ -215,7 +221,7 @@ impl Allocator {
         file: Option<&Arc<FilePrealloc>>,
         core: CoreNr,
         tally: &mut Tally,
-        quick: &mut Option<Quick>,
+        hit: &mut Option<Hit>,
     ) -> Result<Option<Run>, Error> {
         let limit = self.limit(request.reach);
         let mut provider = provider(request, &self.table.shared.tunables);
@@ -226,7 +232,7 @@ impl Allocator {
         {
             match file.take(request.logical.0, request.len.0, request.min_len.0, limit) {
                 Ok(run) => {
-                    *quick = Some(Quick::InodePrealloc);
+                    *hit = Some(Quick::InodePrealloc.into());
                     return Ok(Some(run));
                 }
                 Err(Coverage::Covered) => provider = Provider::Direct,
@@ -242,7 +248,7 @@ impl Allocator {
         if provider == Provider::Locality
             && let Some(run) = self.locality.take(core, asked, limit)
         {
-            *quick = Some(Quick::GroupPrealloc);
+            *hit = Some(Quick::GroupPrealloc.into());
             return Ok(Some(run));
         }
         let is_normalized =
@@ -257,10 +263,11 @@ impl Allocator {
             want: plan.want,
             tally,
             looks: 0,
-            quick: None,
+            misses: 0,
+            hit: None,
         };
         let found = search.run()?;
-        *quick = search.quick;
+        *hit = search.hit;
         let Some(run) = found else { return Ok(None) };
         Ok(Some(
             self.keep_surplus(request, file, &plan, run, core, tally),
@@ -310,6 +317,7 @@ impl Allocator {
         let want = Want {
             len,
             asked: asked.min(len),
+            is_request: len == asked && len == request.len.0,
             min_len: request.min_len.0,
             align: request.align.0,
             stripe: if whole_stripes { stripe } else { 1 },

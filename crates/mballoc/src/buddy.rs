@@ -272,10 +272,9 @@ impl Buddy {
     /// free: what is left of most runs after an order or two.
     fn change_block(&mut self, order: usize, mut node: u32, becomes: Becomes) {
         for whole in &mut self.whole[order..self.orders as usize] {
-            words::flip(&mut self.nodes, node);
             *whole = becomes.count(*whole, 1);
             // The root's other half is the spare bit, which is set.
-            if words::get(&self.nodes, node ^ 1) {
+            if words::flip_one_of_pair(&mut self.nodes, node) {
                 return;
             }
             node /= 2;

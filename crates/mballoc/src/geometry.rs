@@ -253,8 +253,15 @@ impl Geometry {
             .checked_sub(u64::from(self.layout.s_first_data_block))?;
         let cluster = from_first >> self.layout.cluster_bits;
         let per_group = u64::from(self.layout.s_clusters_per_group);
-        let group = GroupNr(u32::try_from(cluster / per_group).ok()?);
-        let offset = GroupOffset(u32::try_from(cluster % per_group).ok()?);
+        // Nearly always a power of two, and a division takes as long as a lock.
+        let (group, offset) = if per_group.is_power_of_two() {
+            let bits = per_group.trailing_zeros();
+            (cluster >> bits, cluster & (per_group - 1))
+        } else {
+            (cluster / per_group, cluster % per_group)
+        };
+        let group = GroupNr(u32::try_from(group).ok()?);
+        let offset = GroupOffset(u32::try_from(offset).ok()?);
         (offset.0 < self.clusters_in(group)).then_some((group, offset))
     }
 

@@ -29,14 +29,15 @@
 use std::time::Instant;
 
 use fourscore_ondisk::{GroupNr, GroupOffset, Tid};
-use fourscore_sync::atomic::{AtomicU32, Ordering};
+use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 
 use crate::buddy::Buddy;
 use crate::geometry::{ClusterCount, Run};
 use crate::order_index::{Fitness, Listing, OrderIndex, Settle};
 use crate::pending::{Clocks, Pending, Stamp, Waiting};
-use crate::stats::Stats;
+use crate::stats::{Quick, Stats};
+use crate::stream::Slot;
 use crate::tokens::Tokens;
 use crate::tunables::{Tunable, Tunables};
 
@@ -80,6 +81,10 @@ pub(crate) struct Group {
     fragments: AtomicU32,
     largest: AtomicU32,
     order: AtomicU32,
+    /// The stream goal that was last in this group, plus one; 0 if none ever was.
+    stream: AtomicU32,
+    /// Requests that were answered here in full, by [`Quick`]. Written under the lock only.
+    hits: [AtomicU64; Quick::IN_GROUPS],
 }
 
 impl Group {
@@ -91,6 +96,24 @@ impl Group {
             fragments: zero(),
             largest: zero(),
             order: zero(),
+            stream: zero(),
+            hits: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Requests that were answered here in full, by [`Quick`].
+    pub(crate) fn hits(&self) -> impl Iterator<Item = u64> {
+        self.hits.iter().map(|hits| hits.load(Ordering::Relaxed))
+    }
+
+    /// The stream goal that was last in this group: a hint.
+    pub(crate) fn stream(&self) -> Option<Slot> {
+        self.stream.load(Ordering::Relaxed).checked_sub(1).map(Slot)
+    }
+
+    pub(crate) fn set_stream(&self, slot: Slot) {
+        if self.stream() != Some(slot) {
+            self.stream.store(slot.0 + 1, Ordering::Relaxed);
         }
     }
 
@@ -267,6 +290,13 @@ impl<'a> LockedGroup<'a> {
         }
     }
 
+    /// Counts a request that was answered here in full.
+    pub(crate) fn count(&self, quick: Quick) {
+        let hits = &self.group.hits[quick as usize];
+        // Nobody else writes it meanwhile.
+        hits.store(hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
     /// Ends a claim: the clusters are free again.
     pub(crate) fn unclaim(&mut self, run: &Run) {
         debug_assert_eq!(run.group, self.nr);
@@ -309,7 +339,10 @@ impl<'a> LockedGroup<'a> {
 
     fn end_freeing(&mut self, run: &Run) {
         let key = (run.start.0, run.end());
-        self.loaded_mut().freeing.retain(|&entry| entry != key);
+        let freeing = &mut self.loaded_mut().freeing;
+        if let Some(at) = freeing.iter().position(|&entry| entry == key) {
+            freeing.swap_remove(at);
+        }
     }
 
     /// The bits stay as they are.

@@ -5,10 +5,12 @@
 //! that is filled and emptied again and again allocates nothing.
 
 /// The set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Intervals {
     /// Start and end of each, in clusters from the start of the group.
     row: Vec<(u32, u32)>,
+    /// The one that was last inserted or lengthened, if it is where it was.
+    last: usize,
 }
 
 impl Intervals {
@@ -42,9 +44,16 @@ impl Intervals {
     /// Adds the clusters `start` to `end - 1`, none of which may be in it.
     pub(crate) fn insert(&mut self, start: u32, end: u32) {
         debug_assert!(start < end && !self.overlaps(start, end));
-        let at = self.first_behind(start);
+        // What is inserted mostly continues what was inserted before.
+        let continues = self.row.get(self.last).is_some_and(|&(_, to)| to == start);
+        let at = if continues {
+            self.last + 1
+        } else {
+            self.first_behind(start)
+        };
         let joins_before = at > 0 && self.row[at - 1].1 == start;
         let joins_behind = self.row.get(at).is_some_and(|&(first, _)| first == end);
+        self.last = at - usize::from(joins_before);
         match (joins_before, joins_behind) {
             (true, true) => {
                 self.row[at - 1].1 = self.row[at].1;

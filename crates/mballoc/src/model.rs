@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Tid};
+use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::model::check;
 use fourscore_sync::{Arc, CoreNr, Mutex, thread};
 
@@ -15,6 +16,7 @@ use crate::order_index::{Bins, Direction};
 use crate::pending::Stamp;
 use crate::prealloc::FilePrealloc;
 use crate::request::{Request, Sizing};
+use crate::stats::Count;
 use crate::testdisk::{Disk, geometry};
 use crate::tokens::{Privilege, Tokens};
 use crate::tunables::Tunable;
@@ -99,6 +101,8 @@ struct Small {
     disk: Arc<Disk>,
     allocator: Allocator,
     file: Arc<FilePrealloc>,
+    /// Requests that got all that they asked for.
+    whole: AtomicU64,
 }
 
 impl Small {
@@ -117,6 +121,7 @@ impl Small {
             disk,
             allocator,
             file: Arc::new(FilePrealloc::default()),
+            whole: AtomicU64::new(0),
         })
     }
 
@@ -139,6 +144,8 @@ impl Small {
             .unwrap();
         self.allocator.unreserve(reservation);
         let run = claim.run();
+        let is_whole = run.len.0 == len;
+        self.whole.fetch_add(u64::from(is_whole), Ordering::Relaxed);
         self.disk.apply(claim.change());
         self.allocator.mark(claim, tid);
         Some(run)
@@ -156,6 +163,8 @@ impl Small {
         self.allocator.set_durable(Tid(9));
         assert_eq!(self.allocator.sweep(), 0);
         self.allocator.check().unwrap();
+        let whole = self.whole.load(Ordering::Relaxed);
+        assert_eq!(self.allocator.mb_stats()[Count::Success], whole);
         assert_eq!(self.allocator.free_clusters(), self.disk.free());
         for group in [GroupNr(0), GroupNr(1)] {
             assert_eq!(

@@ -14,10 +14,10 @@
 //! **Invariants.** A group is never listed below its true bin: better groups are not hidden. It
 //! may be listed above it for a while: a file that is written and truncated again and again would
 //! otherwise move its group back and forth, and each move writes words that other cores read.
-//! How long a while is learned for each group: a few changes to begin with, longer whenever the
-//! group comes back to a bin that it need not have left, up to [`MOST_PATIENCE`] changes, and none
-//! once a search met the group in the wrong bin. So where space is plentiful nothing is written,
-//! and where it is short the bins are right.
+//! How long a while is learned for each group: a few changes to begin with; once the group comes
+//! back to a bin that it need not have left, more than it took to come back and more than twice
+//! as many as before, up to [`MOST_PATIENCE`]; and none once a search met the group in the wrong
+//! bin. So where space is plentiful nothing is written, and where it is short the bins are right.
 //!
 //! **Locking.** A group's listing changes under its lock only. Searches take no lock.
 
@@ -224,6 +224,8 @@ pub struct Listing {
     below: u16,
     /// How many of them there may be.
     patience: u16,
+    /// Changes since the group last came back to a bin.
+    changes: u16,
 }
 
 impl Default for Listing {
@@ -232,6 +234,7 @@ impl Default for Listing {
             bins: [None; 3],
             below: 0,
             patience: FIRST_PATIENCE,
+            changes: 0,
         }
     }
 }
@@ -241,6 +244,7 @@ impl Listing {
     pub fn may_lag(&mut self) -> bool {
         let may = self.below < self.patience;
         self.below += u16::from(may);
+        self.changes = self.changes.saturating_add(u16::from(may));
         may
     }
 }
@@ -324,13 +328,15 @@ impl OrderIndex {
 
     /// The bins that a group belongs in; a group without free clusters belongs in none.
     fn targets(&self, fitness: &Fitness) -> [Option<u32>; 3] {
+        if fitness.free == 0 {
+            return [None; 3];
+        }
         let average = fitness.free / fitness.fragments.max(1);
-        let bins = [
-            fitness.order,
-            self.average_bin(average),
-            largest_bin(fitness.largest),
-        ];
-        bins.map(|bin| (fitness.free > 0).then_some(bin))
+        [
+            Some(fitness.order),
+            Some(self.average_bin(average)),
+            Some(largest_bin(fitness.largest)),
+        ]
     }
 
     fn families(&self) -> [&Bins; 3] {
@@ -342,6 +348,7 @@ impl OrderIndex {
         let targets = self.targets(fitness);
         if listing.bins == targets {
             listing.below = 0;
+            listing.changes = listing.changes.saturating_add(1);
             return;
         }
         let moves = || listing.bins.iter().zip(&targets);
@@ -349,9 +356,14 @@ impl OrderIndex {
         let is_too_high = moves().any(|(bin, to)| bin > to);
         let comes_back = moves().any(|(bin, to)| bin.is_some() && bin < to);
         if comes_back {
-            listing.patience = (2 * listing.patience + FIRST_PATIENCE).min(MOST_PATIENCE);
+            let took = std::mem::take(&mut listing.changes);
+            let longer = took
+                .max(2 * listing.patience)
+                .saturating_add(FIRST_PATIENCE);
+            listing.patience = longer.min(MOST_PATIENCE);
         }
         let stays = is_too_high && settle == Settle::Lagging && listing.may_lag();
+        listing.changes = listing.changes.saturating_add(u16::from(!stays));
         let bins = self.families().into_iter().zip(&mut listing.bins);
         for ((family, bin), target) in bins.zip(targets) {
             if *bin < target || !stays {
@@ -456,7 +468,7 @@ mod tests {
         assert_eq!(changes_until_listed(Settle::AtOnce), 1);
         assert_eq!(changes_until_listed(Settle::Lagging), 513);
         assert_eq!(changes_until_listed(Settle::Stale), 1);
-        assert_eq!(changes_until_listed(Settle::Lagging), 9);
+        assert_eq!(changes_until_listed(Settle::Lagging), 11);
         let full = Fitness {
             free: 0,
             fragments: 0,
@@ -464,6 +476,18 @@ mod tests {
             order: 0,
         };
         index.update(group, &mut listing, &full, Settle::AtOnce);
+        // Filled for 100 changes and emptied, again and again: one round is enough to learn that.
+        let (regular, mut listing) = (GroupNr(8), Listing::default());
+        let mut sinks_in_a_round = || {
+            index.update(regular, &mut listing, &fitness(2048), Settle::Lagging);
+            (0..100).for_each(|_| {
+                index.update(regular, &mut listing, &fitness(100), Settle::Lagging);
+            });
+            !index.by_largest.contains(largest_bin(2048), regular)
+        };
+        let sank: Vec<_> = (0..4).map(|_| sinks_in_a_round()).collect();
+        assert_eq!(sank, [true, false, false, false]);
+        index.forget(regular, &mut listing);
         assert!(!index.by_largest.used.maybe_any() && !index.by_order.used.maybe_any());
     }
 }

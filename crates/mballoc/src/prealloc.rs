@@ -16,7 +16,7 @@
 //! discarding them are found by the next collection.
 //!
 //! **Locking.** One lock for each inode's list, with a word beside it that says whether the list
-//! has anything, and one lock for each core's. Both come before group locks, but no search runs
+//! has anything, and the same for each core's. Both come before group locks, but no search runs
 //! under them: a list is asked, and filled after the search.
 
 use std::ops::Range;
@@ -234,20 +234,34 @@ const LOCALITY_PIECES: usize = 8;
 /// The locality groups: for each core, runs from which its small files are served.
 #[derive(Debug)]
 pub(crate) struct LocalityGroups {
-    cores: PerCore<Mutex<Vec<Run>>>,
+    cores: PerCore<Locality>,
+}
+
+#[derive(Debug)]
+struct Locality {
+    runs: Mutex<Vec<Run>>,
+    /// Whether there are runs, so that a core without costs no lock.
+    filled: AtomicBool,
 }
 
 impl LocalityGroups {
     pub(crate) fn new() -> Self {
         Self {
-            cores: PerCore::new(|_| Mutex::new(Vec::with_capacity(LOCALITY_PIECES + 1))),
+            cores: PerCore::new(|_| Locality {
+                runs: Mutex::new(Vec::with_capacity(LOCALITY_PIECES + 1)),
+                filled: AtomicBool::new(false),
+            }),
         }
     }
 
     /// Uses `len` clusters from the front of the smallest run of the core that has so many and
     /// lies in groups before `limit`.
     pub(crate) fn take(&self, core: CoreNr, len: u32, limit: u32) -> Option<Run> {
-        let mut runs = self.cores.of(core).lock();
+        let mine = self.cores.of(core);
+        if !mine.filled.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut runs = mine.runs.lock();
         let fits = |run: &Run| run.len.0 >= len && run.group.0 < limit;
         let (i, _) = runs
             .iter()
@@ -257,6 +271,7 @@ impl LocalityGroups {
         let (front, rest) = runs[i].split_at(ClusterCount(len));
         if rest.len.0 == 0 {
             runs.swap_remove(i);
+            mine.filled.store(!runs.is_empty(), Ordering::Release);
         } else {
             runs[i] = rest;
         }
@@ -265,8 +280,10 @@ impl LocalityGroups {
 
     /// Adds a run; one too many, the smallest, comes back for the groups.
     pub(crate) fn insert(&self, core: CoreNr, run: Run) -> Option<Run> {
-        let mut runs = self.cores.of(core).lock();
+        let mine = self.cores.of(core);
+        let mut runs = mine.runs.lock();
         runs.push(run);
+        mine.filled.store(true, Ordering::Release);
         if runs.len() <= LOCALITY_PIECES {
             return None;
         }
@@ -278,7 +295,11 @@ impl LocalityGroups {
     pub(crate) fn drain(&self) -> Vec<Run> {
         self.cores
             .iter()
-            .flat_map(|core| std::mem::take(&mut *core.lock()))
+            .flat_map(|core| {
+                let mut runs = core.runs.lock();
+                core.filled.store(false, Ordering::Release);
+                std::mem::take(&mut *runs)
+            })
             .collect()
     }
 }

@@ -161,7 +161,7 @@ impl<'a> Search<'a> {
         visit: &Visit,
         scan: &mut Scan,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
-        let linear = self.table.shared.tunables.get(Tunable::MbMaxLinearGroups);
+        let linear = self.tunable(Tunable::MbMaxLinearGroups);
         let mut first = Visit {
             by_sets: false,
             ..*visit
@@ -190,12 +190,8 @@ impl<'a> Search<'a> {
         scan: &mut Scan,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let order = floor_log2(self.want.len);
-        let trim = self
-            .table
-            .shared
-            .tunables
-            .get(Tunable::MbBestAvailMaxTrimOrder);
-        let stripe = self.table.shared.tunables.get(Tunable::Stripe);
+        let trim = self.tunable(Tunable::MbBestAvailMaxTrimOrder);
+        let stripe = self.tunable(Tunable::Stripe);
         let floor = |len: u32| floor_log2(len) + u32::from(!len.is_power_of_two());
         let mut least = order
             .saturating_sub(trim)
@@ -241,8 +237,7 @@ impl<'a> Search<'a> {
 
     fn read_ahead_at(&mut self, group: GroupNr, visit: &mut Visit) {
         let fast = visit.criterion < Criterion::GoalLenSlow;
-        let limited =
-            fast && visit.prefetched >= self.table.shared.tunables.get(Tunable::MbPrefetchLimit);
+        let limited = fast && visit.prefetched >= self.tunable(Tunable::MbPrefetchLimit);
         if group != visit.prefetch_at || limited {
             return;
         }
@@ -276,7 +271,7 @@ impl<'a> Search<'a> {
             return Ok(ControlFlow::Continue(()));
         }
         self.tally[Count::GroupsScanned] += 1;
-        let stripe = self.table.shared.tunables.get(Tunable::Stripe);
+        let stripe = self.tunable(Tunable::Stripe);
         let in_stripes = stripe > 1 && visit.len.is_multiple_of(stripe);
         match visit.criterion {
             Criterion::Power2Aligned => Ok(self.simple_scan(group, visit)),
@@ -457,7 +452,7 @@ impl<'a> Search<'a> {
         visit: &Visit,
         scan: &mut Scan,
     ) -> ControlFlow<Option<Run>> {
-        if scan.found > self.table.shared.tunables.get(Tunable::MbMaxToScan) && !scan.first_fit {
+        if scan.found > self.tunable(Tunable::MbMaxToScan) && !scan.first_fit {
             return ControlFlow::Break(None);
         }
         let Some(best) = scan
@@ -466,7 +461,7 @@ impl<'a> Search<'a> {
         else {
             return ControlFlow::Continue(());
         };
-        if !group_done && scan.found <= self.table.shared.tunables.get(Tunable::MbMinToScan) {
+        if !group_done && scan.found <= self.tunable(Tunable::MbMinToScan) {
             return ControlFlow::Continue(());
         }
         match self.claim_again(&best, visit.len) {

@@ -39,7 +39,7 @@ use crate::num::floor_log2;
 use crate::order_index::{Bins, Direction, Fitness, Settle, largest_bin, sure_bin};
 use crate::placement::FLEX_WITH_METADATA_GROUP;
 use crate::prefetch::{self, Started};
-use crate::stats::{Count, CriterionCount, Quick, Tally};
+use crate::stats::{Count, CriterionCount, Hit, Quick, Tally};
 use crate::stream::{Slot, StreamGoals};
 use crate::table::{GroupState, GroupTable, Patience};
 use crate::tunables::Tunable;
@@ -51,6 +51,8 @@ pub(crate) struct Want {
     pub(crate) len: u32,
     /// What the caller asked for: `len` may be trimmed to it without loss.
     pub(crate) asked: u32,
+    /// Whether `len` is what the request is for, no more and no less.
+    pub(crate) is_request: bool,
     /// The least length of use.
     pub(crate) min_len: u32,
     /// Runs start at a multiple of it, counted from the file system's first cluster.
@@ -81,8 +83,10 @@ pub(crate) struct Search<'a> {
     pub(crate) tally: &'a mut Tally,
     /// Groups looked at in the ladder.
     pub(crate) looks: u64,
+    /// Those of them that did not fit.
+    pub(crate) misses: u32,
     /// How it was answered, if not by the ladder.
-    pub(crate) quick: Option<Quick>,
+    pub(crate) hit: Option<Hit>,
 }
 
 /// What a group must have.
@@ -123,11 +127,11 @@ enum Look {
 const MOST_UNFIT: u32 = 2;
 /// Busy groups that one criterion passes by before the next is asked.
 const MOST_BUSY: u32 = 8;
+/// Groups in which other streams go on that one criterion passes by before it takes the first of
+/// them after all.
+const MOST_ANOTHERS: u32 = 8;
 /// Bitmaps that one criterion reads and waits for before the next is asked.
 const MOST_READS: u32 = 1;
-/// A group that is not loaded is likely to have an extent of some length if it has as many free
-/// clusters as four such; the descriptor does not say how they are cut up.
-const LIKELY_ORDERS: u32 = 2;
 
 impl<'a> Search<'a> {
     /// Finds and claims a run; `None` if no group has one, seen by an exact pass.
@@ -135,7 +139,6 @@ impl<'a> Search<'a> {
         if self.want.try_goal
             && let Some(run) = self.at_goal()?
         {
-            self.quick = Some(Quick::Goal);
             return Ok(Some(run));
         }
         if self.want.goal_only {
@@ -144,11 +147,10 @@ impl<'a> Search<'a> {
         if let Some(slot) = self.want.stream
             && let Some(run) = self.at_stream_goal(slot)
         {
-            self.quick = Some(Quick::Stream);
             return Ok(Some(run));
         }
-        let optimize = self.table.shared.tunables.get(Tunable::MbOptimizeScan) != 0;
-        let indexes = self.table.shared.tunables.get(Tunable::MbIndexes) != 0;
+        let optimize = self.tunable(Tunable::MbOptimizeScan) != 0;
+        let indexes = self.tunable(Tunable::MbIndexes) != 0;
         let mut found = match (optimize, indexes) {
             (true, true) => {
                 self.read_ahead();
@@ -162,16 +164,21 @@ impl<'a> Search<'a> {
         self.table.shared.stats.note_looks(self.core, self.looks);
         if let (Some(run), Some(slot)) = (found, self.want.stream) {
             self.streams.set(slot, run.group, run.end());
+            self.table.set_stream(run.group, slot);
         }
         self.tally[Count::LenGoalHits] +=
             u64::from(found.is_some_and(|run| run.len.0 >= self.want.len));
         Ok(found)
     }
 
+    pub(crate) fn tunable(&self, tunable: Tunable) -> u32 {
+        self.table.shared.tunables.get(tunable)
+    }
+
     /// Reads bitmaps of the goal's flex group ahead. Before 2026 that was never over.
     fn read_ahead(&mut self) {
         let is_over = self.table.absent() == 0;
-        if is_over && self.table.shared.tunables.get(Tunable::MbPrefetchLocked) == 0 {
+        if is_over && self.tunable(Tunable::MbPrefetchLocked) == 0 {
             return;
         }
         prefetch::read_ahead(
@@ -201,7 +208,24 @@ impl<'a> Search<'a> {
             self.want.len
         };
         let got = locked.buddy().free_run_at(offset, self.want.len);
-        Ok((got >= enough).then(|| locked.claim(offset, got)))
+        Ok((got >= enough).then(|| self.claim_hit(&mut locked, Quick::Goal, offset, got)))
+    }
+
+    /// Claims what answers the search without the ladder. If that is all there is to it, the group
+    /// counts the request.
+    fn claim_hit(
+        &mut self,
+        locked: &mut LockedGroup<'_>,
+        quick: Quick,
+        start: u32,
+        len: u32,
+    ) -> Run {
+        let is_counted = self.want.is_request && len == self.want.len && self.tally.is_empty();
+        if is_counted {
+            locked.count(quick);
+        }
+        self.hit = Some(Hit { quick, is_counted });
+        locked.claim(start, len)
     }
 
     /// A run behind the last one of this stream, in the same group.
@@ -220,7 +244,7 @@ impl<'a> Search<'a> {
             return None;
         };
         let (start, len) = self.find_in(&mut locked, Need::Extent(len))?;
-        let run = locked.claim(start, len);
+        let run = self.claim_hit(&mut locked, Quick::Stream, start, len);
         drop(locked);
         self.streams.set(slot, group, run.end());
         Some(run)
@@ -308,7 +332,7 @@ impl<'a> Search<'a> {
     pub(crate) fn power_of_two(&self) -> Option<u32> {
         let len = self.want.len;
         let order = floor_log2(len);
-        let worth = order + 1 >= self.table.shared.tunables.get(Tunable::MbOrder2Req) && order > 0;
+        let worth = order + 1 >= self.tunable(Tunable::MbOrder2Req) && order > 0;
         let geometry = &self.table.geometry;
         // A buddy is aligned to its group; the caller's alignment is to the file system.
         let aligned = self.want.align == 1 && self.want.stripe <= 1;
@@ -356,23 +380,18 @@ impl<'a> Search<'a> {
         if found.is_some() || self.table.absent() == 0 {
             return Ok(found);
         }
-        let likely = ceil_log2(len) + LIKELY_ORDERS;
-        self.walk(
-            criterion,
-            &index.unread,
-            likely..u32::MAX,
-            Direction::Upward,
-            need,
-        )
+        let bins = ceil_log2(len) + self.table.likely_orders()..u32::MAX;
+        let missed = self.misses;
+        let found = self.walk(criterion, &index.unread, bins, Direction::Upward, need)?;
+        if found.is_some() || self.misses > missed {
+            self.table.note_guess(found.is_some());
+        }
+        Ok(found)
     }
 
     fn best_avail_len(&mut self, len: u32) -> Result<Option<Run>, Error> {
-        let trim = self
-            .table
-            .shared
-            .tunables
-            .get(Tunable::MbBestAvailMaxTrimOrder);
-        let stripe = self.table.shared.tunables.get(Tunable::Stripe);
+        let trim = self.tunable(Tunable::MbBestAvailMaxTrimOrder);
+        let stripe = self.tunable(Tunable::Stripe);
         let least = (len >> trim.min(31))
             .max(self.want.asked.min(len))
             .max(stripe.min(len))
@@ -437,9 +456,19 @@ impl<'a> Search<'a> {
         direction: Direction,
         need: Need,
     ) -> Result<Option<Run>, Error> {
-        let (mut unfit, mut busy, mut reads) = (0, 0, 0);
+        let (mut unfit, mut busy, mut reads, mut others) = (0, 0, 0, 0);
+        // The first of those where other streams go on, in case that there is nothing else.
+        let mut anothers = None;
         for group in family.walk(bins, direction, self.want.goal.0, self.limit()) {
             if criterion == Criterion::Power2Aligned && self.is_kept_for_metadata(group) {
+                continue;
+            }
+            if self.is_anothers(group) {
+                anothers = anothers.or(Some(group));
+                others += 1;
+                if others == MOST_ANOTHERS {
+                    break;
+                }
                 continue;
             }
             if self.table.state(group) == GroupState::Absent {
@@ -463,7 +492,23 @@ impl<'a> Search<'a> {
                 return Ok(None);
             }
         }
-        Ok(None)
+        let Some(group) = anothers else {
+            return Ok(None);
+        };
+        match self.look(criterion, group, need) {
+            Look::Claimed(run) => Ok(Some(run)),
+            Look::Unfit | Look::Busy => Ok(None),
+        }
+    }
+
+    /// Whether another stream goes on in a group. Two in one group would go on in it side by side
+    /// for as long as it lasts, each taking its lock and its bits from the other.
+    fn is_anothers(&self, group: GroupNr) -> bool {
+        let Some(own) = self.want.stream else {
+            return false;
+        };
+        let last = self.table.stream(group).filter(|&slot| slot != own);
+        last.is_some_and(|slot| self.streams.get(slot).0 == group)
     }
 
     fn limit(&self) -> u32 {
@@ -500,6 +545,7 @@ impl<'a> Search<'a> {
         let Some((start, len)) = found else {
             self.tally[Count::StaleHints] += u64::from(!fits);
             locked.settle(Settle::Stale);
+            self.misses += 1;
             return Look::Unfit;
         };
         self.tally[(criterion, CriterionCount::ExtentsScanned)] += 1;
@@ -584,6 +630,9 @@ impl<'a> Search<'a> {
 
     /// Clusters from here to the next multiple of `align` clusters of the file system.
     pub(crate) fn misalignment(&self, group: GroupNr, offset: u32, align: u32) -> u32 {
+        if align == 1 {
+            return 0;
+        }
         let layout = self.table.geometry.layout();
         let block = self
             .table

@@ -3,7 +3,9 @@
 //! **Model.** A request counts in a block of plain words of its own ([`Tally`]), made when there is
 //! something to count, and adds what is not zero to its core's block when it ends; the sums are
 //! taken when they are read. Requests that are answered in full without a search, nearly all of
-//! them, count as one word that the reader takes apart ([`Quick`]). So counting is always on.
+//! them, count as one word that the reader takes apart ([`Quick`]); and those answered at a goal
+//! count in the group they were answered in, under the lock that they hold anyway, where counting
+//! is an addition without a locked instruction. So counting is always on.
 //!
 //! **Locking.** None; no two cores write the same line.
 
@@ -92,6 +94,8 @@ impl Quick {
         Self::InodePrealloc,
         Self::GroupPrealloc,
     ];
+    /// Those that are counted in groups, the first of all.
+    pub(crate) const IN_GROUPS: usize = 2;
 
     /// What is counted beside the request and its success.
     pub(crate) fn count(self) -> Count {
@@ -101,6 +105,21 @@ impl Quick {
             Self::InodePrealloc => Count::InodePreallocHits,
             Self::GroupPrealloc => Count::GroupPreallocHits,
         }
+    }
+}
+
+/// How a request was answered, if not by the ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hit {
+    pub(crate) quick: Quick,
+    /// Whether the group in which it was answered has counted it.
+    pub(crate) is_counted: bool,
+}
+
+impl From<Quick> for Hit {
+    fn from(quick: Quick) -> Self {
+        let is_counted = false;
+        Self { quick, is_counted }
     }
 }
 
@@ -173,6 +192,15 @@ impl Tally {
     /// Whether nothing was counted.
     pub(crate) fn is_empty(&self) -> bool {
         self.words.is_none()
+    }
+
+    /// Adds requests that were answered in full, without a search, in the order of [`Quick::ALL`].
+    pub(crate) fn add_quick(&mut self, requests: impl IntoIterator<Item = u64>) {
+        for (quick, requests) in Quick::ALL.into_iter().zip(requests) {
+            self[Count::Reqs] += requests;
+            self[Count::Success] += requests;
+            self[quick.count()] += requests;
+        }
     }
 
     /// Groups looked at in all criteria.
@@ -302,11 +330,6 @@ impl Stats {
         }
     }
 
-    /// Counts a request of the usual kinds.
-    pub(crate) fn add_quick(&self, core: CoreNr, quick: Quick) {
-        self.cores.of(core).quick[quick as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Notes how many groups a search looked at.
     pub(crate) fn note_looks(&self, core: CoreNr, looks: u64) {
         let block = self.cores.of(core);
@@ -320,20 +343,36 @@ impl Stats {
         self.cores.of(core).holds[bits as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sums over all cores; exact while no request is under way.
-    #[must_use]
-    pub fn sum(&self) -> Tally {
+    /// Counts a request that has ended, and whether it got all that was asked for.
+    pub(crate) fn end(&self, core: CoreNr, hit: Option<Hit>, is_whole: bool, tally: &mut Tally) {
+        match hit {
+            Some(hit) if hit.is_counted => {}
+            Some(hit) if is_whole && tally.is_empty() => {
+                let word = &self.cores.of(core).quick[hit.quick as usize];
+                word.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            _ => {
+                tally[Count::Reqs] += 1;
+                tally[Count::Success] += u64::from(is_whole);
+                hit.iter().for_each(|hit| tally[hit.quick.count()] += 1);
+            }
+        }
+        if !tally.is_empty() {
+            self.add(core, tally);
+        }
+    }
+
+    /// The sums over all cores, without what is counted in groups; exact while no request is under
+    /// way.
+    pub(crate) fn sum(&self) -> Tally {
         let mut sum = Tally::default();
         for block in self.cores.iter() {
             for (sum, word) in sum.words_mut().iter_mut().zip(&block.words) {
                 *sum += word.load(Ordering::Relaxed);
             }
-            for (quick, word) in Quick::ALL.into_iter().zip(&block.quick) {
-                let requests = word.load(Ordering::Relaxed);
-                sum[Count::Reqs] += requests;
-                sum[Count::Success] += requests;
-                sum[quick.count()] += requests;
-            }
+            let requests = block.quick.iter().map(|word| word.load(Ordering::Relaxed));
+            sum.add_quick(requests);
         }
         sum
     }
@@ -380,7 +419,11 @@ mod tests {
         assert!(text.contains("\tcr_best_avail_stats:\n\t\thits: 0\n\t\tgroups_considered: 0\n\t\textents_scanned: 14\n"));
         assert!(text.contains("\textents_scanned: 14\n\t\tgoal_hits: 0\n"));
         assert_eq!(stats.sum().since(&tally)[Count::Reqs], 3);
-        stats.add_quick(CoreNr::current(), Quick::GroupPrealloc);
+        let quick = Quick::GroupPrealloc;
+        for is_counted in [true, false] {
+            let hit = Some(Hit { quick, is_counted });
+            stats.end(CoreNr::current(), hit, true, &mut Tally::default());
+        }
         let sum = stats.sum();
         assert_eq!(
             (

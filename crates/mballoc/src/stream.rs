@@ -27,7 +27,7 @@ pub(crate) struct StreamGoals {
 
 /// One of the goals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(u32);
+pub(crate) struct Slot(pub(crate) u32);
 
 fn pack(group: GroupNr, offset: u32) -> u64 {
     u64::from(group.0) << 32 | u64::from(offset)
@@ -53,6 +53,11 @@ impl StreamGoals {
             1 => Slot(inode.0 % count),
             _ => self.of_core(core),
         }
+    }
+
+    /// All goals.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
+        (0..len32(self.goals.len())).map(Slot)
     }
 
     /// The goal of a core.

@@ -36,6 +36,7 @@ use crate::order_index::{OrderIndex, Settle};
 use crate::pending::Clocks;
 use crate::source::{BitmapState, Descriptor, GroupSource};
 use crate::stats::{Count, Stats, Tally};
+use crate::stream::Slot;
 use crate::tokens::Tokens;
 use crate::tunables::Tunables;
 
@@ -76,6 +77,11 @@ impl GroupState {
     }
 }
 
+/// Descriptors say how many clusters are free, not how they are cut up. To begin with, a group with
+/// as many as four extents of a length is taken to have one; where that proves wrong, more are
+/// asked for.
+const LIKELY_ORDERS: std::ops::RangeInclusive<u32> = 2..=10;
+
 /// Threads that wait for a group to be loaded, by a hash of its number.
 const WAIT_SLOTS: u32 = 16;
 
@@ -98,6 +104,8 @@ pub(crate) struct GroupTable {
     absent: CachePadded<AtomicU32>,
     flex_absent: Box<[AtomicU32]>,
     wait_slots: Box<[CachePadded<WaitSlot>]>,
+    /// Written when a bitmap had to be waited for.
+    likely_orders: CachePadded<AtomicU32>,
     /// Where the next eviction pass goes on.
     evict_cursor: Mutex<u32>,
 }
@@ -159,6 +167,7 @@ impl GroupTable {
             absent: CachePadded::new(AtomicU32::new(groups)),
             flex_absent,
             wait_slots: (0..WAIT_SLOTS).map(|_| CachePadded::default()).collect(),
+            likely_orders: CachePadded::new(AtomicU32::new(*LIKELY_ORDERS.start())),
             evict_cursor: Mutex::new(0),
             geometry,
         }
@@ -186,6 +195,38 @@ impl GroupTable {
     /// What a loaded group had when its lock was last released.
     pub(crate) fn hints(&self, group: GroupNr) -> crate::order_index::Fitness {
         self.groups[group.0 as usize].hints()
+    }
+
+    /// Adds the requests that were answered in full in their groups.
+    pub(crate) fn add_hits(&self, sum: &mut Tally) {
+        for group in &self.groups {
+            sum.add_quick(group.hits());
+        }
+    }
+
+    /// How many orders more free clusters than the length of an extent a group that is not loaded
+    /// must have, so that it is likely to have such an extent.
+    pub(crate) fn likely_orders(&self) -> u32 {
+        self.likely_orders.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a group that was loaded for an extent had it. A note may get lost.
+    pub(crate) fn note_guess(&self, was_right: bool) {
+        let orders = self.likely_orders();
+        let next = if was_right { orders - 1 } else { orders + 1 };
+        if LIKELY_ORDERS.contains(&next) {
+            self.likely_orders.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// The stream goal that was last in a group: a hint.
+    pub(crate) fn stream(&self, group: GroupNr) -> Option<Slot> {
+        self.groups[group.0 as usize].stream()
+    }
+
+    /// Notes that a stream goal is in a group.
+    pub(crate) fn set_stream(&self, group: GroupNr, slot: Slot) {
+        self.groups[group.0 as usize].set_stream(slot);
     }
 
     /// Whether a group is not loaded and nobody has begun to read its bitmap: one plain load.

@@ -48,9 +48,12 @@ pub(crate) fn clear(words: &mut [u64], start: u32, end: u32) {
     }
 }
 
-/// Turns bit `i` over.
-pub(crate) fn flip(words: &mut [u64], i: u32) {
-    words[(i / 64) as usize] ^= 1 << (i % 64);
+/// Turns bit `i` over and returns the bit beside it in its pair (bits 0 and 1, 2 and 3, and so
+/// on).
+pub(crate) fn flip_one_of_pair(words: &mut [u64], i: u32) -> bool {
+    let word = &mut words[(i / 64) as usize];
+    *word ^= 1 << (i % 64);
+    *word >> ((i % 64) ^ 1) & 1 != 0
 }
 
 /// Whether bit `i` is set.
@@ -143,6 +146,10 @@ mod tests {
             prop_assert_eq!(all_clear(&words, start, end), part.iter().all(|&bit| !bit));
             prop_assert_eq!(all_set(&words, start, end), part.iter().all(|&bit| bit));
             prop_assert_eq!(get(&words, start), row[start as usize]);
+            let mut flipped = words;
+            let beside = flip_one_of_pair(&mut flipped, start);
+            prop_assert_eq!(beside, row[start as usize ^ 1]);
+            prop_assert_eq!(get(&flipped, start), !row[start as usize]);
             let lone = (start..end).find(|&i| !row[i as usize] && row[i as usize ^ 1]);
             prop_assert_eq!(next_lone_clear(&words, start, end), lone.unwrap_or(end));
         }

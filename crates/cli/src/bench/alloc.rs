@@ -11,12 +11,13 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 #[cfg(feature = "count")]
 use fourscore_lab::ThreadCount;
+use fourscore_lab::alloc::bench::Bitmaps;
 use fourscore_lab::alloc::{AllocBench, AllocOutcome, FreeSpace, NamedWorkload, Scenario, Switch};
 use fourscore_lab::{DirectoryTarget, MonotonicClock, drive};
 use fourscore_mballoc::{Tunable, Tunables};
 use serde_json::{Value, json};
 
-use crate::bench::{Extent, seconds, speed_text};
+use crate::bench::{Extent, driven_runs, seconds, speed_text};
 use crate::failure::{Failure, Result};
 use crate::freefrag::{Histogram, histogram_text};
 use crate::output::Stdout;
@@ -193,6 +194,9 @@ fn head(bench: &AllocBench, workload: NamedWorkload) -> String {
         workload.name,
         workload.about,
     );
+    if bench.bitmaps == Bitmaps::Absent {
+        text.push_str("bitmaps are read when they are needed\n");
+    }
     for (name, value) in &bench.tunables {
         let _ = writeln!(text, "{name} = {value}");
     }
@@ -261,33 +265,13 @@ fn as_json(bench: &AllocBench, workload: NamedWorkload, runs: &[Value]) -> Value
 
 /// The same workload on a directory of this host.
 fn on_directory(options: &Options, workload: NamedWorkload, directory: &Path) -> Result<()> {
-    let until = options.extent.until()?;
-    let target = DirectoryTarget::new(directory);
+    let (target, clock) = (DirectoryTarget::new(directory), MonotonicClock::default());
+    let drive = |threads, until| {
+        drive(&target, workload.workload, threads, until, &clock)
+            .map_err(|why| Failure::new(directory.display().to_string(), why))
+    };
     let mut out = Stdout::open()?;
-    let mut runs = Vec::new();
-    for threads in options.extent.threads() {
-        let driven = drive(
-            &target,
-            workload.workload,
-            threads,
-            until,
-            &MonotonicClock::default(),
-        )
-        .map_err(|why| Failure::new(directory.display().to_string(), why))?;
-        let (work, fairness) = (driven.total(), driven.fairness());
-        let wall = work.wall.unwrap_or_default().as_secs_f64().max(1e-9);
-        let per_second = work.operations as f64 / wall;
-        if options.json {
-            runs.push(json!({
-                "threads": threads,
-                "operations": work.operations,
-                "operations_per_second": per_second,
-                "fairness": fairness,
-            }));
-        } else {
-            out.write(speed_text(threads, per_second, fairness).as_bytes())?;
-        }
-    }
+    let runs = driven_runs(&options.extent, options.json, &mut out, drive)?;
     if options.json {
         let all = json!({ "dir": directory, "workload": workload.name, "runs": runs });
         out.write(format!("{all:#}\n").as_bytes())?;

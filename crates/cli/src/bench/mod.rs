@@ -11,10 +11,12 @@ mod tree;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use fourscore_lab::workload::Until;
+use fourscore_lab::workload::{Driven, Until};
 use fourscore_lab::{Fairness, ThreadCount};
+use serde_json::{Value, json};
 
 use crate::failure::Result;
+use crate::output::Stdout;
 
 /// `bench`
 #[derive(Debug, Args)]
@@ -89,6 +91,36 @@ fn seconds(option: &str, seconds: f64) -> Result<Duration> {
             let why = format_args!("{seconds} is not a time in seconds");
             crate::failure::Failure::usage(option, why)
         })
+}
+
+/// Drives a target with each number of threads, and prints what came of it or, as JSON, returns
+/// it.
+fn driven_runs(
+    extent: &Extent,
+    json: bool,
+    out: &mut Stdout,
+    drive: impl Fn(ThreadCount, Until) -> Result<Driven>,
+) -> Result<Vec<Value>> {
+    let until = extent.until()?;
+    let mut runs = Vec::new();
+    for threads in extent.threads() {
+        let driven = drive(threads, until)?;
+        let (total, fairness) = (driven.total(), driven.fairness());
+        let per_second = driven.operations_per_second();
+        if json {
+            runs.push(json!({
+                "threads": threads,
+                "operations": total.operations,
+                "bytes": total.bytes,
+                "operations_per_second": per_second,
+                "fairness": fairness,
+            }));
+        } else {
+            out.write(speed_text(threads, per_second, fairness).as_bytes())?;
+            out.flush()?;
+        }
+    }
+    Ok(runs)
 }
 
 /// The lines about speed that every workload has.

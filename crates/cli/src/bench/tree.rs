@@ -12,7 +12,7 @@ use fourscore_lab::workload::Until;
 use fourscore_lab::{MonotonicClock, Target, ThreadCount, drive};
 use serde_json::json;
 
-use crate::bench::{Extent, speed_text};
+use crate::bench::{Extent, driven_runs};
 use crate::failure::{Failure, Result};
 use crate::image::{Image, ImageSpec};
 use crate::output::Stdout;
@@ -52,35 +52,16 @@ pub(super) fn run(options: &Options) -> Result<()> {
 }
 
 fn read(options: &Options, name: &str, target: &dyn Target, objects: u32) -> Result<()> {
-    let until = options.extent.until()?;
     let (workload, clock) = (ReadTree { objects }, MonotonicClock::default());
     let drive = |threads, until| {
         drive(target, &workload, threads, until, &clock).map_err(|why| Failure::new(name, why))
     };
     drive(ThreadCount::ONE, Until::Steps(objects.into()))?;
     let mut out = Stdout::open()?;
-    let mut runs = Vec::new();
     if !options.json {
         out.write(format!("{objects} objects in {name}\n").as_bytes())?;
     }
-    for threads in options.extent.threads() {
-        let driven = drive(threads, until)?;
-        let (work, fairness) = (driven.total(), driven.fairness());
-        let wall = work.wall.unwrap_or_default().as_secs_f64().max(1e-9);
-        let per_second = work.operations as f64 / wall;
-        if options.json {
-            runs.push(json!({
-                "threads": threads,
-                "operations": work.operations,
-                "bytes": work.bytes,
-                "operations_per_second": per_second,
-                "fairness": fairness,
-            }));
-        } else {
-            out.write(speed_text(threads, per_second, fairness).as_bytes())?;
-            out.flush()?;
-        }
-    }
+    let runs = driven_runs(&options.extent, options.json, &mut out, drive)?;
     if options.json {
         let all = json!({ "tree": name, "objects": objects, "runs": runs });
         out.write(format!("{all:#}\n").as_bytes())?;

@@ -15,6 +15,10 @@ use crate::clock::Clock;
 use crate::comparison::ThreadCount;
 use crate::workload::{Until, Workload, drive};
 
+/// Groups whose bitmaps are all loaded for a run unless it is said otherwise: at 4 KiB blocks they
+/// take ten gigabytes.
+const MOST_LOADED_GROUPS: u32 = 1 << 20;
+
 /// Whether the file system has been in use for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bitmaps {
@@ -40,13 +44,20 @@ pub struct AllocBench {
 }
 
 impl AllocBench {
-    /// A run on a file system whose bitmaps are in memory, with the defaults.
+    /// A run with the defaults, on a file system whose bitmaps are in memory, unless there are so
+    /// many that they would need tens of gigabytes.
     #[must_use]
     pub fn on(scenario: Scenario) -> Self {
+        let groups = scenario.geometry().map_or(0, |geometry| geometry.groups());
+        let bitmaps = if groups > MOST_LOADED_GROUPS {
+            Bitmaps::Absent
+        } else {
+            Bitmaps::Loaded
+        };
         Self {
             scenario,
             tunables: Vec::new(),
-            bitmaps: Bitmaps::Loaded,
+            bitmaps,
             changes: Changes::Dropped,
             commit_every: Duration::from_secs(5),
         }
@@ -86,11 +97,11 @@ impl AllocBench {
         let target = self.target()?;
         let allocator = target.allocator();
         let before = self.free_space(&target)?;
-        let counted = allocator.stats().sum();
+        let counted = allocator.mb_stats();
         let driven = committing(&target, self.commit_every, || {
             drive(&target, workload, threads, until, clock)
         })?;
-        let tally = allocator.stats().sum().since(&counted);
+        let tally = allocator.mb_stats().since(&counted);
         let looks = allocator.stats().looks();
         let holds = allocator.stats().holds();
         let commits = target.commits();

@@ -147,7 +147,7 @@ impl Switch {
         },
         Self {
             name: "bitmaps",
-            values: "loaded or absent",
+            values: "loaded (absent above a million groups) or absent",
             about: "whether the bitmaps are in memory when the run begins",
             set: |bench, value| {
                 let absent = bit(value, ["loaded", "absent"])? == 1;

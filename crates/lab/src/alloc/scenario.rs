@@ -86,7 +86,7 @@ const fn full(name: &'static str, bytes: u64) -> Scenario {
 impl Scenario {
     /// The file systems of the figures: S1's (842 GB 31 % full, 802 GB 68 %, 15 TiB 6 %, 133 GB at
     /// 25, 50 and 75 %) and S5's (aged to free extents of 4 MiB at 75 %, 4 and 64 KiB blocks), and
-    /// two that are nearly full, one of them of eight million groups.
+    /// three that are nearly full, of a hundred, a thousand and eight million groups.
     pub const ALL: &[Self] = &[
         packed("842g", 842 * GIB, 310),
         packed("802g", 802 * GIB, 680),
@@ -95,6 +95,7 @@ impl Scenario {
         packed("133g-50", 133 * GIB, 500),
         packed("133g-75", 133 * GIB, 750),
         full("16g-95", 16 * GIB),
+        full("133g-95", 133 * GIB),
         full("1p-95", 1024 * TIB),
         aged("16g-aged-4k", 16 * GIB, 2),
         aged("16g-aged-64k", 16 * GIB, 6),

@@ -37,6 +37,9 @@ pub struct AllocTarget {
     groups: Arc<RamGroups>,
     allocator: Allocator,
     changes: Changes,
+    /// As ext4 with delayed allocation: every file of a directory has the same goal, the first
+    /// block of the group behind the directory's flex group's first.
+    goal: PhysBlock,
     tid: CachePadded<AtomicU32>,
     commit: Mutex<()>,
     periodic: Counter,
@@ -55,11 +58,13 @@ impl AllocTarget {
             root_clusters: 0,
             reserved_clusters: 0,
         };
-        let allocator = Allocator::new(*groups.geometry(), source, options);
+        let geometry = *groups.geometry();
+        let allocator = Allocator::new(geometry, source, options);
         Self {
             groups,
             allocator,
             changes,
+            goal: geometry.block_of(GroupNr(1.min(geometry.groups() - 1)), GroupOffset(0)),
             tid: CachePadded::new(AtomicU32::new(1)),
             commit: Mutex::new(()),
             periodic: Counter::default(),
@@ -84,13 +89,14 @@ impl AllocTarget {
         }
     }
 
-    /// Extents that files got: pieces that did not continue the one before.
+    /// Extents that files got: pieces that did not continue the one before. Those of workers that
+    /// have ended.
     #[must_use]
     pub fn extents(&self) -> u64 {
         self.extents.sum()
     }
 
-    /// Requests to the allocator.
+    /// Requests to the allocator, of workers that have ended.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.allocations.sum()
@@ -146,6 +152,8 @@ impl Target for AllocTarget {
             target: self,
             nr,
             files: Vec::new(),
+            allocations: 0,
+            extents: 0,
         }))
     }
 }
@@ -163,6 +171,16 @@ struct AllocWorker<'a> {
     target: &'a AllocTarget,
     nr: u32,
     files: Vec<Option<OpenFile>>,
+    /// Counted here and added up in the end, so that counting is no part of what is measured.
+    allocations: u64,
+    extents: u64,
+}
+
+impl Drop for AllocWorker<'_> {
+    fn drop(&mut self) {
+        self.target.allocations.add(self.allocations);
+        self.target.extents.add(self.extents);
+    }
 }
 
 fn failed(error: Error) -> io::Error {
@@ -196,65 +214,26 @@ impl AllocWorker<'_> {
     }
 
     fn clusters(&self, bytes: u64) -> io::Result<u32> {
-        let clusters = bytes.div_ceil(self.target.groups.geometry().cluster_bytes());
+        let cluster_bytes = self.target.groups.geometry().cluster_bytes();
+        // A power of two, which the compiler does not know.
+        let clusters = (bytes + cluster_bytes - 1) >> cluster_bytes.trailing_zeros();
         u32::try_from(clusters).map_err(io::Error::other)
-    }
-
-    /// The request for the part of a file behind what is mapped of it.
-    fn request(
-        &self,
-        nr: FileNr,
-        file: &OpenFile,
-        start: u32,
-        len: u32,
-        sizing: Sizing,
-    ) -> Request {
-        let geometry = self.target.groups.geometry();
-        // As ext4 with delayed allocation: every file of a directory has the same goal, the first
-        // block of the group behind the directory's flex group's first.
-        let goal = geometry.block_of(GroupNr(1.min(geometry.groups() - 1)), GroupOffset(0));
-        let inode = InodeNr(12 + self.nr + nr.0.wrapping_mul(4096));
-        let left = file.extents.last().map(|(logical, run)| Neighbour {
-            logical: LogicalCluster(logical + run.len.0 - 1),
-            block: PhysBlock(geometry.first_block(run).0 + u64::from(run.len.0) - 1),
-        });
-        Request {
-            left,
-            content: Content::Data,
-            sizing,
-            writers: Writers::Open,
-            size: ClusterCount(file.size.max(start + len)),
-            ..Request::data(inode, LogicalCluster(start), ClusterCount(len), goal)
-        }
     }
 
     /// Maps what is not mapped of `len` bytes at `offset`; workloads only append.
     fn map(&mut self, nr: FileNr, offset: u64, len: u64, sizing: Sizing) -> io::Result<u64> {
         let end = self.clusters(offset + len)?;
         let target = self.target;
-        let mapped = |file: &OpenFile| {
-            file.extents
-                .last()
-                .map_or(0, |(logical, run)| logical + run.len.0)
-        };
-        let mut start = mapped(self.file(nr)?);
+        let inode = InodeNr(12 + self.nr + nr.0.wrapping_mul(4096));
+        let file = self.files.get_mut(nr.0 as usize).and_then(Option::as_mut);
+        let file = file.ok_or(io::ErrorKind::NotFound)?;
+        let mut start = file.mapped();
         while start < end {
-            let file = self.files.get(nr.0 as usize).and_then(Option::as_ref);
-            let file = file.ok_or(io::ErrorKind::NotFound)?;
-            let request = self.request(nr, file, start, (end - start).min(MOST_CLUSTERS), sizing);
+            let request = target.request(inode, file, (end - start).min(MOST_CLUSTERS), sizing);
             let run = target.get(&request, &file.prealloc)?;
-            let file = self.file(nr)?;
-            match file.extents.last_mut() {
-                Some((_, last)) if last.group == run.group && last.end() == run.start.0 => {
-                    last.len.0 += run.len.0;
-                }
-                _ => {
-                    file.extents.push((start, run));
-                    target.extents.add(1);
-                }
-            }
+            self.allocations += 1;
+            self.extents += u64::from(file.append(run));
             start += run.len.0;
-            file.size = file.size.max(start);
         }
         Ok(len)
     }
@@ -280,10 +259,52 @@ impl AllocWorker<'_> {
     }
 }
 
+impl OpenFile {
+    /// Clusters that are mapped.
+    fn mapped(&self) -> u32 {
+        self.extents
+            .last()
+            .map_or(0, |(logical, run)| logical + run.len.0)
+    }
+
+    /// Maps a run behind what is mapped; whether it is an extent of its own.
+    fn append(&mut self, run: Run) -> bool {
+        let start = self.mapped();
+        self.size = self.size.max(start + run.len.0);
+        match self.extents.last_mut() {
+            Some((_, last)) if last.group == run.group && last.end() == run.start.0 => {
+                last.len.0 += run.len.0;
+                false
+            }
+            _ => {
+                self.extents.push((start, run));
+                true
+            }
+        }
+    }
+}
+
 impl AllocTarget {
+    /// The request for the part of a file behind what is mapped of it.
+    fn request(&self, inode: InodeNr, file: &OpenFile, len: u32, sizing: Sizing) -> Request {
+        let geometry = self.groups.geometry();
+        let start = file.mapped();
+        let left = file.extents.last().map(|(logical, run)| Neighbour {
+            logical: LogicalCluster(logical + run.len.0 - 1),
+            block: PhysBlock(geometry.first_block(run).0 + u64::from(run.len.0) - 1),
+        });
+        Request {
+            left,
+            content: Content::Data,
+            sizing,
+            writers: Writers::Open,
+            size: ClusterCount(file.size.max(start + len)),
+            ..Request::data(inode, LogicalCluster(start), ClusterCount(len), self.goal)
+        }
+    }
+
     /// Allocates and marks.
     fn get(&self, request: &Request, prealloc: &Arc<FilePrealloc>) -> io::Result<Run> {
-        self.allocations.add(1);
         loop {
             let seen = self.tid();
             let reserved = self

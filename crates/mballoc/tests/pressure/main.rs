@@ -29,7 +29,7 @@ fn looks(groups: u32, used: u32, bitmaps: Bitmaps) {
         (0..groups).for_each(|group| trace.allocator.load(GroupNr(group)).unwrap());
     }
     trace.run(20_000);
-    let tally = trace.allocator.stats().sum();
+    let tally = trace.allocator.mb_stats();
     let histogram = trace.allocator.stats().looks();
     let searches: u64 = histogram.iter().sum();
     let what = format!("{groups} groups, {used} % used, {bitmaps:?}: {histogram:?}");
@@ -98,7 +98,7 @@ impl Outcome {
             trace.allocator.free_extents(group, count).unwrap();
         }
         let searches: u64 = trace.allocator.stats().looks().iter().sum();
-        self.trimmed += searches - trace.allocator.stats().sum()[Count::LenGoalHits];
+        self.trimmed += searches - trace.allocator.mb_stats()[Count::LenGoalHits];
         self.files += trace.written;
         self.extents += trace.extents;
     }

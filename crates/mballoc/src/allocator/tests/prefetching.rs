@@ -5,7 +5,7 @@ use super::*;
 
 /// What one request with a search costs that begins at a group.
 fn cost(bench: &Bench, group: u32) -> [u64; 3] {
-    let before = bench.allocator.stats().sum();
+    let before = bench.allocator.mb_stats();
     let goal = bench
         .allocator
         .geometry()
@@ -14,7 +14,7 @@ fn cost(bench: &Bench, group: u32) -> [u64; 3] {
         &Request::metadata(InodeNr(2), ClusterCount(1), goal),
         Tid(1),
     );
-    let counted = bench.allocator.stats().sum().since(&before);
+    let counted = bench.allocator.mb_stats().since(&before);
     [
         counted[Count::PrefetchTests],
         counted[Count::PrefetchLockedTests],
@@ -57,7 +57,7 @@ fn a_loaded_group_costs_a_plain_load_and_an_absent_one_is_read_once() {
     // The request has made the buddy of what has arrived.
     assert_eq!(cost(&bench, 0), [0, 0, 0]);
     assert_eq!(cost(&bench, 6), [2, 1, 1]);
-    assert_eq!(bench.allocator.stats().sum()[Count::PrefetchedBitmaps], 2);
+    assert_eq!(bench.allocator.mb_stats()[Count::PrefetchedBitmaps], 2);
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_power_of_two_is_cut_from_the_smallest_buddy_that_has_it() {
     // Metadata, because data may find it at a stream goal first.
     let request = Request::metadata(InodeNr(2), ClusterCount(64), PhysBlock(1));
     assert_eq!(bench.use_up(&request, Tid(1)), run(5, 64, 64));
-    assert_eq!(bench.allocator.stats().sum()[Count::TwoOrderHits], 1);
+    assert_eq!(bench.allocator.mb_stats()[Count::TwoOrderHits], 1);
     bench.settle(Tid(1));
 }
 
