@@ -28,7 +28,7 @@ use fourscore_ondisk::jbd2::{
 };
 use fourscore_ondisk::{BlockCount, BlockSize, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use fourscore_sync::{Arc, Condvar, Mutex, epoch, thread};
+use fourscore_sync::{Arc, Mutex, epoch, thread};
 use zerocopy::IntoBytes;
 
 /// What the command uses as well.
@@ -271,8 +271,6 @@ struct Crew {
     over: AtomicBool,
     /// How many have changed all their buffers in this round.
     ready: AtomicU64,
-    sleeping: Mutex<()>,
-    woken: Condvar,
 }
 
 impl Crew {
@@ -294,32 +292,16 @@ impl Crew {
 
     /// Sleeps until there is another round than the one just done; `None` when there are no more.
     fn round_after(&self, done: u64) -> Option<u64> {
-        let mut sleeping = self.sleeping.lock();
         loop {
-            if self.over.load(Ordering::Relaxed) {
+            if self.over.load(Ordering::Acquire) {
                 return None;
             }
             let round = self.round.load(Ordering::Acquire);
             if round % 2 == 1 && round != done {
                 return Some(round);
             }
-            self.woken.wait(&mut sleeping);
+            thread::park();
         }
-    }
-
-    fn begin_round(&self) {
-        self.ready.store(0, Ordering::Release);
-        let sleeping = self.sleeping.lock();
-        self.round.fetch_add(1, Ordering::AcqRel);
-        drop(sleeping);
-        self.woken.notify_all();
-    }
-
-    fn end(&self) {
-        let sleeping = self.sleeping.lock();
-        self.over.store(true, Ordering::Release);
-        drop(sleeping);
-        self.woken.notify_all();
     }
 }
 
@@ -333,20 +315,25 @@ fn gate(threads: u64, dirty: u64) {
     let crew = Arc::new(Crew::default());
     let workers = threads - 1;
     thread::scope(|scope| {
-        for nr in 0..workers {
+        let start = |nr: u64| {
             // Each has one buffer at least.
             let (first, end) = (dirty * nr / workers, dirty * (nr + 1) / workers);
             let own = first..end.max(first + 1);
             let (crew, journal) = (&crew, &journal);
-            scope.spawn(move || {
+            let worker = scope.spawn(move || {
                 let buffers: Vec<_> = own.map(|nr| buffer(&LARGE_LOG, nr)).collect();
                 crew.work(journal, &buffers);
             });
-        }
+            worker.thread().clone()
+        };
+        let crew_threads: Vec<_> = (0..workers).map(start).collect();
+        let wake = || crew_threads.iter().for_each(thread::Thread::unpark);
         let began = Instant::now();
         let mut seals = 0;
         while seals < SEALS && began.elapsed() < MOST_SEALING {
-            crew.begin_round();
+            crew.ready.store(0, Ordering::Release);
+            crew.round.fetch_add(1, Ordering::AcqRel);
+            wake();
             while crew.ready.load(Ordering::Acquire) < workers {
                 thread::sleep(Duration::from_micros(200));
             }
@@ -362,7 +349,8 @@ fn gate(threads: u64, dirty: u64) {
             journal.checkpoint().expect("in memory");
             seals += 1;
         }
-        crew.end();
+        crew.over.store(true, Ordering::Release);
+        wake();
     });
     let mut closed = journal.stats().gate_closed;
     closed.sort_unstable();

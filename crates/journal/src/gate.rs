@@ -39,7 +39,12 @@
 //!
 //! # Locking
 //! Joining and leaving write the line of this core's slot and read the gate's line, which is
-//! written once per seal. The lock is taken only while the gate is closed, and is a leaf.
+//! written once per seal. The locks are taken only while the gate is closed, and are leaves.
+//!
+//! Who finds the gate closed is woken by the sealer itself, and comes without a lock. With a
+//! condition variable each would wake the next when it gives the mutex back: where there are many
+//! more threads than cores, each of them would first have to wait for its turn behind all that run
+//! handles again, and the last would come in after as many turns as there are threads.
 //!
 //! # References
 //! The argument is checked by loom in `gate/loom_tests.rs`, on these very functions.
@@ -47,8 +52,11 @@
 #[cfg(all(test, not(feature = "shuttle"), not(feature = "count")))]
 mod loom_tests;
 
+use std::mem;
+
 use fourscore_ondisk::Tid;
 use fourscore_sync::atomic::{AtomicU64, Ordering, fence};
+use fourscore_sync::thread::{self, Thread};
 use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
 
 /// One handle in a slot's word.
@@ -227,9 +235,10 @@ pub(crate) struct Place {
 pub(crate) struct Gate {
     word: CachePadded<AtomicU64>,
     slots: PerCore<AtomicU64>,
-    /// Held while looking whether to sleep, and while waking.
+    /// Who found the gate closed and sleeps, or is about to.
+    joiners: Mutex<Vec<Thread>>,
+    /// Held while the sealer looks whether to sleep, and while it is woken.
     sleeping: Mutex<()>,
-    opened: Condvar,
     left: Condvar,
 }
 
@@ -239,8 +248,8 @@ impl Gate {
         Self {
             word: CachePadded::new(AtomicU64::new(u64::from(tid.0))),
             slots: PerCore::default(),
+            joiners: Mutex::new(Vec::new()),
             sleeping: Mutex::new(()),
-            opened: Condvar::new(),
             left: Condvar::new(),
         }
     }
@@ -347,8 +356,8 @@ impl Gate {
 
     /// Wakes those who found the gate closed.
     pub(crate) fn wake_joiners(&self) {
-        drop(self.sleeping.lock());
-        self.opened.notify_all();
+        let joiners = mem::take(&mut *self.joiners.lock());
+        joiners.iter().for_each(Thread::unpark);
     }
 
     /// Waits until the gate is open, or has been opened since `turn` if that is given, or the
@@ -366,9 +375,16 @@ impl Gate {
             }
             std::hint::spin_loop();
         }
-        let mut sleeping = self.sleeping.lock();
-        while !may_go() {
-            self.opened.wait(&mut sleeping);
+        loop {
+            // Whoever opens the gate does so before he takes the list: he finds us on it, or we
+            // find the gate open.
+            let mut joiners = self.joiners.lock();
+            if may_go() {
+                return;
+            }
+            joiners.push(thread::current());
+            drop(joiners);
+            thread::park();
         }
     }
 
