@@ -88,10 +88,11 @@ impl Inner {
     /// Seals the running transaction and opens the next one; `None` if it is empty. Only for who
     /// has the role of committer, after [`Inner::make_room`].
     pub(crate) fn seal(&self) -> Option<SealedTransaction> {
+        let mut changes = self.running().room();
         let began = Instant::now();
         self.gate().close_and_drain();
         let tid = self.gate().state().tid();
-        let mut changes = self.running().detach();
+        self.running().detach(&mut changes);
         let next = if changes.is_empty() {
             tid
         } else {
