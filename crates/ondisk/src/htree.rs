@@ -450,9 +450,21 @@ pub fn seal_node(block: &mut [u8], seed: InodeSeed) -> Result<(), HtreeError> {
     seal(block, NODE_ENTRIES_AT, seed)
 }
 
+/// Entries there is room for in a root of `block_bytes`.
+#[must_use]
+pub fn root_limit(format: &DirFormat, block_bytes: usize) -> usize {
+    limit_of(block_bytes, ROOT_ENTRIES_AT, tail_bytes(format))
+}
+
+/// Entries there is room for in any other index block of `block_bytes`.
+#[must_use]
+pub fn node_limit(format: &DirFormat, block_bytes: usize) -> usize {
+    limit_of(block_bytes, NODE_ENTRIES_AT, tail_bytes(format))
+}
+
 /// Entries of an index block with checksum room `tail_bytes` whose entries begin at byte `at`.
-fn limit_of(block: &[u8], at: usize, tail_bytes: usize) -> usize {
-    block.len().saturating_sub(at + tail_bytes) / ENTRY_BYTES
+fn limit_of(block_bytes: usize, at: usize, tail_bytes: usize) -> usize {
+    block_bytes.saturating_sub(at + tail_bytes) / ENTRY_BYTES
 }
 
 /// What stands in the place of the hash of the first entry.
@@ -516,7 +528,7 @@ fn check_count(block: &[u8], at: usize, tail_bytes: usize) -> Result<(), HtreeEr
         usize::from(first.limit.get()),
         usize::from(first.count.get()),
     );
-    let expected = limit_of(block, at, tail_bytes);
+    let expected = limit_of(block.len(), at, tail_bytes);
     if limit != expected {
         return Err(HtreeError::Limit {
             found: limit,

@@ -15,18 +15,15 @@
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Hash Tree Directories".
 
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::dirent::{
-    DirFormat, RawDirentHeader, RawTail, TAIL_BYTES, TAIL_FILE_TYPE, encode_rec_len,
-};
-use fourscore_ondisk::htree::{self, RawCountLimit, RawEntry, RawRootInfo};
-use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::dirent::write::{LeafWriter, NewEntry};
+use fourscore_ondisk::dirent::{DirFormat, Dots, EntryType};
+use fourscore_ondisk::htree::edit::{Child, IndexMut, init_node, init_root};
+use fourscore_ondisk::htree::{self, HtreeError, RootInfo};
+use fourscore_ondisk::{InodeNr, InodeSeed, LogicalBlock};
 use fourscore_sync::thread;
-use zerocopy::IntoBytes;
 
 use super::facts::Facts;
 use super::numbers::Numbers;
-use crate::bytes::{low16, low32, put};
 use crate::error::{BuildError, BuildResult};
 use crate::tree::{Entry, NodeId, Tree};
 
@@ -34,11 +31,6 @@ use crate::tree::{Entry, NodeId, Tree};
 const LOST_AND_FOUND_BYTES: usize = 16 << 10;
 /// Blocks that every inode can point to without index blocks.
 const DIRECT_BLOCKS: usize = 12;
-const HEADER_BYTES: usize = size_of::<RawDirentHeader>();
-const DOTS_BYTES: usize = 24;
-const ROOT_ENTRIES_AT: usize = 32;
-const NODE_ENTRIES_AT: usize = 8;
-const INDEX_ENTRY_BYTES: usize = size_of::<RawEntry>();
 
 /// How many blocks a directory takes, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,42 +88,24 @@ pub(crate) fn shape_all(
     Ok(shapes)
 }
 
-/// Bytes that an entry needs.
-fn needed(name: &[u8]) -> usize {
-    (HEADER_BYTES + name.len()).next_multiple_of(4)
-}
-
-impl Facts {
-    /// Bytes for entries in a block.
-    fn room(&self) -> usize {
-        self.block_bytes() - if self.metadata_csum { TAIL_BYTES } else { 0 }
-    }
-
-    /// Entries of an index block that begin at a byte.
-    fn index_limit(&self, at: usize) -> usize {
-        let tail = if self.metadata_csum {
-            size_of::<htree::RawTail>()
-        } else {
-            0
-        };
-        (self.block_bytes() - at - tail) / INDEX_ENTRY_BYTES
-    }
-}
-
 fn shape<'a>(
     facts: &Facts,
     entries: &mut [Entry],
     name: &impl Fn(&Entry) -> &'a [u8],
 ) -> Option<Shape> {
-    let bytes: usize = entries.iter().map(|entry| needed(name(entry))).sum();
-    if DOTS_BYTES + bytes <= facts.room() {
+    let format = facts.dir_format(InodeNr::ROOT);
+    let room = format.room_bytes(facts.block_bytes());
+    let dots = dots_bytes(&format);
+    let needed = |entry: &Entry| format.needed_bytes(name(entry));
+    let bytes: usize = entries.iter().map(needed).sum();
+    if dots + bytes <= room {
         return Some(Shape {
             blocks: 1,
             indexed: false,
         });
     }
     if !facts.dir_index {
-        let blocks = chunks(entries, name, facts.room(), DOTS_BYTES).count();
+        let blocks = chunks(entries, &needed, room, dots).count();
         let blocks = u32::try_from(blocks).ok()?;
         return Some(Shape {
             blocks,
@@ -142,8 +116,8 @@ fn shape<'a>(
         let hash = facts.hasher.hash(name(entry));
         (hash.hash, hash.minor_hash)
     });
-    let leaves = chunks(entries, name, facts.room(), 0).count();
-    let levels = Levels::of(facts, leaves)?;
+    let leaves = chunks(entries, &needed, room, 0).count();
+    let levels = Levels::of(facts, &format, leaves)?;
     let blocks = u32::try_from(1 + levels.nodes() + leaves).ok()?;
     Some(Shape {
         blocks,
@@ -151,11 +125,15 @@ fn shape<'a>(
     })
 }
 
+fn dots_bytes(format: &DirFormat) -> usize {
+    format.needed_bytes(b".") + format.needed_bytes(b"..")
+}
+
 /// The entries of each block when blocks are filled one after the other, the first of them with
 /// `used` bytes gone.
-fn chunks<'e, 'a>(
+fn chunks<'e>(
     entries: &'e [Entry],
-    name: &impl Fn(&Entry) -> &'a [u8],
+    needed: &impl Fn(&Entry) -> usize,
     room: usize,
     mut used: usize,
 ) -> impl Iterator<Item = &'e [Entry]> {
@@ -165,7 +143,7 @@ fn chunks<'e, 'a>(
             return None;
         }
         let mut left = room - std::mem::take(&mut used);
-        let fits = |entry: &&Entry| match left.checked_sub(needed(name(entry))) {
+        let fits = |entry: &&Entry| match left.checked_sub(needed(entry)) {
             Some(less) => {
                 left = less;
                 true
@@ -190,9 +168,9 @@ struct Levels {
 
 impl Levels {
     /// `None` for more leaves than an index can lead to.
-    fn of(facts: &Facts, leaves: usize) -> Option<Self> {
-        let root = facts.index_limit(ROOT_ENTRIES_AT);
-        let node = facts.index_limit(NODE_ENTRIES_AT);
+    fn of(facts: &Facts, format: &DirFormat, leaves: usize) -> Option<Self> {
+        let root = htree::root_limit(format, facts.block_bytes());
+        let node = htree::node_limit(format, facts.block_bytes());
         let none = Self { lower: 0, upper: 0 };
         if leaves <= root {
             return Some(none);
@@ -225,54 +203,65 @@ pub(crate) struct Directory<'a> {
 }
 
 impl Directory<'_> {
-    /// Fills the blocks of the directory, which are zeroes before.
+    /// Fills the blocks of the directory, whatever was in them.
     pub(crate) fn fill(&self, out: &mut [u8]) {
         let own = self.numbers.inode(self.node);
+        let format = self.facts.dir_format(own);
+        let dots = Dots {
+            own,
+            parent: self.parent,
+        };
         let entries = self.tree.entries_of(self.node);
-        let name = |entry: &Entry| self.tree.entry_name(entry);
         if self.shape.indexed {
-            self.fill_indexed(out, own, entries);
+            let filled = self.fill_indexed(&format, out, &dots, entries);
+            // The blocks were counted, and are long enough for an index.
+            debug_assert!(filled.is_ok(), "{filled:?}");
             return;
         }
+        let needed = |entry: &Entry| format.needed_bytes(self.tree.entry_name(entry));
         let block_bytes = self.facts.block_bytes();
-        let mut parts = chunks(entries, &name, self.facts.room(), DOTS_BYTES);
+        let room = format.room_bytes(block_bytes);
+        let mut parts = chunks(entries, &needed, room, dots_bytes(&format));
         for (index, block) in out.chunks_mut(block_bytes).enumerate() {
-            let mut at = if index == 0 {
-                self.put_dots(block, own, 12)
-            } else {
-                0
+            let writer = match index {
+                0 => LeafWriter::with_dots(&format, block, &dots),
+                _ => LeafWriter::new(&format, block),
             };
-            for entry in parts.next().unwrap_or_default() {
-                at = self.put_entry(block, at, entry);
-            }
-            self.finish_block(block, at, own);
+            self.write_leaf(writer, parts.next().unwrap_or_default());
+            seal(&format, block, DirFormat::seal);
         }
     }
 
-    fn fill_indexed(&self, out: &mut [u8], own: InodeNr, entries: &[Entry]) {
+    fn fill_indexed(
+        &self,
+        format: &DirFormat,
+        out: &mut [u8],
+        dots: &Dots,
+        entries: &[Entry],
+    ) -> Result<(), HtreeError> {
         let name = |entry: &Entry| self.tree.entry_name(entry);
         let hash = |entry: &Entry| self.facts.hasher.hash(name(entry)).hash;
+        let needed = |entry: &Entry| format.needed_bytes(name(entry));
         let block_bytes = self.facts.block_bytes();
-        let parts = chunks(entries, &name, self.facts.room(), 0);
-        let leaves = chunks(entries, &name, self.facts.room(), 0).count();
-        let Some(levels) = Levels::of(self.facts, leaves) else {
-            return;
+        let room = format.room_bytes(block_bytes);
+        let parts = || chunks(entries, &needed, room, 0);
+        let leaves = parts().count();
+        let Some(levels) = Levels::of(self.facts, format, leaves) else {
+            return Ok(());
         };
         let first_leaf = 1 + levels.nodes();
         // What leads to each leaf: its lowest hash, odd if the leaf before has that hash too.
         let mut keys = Vec::with_capacity(leaves);
         let mut before = None;
         let blocks = out.chunks_mut(block_bytes).skip(first_leaf);
-        for (block, part) in blocks.zip(parts) {
-            let end = part
-                .iter()
-                .fold(0, |at, entry| self.put_entry(block, at, entry));
-            self.finish_block(block, end, own);
+        for (block, part) in blocks.zip(parts()) {
+            self.write_leaf(LeafWriter::new(format, block), part);
+            seal(format, block, DirFormat::seal);
             let lowest = part.first().map_or(0, hash);
             keys.push(lowest | u32::from(before == Some(lowest)));
             before = part.last().map(hash);
         }
-        let node = self.facts.index_limit(NODE_ENTRIES_AT);
+        let node = htree::node_limit(format, block_bytes);
         let (mut below, mut first_below) = (keys, first_leaf);
         for count in [levels.lower, levels.upper] {
             if count == 0 {
@@ -281,7 +270,10 @@ impl Directory<'_> {
             let first = first_below - count;
             let parts = below.chunks(node).enumerate();
             for ((index, part), block) in parts.zip(out.chunks_mut(block_bytes).skip(first)) {
-                self.put_node(block, part, first_below + index * node, own);
+                let first = first_below + index * node;
+                init_node(format, block, logical(first))?;
+                put_entries(IndexMut::node(block)?, part, first)?;
+                seal(format, block, htree::seal_node);
             }
             below = below
                 .chunks(node)
@@ -290,144 +282,50 @@ impl Directory<'_> {
             first_below = first;
         }
         if let Some(block) = out.chunks_mut(block_bytes).next() {
-            self.put_root(block, &below, first_below, levels, own);
-        }
-    }
-
-    /// `.` and `..`, the second with room for what follows up to `room` bytes; says where it ends.
-    fn put_dots(&self, block: &mut [u8], own: InodeNr, room: usize) -> usize {
-        let kind = FileType::Directory;
-        self.put_record(block, 0, (own, b".", kind), 12);
-        self.put_record(block, 12, (self.parent, b"..", kind), room);
-        12 + room
-    }
-
-    fn put_entry(&self, block: &mut [u8], at: usize, entry: &Entry) -> usize {
-        let node = NodeId(entry.node);
-        let name = self.tree.entry_name(entry);
-        let length = needed(name);
-        let what = (self.numbers.inode(node), name, self.tree.file_type(node));
-        self.put_record(block, at, what, length);
-        at + length
-    }
-
-    fn put_record(
-        &self,
-        block: &mut [u8],
-        at: usize,
-        (inode, name, kind): (InodeNr, &[u8], FileType),
-        length: usize,
-    ) {
-        let header = RawDirentHeader {
-            inode: inode.0.into(),
-            rec_len: rec_len(length, block.len()),
-            // Names have at most 255 bytes.
-            name_len: u8::try_from(name.len()).unwrap_or(u8::MAX),
-            file_type: if self.facts.file_types {
-                type_byte(kind)
-            } else {
-                0
-            },
-        };
-        put(block, at, header.as_bytes());
-        put(block, at + HEADER_BYTES, name);
-    }
-
-    /// Lets the last entry reach to the end of the room, or a free one fill an empty block, and
-    /// seals.
-    fn finish_block(&self, block: &mut [u8], end: usize, own: InodeNr) {
-        let room = self.facts.room();
-        let block_bytes = block.len();
-        let last = last_record(block, end);
-        let rest = rec_len(room - last, block_bytes);
-        put(block, last + 4, rest.as_bytes());
-        if self.facts.metadata_csum {
-            let tail = RawTail {
-                det_reserved_zero1: 0.into(),
-                det_rec_len: 12.into(),
-                det_reserved_zero2: 0,
-                det_reserved_ft: TAIL_FILE_TYPE,
-                det_checksum: 0.into(),
+            let info = RootInfo {
+                algorithm: self.facts.hash_algorithm,
+                indirect_levels: levels.below_root(),
             };
-            put(block, room, tail.as_bytes());
-            // The tail is there.
-            let _ = DirFormat::seal(block, self.facts.seed(own));
+            init_root(format, block, dots, info, logical(first_below))?;
+            put_entries(IndexMut::root(block)?, &below, first_below)?;
+            seal(format, block, htree::seal_root);
         }
+        Ok(())
     }
 
-    fn put_root(&self, block: &mut [u8], keys: &[u32], first: usize, levels: Levels, own: InodeNr) {
-        self.put_dots(block, own, block.len() - 12);
-        let info = RawRootInfo {
-            reserved_zero: 0.into(),
-            hash_version: self.facts.hash_version,
-            info_length: 8,
-            indirect_levels: levels.below_root(),
-            unused_flags: 0,
-        };
-        put(block, DOTS_BYTES, info.as_bytes());
-        self.put_index(block, ROOT_ENTRIES_AT, keys, first);
-        if self.facts.metadata_csum {
-            // Counts and limits are in order.
-            let _ = htree::seal_root(block, self.facts.seed(own));
+    /// Writes the entries that were counted for a block.
+    fn write_leaf(&self, mut writer: LeafWriter<'_>, entries: &[Entry]) {
+        for entry in entries {
+            let node = NodeId(entry.node);
+            let kind = EntryType::from(self.tree.file_type(node));
+            let name = self.tree.entry_name(entry);
+            let new = NewEntry::new(self.numbers.inode(node), name, kind);
+            let written = new.is_some_and(|new| writer.append(&new));
+            debug_assert!(written, "no room for {name:?}");
         }
-    }
-
-    fn put_node(&self, block: &mut [u8], keys: &[u32], first: usize, own: InodeNr) {
-        let length = rec_len(block.len(), block.len());
-        put(block, 4, length.as_bytes());
-        self.put_index(block, NODE_ENTRIES_AT, keys, first);
-        if self.facts.metadata_csum {
-            // Counts and limits are in order.
-            let _ = htree::seal_node(block, self.facts.seed(own));
-        }
-    }
-
-    /// The entries of an index block that lead to blocks from `first` on.
-    fn put_index(&self, block: &mut [u8], at: usize, keys: &[u32], first: usize) {
-        let head = RawCountLimit {
-            limit: low16(self.facts.index_limit(at) as u64),
-            count: low16(keys.len() as u64),
-            block: low32(first as u64),
-        };
-        put(block, at, head.as_bytes());
-        for (index, &key) in keys.iter().enumerate().skip(1) {
-            let entry = RawEntry {
-                hash: key.into(),
-                block: low32((first + index) as u64),
-            };
-            put(block, at + index * INDEX_ENTRY_BYTES, entry.as_bytes());
-        }
+        writer.finish();
     }
 }
 
-/// Where the last record in front of `end` begins; 0 in an empty block.
-fn last_record(block: &[u8], end: usize) -> usize {
-    let (mut at, mut last) = (0, 0);
-    while at < end {
-        last = at;
-        let length = match block.get(at + 4..at + 6) {
-            Some(&[a, b]) => usize::from(u16::from_le_bytes([a, b])),
-            _ => 0,
-        };
-        at += length.max(12);
+/// Adds the entries of an index block that lead to the blocks behind the first, which it leads to
+/// already.
+fn put_entries(mut index: IndexMut<'_>, keys: &[u32], first: usize) -> Result<(), HtreeError> {
+    for (block, &hash) in (first..).zip(keys).skip(1) {
+        let block = logical(block);
+        index.push(Child { hash, block })?;
     }
-    last
+    Ok(())
 }
 
-fn rec_len(length: usize, block_bytes: usize) -> zerocopy::little_endian::U16 {
-    encode_rec_len(length, block_bytes)
-        .unwrap_or(u16::MAX)
-        .into()
+/// Writes the checksum of a block that was made with room for it, where the format has one.
+fn seal<E>(format: &DirFormat, block: &mut [u8], how: fn(&mut [u8], InodeSeed) -> Result<(), E>) {
+    if let Some(seed) = format.seed {
+        let sealed = how(block, seed);
+        debug_assert!(sealed.is_ok(), "no room for a checksum");
+    }
 }
 
-fn type_byte(kind: FileType) -> u8 {
-    match kind {
-        FileType::Regular => 1,
-        FileType::Directory => 2,
-        FileType::CharDevice => 3,
-        FileType::BlockDevice => 4,
-        FileType::Fifo => 5,
-        FileType::Socket => 6,
-        FileType::Symlink => 7,
-    }
+/// A directory has at most 2^32 blocks, which was seen to when they were counted.
+fn logical(block: usize) -> LogicalBlock {
+    LogicalBlock(u32::try_from(block).unwrap_or(u32::MAX))
 }

@@ -1,6 +1,7 @@
 //! **Purpose.** What the superblock says about the form of everything that is laid out.
 
 use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
@@ -19,14 +20,15 @@ pub(crate) struct Facts {
     pub(crate) inode_bytes: usize,
     pub(crate) extents: bool,
     pub(crate) dir_index: bool,
-    pub(crate) file_types: bool,
+    pub(crate) type_byte: TypeByte,
+    pub(crate) inodes_count: InodeNr,
     pub(crate) dir_nlink: bool,
     pub(crate) large_dir: bool,
     pub(crate) metadata_csum: bool,
     pub(crate) project: bool,
     pub(crate) huge_file: bool,
     pub(crate) hasher: NameHasher,
-    pub(crate) hash_version: u8,
+    pub(crate) hash_algorithm: HashAlgorithm,
     seed: ChecksumSeed,
 }
 
@@ -34,8 +36,7 @@ impl Facts {
     /// `None` for a hash function that needs a key, which no file system has as its default.
     pub(crate) fn of(sb: &Superblock) -> Option<Self> {
         let features = sb.features();
-        let hash_version = sb.def_hash_version();
-        let algorithm = HashAlgorithm::from_disk(hash_version)?;
+        let hash_algorithm = HashAlgorithm::from_disk(sb.def_hash_version())?;
         let geometry = sb.geometry();
         Some(Self {
             block_bits: geometry.block_size().bits(),
@@ -43,14 +44,18 @@ impl Facts {
             inode_bytes: geometry.inode_size_bytes(),
             extents: features.incompat.contains(Incompat::EXTENTS),
             dir_index: features.compat.contains(Compat::DIR_INDEX),
-            file_types: features.incompat.contains(Incompat::FILETYPE),
+            type_byte: match features.incompat.contains(Incompat::FILETYPE) {
+                true => TypeByte::Present,
+                false => TypeByte::Absent,
+            },
+            inodes_count: InodeNr(geometry.inodes()),
             dir_nlink: features.ro_compat.contains(RoCompat::DIR_NLINK),
             large_dir: features.incompat.contains(Incompat::LARGEDIR),
             metadata_csum: sb.has_metadata_csum(),
             project: features.ro_compat.contains(RoCompat::PROJECT),
             huge_file: features.ro_compat.contains(RoCompat::HUGE_FILE),
-            hasher: NameHasher::seeded(algorithm, sb.hash_sign(), sb.hash_seed())?,
-            hash_version,
+            hasher: NameHasher::seeded(hash_algorithm, sb.hash_sign(), sb.hash_seed())?,
+            hash_algorithm,
             seed: sb.checksum_seed(),
         })
     }
@@ -72,6 +77,16 @@ impl Facts {
     /// Clusters that so many blocks in a row from the start of one take.
     pub(crate) fn clusters(&self, blocks: u64) -> u64 {
         blocks.div_ceil(1 << self.cluster_log)
+    }
+
+    /// The format of a directory's blocks. Lengths in it are the same for all directories.
+    pub(crate) fn dir_format(&self, own: InodeNr) -> DirFormat {
+        DirFormat {
+            names: NameForm::Plain,
+            type_byte: self.type_byte,
+            inodes_count: self.inodes_count,
+            seed: self.metadata_csum.then(|| self.seed(own)),
+        }
     }
 
     /// The seed of an inode's checksums. All inodes made here are of generation 0.

@@ -71,7 +71,7 @@ impl<'a> IndexMut<'a> {
     fn at(block: &'a mut [u8], at: usize) -> Result<Self, HtreeError> {
         let index = Index::at(block, at)?;
         let (len, limit) = (index.len(), index.limit());
-        let expected = limit_of(block, at, 0);
+        let expected = limit_of(block.len(), at, 0);
         if limit > expected {
             return Err(HtreeError::Limit {
                 found: limit,
@@ -199,7 +199,7 @@ fn init_entries(
     only: LogicalBlock,
 ) -> Result<(), HtreeError> {
     let too_short = HtreeError::TooShort { found: block.len() };
-    let limit = limit_of(block, at, tail_bytes(format));
+    let limit = limit_of(block.len(), at, tail_bytes(format));
     let (slots, _) = block
         .get_mut(at..)
         .filter(|_| limit > 0)
