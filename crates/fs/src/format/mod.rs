@@ -38,7 +38,7 @@
 //! | `quota` | quota files |
 //! | `plan` | all of it together |
 //! | `fill` | file systems that a builder fills while they are made |
-//! | `write` | to the device |
+//! | `write` | to the device; below it `groups`: descriptors and bitmaps |
 //! | `report` | what mke2fs says about it |
 //! | `signature` | what a device holds already |
 //! | `error` | why no file system is made |

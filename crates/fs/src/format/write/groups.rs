@@ -1,0 +1,324 @@
+//! **Purpose.** Writing group descriptors, all copies of them, and bitmaps.
+//!
+//! **Model.** The descriptor table is made in parts, each with the bitmaps of its groups. In large
+//! file systems the copies of the table are nearly all that is written: a part fits into a core's
+//! cache and goes to all its places before the next one is made. Hosts let only one thread at a
+//! time write to an image file, so a second thread makes the next part meanwhile.
+//!
+//! **Locking.** Threads share an iterator over the parts. No lock is held across I/O.
+
+use std::ops::Range;
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::GroupNr;
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::group::{self, GroupFlags, RawGroupDesc, RawGroupDescHigh};
+use fourscore_ondisk::superblock::MetadataChecksum;
+use fourscore_sync::Mutex;
+use fourscore_sync::thread;
+use zerocopy::IntoBytes;
+
+use super::super::error::{FormatError, FormatResult};
+use super::super::plan::Plan;
+use super::super::superblock::{low, low16};
+use super::super::tables::GroupPlan;
+use super::Piece;
+
+/// Bytes of the descriptor table in a part; a multiple of every block size.
+const PART_BYTES: usize = 512 << 10;
+/// Groups whose bitmaps are in memory at once.
+const GROUPS_AT_ONCE: usize = 256;
+/// More threads than this only get in each other's way.
+const MOST_THREADS: usize = 16;
+
+/// What a thread uses for one part after the other: new memory would have to be cleared.
+#[derive(Default)]
+struct Buffers {
+    table: Vec<u8>,
+    bitmaps: Bitmaps,
+}
+
+/// Bitmaps to write.
+#[derive(Default)]
+struct Bitmaps {
+    blocks: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Bitmaps {
+    /// Room for the bitmap that goes to `block`, with any content.
+    fn add(&mut self, block: u64, block_bytes: usize) -> &mut [u8] {
+        let start = self.blocks.len() * block_bytes;
+        let end = start + block_bytes;
+        self.blocks.push(block);
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        &mut self.bytes[start..end]
+    }
+}
+
+impl Plan {
+    /// Writes descriptors and bitmaps of all groups.
+    pub(super) fn write_groups<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
+        let per_part = PART_BYTES / self.superblock.geometry().desc_size_bytes();
+        let parts = Mutex::new((0..self.groups.len()).step_by(per_part));
+        let copies: Vec<_> = self
+            .with_super()
+            .map(|group| self.table_block(group))
+            .collect();
+        let failed = Mutex::new(None);
+        let work = || {
+            let mut buffers = Buffers::default();
+            loop {
+                let first = parts.lock().next();
+                let Some(first) = first else { break };
+                let end = (first + per_part).min(self.groups.len());
+                if let Err(error) = self.write_part(device, first..end, &copies, &mut buffers) {
+                    failed.lock().get_or_insert(error);
+                    break;
+                }
+            }
+        };
+        in_threads(self.groups.len().div_ceil(per_part), work);
+        match failed.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn write_part<D: BlockDevice + ?Sized>(
+        &self,
+        device: &D,
+        groups: Range<usize>,
+        copies: &[u64],
+        buffers: &mut Buffers,
+    ) -> FormatResult<()> {
+        let geometry = self.superblock.geometry();
+        let desc_bytes = geometry.desc_size_bytes();
+        let Buffers { table, bitmaps } = buffers;
+        let bytes = groups.len() * desc_bytes;
+        table.clear();
+        table.resize(bytes.next_multiple_of(geometry.block_size().bytes()), 0);
+        let mut descs = table.chunks_exact_mut(desc_bytes);
+        for start in groups.clone().step_by(GROUPS_AT_ONCE) {
+            let end = (start + GROUPS_AT_ONCE).min(groups.end);
+            bitmaps.blocks.clear();
+            for (index, desc) in (start..end).zip(&mut descs) {
+                self.put_group(desc, index, bitmaps)?;
+            }
+            self.write_bitmaps(device, bitmaps)?;
+        }
+        self.write_copies(device, groups.start, table, copies)
+    }
+
+    fn write_bitmaps<D: BlockDevice + ?Sized>(
+        &self,
+        device: &D,
+        bitmaps: &Bitmaps,
+    ) -> FormatResult<()> {
+        let block_bytes = self.superblock.geometry().block_size().bytes();
+        let bytes = bitmaps.bytes.chunks_exact(block_bytes);
+        let pieces = bitmaps.blocks.iter().zip(bytes);
+        let pieces = pieces.map(|(&block, bytes)| Piece { block, bytes });
+        self.write_pieces(device, pieces.collect())
+    }
+
+    /// Writes the part of the descriptor table that begins with that of the group `first` to
+    /// wherever it belongs: into all `copies` of the table, or with `meta_bg` into its own groups.
+    fn write_copies<D: BlockDevice + ?Sized>(
+        &self,
+        device: &D,
+        first: usize,
+        part: &[u8],
+        copies: &[u64],
+    ) -> FormatResult<()> {
+        let geometry = self.superblock.geometry();
+        let block_bytes = geometry.block_size().bytes();
+        let per_block = geometry.descs_per_block() as usize;
+        let incompat = self.superblock.features().incompat;
+        if incompat.contains(Incompat::META_BG) {
+            let mut pieces = Vec::new();
+            for (index, bytes) in part.chunks_exact(block_bytes).enumerate() {
+                let start = first + index * per_block;
+                let groups = start..(start + per_block).min(self.groups.len());
+                let last = start + per_block - 1;
+                let holders = groups.filter(|&group| group <= start + 1 || group == last);
+                let blocks = holders.map(|group| self.table_block(group_nr(group)));
+                pieces.extend(blocks.map(|block| Piece { block, bytes }));
+            }
+            return self.write_pieces(device, pieces);
+        }
+        let bits = geometry.block_size().bits();
+        let into_table = (first / per_block) as u64;
+        for &block in copies {
+            device.write_at(part, (block + into_table) << bits)?;
+        }
+        Ok(())
+    }
+
+    /// Where the descriptors begin that a group holds.
+    fn table_block(&self, number: GroupNr) -> u64 {
+        let geometry = self.superblock.geometry();
+        let start = match number.0 {
+            0 => geometry.super_block(),
+            _ => geometry.group_first_block(number),
+        };
+        start.0 + u64::from(geometry.has_super(number))
+    }
+
+    /// Makes the descriptor of a group, and those of its bitmaps that are written.
+    fn put_group(&self, desc: &mut [u8], index: usize, bitmaps: &mut Bitmaps) -> FormatResult<()> {
+        let geometry = self.superblock.geometry();
+        let block_bytes = geometry.block_size().bytes();
+        let (number, plan) = (group_nr(index), &self.groups[index]);
+        let checksums = self.superblock.metadata_checksum();
+        let is_made = |flag| checksums == MetadataChecksum::None || !plan.flags.contains(flag);
+        let mut bitmap_csums = [0; 2];
+        let seal = |covered: &[u8]| match self.superblock.has_metadata_csum() {
+            true => self
+                .superblock
+                .checksum_seed()
+                .start()
+                .update(covered)
+                .value(),
+            false => 0,
+        };
+        if is_made(GroupFlags::BLOCK_UNINIT) {
+            let bitmap = bitmaps.add(plan.block_bitmap, block_bytes);
+            self.fill_block_bitmap(number, bitmap);
+            bitmap_csums[0] = seal(&bitmap[..geometry.clusters_per_group() as usize / 8]);
+        }
+        if is_made(GroupFlags::INODE_UNINIT) {
+            let bitmap = bitmaps.add(plan.inode_bitmap, block_bytes);
+            self.fill_inode_bitmap(plan, bitmap);
+            bitmap_csums[1] = seal(&bitmap[..geometry.inodes_per_group() as usize / 8]);
+        }
+        self.put_descriptor(desc, number, plan, bitmap_csums)
+    }
+
+    fn put_descriptor(
+        &self,
+        desc: &mut [u8],
+        number: GroupNr,
+        plan: &GroupPlan,
+        bitmap_csums: [u32; 2],
+    ) -> FormatResult<()> {
+        let geometry = self.superblock.geometry();
+        let blocks = geometry.group_blocks(number);
+        let free = self.space.free_in(blocks.start.0..blocks.end.0);
+        let free = free >> geometry.blocks_per_cluster_log();
+        let free_inodes = u64::from(geometry.inodes_per_group() - plan.used_inodes);
+        let [block_csum, inode_csum] = bitmap_csums.map(u64::from);
+        let (dirs, unused) = (u64::from(plan.dirs), u64::from(plan.itable_unused));
+        let raw = RawGroupDesc {
+            bg_block_bitmap_lo: low(plan.block_bitmap),
+            bg_inode_bitmap_lo: low(plan.inode_bitmap),
+            bg_inode_table_lo: low(plan.inode_table),
+            bg_free_blocks_count_lo: low16(free),
+            bg_free_inodes_count_lo: low16(free_inodes),
+            bg_used_dirs_count_lo: low16(dirs),
+            bg_flags: plan.flags.bits().into(),
+            bg_block_bitmap_csum_lo: low16(block_csum),
+            bg_inode_bitmap_csum_lo: low16(inode_csum),
+            bg_itable_unused_lo: low16(unused),
+            ..RawGroupDesc::default()
+        };
+        let (base, more) = desc.split_at_mut(size_of::<RawGroupDesc>());
+        base.copy_from_slice(raw.as_bytes());
+        if let Some(more) = more.get_mut(..size_of::<RawGroupDescHigh>()) {
+            let raw = RawGroupDescHigh {
+                bg_block_bitmap_hi: low(plan.block_bitmap >> 32),
+                bg_inode_bitmap_hi: low(plan.inode_bitmap >> 32),
+                bg_inode_table_hi: low(plan.inode_table >> 32),
+                bg_free_blocks_count_hi: low16(free >> 16),
+                bg_free_inodes_count_hi: low16(free_inodes >> 16),
+                bg_used_dirs_count_hi: low16(dirs >> 16),
+                bg_itable_unused_hi: low16(unused >> 16),
+                bg_block_bitmap_csum_hi: low16(block_csum >> 16),
+                bg_inode_bitmap_csum_hi: low16(inode_csum >> 16),
+                ..RawGroupDescHigh::default()
+            };
+            more.copy_from_slice(raw.as_bytes());
+        }
+        group::seal(desc, number, &self.superblock)
+            .map_err(|error| FormatError::Invalid(error.to_string()))
+    }
+
+    /// Bits of taken clusters, of clusters that do not exist, and behind the last cluster.
+    fn fill_block_bitmap(&self, number: GroupNr, bitmap: &mut [u8]) {
+        let geometry = self.superblock.geometry();
+        let log = geometry.blocks_per_cluster_log();
+        let blocks = geometry.group_blocks(number);
+        let clusters = geometry.clusters_per_group() as usize;
+        bitmap.fill(0xff);
+        bitmap[..clusters / 8].fill(0);
+        let bit = |block: u64| usize::try_from((block - blocks.start.0) >> log).unwrap_or(clusters);
+        for run in self.space.runs_in(blocks.start.0..blocks.end.0) {
+            // A run ends with a cluster, or with the file system.
+            set_bits(bitmap, bit(run.start)..bit(run.end + (1 << log) - 1));
+        }
+        set_bits(bitmap, bit(blocks.end.0)..clusters);
+    }
+
+    /// Inodes are used from the first on, without gaps.
+    fn fill_inode_bitmap(&self, plan: &GroupPlan, bitmap: &mut [u8]) {
+        let inodes = self.superblock.geometry().inodes_per_group() as usize;
+        bitmap.fill(0xff);
+        bitmap[..inodes / 8].fill(0);
+        set_bits(bitmap, 0..plan.used_inodes as usize);
+    }
+}
+
+/// Runs `work` in as many threads as there are cores, but not more than `jobs`.
+fn in_threads(jobs: usize, work: impl Fn() + Sync) {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(MOST_THREADS).min(jobs);
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(&work);
+        }
+        work();
+    });
+}
+
+/// Sets bits, the lowest of each byte first.
+fn set_bits(bitmap: &mut [u8], bits: Range<usize>) {
+    let Range { start, end } = bits;
+    if start >= end {
+        return;
+    }
+    let (first, last) = (start / 8, (end - 1) / 8);
+    let head = 0xff_u8 << (start % 8);
+    let tail = 0xff_u8 >> (7 - (end - 1) % 8);
+    if first == last {
+        bitmap[first] |= head & tail;
+        return;
+    }
+    bitmap[first] |= head;
+    bitmap[first + 1..last].fill(0xff);
+    bitmap[last] |= tail;
+}
+
+fn group_nr(index: usize) -> GroupNr {
+    GroupNr(u32::try_from(index).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn exactly_the_bits_of_the_range_are_set(start in 0usize..64, length in 0usize..64) {
+            let end = (start + length).min(64);
+            let mut bitmap = [0; 8];
+            set_bits(&mut bitmap, start..end);
+            for bit in 0..64 {
+                let set = bitmap[bit / 8] >> (bit % 8) & 1 == 1;
+                prop_assert_eq!(set, (start..end).contains(&bit));
+            }
+        }
+    }
+}
