@@ -288,6 +288,22 @@ impl Geometry {
         }
     }
 
+    /// The groups that [have a copy](Self::has_super) of the superblock, in order; those without
+    /// cost nothing.
+    pub fn groups_with_super(&self) -> impl Iterator<Item = GroupNr> {
+        let after = |group: u32| match self.backups {
+            Backups::Everywhere => group.checked_add(1),
+            Backups::Two(groups) => groups.into_iter().filter(|&other| other > group).min(),
+            Backups::Sparse => {
+                let powers = [3, 5, 7].map(|root| next_power(root, group));
+                powers.into_iter().flatten().min()
+            }
+        };
+        std::iter::successors(Some(0), move |&group| after(group))
+            .take_while(|&group| group < self.groups)
+            .map(GroupNr)
+    }
+
     /// How many blocks at the start of `group` hold the superblock, descriptors and the blocks
     /// reserved for more of them. Bitmaps and inode tables are not counted.
     #[must_use]
@@ -387,6 +403,12 @@ fn is_power(number: u32, root: u32) -> bool {
         rest /= root;
     }
     rest == 1 && number > 1
+}
+
+/// The first power of `root` above `number`, 1 included.
+fn next_power(root: u32, number: u32) -> Option<u32> {
+    let powers = std::iter::successors(Some(1u32), |power| power.checked_mul(root));
+    powers.into_iter().find(|&power| power > number)
 }
 
 #[cfg(test)]

@@ -334,9 +334,8 @@ impl Planner {
         let first = geometry.first_data_block().0;
         let dind = self.new_block(first + 2 + reserved + desc_blocks + table_blocks)?;
         let pointers = self.block_bytes() / 4;
-        let backups: Vec<u64> = (1..geometry.groups())
-            .filter(|&group| geometry.has_super(GroupNr(group)))
-            .map(|group| u64::from(group) * u64::from(geometry.blocks_per_group()))
+        let backups: Vec<u64> = (geometry.groups_with_super().skip(1))
+            .map(|group| u64::from(group.0) * u64::from(geometry.blocks_per_group()))
             .collect();
         let mut top = vec![0; self.block_bytes()];
         for index in 0..reserved {

@@ -114,10 +114,8 @@ impl Plan {
     /// Where backup superblocks will be.
     pub fn backups(&self) -> impl Iterator<Item = PhysBlock> {
         let geometry = self.superblock.geometry();
-        (1..geometry.groups())
-            .map(GroupNr)
-            .filter(|&group| geometry.has_super(group))
-            .map(|group| geometry.group_first_block(group))
+        let backups = geometry.groups_with_super().skip(1);
+        backups.map(|group| geometry.group_first_block(group))
     }
 
     /// Where the inode table of a group begins.
@@ -192,8 +190,19 @@ impl Planner {
                 plan.itable_unused = per_group - here;
             }
             self.groups.push(plan);
-            let start = self.geometry().group_first_block(GroupNr(number)).0;
-            let blocks = u64::from(self.geometry().base_meta_blocks(GroupNr(number)));
+        }
+        if self.raw.features().incompat.contains(Incompat::META_BG) {
+            self.take_base_meta((0..groups).map(GroupNr));
+        } else {
+            let geometry = *self.geometry();
+            self.take_base_meta(geometry.groups_with_super());
+        }
+    }
+
+    fn take_base_meta(&mut self, groups: impl Iterator<Item = GroupNr>) {
+        for group in groups {
+            let start = self.geometry().group_first_block(group).0;
+            let blocks = u64::from(self.geometry().base_meta_blocks(group));
             if blocks > 0 {
                 self.space.take(start..start + blocks);
             }

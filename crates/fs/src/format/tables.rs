@@ -48,14 +48,44 @@ const NO_ROOM: FormatError = FormatError::NoRoom {
 impl Tables<'_> {
     /// Each group's tables after the other.
     pub(super) fn place_all(&mut self) -> FormatResult<()> {
-        for group in 0..self.geometry.groups() {
-            if self.log_groups_per_flex == 0 {
+        let mut group = 0;
+        while group < self.geometry.groups() {
+            let placed = if self.log_groups_per_flex == 0 {
                 self.place_in_group(group)?;
+                1
+            } else if let Some(placed) = self.place_flex_group(group) {
+                placed
             } else {
                 self.place_in_flex_group(group)?;
-            }
+                1
+            };
+            group += placed;
         }
         Ok(())
+    }
+
+    /// Places the tables of a whole flex group at once if they fit side by side: one by one they
+    /// would come to the same places. Says how many groups these are.
+    fn place_flex_group(&mut self, group: u32) -> Option<u32> {
+        let flex = 1u32.checked_shl(self.log_groups_per_flex.into())?;
+        let end = group.checked_add(flex)?;
+        if !group.is_multiple_of(flex) || end >= self.geometry.groups() {
+            return None;
+        }
+        let count = u64::from(flex);
+        let table_blocks = u64::from(self.geometry.inode_table_blocks());
+        let blocks = count * (2 + table_blocks);
+        let first = self.flex_offset(group, 0, count, 1);
+        if first == 0 || self.space.place_for(blocks, first, first + 1) != Some(first) {
+            return None;
+        }
+        self.take(first, blocks);
+        for (plan, at) in self.groups.iter_mut().skip(group as usize).zip(0..count) {
+            plan.block_bitmap = first + at;
+            plan.inode_bitmap = first + count + at;
+            plan.inode_table = first + 2 * count + at * table_blocks;
+        }
+        Some(flex)
     }
 
     /// All block bitmaps, then all inode bitmaps, then all inode tables.

@@ -17,7 +17,7 @@ use std::ops::Range;
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::superblock::{RawSuperblock, SUPERBLOCK_OFFSET_BYTES, State};
-use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock};
+use fourscore_ondisk::{GroupOffset, PhysBlock};
 use zerocopy::IntoBytes;
 
 use super::error::{FormatError, FormatResult};
@@ -121,7 +121,7 @@ impl Plan {
             let block_bytes = geometry.block_size().bytes() as u64;
             let bitmaps: u64 = self.groups.iter().map(|plan| self.bitmaps_of(plan)).sum();
             let files = self.blocks.len() as u64 + 1;
-            let copies = self.with_super().count() as u64;
+            let copies = geometry.groups_with_super().count() as u64;
             let table = (u64::from(geometry.desc_blocks()) + 1) * block_bytes;
             let bytes = (bitmaps + files) * block_bytes + copies * table;
             raw.s_kbytes_written = (1 + (bytes >> 10)).into();
@@ -162,7 +162,7 @@ impl Plan {
     ) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
         let mut block = vec![0; geometry.block_size().bytes()];
-        for number in self.with_super().filter(|number| number.0 > 0) {
+        for number in geometry.groups_with_super().skip(1) {
             let mut copy = *raw;
             let state = State::from_bits_retain(raw.s_state.get()) - State::VALID_FS;
             copy.s_state = state.bits().into();
@@ -173,13 +173,6 @@ impl Plan {
             device.write_at(&block, first << geometry.block_size().bits())?;
         }
         Ok(())
-    }
-
-    /// The groups that hold a superblock.
-    fn with_super(&self) -> impl Iterator<Item = GroupNr> {
-        let geometry = self.superblock.geometry();
-        let groups = (0..geometry.groups()).map(GroupNr);
-        groups.filter(|&group| geometry.has_super(group))
     }
 
     /// Blocks with content of their own, and the blocks of inode tables with inodes in use.

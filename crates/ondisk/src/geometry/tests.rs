@@ -23,9 +23,10 @@ fn set_groups(raw: &mut RawSuperblock, groups: u64) {
 
 fn backups(sb: &Superblock) -> Vec<u32> {
     let geometry = sb.geometry();
-    (0..geometry.groups())
-        .filter(|&group| geometry.has_super(GroupNr(group)))
-        .collect()
+    let listed: Vec<u32> = geometry.groups_with_super().map(|group| group.0).collect();
+    let asked = (0..geometry.groups()).filter(|&group| geometry.has_super(GroupNr(group)));
+    assert_eq!(listed, asked.collect::<Vec<_>>());
+    listed
 }
 
 #[test]

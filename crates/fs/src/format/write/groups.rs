@@ -35,6 +35,8 @@ const MOST_THREADS: usize = 16;
 #[derive(Default)]
 struct Buffers {
     table: Vec<u8>,
+    /// Free blocks of each group.
+    free: Vec<u64>,
     bitmaps: Bitmaps,
 }
 
@@ -61,12 +63,11 @@ impl Bitmaps {
 impl Plan {
     /// Writes descriptors and bitmaps of all groups.
     pub(super) fn write_groups<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
-        let per_part = PART_BYTES / self.superblock.geometry().desc_size_bytes();
+        let geometry = self.superblock.geometry();
+        let per_part = PART_BYTES / geometry.desc_size_bytes();
         let parts = Mutex::new((0..self.groups.len()).step_by(per_part));
-        let copies: Vec<_> = self
-            .with_super()
-            .map(|group| self.table_block(group))
-            .collect();
+        let copies = geometry.groups_with_super();
+        let copies: Vec<_> = copies.map(|group| self.table_block(group)).collect();
         let failed = Mutex::new(None);
         let work = || {
             let mut buffers = Buffers::default();
@@ -96,20 +97,49 @@ impl Plan {
     ) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
         let desc_bytes = geometry.desc_size_bytes();
-        let Buffers { table, bitmaps } = buffers;
+        let Buffers {
+            table,
+            free,
+            bitmaps,
+        } = buffers;
+        self.count_free(groups.clone(), free);
         let bytes = groups.len() * desc_bytes;
         table.clear();
         table.resize(bytes.next_multiple_of(geometry.block_size().bytes()), 0);
-        let mut descs = table.chunks_exact_mut(desc_bytes);
+        let mut descs = table.chunks_exact_mut(desc_bytes).zip(free);
         for start in groups.clone().step_by(GROUPS_AT_ONCE) {
             let end = (start + GROUPS_AT_ONCE).min(groups.end);
             bitmaps.blocks.clear();
-            for (index, desc) in (start..end).zip(&mut descs) {
-                self.put_group(desc, index, bitmaps)?;
+            for (index, (desc, free)) in (start..end).zip(&mut descs) {
+                self.put_group(desc, index, *free, bitmaps)?;
             }
             self.write_bitmaps(device, bitmaps)?;
         }
         self.write_copies(device, groups.start, table, copies)
+    }
+
+    /// Counts in one pass over what is taken.
+    fn count_free(&self, groups: Range<usize>, free: &mut Vec<u64>) {
+        let geometry = self.superblock.geometry();
+        let blocks_of = |index| geometry.group_blocks(group_nr(index));
+        free.clear();
+        free.extend(groups.clone().map(|index| {
+            let blocks = blocks_of(index);
+            blocks.end.0 - blocks.start.0
+        }));
+        let (first, end) = (blocks_of(groups.start).start, blocks_of(groups.end - 1).end);
+        let mut index = groups.start;
+        for run in self.space.runs_in(first.0..end.0) {
+            let mut start = run.start;
+            while start < run.end {
+                while blocks_of(index).end.0 <= start {
+                    index += 1;
+                }
+                let end = run.end.min(blocks_of(index).end.0);
+                free[index - groups.start] -= end - start;
+                start = end;
+            }
+        }
     }
 
     fn write_bitmaps<D: BlockDevice + ?Sized>(
@@ -168,7 +198,13 @@ impl Plan {
     }
 
     /// Makes the descriptor of a group, and those of its bitmaps that are written.
-    fn put_group(&self, desc: &mut [u8], index: usize, bitmaps: &mut Bitmaps) -> FormatResult<()> {
+    fn put_group(
+        &self,
+        desc: &mut [u8],
+        index: usize,
+        free: u64,
+        bitmaps: &mut Bitmaps,
+    ) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
         let block_bytes = geometry.block_size().bytes();
         let (number, plan) = (group_nr(index), &self.groups[index]);
@@ -194,19 +230,18 @@ impl Plan {
             self.fill_inode_bitmap(plan, bitmap);
             bitmap_csums[1] = seal(&bitmap[..geometry.inodes_per_group() as usize / 8]);
         }
-        self.put_descriptor(desc, number, plan, bitmap_csums)
+        self.put_descriptor(desc, number, free, bitmap_csums)
     }
 
     fn put_descriptor(
         &self,
         desc: &mut [u8],
         number: GroupNr,
-        plan: &GroupPlan,
+        free: u64,
         bitmap_csums: [u32; 2],
     ) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
-        let blocks = geometry.group_blocks(number);
-        let free = self.space.free_in(blocks.start.0..blocks.end.0);
+        let plan = &self.groups[number.0 as usize];
         let free = free >> geometry.blocks_per_cluster_log();
         let free_inodes = u64::from(geometry.inodes_per_group() - plan.used_inodes);
         let [block_csum, inode_csum] = bitmap_csums.map(u64::from);
