@@ -12,6 +12,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use fourscore::format::{
@@ -19,10 +20,10 @@ use fourscore::format::{
     Profile, parse_size, parse_uuid,
 };
 use fourscore_block::{Caching, DeviceOptions, FileDevice, Sharing, Window, open_path};
-use fourscore_build::NodeId;
 use fourscore_build::source::Excludes;
-use fourscore_ondisk::BlockSize;
+use fourscore_build::{Meta, NodeId, TreeError, Xattrs};
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
+use fourscore_ondisk::{BlockSize, Timestamp};
 use uuid::Uuid;
 
 use crate::build;
@@ -285,7 +286,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
 fn fill(
     args: &Mkfs,
     source: &OsString,
-    format: Options,
+    mut format: Options,
     profile: Profile,
     len_bytes: u64,
 ) -> Result<()> {
@@ -307,11 +308,29 @@ fn fill(
         threads,
     };
     let mut tree = intake.tree(&bar)?;
+    if format.without_source_xattrs {
+        let in_tree = |why: TreeError| Failure::new(source.display().to_string(), why);
+        for id in tree.ids() {
+            tree.set_xattrs(id, &Xattrs::new()).map_err(in_tree)?;
+        }
+    }
     if Path::new(source).is_dir() {
-        // As mke2fs has it: the root is not that of the source, which may be anybody's folder.
-        let mut root = tree.meta(NodeId::ROOT);
-        (root.uid, root.gid) = (format.root_owner.uid, format.root_owner.gid);
-        root.permissions = 0o755;
+        // As mke2fs has it: the root has the attributes of the source, but is made now and for the
+        // file system. The source may be anybody's folder.
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH);
+        let made = format.time_seconds.or_else(|| Some(now().ok()?.as_secs()));
+        format.time_seconds = made;
+        let made = i64::try_from(made.unwrap_or_default()).unwrap_or(i64::MAX);
+        let time = Timestamp::new(made, 0).unwrap_or_default();
+        let root = Meta {
+            permissions: 0o755,
+            uid: format.root_owner.uid,
+            gid: format.root_owner.gid,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            ..tree.meta(NodeId::ROOT)
+        };
         tree.set_meta(NodeId::ROOT, &root);
     }
     let options = build::Options {

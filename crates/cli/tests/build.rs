@@ -329,6 +329,56 @@ fn the_command_lines_of_image_builders_work_unchanged() {
     }
 }
 
+/// The root is made for the file system, only its attributes are those of the source.
+#[test]
+fn root_and_lost_found_are_those_that_mke2fs_makes() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("debugfs"),
+        Need::Program("setfattr")
+    );
+    let place = Place::new();
+    let tree = place.tree();
+    run("setfattr", &["-n", "user.of", "-v", "root", "."], &tree).expect("an attribute");
+    fs::set_permissions(&tree, fs::Permissions::from_mode(0o2711)).expect("it is ours");
+    run("touch", &["-d", "2001-02-03", "."], &tree).expect("a time");
+    for line in [
+        "-q -F -t ext4",
+        "-q -F -t ext4 -E root_owner=7:70000",
+        "-q -F -t ext4 -E no_copy_xattrs",
+    ] {
+        let line = format!("{line} -d {} {} 60M", text(&tree), place.text("image"));
+        let facts = |command: &mut Command| {
+            command.env("E2FSPROGS_FAKE_TIME", "1700000000");
+            let output = command.args(line.split(' ')).output().expect("it runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{line}: {said}");
+            [
+                "stat /",
+                "ea_list /",
+                "stat /lost+found",
+                "ea_list /lost+found",
+            ]
+            .map(|asked| {
+                let image = place.text("image");
+                let printed =
+                    tools::run("debugfs", &["-R".as_ref(), asked.as_ref(), image.as_ref()]);
+                let printed = printed.expect("a file system");
+                let differs = ["checksum", "EXTENTS", "(0"];
+                let lines = printed.lines();
+                let same = lines.filter(|line| !differs.iter().any(|word| line.contains(word)));
+                same.collect::<Vec<_>>().join("\n")
+            })
+        };
+        let theirs = facts(&mut tools::command("mke2fs").expect("it is there"));
+        let ours = facts(Command::new(env!("CARGO_BIN_EXE_fourscore")).arg0("mke2fs"));
+        let without = line.contains("no_copy_xattrs");
+        assert_eq!(theirs[1].contains("user.of"), !without, "{theirs:?}");
+        assert_eq!(ours, theirs, "{line}");
+        fs::remove_file(place.path("image")).expect("it was made");
+    }
+}
+
 #[test]
 fn options_of_mke2fs_that_are_not_done_are_refused_by_name() {
     let place = Place::new();

@@ -204,6 +204,9 @@ pub struct Options {
     /// `-E offset`: where on the device the file system begins, in bytes. For the caller, who
     /// hands in a window of the device; only remembered here.
     pub offset_bytes: u64,
+    /// `-E no_copy_xattrs`: what is filled in (`-d`) leaves its extended attributes behind. For
+    /// the caller, who fills; only remembered here.
+    pub without_source_xattrs: bool,
 }
 
 /// The inode ratios there may be, in bytes.

@@ -105,8 +105,7 @@ impl Options {
             "encoding" => self.encoding = Some(given.encoding()?),
             "encoding_flags" => self.encoding_strict = given.encoding_strict()?,
             "test_fs" => self.test_fs = true,
-            // What files bring along when a directory is copied in; an empty file system has none.
-            "no_copy_xattrs" => {}
+            "no_copy_xattrs" => self.without_source_xattrs = true,
             _ => {
                 return Err(FormatError::option(
                     given.option.clone(),

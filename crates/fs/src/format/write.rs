@@ -2,7 +2,7 @@
 //!
 //! **Model.** What is known to read as zeroes is not written: a discarded image file stays sparse,
 //! and groups that nobody uses cost their descriptor only. Everything else goes out in long
-//! writes. What there is for each group (`groups`) is made and written by several threads.
+//! writes. What there is for each group is made while it is written (`groups`).
 //!
 //! **Crash safety.** The old primary superblock is cleared and flushed first; the new one is
 //! written after everything else is durable. So a cut leaves a whole file system or none, never

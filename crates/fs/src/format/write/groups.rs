@@ -2,10 +2,9 @@
 //!
 //! **Model.** The descriptor table is made in parts, each with the bitmaps of its groups. In large
 //! file systems the copies of the table are nearly all that is written: a part fits into a core's
-//! cache and goes to all its places before the next one is made. Hosts let only one thread at a
-//! time write to an image file, so a second thread makes the next part meanwhile.
-//!
-//! **Locking.** Threads share an iterator over the parts. No lock is held across I/O.
+//! cache and goes to all its places before the next one is made. One thread does it all. Hosts let
+//! only one at a time write to an image file: a second that made the next part meanwhile would
+//! save a tenth, and loses more than that in waiting for its turn to write.
 
 use std::ops::Range;
 
@@ -14,8 +13,6 @@ use fourscore_ondisk::GroupNr;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::group::{self, GroupFlags, RawGroupDesc, RawGroupDescHigh};
 use fourscore_ondisk::superblock::MetadataChecksum;
-use fourscore_sync::Mutex;
-use fourscore_sync::thread;
 use zerocopy::IntoBytes;
 
 use super::super::error::{FormatError, FormatResult};
@@ -28,10 +25,8 @@ use super::Piece;
 const PART_BYTES: usize = 512 << 10;
 /// Groups whose bitmaps are in memory at once.
 const GROUPS_AT_ONCE: usize = 256;
-/// More threads than this only get in each other's way.
-const MOST_THREADS: usize = 16;
 
-/// What a thread uses for one part after the other: new memory would have to be cleared.
+/// What is used for one part after the other: new memory would have to be cleared.
 #[derive(Default)]
 struct Buffers {
     table: Vec<u8>,
@@ -64,28 +59,15 @@ impl Plan {
     /// Writes descriptors and bitmaps of all groups.
     pub(super) fn write_groups<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
-        let per_part = PART_BYTES / geometry.desc_size_bytes();
-        let parts = Mutex::new((0..self.groups.len()).step_by(per_part));
         let copies = geometry.groups_with_super();
         let copies: Vec<_> = copies.map(|group| self.table_block(group)).collect();
-        let failed = Mutex::new(None);
-        let work = || {
-            let mut buffers = Buffers::default();
-            loop {
-                let first = parts.lock().next();
-                let Some(first) = first else { break };
-                let end = (first + per_part).min(self.groups.len());
-                if let Err(error) = self.write_part(device, first..end, &copies, &mut buffers) {
-                    failed.lock().get_or_insert(error);
-                    break;
-                }
-            }
-        };
-        in_threads(self.groups.len().div_ceil(per_part), work);
-        match failed.into_inner() {
-            Some(error) => Err(error),
-            None => Ok(()),
+        let mut buffers = Buffers::default();
+        let per_part = PART_BYTES / geometry.desc_size_bytes();
+        for first in (0..self.groups.len()).step_by(per_part) {
+            let end = (first + per_part).min(self.groups.len());
+            self.write_part(device, first..end, &copies, &mut buffers)?;
         }
+        Ok(())
     }
 
     fn write_part<D: BlockDevice + ?Sized>(
@@ -303,18 +285,6 @@ impl Plan {
         bitmap[..inodes / 8].fill(0);
         set_bits(bitmap, 0..plan.used_inodes as usize);
     }
-}
-
-/// Runs `work` in as many threads as there are cores, but not more than `jobs`.
-fn in_threads(jobs: usize, work: impl Fn() + Sync) {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = cores.min(MOST_THREADS).min(jobs);
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(&work);
-        }
-        work();
-    });
 }
 
 /// Sets bits, the lowest of each byte first.
