@@ -4,13 +4,14 @@ mod common;
 mod place;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use common::{complained, fourscore, printed, text};
 use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
+use fourscore_testkit::tools::{self, Need};
 use place::{Place, run, walk_of_host};
 
 #[test]
