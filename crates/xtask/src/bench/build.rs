@@ -1,20 +1,23 @@
 //! **Purpose.** How fast images are built: against `mke2fs -d`, against the kernel (an empty file
-//! system, a loop mount and `cp -a`), against `cp -a` alone, and against reading and writing the
-//! same bytes with as many processes as there are cores.
+//! system, a loop mount and `cp -a`), against `cp -a` alone, against the crate mkext4, and against
+//! reading and writing the same bytes with as many processes as there are cores.
 //!
-//! **Model.** Source behind a warm page cache, output on tmpfs; what a side wrote is removed before
-//! it runs again, outside of the measured time. Every side ends when its output is whole and, for
-//! an image, unmounted. The kernel's side needs root.
+//! **Model.** The host's cache is emptied first, so that no side has to make room, and then holds
+//! the source; output goes to tmpfs. What a side wrote is removed before it runs again, outside of
+//! the measured time. Every side ends when its output is whole and, for an image, unmounted. The
+//! kernel's side needs root. mke2fs, which takes minutes (hours for one large directory), runs once
+//! and is stopped when it takes too long: its time stands in every round, and its name says so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use fourscore_lab::comparison::Rounds;
 use fourscore_lab::{
     CommandLine, Comparison, ComparisonReport, MachineFacts, MonotonicClock, Report, Side,
-    ThreadCount,
+    ThreadCount, Work,
 };
 
 use super::Options;
@@ -26,20 +29,25 @@ const LEAST_OBJECTS: u64 = 60_000;
 const LEAST_BYTES: u64 = 2 << 30;
 /// Names in the one large directory.
 const NAMES: u64 = 120_000;
+/// What runs once is stopped after so many seconds.
+const SECONDS_MAX: u32 = 150;
+/// How `timeout` says that it stopped a program.
+const TIMED_OUT: i32 = 124;
 /// Directories and files of the many small files.
 const SMALL_DIRECTORIES: u64 = 1000;
 const SMALL_FILES: u64 = 1000;
 
 /// Makes the trees, measures, and takes everything away again.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
-    let build = ["build", "--release", "--package", "fourscore-build"];
-    run_command(
-        cargo(workspace)
-            .args(build)
-            .args(["--example", "build_tree"]),
-    )?;
-    let program = workspace.target().join("release/examples/build_tree");
-    let bench = Bench::new()?;
+    for (package, example) in [
+        ("fourscore-build", "build_tree"),
+        ("fourscore-lab", "mkext4_tree"),
+    ] {
+        let build = ["build", "--release", "--package", package];
+        run_command(cargo(workspace).args(build).args(["--example", example]))?;
+    }
+    let bench = Bench::new(workspace.target().join("release/examples"))?;
+    empty_the_cache();
     let real = Tree::look(&options.tree)?;
     if real.objects < LEAST_OBJECTS || real.bytes < LEAST_BYTES {
         let (objects, bytes) = (real.objects, real.bytes);
@@ -53,16 +61,15 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
         .with_option("objects", &real.objects)
         .with_option("content, MiB", &(real.bytes >> 20))
         .with_option("output", &"tmpfs; source behind a warm page cache");
-    let mut comparisons =
-        vec![bench.compare("a real tree", options, bench.all_sides(&program, &real))?];
+    let mut comparisons = vec![bench.compare("a real tree", options, bench.all_sides(&real))?];
     let names = bench.folder.join("names");
     make_files(&names, 1, NAMES, b"")?;
-    let sides = bench.two_sides(&program, &Tree::look(&names)?);
+    let sides = bench.image_sides(&Tree::look(&names)?);
     comparisons.push(bench.compare("120 000 empty files in one directory", options, sides)?);
     fs::remove_dir_all(&names)?;
     let small = bench.folder.join("small");
     make_files(&small, SMALL_DIRECTORIES, SMALL_FILES, &[b'x'; 1024])?;
-    let sides = bench.two_sides(&program, &Tree::look(&small)?);
+    let sides = bench.image_sides(&Tree::look(&small)?);
     comparisons.push(bench.compare("1 000 000 files of 1 KiB", options, sides)?);
     Ok(Report {
         machine,
@@ -78,8 +85,17 @@ struct Tree {
 }
 
 impl Tree {
-    /// Counts it, and so brings its metadata into the cache.
+    /// Counts it, and brings it into the cache.
     fn look(path: &Path) -> Result<Self> {
+        let read = ["-xdev", "-type", "f", "-exec", "cat", "{}", "+"];
+        let read = Command::new("find")
+            .arg(path)
+            .args(read)
+            .stdout(Stdio::null())
+            .status();
+        if !read.context("find")?.success() {
+            bail!("{} cannot be read", path.display());
+        }
         let listed = Command::new("find")
             .arg(path)
             .args(["-printf", "%s %y\n"])
@@ -122,61 +138,132 @@ fn make_files(path: &Path, directories: u64, files: u64, content: &[u8]) -> Resu
     Ok(())
 }
 
-/// Name and command line of a side.
-type Line = (&'static str, String);
+/// Frees memory, where this user may. What is dirty stays.
+fn empty_the_cache() {
+    if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "1") {
+        eprintln!("bench: the cache of the host stays full: {error}");
+    }
+}
+
+/// A program that is measured.
+struct Line {
+    name: &'static str,
+    line: String,
+    runs: Runs,
+}
+
+/// How often it is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    EveryRound,
+    /// Once, and not longer than [`SECONDS_MAX`]; the other rounds take over its time.
+    Once,
+}
+
+impl Line {
+    fn new(name: &'static str, line: String) -> Self {
+        Self {
+            name,
+            line,
+            runs: Runs::EveryRound,
+        }
+    }
+
+    /// The side of a comparison. What it writes is removed by `clean` when it ran, too, so that
+    /// nobody measures in a full memory.
+    fn side(self, clean: impl Fn() -> std::io::Result<()> + 'static) -> Side<'static> {
+        let line = CommandLine::shell(&self.line);
+        if self.runs == Runs::EveryRound {
+            return Side::process(self.name, line).prepared_by(move || Ok(clean()?));
+        }
+        let mut taken = None;
+        Side::closure(self.name, move |_| {
+            let wall = match taken {
+                Some(wall) => wall,
+                None => {
+                    clean()?;
+                    let begin = Instant::now();
+                    let limit = SECONDS_MAX.to_string();
+                    let mut command = Command::new("timeout");
+                    let status = command.args([&*limit, "sh", "-c", &self.line]).status()?;
+                    if !status.success() && status.code() != Some(TIMED_OUT) {
+                        return Err(format!("{}: ended with {status}", self.line).into());
+                    }
+                    *taken.insert(begin.elapsed())
+                }
+            };
+            clean()?;
+            Ok(Work {
+                wall: Some(wall),
+                ..Work::ONCE
+            })
+        })
+    }
+}
 
 struct Bench {
     folder: PathBuf,
     output: PathBuf,
+    /// Where the measured programs are.
+    programs: PathBuf,
 }
 
 impl Bench {
-    fn new() -> Result<Self> {
+    fn new(programs: PathBuf) -> Result<Self> {
         let folder = PathBuf::from(format!("/dev/shm/fourscore-bench-{}", std::process::id()));
         let output = folder.join("output");
         fs::create_dir_all(&output)?;
-        Ok(Self { folder, output })
+        Ok(Self {
+            folder,
+            output,
+            programs,
+        })
     }
 
     fn compare(&self, name: &str, options: &Options, lines: Vec<Line>) -> Result<ComparisonReport> {
         let mut comparison = Comparison::new(name)
+            .warm_up(Rounds(0))
             .rounds(Rounds(options.rounds))
             .threads(&[ThreadCount::new(2)]);
-        for (side, line) in lines {
+        for line in lines {
             let output = self.output.clone();
             let clean = move || {
                 fs::remove_dir_all(&output)?;
-                fs::create_dir(&output)?;
-                Ok(())
+                fs::create_dir(&output)
             };
-            let side = Side::process(side, CommandLine::shell(&line)).prepared_by(clean);
-            comparison = comparison.side(side);
+            comparison = comparison.side(line.side(clean));
         }
         Ok(comparison.run(&MonotonicClock::default())?)
     }
 
-    /// The two programs that make an image of a directory as an ordinary user.
-    fn two_sides(&self, program: &Path, tree: &Tree) -> Vec<Line> {
+    /// The programs that make an image of a directory as an ordinary user.
+    fn image_sides(&self, tree: &Tree) -> Vec<Line> {
         let (from, output) = (tree.path.display(), self.output.display());
         let (mib, objects) = (tree.guess_mib(), tree.objects + tree.objects / 8 + 1024);
+        let (bytes, programs) = (mib << 20, self.programs.display());
+        let mke2fs = format!("mke2fs -q -F -t ext4 -N {objects} -d {from} {output}/image {mib}M");
         vec![
-            (
-                "mke2fs -d",
-                format!("mke2fs -q -F -t ext4 -N {objects} -d {from} {output}/image {mib}M"),
-            ),
-            (
+            Line {
+                runs: Runs::Once,
+                ..Line::new("mke2fs -d (ran once, for at most 150 s)", mke2fs)
+            },
+            Line::new(
                 "fourscore",
-                format!("{} {from} {output}/image >/dev/null", program.display()),
+                format!("{programs}/build_tree {from} {output}/image >/dev/null"),
+            ),
+            Line::new(
+                "mkext4 0.0.3",
+                format!("{programs}/mkext4_tree {from} {output}/image {bytes} {objects}"),
             ),
         ]
     }
 
     /// These, the kernel, and what bounds them all.
-    fn all_sides(&self, program: &Path, tree: &Tree) -> Vec<Line> {
+    fn all_sides(&self, tree: &Tree) -> Vec<Line> {
         let (from, output) = (tree.path.display(), self.output.display());
         let mib = tree.guess_mib();
-        let mut sides = self.two_sides(program, tree);
-        sides.push((
+        let mut sides = self.image_sides(tree);
+        sides.push(Line::new(
             "the kernel: mke2fs, loop mount, cp -a, umount",
             format!(
                 "mkdir {output}/mount && mke2fs -q -F -t ext4 -i 8192 {output}/image {mib}M && \
@@ -184,8 +271,11 @@ impl Bench {
                  {{ cp -ax {from} {output}/mount; umount {output}/mount; }}"
             ),
         ));
-        sides.push(("cp -a to tmpfs", format!("cp -ax {from} {output}/copy")));
-        sides.push((
+        sides.push(Line::new(
+            "cp -a to tmpfs",
+            format!("cp -ax {from} {output}/copy"),
+        ));
+        sides.push(Line::new(
             "the limit: reading and writing the bytes, a process for each core",
             format!(
                 "find {from} -xdev -type f -print0 | \
