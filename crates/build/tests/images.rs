@@ -163,7 +163,7 @@ fn an_empty_tree() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     for form in ["-t ext4", "-t ext2", "-t ext4 -b 1024"] {
-        Case::new(form).check(folder.path());
+        Case::new(form).check_both(folder.path());
         let mut case = Case::new(form);
         case.options.size = Size::Minimum;
         case.check(folder.path());
@@ -185,7 +185,7 @@ fn ten_thousand_links_and_a_large_sparse_file() {
         sparse.write_all_at(b"data!", place).unwrap();
     }
     for form in ["-t ext4", "-t ext3 -b 2048"] {
-        let summary = Case::new(form).check(folder.path());
+        let summary = Case::new(form).check_both(folder.path());
         assert!(summary.size_bytes < 32 << 20, "{summary:?}");
     }
 }
@@ -195,7 +195,7 @@ fn a_path_of_four_thousand_bytes() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     images::make_deep(folder.path(), &[b'd'; 39], 110);
-    Case::new("-t ext4").check(folder.path());
+    Case::new("-t ext4").check_both(folder.path());
 }
 
 #[test]
@@ -209,9 +209,8 @@ fn a_hundred_thousand_names_in_one_directory() {
         )
         .unwrap();
     }
-    for form in ["-t ext4", "-t ext4 -b 1024"] {
-        Case::new(form).check(folder.path());
-    }
+    Case::new("-t ext4").check_archive(folder.path());
+    Case::new("-t ext4 -b 1024").check(folder.path());
 }
 
 #[test]

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use common::{END, ensure_same, header, of_host, of_tree, seal, taken, tool};
 use fourscore_build::source::{OciImage, Source};
+use fourscore_build::{Flow, Options, build};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
 use sha2::{Digest as _, Sha256};
@@ -277,6 +280,21 @@ fn layers_give_what_unpacking_them_by_hand_gives() {
             .any(|(path, _)| path.contains("old") || path.contains(".wh."))
     );
     ensure_same(&of_tree(&tree).expect("a tree"), &theirs).expect("the same");
+    if !Need::KernelMount.is_met() {
+        return;
+    }
+    let image = folder.path().join("image");
+    let options = Options::new();
+    build(&options, tree, &image, &|_| Flow::Continue).expect("an image");
+    assert_clean(&image);
+    let mount = KernelMount::new(&image, Access::ReadOnly, "").expect("a mount");
+    let ours = of_host(mount.path()).expect("a tree");
+    let ours: Vec<_> = ours
+        .into_iter()
+        .filter(|(path, _)| path != "lost+found")
+        .collect();
+    mount.unmount().expect("nobody uses it");
+    ensure_same(&ours, &theirs).expect("the same in the kernel's mount");
 }
 
 #[test]

@@ -194,7 +194,9 @@ impl<'a> Wish<'a> {
             }
         }
         let slack = (slack_blocks << self.block_bits) / FREE_BYTES_PER_INODE;
+        // The bitmap of a group has whole bytes; what is asked for is rounded down to them.
         let wanted = format.inodes.unwrap_or(0).max(needed + slack);
+        let wanted = wanted.next_multiple_of(8);
         format.inodes = Some(wanted);
         let skeleton = Skeleton::new(&format, &self.options.profile, len_bytes)?;
         let geometry = skeleton.superblock().geometry();

@@ -1,5 +1,6 @@
 //! Trees, images of them, and what the kernel makes of these.
 #![allow(unreachable_pub, reason = "a module of a test program")]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
@@ -11,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fourscore::format::{BlockSizeWish, Options as Format};
+use fourscore_build::source::{Context, Excludes, Notices, Source};
 use fourscore_build::{
     BuildError, Comparison, Flow, Options, ReadBack, Summary, Tree, build, host,
 };
 use fourscore_ondisk::{BlockSize, Timestamp};
+use fourscore_sync::Counter;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::{scratch, tools};
@@ -111,6 +114,13 @@ impl Case {
     #[track_caller]
     pub fn check(&self, source: &Path) -> Summary {
         let summary = self.check_unmounted(source);
+        self.compare(source);
+        summary
+    }
+
+    /// Compares the kernel's mount of the image with the source.
+    #[track_caller]
+    pub fn compare(&self, source: &Path) {
         let mount = KernelMount::new(&self.image(), Access::ReadOnly, "");
         let mount = mount.unwrap_or_else(|error| panic!("{}: {error:#}", self.form));
         same(
@@ -120,7 +130,51 @@ impl Case {
             self.options.format.inode_size_bytes,
         );
         mount.unmount().expect("nobody uses it");
+    }
+
+    /// As [`Case::check`], and of an archive of the source as well.
+    #[track_caller]
+    pub fn check_both(&self, source: &Path) -> Summary {
+        let summary = self.check(source);
+        assert_eq!(self.check_archive(source).objects, summary.objects);
         summary
+    }
+
+    /// As [`Case::check`], of an archive that GNU tar makes of the source.
+    #[track_caller]
+    pub fn check_archive(&self, source: &Path) -> Summary {
+        let archive = self.folder.path().join("source.tar");
+        let mut tar = tools::command("tar").expect("tar");
+        tar.args(["--format=pax", "--sparse", "--xattrs", "--acls", "-cf"])
+            .arg(&archive)
+            .arg("-C")
+            .arg(source)
+            .arg(".");
+        tools::stdout_of(&mut tar).expect("an archive");
+        let summary = self.build_source(&Source::parse(archive.as_os_str()));
+        let summary = summary.unwrap_or_else(|error| panic!("{}: {error}", self.form));
+        fs::remove_file(&archive).expect("it is there");
+        assert_clean(&self.image());
+        self.compare(source);
+        summary
+    }
+
+    /// Makes an image of any source.
+    pub fn build_source(&self, source: &Source) -> Result<Summary, BuildError> {
+        let mut tree = Tree::new();
+        let mut context = Context {
+            excludes: &Excludes::default(),
+            saved: None,
+            read_objects: &Counter::default(),
+            scratch: self.folder.path(),
+            threads: self.options.thread_count(),
+            read_bytes: &Counter::default(),
+            notices: Notices::default(),
+        };
+        source
+            .add_to(&mut tree, &mut context)
+            .expect("a good source");
+        build(&self.options, tree, &self.image(), &|_| Flow::Continue)
     }
 
     /// As [`Case::check`]; then the kernel fills, removes and adds in the large directory.
