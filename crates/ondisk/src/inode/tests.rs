@@ -213,6 +213,14 @@ fn device_numbers_old_and_new() {
     // As the kernel encodes 4095:1048575 and 259:70000.
     assert_eq!(device([0, 0xffff_ffff]), Some((4_095, 1_048_575)));
     assert_eq!(device([0, 0x1111_0370]), Some((259, 70_000)));
+    for (major, minor) in [(0, 0), (1, 3), (255, 255), (256, 0), (4095, (1 << 20) - 1)] {
+        let number = DeviceNr { major, minor };
+        let i_block = number.to_i_block().unwrap();
+        assert_eq!(DeviceNr::from_i_block(&i_block), number);
+    }
+    for (major, minor) in [(4096, 0), (0, 1 << 20)] {
+        assert_eq!(DeviceNr { major, minor }.to_i_block(), None);
+    }
 }
 
 proptest! {

@@ -38,7 +38,8 @@ proptest! {
                     let before = (i_block, area.clone());
                     let mut inline = InlineMut::of(&mut i_block, &mut area).unwrap();
                     let most = inline.most_bytes().unwrap();
-                    let entry = other.as_ref().map_or(0, |value| 20 + value.len().next_multiple_of(4));
+                    let taken = |value: &Vec<u8>| 20 + value.len().next_multiple_of(4);
+                    let entry = other.as_ref().map_or(0, taken);
                     prop_assert_eq!(most, 60 + 160 - 8 - 20 - entry);
                     let result = inline.resize(bytes);
                     prop_assert_eq!(result.is_ok(), bytes <= most);
