@@ -6,7 +6,6 @@ use super::directory::Shape;
 use super::facts::Facts;
 use crate::error::{BuildError, BuildResult};
 use crate::tree::{Content, NodeId, Stored, Tree};
-use crate::write::fits;
 
 /// Bytes of a link target that fit into the inode, with a NUL behind them.
 pub(crate) const FAST_TARGET_BYTES: usize = 59;
@@ -111,7 +110,9 @@ pub(crate) fn check(tree: &Tree, facts: &Facts, node: NodeId) -> BuildResult<()>
                 return Err(BuildError::TargetTooLong { path, length });
             }
         }
-        Stored::CharDevice(number) | Stored::BlockDevice(number) if !fits(*number) => {
+        Stored::CharDevice(number) | Stored::BlockDevice(number)
+            if number.to_i_block().is_none() =>
+        {
             let path = tree.path_of(node);
             return Err(BuildError::DeviceNumber { path });
         }

@@ -9,27 +9,17 @@
 use std::borrow::Cow;
 
 use fourscore_ondisk::acl;
-use fourscore_ondisk::dirhash::CharSign;
-use fourscore_ondisk::xattr::{
-    HashedValue, MAGIC, NameIndex, RawBlockHeader, RawEntry, block_hash, entry_hash,
-};
-use zerocopy::IntoBytes;
+use fourscore_ondisk::xattr::{NameIndex, NewValue, XattrEditError, XattrsMut};
 
 use super::facts::Facts;
-use crate::bytes::{low16, low32, put};
 use crate::tree::XattrIter;
-
-const HEADER_BYTES: usize = size_of::<RawBlockHeader>();
-const ENTRY_BYTES: usize = size_of::<RawEntry>();
-const MAGIC_BYTES: usize = 4;
-const TERMINATOR_BYTES: usize = 4;
 
 /// A set of attributes, laid out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SetPlan {
     /// What follows the fixed fields of an inode; empty if nothing does.
     pub(crate) area: Vec<u8>,
-    /// A block with a count of 0 users and no checksum; empty if none is needed.
+    /// A block with a count of 1 user and no checksum; empty if none is needed.
     pub(crate) block: Vec<u8>,
 }
 
@@ -66,12 +56,17 @@ struct Attribute<'a> {
 }
 
 impl Attribute<'_> {
-    fn entry_bytes(&self) -> usize {
-        (ENTRY_BYTES + self.name.len()).next_multiple_of(4)
-    }
-
-    fn bytes(&self) -> usize {
-        self.entry_bytes() + self.value.len().next_multiple_of(4)
+    /// Sets it if there is room; whether there was.
+    fn put(&self, xattrs: &mut XattrsMut<'_>) -> Result<bool, XattrProblem> {
+        match xattrs.set(self.index, self.name, &NewValue::Inline(&self.value)) {
+            Ok(_) => Ok(true),
+            Err(XattrEditError::NoSpace { .. }) => Ok(false),
+            Err(_) => {
+                let prefix = self.index.prefix().unwrap_or_default();
+                let name = format!("{prefix}{}", self.name.escape_ascii());
+                Err(XattrProblem::Name { name })
+            }
+        }
     }
 }
 
@@ -82,86 +77,36 @@ pub(crate) fn plan(facts: &Facts, xattrs: XattrIter<'_>) -> Result<SetPlan, Xatt
         .collect::<Result<Vec<_>, _>>()?;
     // The order that the kernel keeps in blocks.
     all.sort_by(|a, b| (a.index, a.name.len(), a.name).cmp(&(b.index, b.name.len(), b.name)));
-    let total = all.iter().map(Attribute::bytes).sum();
-    let mut room = facts
-        .xattr_area_bytes()
-        .saturating_sub(MAGIC_BYTES + TERMINATOR_BYTES);
-    let (inside, outside): (Vec<_>, Vec<_>) =
-        all.into_iter()
-            .partition(|attribute| match room.checked_sub(attribute.bytes()) {
-                Some(less) => {
-                    room = less;
-                    true
-                }
-                None => false,
-            });
+    let mut area = vec![0; facts.xattr_area_bytes()];
+    let mut outside = Vec::new();
+    // Inodes of 128 bytes have no room for any.
+    let mut inside = XattrsMut::in_inode(&mut area).ok();
+    for attribute in &all {
+        let fits = match &mut inside {
+            Some(inside) => attribute.put(inside)?,
+            None => false,
+        };
+        if !fits {
+            outside.push(attribute);
+        }
+    }
+    let none_inside = inside.is_none_or(|inside| inside.is_empty());
     let mut plan = SetPlan::default();
-    if !inside.is_empty() {
-        plan.area = vec![0; facts.xattr_area_bytes()];
-        put(&mut plan.area, 0, &MAGIC.to_le_bytes());
-        put_all(&mut plan.area, MAGIC_BYTES, MAGIC_BYTES, &inside, |_| 0);
+    if !none_inside {
+        plan.area = area;
     }
     if !outside.is_empty() {
-        let needed: usize = outside.iter().map(Attribute::bytes).sum();
-        if needed + HEADER_BYTES + TERMINATOR_BYTES > facts.block_bytes() {
-            return Err(XattrProblem::TooLarge { bytes: total });
+        let bytes = all.iter().map(|one| one.name.len() + one.value.len()).sum();
+        let too_large = || XattrProblem::TooLarge { bytes };
+        plan.block = vec![0; facts.block_bytes()];
+        let mut block = XattrsMut::init_block(&mut plan.block).map_err(|_| too_large())?;
+        for attribute in outside {
+            if !attribute.put(&mut block)? {
+                return Err(too_large());
+            }
         }
-        plan.block = block(facts, &outside);
     }
     Ok(plan)
-}
-
-fn block(facts: &Facts, attributes: &[Attribute<'_>]) -> Vec<u8> {
-    let hash = |attribute: &Attribute<'_>| {
-        let value = HashedValue::Inline(&attribute.value);
-        entry_hash(attribute.name, value, CharSign::Unsigned)
-    };
-    let mut block = vec![0; facts.block_bytes()];
-    let header = RawBlockHeader {
-        h_magic: MAGIC.into(),
-        h_refcount: 0.into(),
-        h_blocks: 1.into(),
-        h_hash: block_hash(attributes.iter().map(hash)).into(),
-        h_checksum: 0.into(),
-        h_reserved: [0.into(); 3],
-    };
-    put(&mut block, 0, header.as_bytes());
-    put_all(&mut block, HEADER_BYTES, 0, attributes, hash);
-    block
-}
-
-/// Entries from the front, values from the back.
-fn put_all(
-    area: &mut [u8],
-    mut at: usize,
-    values_from: usize,
-    attributes: &[Attribute<'_>],
-    hash: impl Fn(&Attribute<'_>) -> u32,
-) {
-    let mut end = area.len();
-    for attribute in attributes {
-        let value = &*attribute.value;
-        end -= value.len().next_multiple_of(4);
-        let offset = if value.is_empty() {
-            0
-        } else {
-            end - values_from
-        };
-        let entry = RawEntry {
-            // Names of at most 255 bytes, prefix included, come from the host; longer ones of
-            // other sources were refused.
-            e_name_len: u8::try_from(attribute.name.len()).unwrap_or(u8::MAX),
-            e_name_index: attribute.index.0,
-            e_value_offs: low16(offset as u64),
-            e_value_inum: 0.into(),
-            e_value_size: low32(value.len() as u64),
-            e_hash: hash(attribute).into(),
-        };
-        put(area, at, entry.as_bytes());
-        put(area, at + ENTRY_BYTES, attribute.name);
-        put(area, end, value);
-        at += attribute.entry_bytes();
-    }
 }
 
 fn stored<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Attribute<'a>, XattrProblem> {

@@ -1,6 +1,6 @@
 //! **Purpose.** The bytes of an inode.
 
-use fourscore_ondisk::inode::{self, DeviceNr, FileType, InodeFlags, RawInode, RawInodeExtra};
+use fourscore_ondisk::inode::{self, FileMode, FileType, InodeFlags, RawInode, RawInodeExtra};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
@@ -37,7 +37,7 @@ impl InodeMaker<'_> {
         let size_bytes = forms.size_bytes(node);
         let mut raw = RawInode::new_zeroed();
         let kind = forms.tree.file_type(node);
-        raw.i_mode = (type_bits(kind) | meta.permissions).into();
+        raw.i_mode = FileMode::new(kind, meta.permissions).0.into();
         (raw.i_uid, raw.i_uid_high) = halves(meta.uid);
         (raw.i_gid, raw.i_gid_high) = halves(meta.gid);
         raw.i_size_lo = low32(size_bytes);
@@ -129,7 +129,10 @@ impl InodeMaker<'_> {
     fn i_block(&self, node: NodeId, number: InodeNr) -> IBlock {
         let forms = self.forms;
         match &forms.tree.node(node).stored {
-            Stored::CharDevice(number) | Stored::BlockDevice(number) => device(*number),
+            Stored::CharDevice(number) | Stored::BlockDevice(number) => {
+                // Numbers that do not fit were refused.
+                number.to_i_block().unwrap_or([0; 60])
+            }
             Stored::Fifo | Stored::Socket => [0; 60],
             Stored::Symlink(target) if self.placed.is_empty(node) => {
                 let mut i_block = [0; 60];
@@ -148,52 +151,4 @@ impl InodeMaker<'_> {
 
 fn halves(id: u32) -> (zerocopy::little_endian::U16, zerocopy::little_endian::U16) {
     (low16(id.into()), low16(u64::from(id) >> 16))
-}
-
-fn type_bits(kind: FileType) -> u16 {
-    match kind {
-        FileType::Fifo => 0x1000,
-        FileType::CharDevice => 0x2000,
-        FileType::Directory => 0x4000,
-        FileType::BlockDevice => 0x6000,
-        FileType::Regular => 0x8000,
-        FileType::Symlink => 0xa000,
-        FileType::Socket => 0xc000,
-    }
-}
-
-/// Small numbers in the old form, which everybody reads.
-fn device(number: DeviceNr) -> IBlock {
-    let mut i_block = [0; 60];
-    let DeviceNr { major, minor } = number;
-    if major < 256 && minor < 256 {
-        put(&mut i_block, 0, &(major << 8 | minor).to_le_bytes());
-    } else {
-        let new = (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12;
-        put(&mut i_block, 4, &new.to_le_bytes());
-    }
-    i_block
-}
-
-/// Whether a device number fits the 12 and 20 bits that there are.
-pub(crate) fn fits(number: DeviceNr) -> bool {
-    number.major < 1 << 12 && number.minor < 1 << 20
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn device_numbers_come_back() {
-        for (major, minor) in [(0, 0), (1, 3), (255, 255), (256, 0), (4095, (1 << 20) - 1)] {
-            let number = DeviceNr { major, minor };
-            assert!(fits(number));
-            assert_eq!(DeviceNr::from_i_block(&device(number)), number);
-        }
-        assert!(!fits(DeviceNr {
-            major: 4096,
-            minor: 0
-        }));
-    }
 }

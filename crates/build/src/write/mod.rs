@@ -41,7 +41,6 @@ use inode::InodeMaker;
 use queue::{Job, Queue};
 use stretch::Stretch;
 
-pub(crate) use inode::fits;
 pub(crate) use output::{HiddenFile, Output};
 pub(crate) use reader::{OpenContent, ReadError, Reader};
 
