@@ -47,11 +47,11 @@
 //! with half of an operation of T+1, or with changes that rest on it. Nothing under the closed
 //! gate depends on how much was changed.
 //!
-//! **Committing.** The buffers of T are sealed one by one while handles of T+1 run, and written to
-//! the log piece by piece, so that no more of them is touched at once than a core's cache holds. A handle that
-//! wants to change a buffer that T has dirtied, and that is not sealed yet, first puts T's content
-//! aside; the tids decide that under the buffer's lock. So nobody waits for the commit's I/O.
-//! Checksums are written into the sealed bytes by the file system's hook, once.
+//! **Committing.** The buffers of T are sealed one by one while handles of T+1 run, and written
+//! to the log piece by piece, so that no more of them is touched at once than a core's cache
+//! holds. A handle that wants to change a buffer that T has dirtied, and that is not sealed yet,
+//! first puts T's content aside; the tids decide that under the buffer's lock. So nobody waits for
+//! the commit's I/O. Checksums are written into the sealed bytes by the file system's hook, once.
 //!
 //! **Committed.** The bytes stay in memory until they are durable in their places. A block that is
 //! committed again moves to the newer transaction; one that is revoked is dropped.
