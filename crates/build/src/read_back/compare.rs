@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, Timestamp};
 
 use super::Reading;
@@ -135,36 +136,64 @@ impl Reading<'_> {
         }
     }
 
-    /// Every name is found through the index, and there are no more.
+    /// The names that are listed are those that were to be, and where there is an index it leads
+    /// to each of them. (Without one, asking for each name would read the directory each time.)
     fn compare_names(&self, node: NodeId) -> Compared {
         let directory = self.inode(node);
-        let children = self.tree().children(node);
-        let mut left = children.len();
-        for (name, child) in children {
-            let differs = || Difference::Name {
-                name: name.to_vec(),
-            };
-            match self.fs.lookup(directory, name) {
-                Ok(found) if found == self.inode(child) => {}
-                Ok(_) | Err(fourscore::Error::NotFound) => return Err(differs()),
-                Err(error) => return Err(Difference::Unreadable(error)),
-            }
-        }
-        let mut too_many = None;
+        let mut found = Vec::new();
         let visited = self.fs.for_each_entry(directory, |entry| {
-            if matches!(entry.name, b"." | b"..") {
-                return ControlFlow::Continue(());
-            }
-            match left.checked_sub(1) {
-                Some(fewer) => left = fewer,
-                None => {
-                    too_many.get_or_insert_with(|| entry.name.to_vec());
-                }
+            if !matches!(entry.name, b"." | b"..") {
+                found.push((entry.name.to_vec(), entry.inode));
             }
             ControlFlow::Continue(())
         });
         visited.map_err(Difference::Unreadable)?;
-        too_many.map_or(Ok(()), |name| Err(Difference::Name { name }))
+        found.sort_unstable();
+        let children = self.tree().children(node);
+        let mut expected: Vec<_> = children
+            .map(|(name, child)| (name, self.inode(child)))
+            .collect();
+        expected.sort_unstable();
+        let found = found.iter().map(|(name, inode)| (name.as_slice(), *inode));
+        same_names(found, &expected)?;
+        let scanned = self.fs.scan(directory).map_err(Difference::Unreadable)?;
+        if !scanned.stat.flags.contains(InodeFlags::INDEX_FL) {
+            return Ok(());
+        }
+        for (name, inode) in expected {
+            match self.fs.lookup(directory, name) {
+                Ok(led_to) if led_to == inode => {}
+                Ok(_) | Err(fourscore::Error::NotFound) => {
+                    let name = name.to_vec();
+                    return Err(Difference::Name { name });
+                }
+                Err(error) => return Err(Difference::Unreadable(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Compares two sorted lists of names.
+fn same_names<'a>(
+    mut found: impl Iterator<Item = (&'a [u8], InodeNr)>,
+    expected: &[(&'a [u8], InodeNr)],
+) -> Compared {
+    let mut expected = expected.iter().copied();
+    loop {
+        match (found.next(), expected.next()) {
+            (None, None) => return Ok(()),
+            (a, b) if a == b => {}
+            (a, b) => {
+                // The first in order is the one that the other list does not have.
+                let first = match (a, b) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                };
+                let name = first.map_or(&b""[..], |(name, _)| name).to_vec();
+                return Err(Difference::Name { name });
+            }
+        }
     }
 }
 

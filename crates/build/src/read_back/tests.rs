@@ -145,7 +145,7 @@ fn everything_that_differs_is_found_and_named() {
         ),
         (
             "name",
-            "/d: the finished image is not as its source: the name two differs",
+            "/d: the finished image is not as its source: the name one differs",
         ),
     ] {
         let found = compare(change, &options, &image);
@@ -181,7 +181,7 @@ fn a_byte_that_changes_on_the_way_is_found() {
         (
             "^has_journal,^metadata_csum,^uninit_bg",
             b"meta",
-            "/d: the finished image is not as its source: the name meta differs",
+            "/d: the finished image is not as its source: the name ?eta differs",
         ),
     ] {
         let image = folder.path().join("image");
