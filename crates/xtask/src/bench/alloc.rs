@@ -193,6 +193,23 @@ fn sides() -> Vec<Side> {
             ));
         }
     }
+    sides.extend(counted_sides());
+    for block in ["4k", "64k"] {
+        for threads in [1, 4, 16] {
+            let scenario = format!("16g-aged-{block}");
+            let name = format!("{scenario}, {threads} threads");
+            sides.push(Side {
+                is_timed: false,
+                ..timed(&name, &scenario, "fallocate3", threads, "")
+            });
+        }
+    }
+    sides
+}
+
+/// Sides of which only counters and lock times are looked at.
+fn counted_sides() -> Vec<Side> {
+    let mut sides = Vec::new();
     for (scenario, arguments) in LOOKS {
         let arguments = format!("--scenario {scenario} {arguments} --threads 1 --steps 50000");
         sides.push(Side {
@@ -206,16 +223,6 @@ fn sides() -> Vec<Side> {
              --switch hold_times=on --switch indexes={indexes}"
         );
         sides.push(Side::new(format!("locks, {name}"), &arguments));
-    }
-    for block in ["4k", "64k"] {
-        for threads in [1, 4, 16] {
-            let scenario = format!("16g-aged-{block}");
-            let name = format!("{scenario}, {threads} threads");
-            sides.push(Side {
-                is_timed: false,
-                ..timed(&name, &scenario, "fallocate3", threads, "")
-            });
-        }
     }
     sides
 }
