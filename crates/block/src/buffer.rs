@@ -41,7 +41,8 @@
 
 use std::fmt;
 
-use fourscore_ondisk::{InodeNr, PhysBlock, Tid};
+use fourscore_ondisk::checksum::InodeSeed;
+use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell, Guard};
 use fourscore_sync::{Arc, Mutex};
@@ -98,20 +99,48 @@ impl Structure {
 
 /// What the bytes of a buffer were found to be: a kind of structure, and the inode it belongs
 /// to (0 for structures of the file system itself).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct VerifiedAs(u64);
+///
+/// A writer adds the seed of the owner's checksums, so that whoever seals the block needs nothing
+/// but the tag. The seed is no part of what is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifiedAs {
+    key: u64,
+    seed: u32,
+}
 
 impl VerifiedAs {
     /// The tag of a `structure` that belongs to `owner`.
     #[must_use]
     pub fn new(structure: Structure, owner: InodeNr) -> Self {
-        Self((structure as u64) << 32 | u64::from(owner.0))
+        Self::with_key(structure, owner.0)
+    }
+
+    /// The tag of a `structure` that belongs to a group: a bitmap.
+    #[must_use]
+    pub fn of_group(structure: Structure, group: GroupNr) -> Self {
+        Self::with_key(structure, group.0)
+    }
+
+    fn with_key(structure: Structure, owner: u32) -> Self {
+        Self {
+            key: (structure as u64) << 32 | u64::from(owner),
+            seed: 0,
+        }
+    }
+
+    /// The same tag with the seed of the owner's checksums.
+    #[must_use]
+    pub fn seeded(self, seed: InodeSeed) -> Self {
+        Self {
+            seed: seed.value(),
+            ..self
+        }
     }
 
     /// The kind of structure; `None` for the tag of bytes that nobody has looked at.
     #[must_use]
     pub fn structure(self) -> Option<Structure> {
-        let kind = self.0 >> 32;
+        let kind = self.key >> 32;
         Structure::ALL
             .into_iter()
             .find(|&structure| structure as u64 == kind)
@@ -120,17 +149,41 @@ impl VerifiedAs {
     /// The inode it belongs to, 0 for structures of the file system itself.
     #[must_use]
     pub fn owner(self) -> InodeNr {
+        InodeNr(self.low_half())
+    }
+
+    /// The group of a tag made by [`VerifiedAs::of_group`].
+    #[must_use]
+    pub fn group(self) -> GroupNr {
+        GroupNr(self.low_half())
+    }
+
+    /// The seed given with [`VerifiedAs::seeded`].
+    #[must_use]
+    pub fn seed(self) -> InodeSeed {
+        InodeSeed::from_value(self.seed)
+    }
+
+    fn low_half(self) -> u32 {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the low half is the number"
         )]
-        let owner = self.0 as u32;
-        InodeNr(owner)
+        let owner = self.key as u32;
+        owner
     }
 }
 
+impl PartialEq for VerifiedAs {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for VerifiedAs {}
+
 /// The tag of bytes that nobody has looked at yet.
-const UNVERIFIED: u64 = 0;
+const UNVERIFIED: VerifiedAs = VerifiedAs { key: 0, seed: 0 };
 
 /// A block of metadata in memory.
 pub struct Buffer {
@@ -142,7 +195,26 @@ pub struct Buffer {
 /// Immutable bytes, and what they were found to be.
 struct Version {
     verified_as: AtomicU64,
+    /// The seed that the writer gave.
+    seed: u32,
     bytes: Arc<[u8]>,
+}
+
+impl Version {
+    fn new(tag: VerifiedAs, bytes: Arc<[u8]>) -> Self {
+        Self {
+            verified_as: AtomicU64::new(tag.key),
+            seed: tag.seed,
+            bytes,
+        }
+    }
+
+    fn tag(&self) -> VerifiedAs {
+        VerifiedAs {
+            key: self.verified_as.load(Ordering::Relaxed),
+            seed: self.seed,
+        }
+    }
 }
 
 /// What is guarded by the buffer's lock.
@@ -158,14 +230,14 @@ struct Writing {
 
 /// Bytes that are visible under the lock only; nobody else holds them.
 struct Draft {
-    verified_as: u64,
+    verified_as: VerifiedAs,
     bytes: Arc<[u8]>,
 }
 
 /// The content that a committing transaction left and that was not sealed yet.
 struct Aside {
     tid: Tid,
-    verified_as: u64,
+    verified_as: VerifiedAs,
     bytes: Arc<[u8]>,
 }
 
@@ -198,10 +270,7 @@ impl Buffer {
     /// A buffer with the content `bytes` as it is on the device.
     #[must_use]
     pub fn new(block: PhysBlock, bytes: Arc<[u8]>) -> Self {
-        let version = Version {
-            verified_as: AtomicU64::new(UNVERIFIED),
-            bytes,
-        };
+        let version = Version::new(UNVERIFIED, bytes);
         Self {
             block,
             frozen: EpochCell::new(Some(Box::new(version))),
@@ -235,9 +304,9 @@ impl Buffer {
         check: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Result<&'g [u8], E> {
         let version = self.version(guard);
-        if version.verified_as.load(Ordering::Relaxed) != tag.0 {
+        if version.verified_as.load(Ordering::Relaxed) != tag.key {
             check(&version.bytes)?;
-            version.verified_as.store(tag.0, Ordering::Relaxed);
+            version.verified_as.store(tag.key, Ordering::Relaxed);
         }
         Ok(&version.bytes)
     }
@@ -260,10 +329,9 @@ impl Buffer {
             .expect("without a draft there is a frozen version")
     }
 
-    fn publish(&self, verified_as: u64, bytes: Arc<[u8]>) {
-        let verified_as = AtomicU64::new(verified_as);
+    fn publish(&self, verified_as: VerifiedAs, bytes: Arc<[u8]>) {
         self.frozen
-            .store(Some(Box::new(Version { verified_as, bytes })));
+            .store(Some(Box::new(Version::new(verified_as, bytes))));
     }
 
     /// Changes the bytes within the transaction `tid`, which is running, and vouches that the
@@ -305,7 +373,7 @@ impl Buffer {
         let draft = self.draft_of(&mut writing, tid);
         let bytes = Arc::get_mut(&mut draft.bytes).expect("a draft is held by nobody else");
         let result = change(bytes);
-        draft.verified_as = tag.0;
+        draft.verified_as = tag;
         Ok((result, joined))
     }
 
@@ -319,8 +387,7 @@ impl Buffer {
             None => {
                 let guard = epoch::pin();
                 let version = self.frozen_under(writing, &guard);
-                let verified_as = version.verified_as.load(Ordering::Relaxed);
-                (verified_as, Arc::clone(&version.bytes))
+                (version.tag(), Arc::clone(&version.bytes))
             }
         };
         let copy = Draft {
@@ -373,7 +440,7 @@ impl Buffer {
         let bytes = if let Some(aside) = writing.aside.take_if(|aside| aside.tid == tid) {
             let mut bytes = aside.bytes;
             if let Some(finish) = finish {
-                finish(VerifiedAs(aside.verified_as), Arc::make_mut(&mut bytes));
+                finish(aside.verified_as, Arc::make_mut(&mut bytes));
             }
             bytes
         } else {
@@ -402,13 +469,13 @@ impl Buffer {
     ) {
         if let Some(draft) = &mut writing.draft {
             let bytes = Arc::make_mut(&mut draft.bytes);
-            finish(VerifiedAs(draft.verified_as), bytes);
+            finish(draft.verified_as, bytes);
             return;
         }
         let version = self.frozen_under(writing, guard);
-        let verified_as = version.verified_as.load(Ordering::Relaxed);
+        let verified_as = version.tag();
         let mut bytes = Arc::clone(&version.bytes);
-        finish(VerifiedAs(verified_as), Arc::make_mut(&mut bytes));
+        finish(verified_as, Arc::make_mut(&mut bytes));
         self.publish(verified_as, bytes);
     }
 

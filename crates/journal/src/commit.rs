@@ -246,6 +246,7 @@ impl Inner {
         for callback in callbacks {
             callback(tid);
         }
+        self.hook().on_durable(tid);
         let mut waiting = self.queue().waiting.lock();
         waiting.committed = tid;
         waiting.commit_time = (waiting.commit_time * 3 + began.elapsed()) / 4;
@@ -316,15 +317,21 @@ impl Inner {
             Some(CommittedBlock { sealed, buffer })
         };
         let mut committed = Vec::with_capacity(buffers.len());
-        let mut sealed = buffers.into_iter().filter_map(seal);
+        let (last, first): (Vec<_>, Vec<_>) = buffers
+            .into_iter()
+            .partition(|&(block, _)| self.hook().follows_from_others(block));
+        let mut sealed = first.into_iter().chain(last).filter_map(seal);
         loop {
             let before = committed.len();
             committed.extend(sealed.by_ref().take(tags));
             match committed.get(before..) {
                 Some(part) if !part.is_empty() => frame.put_data(part)?,
-                _ => return Ok(committed),
+                _ => break,
             }
         }
+        // In order already, but for those that came last.
+        committed.sort_by_key(|block| block.sealed.block);
+        Ok(committed)
     }
 
     /// Steps 4 and 5 of the module's head.

@@ -36,6 +36,19 @@ pub trait SealHook: Send + Sync {
     fn finish(&self, tid: Tid, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
         let _ = (tid, block, tag, bytes);
     }
+
+    /// Whether what `finish` writes into `block` follows from other blocks of the transaction, as
+    /// descriptors do from bitmaps: such blocks are finished when all others are.
+    fn follows_from_others(&self, block: PhysBlock) -> bool {
+        let _ = block;
+        false
+    }
+
+    /// Called by the committer when `tid` is durable and no checkpoint of a block that it revoked
+    /// is in flight, after the transaction's own callbacks. Must be quick, as they must.
+    fn on_durable(&self, tid: Tid) {
+        let _ = tid;
+    }
 }
 
 /// A hook that adds nothing.

@@ -150,6 +150,18 @@ pub struct InodeGeneration(pub u32);
 pub struct InodeSeed(u32);
 
 impl InodeSeed {
+    /// The seed with this value, for who kept it as a number.
+    #[must_use]
+    pub const fn from_value(value: u32) -> Self {
+        Self(value)
+    }
+
+    /// The seed as a number.
+    #[must_use]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
     /// Starts a checksum that belongs to the inode.
     pub const fn start(self) -> Crc32c {
         Crc32c::from_state(self.0)

@@ -14,6 +14,8 @@
 //!
 //! **References.** Documentation/filesystems/ext4/group_descr.rst of the kernel.
 
+mod edit;
+
 use std::mem::{offset_of, size_of};
 
 use bitflags::bitflags;
@@ -101,6 +103,8 @@ const _: () = {
     assert!(offset_of!(RawGroupDescHigh, bg_itable_unused_hi) == 0x32 - 32);
     assert!(offset_of!(RawGroupDescHigh, bg_inode_bitmap_csum_hi) == 0x3a - 32);
 };
+
+pub use edit::{BitmapSummary, GroupDescMut};
 
 bitflags! {
     /// `bg_flags`. Unknown bits are kept.

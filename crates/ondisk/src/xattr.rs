@@ -604,6 +604,16 @@ pub fn block_header(block: &[u8]) -> Result<&RawBlockHeader, XattrError> {
         })
 }
 
+/// Notes in a block of attributes that one inode less uses it, and says how many still do.
+pub fn drop_user(block: &mut [u8]) -> u32 {
+    let Ok((header, _)) = RawBlockHeader::mut_from_prefix(block) else {
+        return 0;
+    };
+    let left = header.h_refcount.get().saturating_sub(1);
+    header.h_refcount = left.into();
+    left
+}
+
 fn checksum(block: &[u8], at: PhysBlock, seed: ChecksumSeed) -> u32 {
     let field = std::mem::offset_of!(RawBlockHeader, h_checksum);
     let (before, rest) = block.split_at(field.min(block.len()));

@@ -36,14 +36,14 @@ fn change_address(buffer: &Buffer, tid: u32) -> usize {
 
 #[test]
 fn tags_tell_structures_and_owners_apart() {
-    assert_eq!(tag().0, TAG);
+    assert_eq!(tag().key, TAG);
     assert_ne!(
         tag(),
         VerifiedAs::new(Structure::DirectoryLeaf, InodeNr(13))
     );
     assert_ne!(tag(), VerifiedAs::new(Structure::Xattrs, InodeNr(12)));
     assert_ne!(
-        VerifiedAs::new(Structure::Superblock, InodeNr(0)).0,
+        VerifiedAs::new(Structure::Superblock, InodeNr(0)),
         UNVERIFIED
     );
     for structure in Structure::ALL {
@@ -51,7 +51,7 @@ fn tags_tell_structures_and_owners_apart() {
         assert_eq!(tag.structure(), Some(structure));
         assert_eq!(tag.owner(), InodeNr(u32::MAX));
     }
-    assert_eq!(VerifiedAs(UNVERIFIED).structure(), None);
+    assert_eq!(UNVERIFIED.structure(), None);
 }
 
 #[test]
