@@ -27,6 +27,7 @@ use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{BlockCount, Corrupt, InodeNr, LogicalBlock, PhysBlock, htree};
 use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::thread;
 
 use crate::fast_commit::DirChanges;
 use crate::inode::{CachedInode, Layout};
@@ -131,7 +132,20 @@ impl Fs {
     }
 
     pub(crate) fn lookup_under(&self, dir: InodeNr, name: &[u8], guard: &Guard) -> Result<InodeNr> {
-        let dir = self.directory(self.inode(dir, guard)?)?;
+        let cell = self.cell(dir, guard)?;
+        loop {
+            let moves = cell.moves();
+            match self.look_up_once(self.directory(cell.version(guard)?)?, name, guard) {
+                // It may have moved from a block not seen yet into one seen before.
+                Err(Error::NotFound) if moves % 2 == 1 || moves != cell.moves() => {
+                    thread::yield_now();
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    fn look_up_once(&self, dir: &CachedInode, name: &[u8], guard: &Guard) -> Result<InodeNr> {
         if name.len() > MAX_NAME_BYTES {
             return Err(Error::NameTooLong);
         }
@@ -161,6 +175,34 @@ impl Fs {
             Ok(ControlFlow::Continue(()))
         })?;
         found.ok_or(Error::NotFound)
+    }
+
+    /// Calls `visit` for each entry as it is stored, until it returns false.
+    pub(crate) fn visit_stored(
+        &self,
+        dir: &CachedInode,
+        guard: &Guard,
+        visit: &mut dyn FnMut(&Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.visit_entries(dir, Through::Cache, guard, &mut |entry| {
+            Ok(if visit(entry) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            })
+        })
+    }
+
+    /// The bytes of block `at`, at `block`, of a directory; `None` if it holds no names.
+    pub(crate) fn listed_bytes<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        (at, block): (LogicalBlock, PhysBlock),
+        guard: &'g Guard,
+    ) -> Result<Option<&'g [u8]>> {
+        let (bytes, what) = self.listed_block(dir, format, at, block, guard)?;
+        Ok(Some(bytes).filter(|_| what == DirBlock::Leaf))
     }
 
     /// Calls `visit` for each entry of a directory, `.` and `..` included, in the order they have
@@ -193,7 +235,7 @@ impl Fs {
         let guard = epoch::pin();
         let loaded;
         let dir = self.directory(match self.inodes.get(&dir, &guard) {
-            Some(cached) => cached,
+            Some(cell) => cell.version(&guard)?,
             None => {
                 loaded = self.uncached_inode(dir)?;
                 &loaded
@@ -292,7 +334,7 @@ impl Fs {
         }
     }
 
-    fn is_indexed(&self, dir: &CachedInode) -> bool {
+    pub(crate) fn is_indexed(&self, dir: &CachedInode) -> bool {
         let compat = self.superblock().features().compat;
         let indexed = compat.contains(Compat::DIR_INDEX) && dir.has(InodeFlags::INDEX_FL);
         indexed && dir.layout() != Layout::Inline
@@ -475,7 +517,7 @@ impl Fs {
     }
 
     /// Whether `bytes` are `what` of the directory `dir`.
-    fn check_bytes(
+    pub(crate) fn check_bytes(
         &self,
         dir: &CachedInode,
         format: &DirFormat,
@@ -493,7 +535,7 @@ impl Fs {
         .map_err(|corrupt| corrupt.in_inode(dir.nr()))
     }
 
-    fn index_levels(&self) -> IndexLevels {
+    pub(crate) fn index_levels(&self) -> IndexLevels {
         if self
             .superblock()
             .features()

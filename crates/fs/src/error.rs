@@ -47,6 +47,27 @@ pub enum Error {
     /// An argument that makes no sense for this object.
     #[error("{0}")]
     InvalidArgument(&'static str),
+    /// The name is taken.
+    #[error("file exists")]
+    Exists,
+    /// The directory has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// No free blocks, or no free inodes.
+    #[error("no space left")]
+    NoSpace,
+    /// The file system was opened for reading, or is kept from being written.
+    #[error("read-only: {0}")]
+    ReadOnly(String),
+    /// The inode has as many names as the format can count.
+    #[error("too many links")]
+    TooManyLinks,
+    /// Longer than a file can be.
+    #[error("file too large")]
+    FileTooLarge,
+    /// The object does not allow it, whoever asks.
+    #[error("operation not permitted")]
+    NotPermitted,
     /// The extended attribute is not there.
     #[error("no such attribute")]
     NoAttribute,
@@ -72,6 +93,13 @@ impl Error {
             Self::IsADirectory => libc_errno::EISDIR,
             Self::TooManySymlinks => libc_errno::ELOOP,
             Self::NameTooLong => libc_errno::ENAMETOOLONG,
+            Self::Exists => libc_errno::EEXIST,
+            Self::NotEmpty => libc_errno::ENOTEMPTY,
+            Self::NoSpace => libc_errno::ENOSPC,
+            Self::ReadOnly(_) => libc_errno::EROFS,
+            Self::TooManyLinks => libc_errno::EMLINK,
+            Self::FileTooLarge => libc_errno::EFBIG,
+            Self::NotPermitted => libc_errno::EPERM,
             Self::NoAttribute => libc_errno::ENODATA,
             Self::NoKey { .. } => libc_errno::ENOKEY,
         }
@@ -102,6 +130,22 @@ impl From<fourscore_journal::Error> for Error {
     }
 }
 
+impl From<fourscore_mballoc::Error> for Error {
+    fn from(error: fourscore_mballoc::Error) -> Self {
+        use fourscore_mballoc::Error as Space;
+        match error {
+            Space::NoSpace { .. } | Space::CommitFirst { .. } | Space::NotContiguous { .. } => {
+                Self::NoSpace
+            }
+            Space::BadRequest(_)
+            | Space::Group { .. }
+            | Space::NotInUse { .. }
+            | Space::Outside { .. }
+            | Space::Source { .. } => Self::Io(io::Error::other(error)),
+        }
+    }
+}
+
 /// Linux's numbers, on every host: an image server may run elsewhere.
 mod libc_errno {
     pub(super) const ENOENT: i32 = 2;
@@ -113,6 +157,13 @@ mod libc_errno {
     pub(super) const ELOOP: i32 = 40;
     pub(super) const ENODATA: i32 = 61;
     pub(super) const EOPNOTSUPP: i32 = 95;
+    pub(super) const EPERM: i32 = 1;
+    pub(super) const EEXIST: i32 = 17;
+    pub(super) const EFBIG: i32 = 27;
+    pub(super) const ENOSPC: i32 = 28;
+    pub(super) const EROFS: i32 = 30;
+    pub(super) const EMLINK: i32 = 31;
+    pub(super) const ENOTEMPTY: i32 = 39;
     pub(super) const EUCLEAN: i32 = 117;
     pub(super) const ENOKEY: i32 = 126;
 }

@@ -14,6 +14,7 @@ use fourscore_ondisk::extent::{Extent, LOGICAL_END};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::thread;
 
 use crate::inode::{CachedInode, Layout};
 use crate::map::Target;
@@ -53,11 +54,20 @@ impl Fs {
         offset: u64,
     ) -> Result<usize> {
         let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
-        match inode.file_type() {
-            FileType::Regular => self.read_content(inode, bufs, offset, &guard),
-            FileType::Directory => Err(Error::IsADirectory),
-            _ => Err(Error::InvalidArgument("not a regular file")),
+        let cell = self.cell(inode, &guard)?;
+        loop {
+            let moves = cell.moves();
+            let inode = cell.version(&guard)?;
+            let read = match inode.file_type() {
+                FileType::Regular => self.read_content(inode, bufs, offset, &guard),
+                FileType::Directory => Err(Error::IsADirectory),
+                _ => Err(Error::InvalidArgument("not a regular file")),
+            };
+            if moves % 2 == 0 && moves == cell.moves() {
+                return read;
+            }
+            // A part of the map was seen as it was, another as it is now.
+            thread::yield_now();
         }
     }
 

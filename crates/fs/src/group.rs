@@ -7,6 +7,7 @@
 //!
 //! **Locking.** None.
 
+use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::superblock::MetadataChecksum;
 use fourscore_ondisk::{BlockCount, Corrupt, GroupNr, PhysBlock};
@@ -126,18 +127,35 @@ impl Fs {
     pub fn block_bitmap(&self, group: GroupNr) -> Result<Bitmap> {
         let desc = self.group(group)?;
         let bits = self.geometry().group_clusters(group);
-        if self.has_uninit_groups() && desc.flags().contains(GroupFlags::BLOCK_UNINIT) {
+        if self.is_uninit(group, &desc, GroupFlags::BLOCK_UNINIT) {
             return self.unused_block_bitmap(group, bits);
         }
         let guard = epoch::pin();
-        let bytes = self.unchecked_metadata(desc.block_bitmap(), &guard)?;
-        desc.verify_block_bitmap(bytes, self.superblock())
-            .map_err(|error| {
-                Corrupt::from(error)
-                    .in_group(group)
-                    .in_block(desc.block_bitmap())
-            })?;
+        let bytes = self.written_block_bitmap(group, &guard)?;
         Ok(Bitmap::new(bytes, bits))
+    }
+
+    /// The block bitmap of a group that has one on disk.
+    pub(crate) fn written_block_bitmap<'g>(
+        &self,
+        group: GroupNr,
+        guard: &'g Guard,
+    ) -> Result<&'g [u8]> {
+        let desc = self.group(group)?;
+        let tag = VerifiedAs::of_group(Structure::BlockBitmap, group);
+        self.tagged_metadata(desc.block_bitmap(), tag, guard, |bytes| {
+            desc.verify_block_bitmap(bytes, self.superblock())
+                .map_err(|error| Corrupt::from(error).in_group(group))
+        })
+    }
+
+    /// Whether a bitmap does not exist on disk: by the descriptor, or, while the file system is
+    /// written, by whoever writes it.
+    fn is_uninit(&self, group: GroupNr, desc: &GroupDesc, flag: GroupFlags) -> bool {
+        match &self.writer {
+            Some(writer) => writer.groups().is_uninit(group, flag),
+            None => self.has_uninit_groups() && desc.flags().contains(flag),
+        }
     }
 
     /// Which inodes of a group are in use.
@@ -147,29 +165,27 @@ impl Fs {
     pub fn inode_bitmap(&self, group: GroupNr) -> Result<Bitmap> {
         let desc = self.group(group)?;
         let bits = self.geometry().inodes_per_group();
-        if self.has_uninit_groups() && desc.flags().contains(GroupFlags::INODE_UNINIT) {
+        if self.is_uninit(group, &desc, GroupFlags::INODE_UNINIT) {
             let bytes = vec![0; self.geometry().block_size().bytes()];
             return Ok(Bitmap::new(&bytes, bits));
         }
         let guard = epoch::pin();
-        let bytes = self.unchecked_metadata(desc.inode_bitmap(), &guard)?;
-        desc.verify_inode_bitmap(bytes, self.superblock())
-            .map_err(|error| {
-                Corrupt::from(error)
-                    .in_group(group)
-                    .in_block(desc.inode_bitmap())
-            })?;
+        let tag = VerifiedAs::of_group(Structure::InodeBitmap, group);
+        let bytes = self.tagged_metadata(desc.inode_bitmap(), tag, &guard, |bytes| {
+            desc.verify_inode_bitmap(bytes, self.superblock())
+                .map_err(|error| Corrupt::from(error).in_group(group))
+        })?;
         Ok(Bitmap::new(bytes, bits))
     }
 
     /// Whether descriptors have checksums; only then do the flags for unused groups count.
-    fn has_uninit_groups(&self) -> bool {
+    pub(crate) fn has_uninit_groups(&self) -> bool {
         self.superblock().metadata_checksum() != MetadataChecksum::None
     }
 
     /// The bitmap of a group in which nothing but its own metadata is in use: what lies at its
     /// start, and the bitmaps and table of any group of its flex group that are placed in it.
-    fn unused_block_bitmap(&self, group: GroupNr, bits: u32) -> Result<Bitmap> {
+    pub(crate) fn unused_block_bitmap(&self, group: GroupNr, bits: u32) -> Result<Bitmap> {
         let geometry = self.geometry();
         let mut bytes = vec![0; geometry.block_size().bytes()];
         let mut mark = |first: PhysBlock, count: u32| {

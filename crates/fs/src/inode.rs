@@ -4,17 +4,28 @@
 //! descriptor of its group and one block of the inode table, verifies the checksum, decides once
 //! how its content is laid out, and checks the root of its map. What follows asks only the result.
 //!
+//! While it is in memory an inode is one [`InodeCell`]: an immutable version that readers find
+//! without a lock, and the lock of those who change it. A change publishes a new version; the bytes
+//! in the inode table are changed with it, so a cell that leaves the cache can be made anew.
+//!
+//! **Invariants.** An inode has at most one cell that can be changed: who wants to change it pins
+//! the cell, a pinned one is not retired, and a retired one is not pinned.
+//!
 //! **Locking.** A hit writes nothing. A miss takes the cache shard's lock to insert, never across
-//! the read of the table.
+//! the read of the table. The lock of a cell is the inode's lock (see the crate's head for the
+//! order); it may be held across I/O, and is not taken by readers.
 
+use fourscore_journal::LastTid;
+use fourscore_mballoc::FilePrealloc;
 use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, Inode, InodeFlags};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
-use fourscore_sync::Arc;
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use fourscore_sync::epoch::{self, EpochCell, Guard};
+use fourscore_sync::{Arc, Mutex, MutexGuard};
 
 use crate::fast_commit::{InodeChange, InodePatch};
 use crate::{Error, Fs, Result};
@@ -45,7 +56,7 @@ pub(crate) struct CachedInode {
 
 impl CachedInode {
     /// Decides the layout of `inode` and checks the root of its map.
-    fn new(inode: Inode, fs: &Fs) -> Result<Self> {
+    pub(crate) fn new(inode: Inode, fs: &Fs) -> Result<Self> {
         let nr = inode.number();
         // A free inode has no type; one that was deleted keeps it, without a link.
         let file_type = inode.file_type().ok_or(Error::NotFound)?;
@@ -116,7 +127,120 @@ impl CachedInode {
 
     /// Bytes of heap and inline memory, for the cache's budget.
     fn weight_bytes(&self) -> usize {
-        size_of::<Self>() + self.inode.raw_tail().len()
+        size_of::<InodeCell>() + size_of::<Self>() + self.inode.raw_tail().len()
+    }
+}
+
+/// An inode in memory.
+#[derive(Debug)]
+pub(crate) struct InodeCell {
+    /// `None` once the inode is deleted.
+    version: EpochCell<CachedInode>,
+    /// Who holds it beside the cache, to change it or to have it open.
+    pins: AtomicU32,
+    /// Odd while names move between the blocks of a directory, or extents between the nodes of a
+    /// map.
+    moves: AtomicU64,
+    changing: Mutex<Changing>,
+}
+
+/// What is guarded by the inode's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Changing {
+    retired: bool,
+    /// What was claimed for the file and not used yet; made when it is first written.
+    pub(crate) prealloc: Option<Arc<FilePrealloc>>,
+    /// The last transaction that changed it.
+    pub(crate) last: LastTid,
+}
+
+impl InodeCell {
+    fn new(inode: CachedInode) -> Self {
+        Self {
+            version: EpochCell::new(Some(Box::new(inode))),
+            pins: AtomicU32::new(0),
+            moves: AtomicU64::new(0),
+            changing: Mutex::new(Changing::default()),
+        }
+    }
+
+    pub(crate) fn version<'g>(&self, guard: &'g Guard) -> Result<&'g CachedInode> {
+        self.version.load(guard).ok_or(Error::NotFound)
+    }
+
+    /// Changes whenever entries of its directory or map have moved between blocks: who read
+    /// several of them meanwhile must read again.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// Lets the cell go, unless somebody needs it. What was claimed ahead for the file is found by
+    /// the allocator when space is short.
+    pub(crate) fn retire(&self) -> bool {
+        let Some(mut changing) = self.changing.try_lock() else {
+            return false;
+        };
+        let idle = self.pins.load(Ordering::Acquire) == 0;
+        changing.retired |= idle;
+        idle
+    }
+}
+
+/// An inode that stays in memory as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Pinned(Arc<InodeCell>);
+
+impl Pinned {
+    /// The pin on `cell`; `None` if it has left the cache.
+    fn on(cell: Arc<InodeCell>) -> Option<Self> {
+        let changing = cell.changing.lock();
+        if changing.retired {
+            return None;
+        }
+        // Under the lock, so that the cell is not retired at the same time.
+        cell.pins.fetch_add(1, Ordering::AcqRel);
+        drop(changing);
+        Some(Self(cell))
+    }
+
+    /// Takes the inode's lock.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Changing> {
+        self.0.changing.lock()
+    }
+
+    /// The inode as it is; does not change under the lock.
+    ///
+    /// # Errors
+    /// `NotFound` once it is deleted.
+    pub(crate) fn version<'g>(&self, guard: &'g Guard) -> Result<&'g CachedInode> {
+        self.0.version(guard)
+    }
+
+    /// Tells readers, until the result is dropped, that entries are on the move.
+    pub(crate) fn moving(&self) -> Moving<'_> {
+        self.0.moves.fetch_add(1, Ordering::AcqRel);
+        Moving(&self.0)
+    }
+
+    /// Shows `version` from now on; `None` if the inode was deleted. For the holder of the lock.
+    pub(crate) fn publish(&self, version: Option<CachedInode>) {
+        self.0.version.store(version.map(Box::new));
+    }
+}
+
+/// Entries of a directory or a map are on the move.
+#[derive(Debug)]
+pub(crate) struct Moving<'c>(&'c InodeCell);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.moves.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -218,7 +342,7 @@ impl Fs {
         let guard = epoch::pin();
         let loaded;
         let inode = match self.inodes.get(&inode, &guard) {
-            Some(cached) => cached,
+            Some(cell) => cell.version(&guard)?,
             None => {
                 loaded = self.uncached_inode(inode)?;
                 &loaded
@@ -270,17 +394,47 @@ impl Fs {
 
     /// The inode with this number, from the cache or the disk; it lives as long as the guard.
     pub(crate) fn inode<'g>(&self, nr: InodeNr, guard: &'g Guard) -> Result<&'g CachedInode> {
+        self.cell(nr, guard)?.version(guard)
+    }
+
+    /// The cell of inode `nr`, which lives as long as the guard.
+    pub(crate) fn cell<'g>(&self, nr: InodeNr, guard: &'g Guard) -> Result<&'g InodeCell> {
         loop {
-            if let Some(cached) = self.inodes.get(&nr, guard) {
-                return Ok(cached);
+            if let Some(cell) = self.inodes.get(&nr, guard) {
+                return Ok(cell);
             }
-            self.inodes.get_or_try_load(&nr, || {
-                let cached = self.uncached_inode(nr)?;
-                let weight_bytes = cached.weight_bytes();
-                Ok::<_, Error>((Arc::new(cached), weight_bytes))
-            })?;
+            self.load_cell(nr)?;
             // Found by the next turn, unless the cache was so short of room that it left again.
         }
+    }
+
+    fn load_cell(&self, nr: InodeNr) -> Result<Arc<InodeCell>> {
+        self.inodes.get_or_try_load(&nr, || {
+            let cached = self.uncached_inode(nr)?;
+            let weight_bytes = cached.weight_bytes();
+            Ok((Arc::new(InodeCell::new(cached)), weight_bytes))
+        })
+    }
+
+    /// Keeps inode `nr` in memory, to change it or to have it open.
+    pub(crate) fn pin_inode(&self, nr: InodeNr) -> Result<Pinned> {
+        loop {
+            let cell = self.load_cell(nr)?;
+            match Pinned::on(fourscore_sync::clone_arc(&cell)) {
+                Some(pinned) => return Ok(pinned),
+                None => self.drop_cell(nr, &cell),
+            }
+        }
+    }
+
+    /// Takes a deleted inode out of the cache.
+    pub(crate) fn drop_pinned(&self, nr: InodeNr, pinned: &Pinned) {
+        self.drop_cell(nr, &pinned.0);
+    }
+
+    /// Takes a retired or deleted inode out of the cache.
+    fn drop_cell(&self, nr: InodeNr, cell: &Arc<InodeCell>) {
+        self.inodes.remove_if(&nr, |found| Arc::ptr_eq(found, cell));
     }
 
     /// Inode `nr` as fast commits left it, or from its table.

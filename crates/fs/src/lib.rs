@@ -1,5 +1,5 @@
-//! **Purpose.** ext4 in user space, made for many cores: open an image of ext2, ext3 or ext4 and
-//! read everything in it, from any number of threads.
+//! **Purpose.** ext4 in user space, made for many cores: open an image of ext2, ext3 or ext4, read
+//! everything in it and change it, from any number of threads.
 //!
 //! ```no_run
 //! use fourscore::block::{DeviceOptions, open_path};
@@ -36,18 +36,19 @@
 //! | `group` | group descriptors, bitmaps, inode tables |
 //! | `statfs` | how full the file system is |
 //! | `metadata` | metadata blocks, checked for what they are used as |
+//! | `write` | opening for writing, and every operation that changes something |
 //! | [`mod@format`] | making file systems |
 //! | `error` | [`Error`] and its errno |
 //!
 //! # Invariants
-//! No byte of the image makes a call panic, loop for ever or take unbounded memory. Nothing is
-//! written to the device.
+//! No byte of the image makes a call panic, loop for ever or take unbounded memory. A file system
+//! opened with [`Fs::open`] writes nothing to its device.
 //!
 //! # Locking
 //! The read path takes no lock on a hit; on a miss those of the caches, never across I/O. The
 //! order for writers: rename lock (directory renames only) -> directory inodes by number -> file
-//! inode -> extent map -> handle -> directory, xattr and extent buffers -> group -> core-local
-//! state.
+//! inode -> inodes of a group -> handle -> directory, xattr and extent buffers -> group ->
+//! core-local state.
 #![forbid(unsafe_code)]
 
 mod dir;
@@ -68,6 +69,7 @@ mod path;
 mod replay;
 mod statfs;
 mod symlink;
+mod write;
 mod xattr;
 
 use fourscore_block::{BlockDevice, BufferCache};
@@ -76,7 +78,8 @@ use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::superblock::Superblock;
 
 use crate::fast_commit::FastCommitOverlay;
-use crate::inode::CachedInode;
+use crate::inode::InodeCell;
+use crate::write::Writer;
 
 pub use crate::dir::{DirEntry, OwnedDirEntry};
 pub use crate::error::{Error, Result};
@@ -87,6 +90,7 @@ pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::path::Follow;
 pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
+pub use crate::write::{AttributeChange, MountOptions, NewAttributes, Replace};
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
 pub use fourscore_block as block;
 pub use fourscore_ondisk as ondisk;
@@ -100,12 +104,14 @@ pub use fourscore_sync::Arc;
 pub struct Fs {
     /// What reads go to: the device, or the overlay of a replayed journal over it.
     device: Arc<dyn BlockDevice>,
-    superblock: Superblock,
-    buffers: BufferCache,
-    inodes: ClockCache<InodeNr, CachedInode>,
+    superblock: Arc<Superblock>,
+    buffers: Arc<BufferCache>,
+    inodes: ClockCache<InodeNr, InodeCell>,
     /// Changes of fast commits, which are in no block; `None` but after a crash with some.
     fast_commit: Option<FastCommitOverlay>,
     journal_damage: Option<JournalDamage>,
+    /// What writing takes; `None` in a file system that was opened for reading.
+    writer: Option<Box<Writer>>,
 }
 
 impl Fs {

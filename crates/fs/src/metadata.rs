@@ -24,8 +24,18 @@ impl Fs {
         guard: &'g Guard,
         check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
     ) -> Result<&'g [u8]> {
+        self.tagged_metadata(block, VerifiedAs::new(structure, owner), guard, check)
+    }
+
+    /// The bytes of `block`, which `check` has accepted as what `tag` says.
+    pub(crate) fn tagged_metadata<'g>(
+        &self,
+        block: PhysBlock,
+        tag: VerifiedAs,
+        guard: &'g Guard,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+    ) -> Result<&'g [u8]> {
         let buffer = self.buffer(block, guard)?;
-        let tag = VerifiedAs::new(structure, owner);
         Ok(buffer.verified(tag, guard, |bytes| {
             check(bytes).map_err(|e| e.in_block(block))
         })?)

@@ -23,6 +23,7 @@ use fourscore_ondisk::{BlockSize, Corrupt, PhysBlock, RawSuperblock};
 use fourscore_sync::Arc;
 
 use crate::fast_commit::FastCommitOverlay;
+use crate::inode::InodeCell;
 use crate::{Fs, Result};
 
 /// Memory for decoded inodes, as a share of the whole cache budget.
@@ -136,10 +137,8 @@ impl Fs {
         let mut fs = Self::bare(replayed.device, superblock, options)?;
         if let Some(overlay) = FastCommitOverlay::build(&replayed.records, &fs, &fs.superblock)? {
             // What was cached on the way is the state before.
-            let Self {
-                device, superblock, ..
-            } = fs;
-            fs = Self::bare(device, superblock, options)?;
+            let superblock = Superblock::clone(&fs.superblock);
+            fs = Self::bare(fs.device, superblock, options)?;
             fs.fast_commit = Some(overlay);
         }
         fs.journal_damage = replayed.damage;
@@ -147,7 +146,7 @@ impl Fs {
     }
 
     /// A file system that reads what is in place.
-    fn bare(
+    pub(crate) fn bare(
         device: Arc<dyn BlockDevice>,
         superblock: Superblock,
         options: &OpenOptions,
@@ -166,25 +165,33 @@ impl Fs {
             budget_bytes: options.cache_bytes - inode_bytes,
             hits: HitCounting::Off,
         };
-        let buffers = BufferCache::new(Arc::clone(&device), geometry.block_size(), buffer_options);
+        let buffers = Arc::new(BufferCache::new(
+            Arc::clone(&device),
+            geometry.block_size(),
+            buffer_options,
+        ));
         let inodes = ClockCache::new(&Config {
             budget_bytes: inode_bytes,
             expected_weight_bytes: TYPICAL_INODE_BYTES,
-            evictable: |_| true,
+            evictable: InodeCell::retire,
             hits: HitCounting::Off,
         });
         Ok(Self {
             device,
-            superblock,
+            superblock: Arc::new(superblock),
             buffers,
             inodes,
             fast_commit: None,
             journal_damage: None,
+            writer: None,
         })
     }
 }
 
-fn read_superblock(device: &dyn BlockDevice, copy: SuperblockCopy) -> Result<Superblock> {
+pub(crate) fn read_superblock(
+    device: &dyn BlockDevice,
+    copy: SuperblockCopy,
+) -> Result<Superblock> {
     let offset = match copy {
         SuperblockCopy::Primary => SUPERBLOCK_OFFSET_BYTES,
         SuperblockCopy::Backup { block, block_size } => block_size.offset(block),

@@ -67,7 +67,7 @@ impl Fs {
     }
 
     /// The journal: inside the file system or on the device that the options name.
-    fn log(&self, options: &OpenOptions) -> Result<Log> {
+    pub(crate) fn log(&self, options: &OpenOptions) -> Result<Log> {
         let block_size = self.geometry().block_size();
         match self.superblock().journal() {
             Some(JournalPlace::Inode(inode)) => {

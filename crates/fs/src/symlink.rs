@@ -7,10 +7,11 @@ use std::io::IoSliceMut;
 
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::{Corrupt, InodeNr};
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
 use crate::inode::{CachedInode, Layout};
+use crate::map::Target;
 use crate::{Error, Fs, Result};
 
 impl Fs {
@@ -44,12 +45,7 @@ impl Fs {
         let len = len.ok_or_else(wrong)?;
         let mut target = match inode.layout() {
             Layout::FastSymlink => inode.i_block().get(..len).unwrap_or_default().to_vec(),
-            _ => {
-                let mut target = vec![0; len];
-                let bufs = &mut [IoSliceMut::new(&mut target)];
-                self.read_stored(inode, bufs, 0, guard)?;
-                target
-            }
+            _ => self.long_target(inode, len, guard)?,
         };
         if inode.is_encrypted() {
             return self.shown_link_target(inode, &target);
@@ -62,5 +58,21 @@ impl Fs {
         } else {
             Ok(target)
         }
+    }
+
+    /// The content of a link that has a block. While the file system is written, the block may be
+    /// newer in memory than on the device.
+    fn long_target(&self, inode: &CachedInode, len: usize, guard: &Guard) -> Result<Vec<u8>> {
+        if self.writer.is_some()
+            && let Target::Written(block) = self.map(inode, LogicalBlock(0), guard)?.target
+            && let Some(buffer) = self.buffers.cached(block, guard)
+        {
+            let bytes = buffer.bytes(guard);
+            return Ok(bytes.get(..len).unwrap_or(bytes).to_vec());
+        }
+        let mut target = vec![0; len];
+        let bufs = &mut [IoSliceMut::new(&mut target)];
+        self.read_stored(inode, bufs, 0, guard)?;
+        Ok(target)
     }
 }

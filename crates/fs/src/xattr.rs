@@ -123,12 +123,20 @@ impl Fs {
             };
             return Err(Corrupt::from(error).in_inode(inode.nr()).into());
         }
+        self.metadata(block, Structure::Xattrs, InodeNr(0), guard, |bytes| {
+            self.check_xattr_block(block, bytes)
+                .map_err(|corrupt| corrupt.in_inode(inode.nr()))
+        })
+    }
+
+    pub(crate) fn check_xattr_block(
+        &self,
+        block: fourscore_ondisk::PhysBlock,
+        bytes: &[u8],
+    ) -> std::result::Result<(), Corrupt> {
         let sb = self.superblock();
         let seed = sb.has_metadata_csum().then(|| sb.checksum_seed());
-        self.metadata(block, Structure::Xattrs, InodeNr(0), guard, |bytes| {
-            xattr::check_block(bytes, block, self.ea_inodes(), seed)
-                .map_err(|error| Corrupt::from(error).in_inode(inode.nr()))
-        })
+        Ok(xattr::check_block(bytes, block, self.ea_inodes(), seed)?)
     }
 
     pub(crate) fn ea_inodes(&self) -> EaInodes {

@@ -1,0 +1,369 @@
+//! **Purpose.** Changing the content of files: write, truncate, attributes, fsync.
+//!
+//! **Model.** Bytes that fall into written blocks go straight there. For the rest clusters are
+//! claimed, the data is written to them, and one plan maps them and moves the size. So what a file
+//! shows after a crash was written before it was mapped: blocks with old content are never part of
+//! it.
+//!
+//! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
+//! file come one after the other. Readers take no lock; they see the old map or the new one.
+//!
+//! **Crash safety.** Data is on its way to the device before the transaction that maps it is
+//! sealed, and the commit flushes the device before its last block.
+
+use std::io::IoSlice;
+
+use fourscore_mballoc::{ClusterCount, FilePrealloc, LogicalCluster, Neighbour, Request};
+use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
+use fourscore_ondisk::inode::{FileMode, InodeFlags};
+use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock, Timestamp};
+use fourscore_sync::Arc;
+use fourscore_sync::epoch::{self, Guard};
+
+use super::now;
+use super::plan::{Content, Plan};
+use crate::inode::{CachedInode, Changing, Layout, Pinned};
+use crate::map::{Mapping, Target};
+use crate::{Error, FileType, Fs, Result};
+
+/// What pads a block at either end.
+static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+
+/// The longest extent of data, in blocks.
+const EXTENT_MAX_BLOCKS: u32 = 32_768;
+
+/// What of an inode is to be changed; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttributeChange {
+    /// Permissions, set-id bits and the sticky bit.
+    pub permissions: Option<u16>,
+    /// The user that owns it.
+    pub uid: Option<u32>,
+    /// The group that owns it.
+    pub gid: Option<u32>,
+    /// The time of the last access.
+    pub atime: Option<Timestamp>,
+    /// The time of the last change of the content.
+    pub mtime: Option<Timestamp>,
+}
+
+/// A write, cut to what one plan does.
+#[derive(Clone, Copy)]
+struct Range {
+    offset: u64,
+    end: u64,
+}
+
+impl Fs {
+    /// Writes `data` at `offset` (bytes) into a regular file, which grows as need be. Returns the
+    /// number of bytes written: all of them. Durable after [`Fs::fsync`].
+    ///
+    /// # Errors
+    /// `IsADirectory`, `InvalidArgument` for what is no file, `NoSpace`, `FileTooLarge`,
+    /// `ReadOnly`. With `NoSpace` a part at the front may be written; the size tells.
+    pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
+        let pinned = self.pin_inode(inode)?;
+        let mut locked = pinned.lock();
+        self.write_locked(&pinned, &mut locked, data, offset)
+    }
+
+    /// Writes `data` behind the end of a regular file, and returns the offset at which it begins.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`].
+    pub fn append(&self, inode: InodeNr, data: &[u8]) -> Result<u64> {
+        let pinned = self.pin_inode(inode)?;
+        let mut locked = pinned.lock();
+        let offset = pinned.version(&epoch::pin())?.size_bytes();
+        self.write_locked(&pinned, &mut locked, data, offset)?;
+        Ok(offset)
+    }
+
+    fn write_locked(
+        &self,
+        pinned: &Pinned,
+        locked: &mut Changing,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<usize> {
+        /// So much is done in one plan, in bytes: more would take too many credits.
+        const MOST_BYTES: usize = 64 << 20;
+        self.writer()?;
+        let end = offset.checked_add(data.len() as u64);
+        let limit = u64::from(LOGICAL_END.0) << self.geometry().block_size().bits();
+        if end.is_none_or(|end| end > limit) {
+            return Err(Error::FileTooLarge);
+        }
+        let mut at = offset;
+        for part in data.chunks(MOST_BYTES) {
+            self.write_part(pinned, locked, part, at)?;
+            at += part.len() as u64;
+        }
+        Ok(data.len())
+    }
+
+    fn write_part(
+        &self,
+        pinned: &Pinned,
+        locked: &mut Changing,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<()> {
+        let writer = self.writer()?;
+        let guard = epoch::pin();
+        let inode = self.file_to_change(pinned, &guard)?;
+        let bits = self.geometry().block_size().bits();
+        let range = Range {
+            offset,
+            end: offset + data.len() as u64,
+        };
+        if range.end > inode.size_bytes() {
+            self.zero_tail(inode, offset.min(inode.size_bytes()), &guard)?;
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode.nr())?;
+        let mut at = LogicalBlock(low32(offset >> bits));
+        let end = LogicalBlock(low32((range.end + (1 << bits) - 1) >> bits));
+        while at < end {
+            let mapping = self.map(inode, at, &guard)?;
+            let blocks = mapping.blocks.min(end.0 - at.0);
+            let (physical, blocks) = match mapping.target {
+                Target::Written(block) => (block, blocks),
+                Target::Unwritten(block) => {
+                    let until = LogicalBlock(at.0 + blocks);
+                    plan.mark_written(inode, slot, at, until)?;
+                    (block, blocks)
+                }
+                Target::Hole => {
+                    let blocks = blocks.min(EXTENT_MAX_BLOCKS);
+                    let (block, blocks) =
+                        self.claim(&mut plan, inode, locked, (at, blocks), range.end, &guard)?;
+                    let extent = Extent {
+                        logical: at,
+                        physical: block,
+                        blocks,
+                        state: ExtentState::Written,
+                    };
+                    plan.map_extent(inode, slot, extent)?;
+                    (block, blocks)
+                }
+            };
+            let is_new = !matches!(mapping.target, Target::Written(_));
+            self.write_run(data, range, (at, blocks), physical, is_new)?;
+            at = LogicalBlock(at.0 + blocks);
+        }
+        let now = now();
+        let size = inode.size_bytes().max(range.end);
+        let sized = plan.edit(slot, |inode| {
+            inode.set_mtime(now);
+            inode.set_ctime(now);
+            inode.set_size_bytes(size)
+        })?;
+        sized.map_err(|_| Error::FileTooLarge)?;
+        let version = plan.version(slot)?;
+        let _moving = plan.moves().then(|| pinned.moving());
+        plan.carry_out(&[&locked.last])?;
+        pinned.publish(Some(version));
+        Ok(())
+    }
+
+    /// Claims blocks for a hole.
+    fn claim(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+        locked: &mut Changing,
+        (at, blocks): (LogicalBlock, u32),
+        end_bytes: u64,
+        guard: &Guard,
+    ) -> Result<(PhysBlock, u32)> {
+        let bits = self.geometry().block_size().bits();
+        let goal = plan.goal_behind(inode, at)?;
+        let len = ClusterCount(blocks);
+        let mut request = Request::data(inode.nr(), LogicalCluster(at.0), len, goal);
+        let size = inode.size_bytes().max(end_bytes);
+        request.size = ClusterCount(low32((size + (1 << bits) - 1) >> bits));
+        request.left = match at.0.checked_sub(1) {
+            None => None,
+            Some(before) => neighbour(&self.map(inode, LogicalBlock(before), guard)?),
+        };
+        let behind = LogicalBlock(at.0.saturating_add(blocks));
+        request.right = neighbour(&self.map(inode, behind, guard)?);
+        let file = locked
+            .prealloc
+            .get_or_insert_with(|| Arc::new(FilePrealloc::default()));
+        plan.allocate(&request, Some(file))
+    }
+
+    /// Writes the part of `data` that falls into a run of blocks; the rest of new blocks is
+    /// filled with zeroes.
+    fn write_run(
+        &self,
+        data: &[u8],
+        range: Range,
+        (at, blocks): (LogicalBlock, u32),
+        physical: PhysBlock,
+        is_new: bool,
+    ) -> Result<()> {
+        let block_size = self.geometry().block_size();
+        let start = u64::from(at.0) << block_size.bits();
+        let stop = start + (u64::from(blocks) << block_size.bits());
+        let (from, to) = (range.offset.max(start), range.end.min(stop));
+        let part = &data[index(from - range.offset)..index(to - range.offset)];
+        let place = block_size.offset(physical);
+        if is_new {
+            let head = &ZEROES[..index(from - start)];
+            let tail = &ZEROES[..index(stop - to)];
+            let slices = [IoSlice::new(head), IoSlice::new(part), IoSlice::new(tail)];
+            Ok(self.device().write_vectored_at(&slices, place)?)
+        } else {
+            Ok(self.device().write_at(part, place + (from - start))?)
+        }
+    }
+
+    /// Zeroes what lies behind `size` in the block that holds it, which is going to be shown.
+    fn zero_tail(&self, inode: &CachedInode, size: u64, guard: &Guard) -> Result<()> {
+        let block_size = self.geometry().block_size();
+        let inside = size & (block_size.bytes() as u64 - 1);
+        if inside == 0 {
+            return Ok(());
+        }
+        let at = LogicalBlock(low32(size >> block_size.bits()));
+        if let Target::Written(block) = self.map(inode, at, guard)?.target {
+            let len = block_size.bytes() - index(inside);
+            let place = block_size.offset(block) + inside;
+            self.device().write_at(&ZEROES[..len], place)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the size of a regular file in bytes. What comes to be in front of the new end reads as
+    /// zeroes; what lay behind it is freed.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`].
+    pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let guard = epoch::pin();
+        let inode = self.file_to_change(&pinned, &guard)?;
+        let bits = self.geometry().block_size().bits();
+        if size > u64::from(LOGICAL_END.0) << bits {
+            return Err(Error::FileTooLarge);
+        }
+        self.zero_tail(inode, size.min(inode.size_bytes()), &guard)?;
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode.nr())?;
+        if size < inode.size_bytes() {
+            if let Some(file) = &locked.prealloc {
+                writer.allocator().discard(file);
+            }
+            let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
+            plan.unmap(inode, slot, (first, LOGICAL_END), Content::Data)?;
+        }
+        let now = now();
+        let sized = plan.edit(slot, |inode| {
+            inode.set_mtime(now);
+            inode.set_ctime(now);
+            inode.set_size_bytes(size)
+        })?;
+        sized.map_err(|_| Error::FileTooLarge)?;
+        let version = plan.version(slot)?;
+        let _moving = plan.moves().then(|| pinned.moving());
+        plan.carry_out(&[&locked.last])?;
+        pinned.publish(Some(version));
+        Ok(())
+    }
+
+    /// Changes attributes of an inode.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`.
+    pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let guard = epoch::pin();
+        let on_disk = pinned.version(&guard)?.on_disk();
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        plan.edit(slot, |inode| {
+            if let Some(permissions) = change.permissions {
+                let kind = on_disk.mode().0 & !0o7777;
+                inode.set_mode(FileMode(kind | permissions & 0o7777));
+            }
+            let uid = change.uid.unwrap_or(on_disk.uid());
+            inode.set_owner(uid, change.gid.unwrap_or(on_disk.gid()));
+            if let Some(atime) = change.atime {
+                inode.set_atime(atime);
+            }
+            if let Some(mtime) = change.mtime {
+                inode.set_mtime(mtime);
+            }
+            inode.set_ctime(now());
+        })?;
+        let version = plan.version(slot)?;
+        plan.carry_out(&[&locked.last])?;
+        pinned.publish(Some(version));
+        Ok(())
+    }
+
+    /// Makes everything durable that was done to `inode`, data and metadata.
+    ///
+    /// # Errors
+    /// `Io` if the device fails.
+    pub fn fsync(&self, inode: InodeNr) -> Result<()> {
+        let writer = self.writer()?;
+        let tid = self.pin_inode(inode)?.lock().last.get();
+        match tid {
+            Some(tid) if tid.is_after(writer.journal().committed_tid()) => {
+                Ok(writer.journal().commit_and_wait(tid)?)
+            }
+            _ => Ok(self.device().flush()?),
+        }
+    }
+
+    /// The regular file, if its content can be changed.
+    fn file_to_change<'g>(&self, pinned: &Pinned, guard: &'g Guard) -> Result<&'g CachedInode> {
+        let inode = pinned.version(guard)?;
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsADirectory),
+            _ => return Err(Error::InvalidArgument("not a regular file")),
+        }
+        if inode.is_encrypted() {
+            return Err(Error::NoKey { inode: inode.nr() });
+        }
+        if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::VERITY_FL) {
+            return Err(Error::NotPermitted);
+        }
+        if inode.layout() != Layout::Extents {
+            return Err(Error::Unsupported(format!(
+                "inode {}: a file that is not mapped by extents is not changed",
+                inode.nr()
+            )));
+        }
+        Ok(inode)
+    }
+}
+
+fn neighbour(mapping: &Mapping) -> Option<Neighbour> {
+    match mapping.target {
+        Target::Hole => None,
+        Target::Written(block) | Target::Unwritten(block) => Some(Neighbour {
+            logical: LogicalCluster(mapping.logical.0),
+            block,
+        }),
+    }
+}
+
+/// A length that is bounded by one in memory.
+fn index(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// A block of a file, which was checked to be one.
+fn low32(block: u64) -> u32 {
+    u32::try_from(block).unwrap_or(u32::MAX)
+}

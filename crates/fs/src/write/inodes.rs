@@ -1,0 +1,218 @@
+//! **Purpose.** Which inodes are free, and who gets them.
+//!
+//! **Model.** A group's inode bitmap is copied into memory when an inode of the group is first
+//! asked for. Claiming sets a bit there; the bitmap on disk changes in the handle of the operation.
+//! The blocks of an inode table that were never used are zeroed before the first inode in them is
+//! handed out, each in a small handle of its own, so that no operation reads or keeps what the
+//! device held there.
+//!
+//! **Invariants.** An inode is claimed by one operation at a time. Where the memory says free, the
+//! bitmap on disk does too; the reverse holds when nothing is claimed.
+//!
+//! **Locking.** One lock for each group; device I/O (the first look at a bitmap) and the handle
+//! that zeroes a block happen under it. It comes after inode locks and before handles.
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_journal::Credits;
+use fourscore_mballoc::{Geometry, InodeSource, Kinship, Placement};
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
+use fourscore_sync::atomic::Ordering;
+use fourscore_sync::{CachePadded, CoreNr, Mutex};
+
+use super::Writer;
+use crate::{Error, Fs, Result};
+
+/// An inode that is being taken or given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InodeClaim {
+    pub(crate) nr: InodeNr,
+    pub(crate) group: GroupNr,
+    /// Its number within the group, from 0.
+    pub(crate) index: u32,
+    pub(crate) is_directory: bool,
+}
+
+/// The inodes of one group: bit set = used or claimed.
+#[derive(Debug, Default)]
+struct Used {
+    /// `None` until somebody asks.
+    words: Option<Box<[u64]>>,
+    /// No free inode lies in front of this word.
+    first_free_word: usize,
+}
+
+/// The inodes of all groups.
+#[derive(Debug)]
+pub(crate) struct Inodes {
+    placement: Placement,
+    groups: Box<[CachePadded<Mutex<Used>>]>,
+}
+
+/// For what an inode is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// For a directory.
+    Directory(Kinship),
+    /// For anything else.
+    File,
+}
+
+impl Inodes {
+    pub(crate) fn new(fs: &Fs, geometry: &Geometry) -> Self {
+        let groups = fs.geometry().groups();
+        Self {
+            placement: Placement::new(geometry, fs.geometry().inodes_per_group()),
+            groups: (0..groups).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Claims a free inode for what is made in a directory of the group `parent`.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is none.
+    pub(crate) fn claim(
+        &self,
+        fs: &Fs,
+        writer: &Writer,
+        parent: GroupNr,
+        want: Want,
+    ) -> Result<InodeClaim> {
+        let is_directory = want != Want::File;
+        let counts = writer.groups();
+        if let Want::Directory(kinship) = want
+            && let Some(group) = self.placement.for_directory(&**counts, parent, kinship)
+            && let Some(claim) = self.claim_in(fs, writer, group, is_directory)?
+        {
+            return Ok(claim);
+        }
+        for group in self.placement.for_file(parent, CoreNr::current()) {
+            if counts.counts(group).free_inodes == 0 {
+                continue;
+            }
+            if let Some(claim) = self.claim_in(fs, writer, group, is_directory)? {
+                return Ok(claim);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    fn claim_in(
+        &self,
+        fs: &Fs,
+        writer: &Writer,
+        group: GroupNr,
+        is_directory: bool,
+    ) -> Result<Option<InodeClaim>> {
+        let Some(used) = self.groups.get(group.0 as usize) else {
+            return Ok(None);
+        };
+        let mut used = used.lock();
+        if used.words.is_none() {
+            used.words = Some(words(fs, group)?);
+        }
+        let Some(index) = used.first_free() else {
+            return Ok(None);
+        };
+        let Some(nr) = fs.geometry().inode_at(group, GroupOffset(index)) else {
+            return Ok(None);
+        };
+        make_table_ready(fs, writer, group, index)?;
+        used.set(index, true);
+        Ok(Some(InodeClaim {
+            nr,
+            group,
+            index,
+            is_directory,
+        }))
+    }
+
+    /// The claim of an inode that is in use, to free it.
+    pub(crate) fn of(fs: &Fs, nr: InodeNr, is_directory: bool) -> Option<InodeClaim> {
+        let (group, index) = fs.geometry().inode_group(nr)?;
+        Some(InodeClaim {
+            nr,
+            group,
+            index: index.0,
+            is_directory,
+        })
+    }
+
+    /// Lets an inode be claimed again.
+    pub(crate) fn give_back(&self, nr: InodeNr, fs: &Fs) {
+        if let Some((group, index)) = fs.geometry().inode_group(nr)
+            && let Some(used) = self.groups.get(group.0 as usize)
+        {
+            used.lock().set(index.0, false);
+        }
+    }
+}
+
+impl Used {
+    fn first_free(&mut self) -> Option<u32> {
+        let words = self.words.as_ref()?;
+        let rest = words.get(self.first_free_word..)?;
+        let found = rest.iter().position(|&word| word != u64::MAX)?;
+        self.first_free_word += found;
+        let bit = words.get(self.first_free_word)?.trailing_ones();
+        u32::try_from(self.first_free_word * 64)
+            .ok()
+            .map(|first| first + bit)
+    }
+
+    fn set(&mut self, index: u32, is_used: bool) {
+        let at = index as usize / 64;
+        let Some(word) = self.words.as_mut().and_then(|words| words.get_mut(at)) else {
+            return;
+        };
+        let bit = 1 << (index % 64);
+        if is_used {
+            *word |= bit;
+        } else {
+            *word &= !bit;
+            self.first_free_word = self.first_free_word.min(at);
+        }
+    }
+}
+
+/// The inode bitmap of a group, with what may not be handed out as used.
+fn words(fs: &Fs, group: GroupNr) -> Result<Box<[u64]>> {
+    let bitmap = fs.inode_bitmap(group)?;
+    let bits = fs.geometry().inodes_per_group();
+    let first = fs.superblock().first_inode();
+    let word = |at: u32| {
+        (0..64).fold(0, |word, bit| {
+            let index = at * 64 + bit;
+            let nr = fs.geometry().inode_at(group, GroupOffset(index));
+            let taken = index >= bits || bitmap.is_used(index) || nr.is_none_or(|nr| nr < first);
+            word | u64::from(taken) << bit
+        })
+    };
+    Ok((0..bits.div_ceil(64)).map(word).collect())
+}
+
+/// Zeroes the blocks of the inode table up to the one that holds inode `index`, as far as they were
+/// never used.
+fn make_table_ready(fs: &Fs, writer: &Writer, group: GroupNr, index: u32) -> Result<()> {
+    let Some(state) = writer.groups().get(group) else {
+        return Ok(());
+    };
+    let needed = index / fs.geometry().inodes_per_block() + 1;
+    let ready = state.table_ready.load(Ordering::Relaxed);
+    for nth in ready..needed {
+        let block = PhysBlock(state.inode_table.0 + u64::from(nth));
+        let tag = VerifiedAs::new(Structure::InodeTable, InodeNr(0));
+        loop {
+            let buffer = fs.buffers.create(block);
+            let mut handle = writer.journal().start(Credits(1))?;
+            if handle.modify(&buffer, tag, |bytes| bytes.fill(0)).is_ok() {
+                break;
+            }
+        }
+        state.table_ready.store(nth + 1, Ordering::Relaxed);
+    }
+    Ok(())
+}

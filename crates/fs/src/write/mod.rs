@@ -1,0 +1,443 @@
+//! **Purpose.** Writing: what a file system that is mounted for writing has beside one that is
+//! read, its beginning and its end.
+//!
+//! **Model.** An operation takes the locks of the inodes it changes, plans against the state they
+//! protect, and carries the plan out in one handle of the journal ([`plan`]). Inodes, their maps
+//! and directories are then shown in their new form. Data is written to its blocks before the plan
+//! that makes them part of a file.
+//!
+//! ```text
+//! inode locks -> plan: read, claim, compute -> data to its place -> handle: memory only -> show
+//! ```
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `plan` | an operation's changes, made in one handle |
+//! | `groups` | bitmaps and descriptors |
+//! | `inodes` | which inodes are free |
+//! | `seal` | what is written once per commit: checksums, descriptors |
+//! | `quiet` | when readers of freed blocks are gone |
+//! | `slot` | an inode's bytes in its table |
+//! | `tree` | changing the map of a file |
+//! | `entries` | changing the names in a directory |
+//! | `names` | create, link, unlink |
+//! | `rename` | rename |
+//! | `content` | write, truncate |
+//!
+//! **Locking.** Rename lock -> directories by inode number -> files by inode number -> inodes of a
+//! group -> handle -> buffers, groups. Readers take none of these.
+//!
+//! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
+//! not at all. A superblock with `needs_recovery` says that the journal has to be replayed; it is
+//! written before the first transaction and taken back after the last checkpoint.
+
+mod content;
+mod entries;
+mod groups;
+mod inodes;
+mod names;
+mod plan;
+mod quiet;
+mod rename;
+mod seal;
+mod slot;
+mod tree;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fourscore_block::BlockDevice;
+use fourscore_journal::{Journal, JournalOptions, Log, NewChecksums, recover, replay};
+use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Stamp};
+use fourscore_ondisk::RawSuperblock;
+use fourscore_ondisk::features::{Compat, Feature, FeatureClass, Incompat, RoCompat};
+use fourscore_ondisk::superblock::{
+    JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock,
+};
+use fourscore_ondisk::time::Timestamp;
+use fourscore_sync::{Arc, Counter, Mutex, Weak};
+use zerocopy::IntoBytes;
+
+use self::groups::{Groups, Source};
+use self::inodes::Inodes;
+use self::quiet::Quiet;
+use self::seal::Seal;
+use crate::{Error, Fs, OpenOptions, Replay, Result};
+
+pub use self::content::AttributeChange;
+pub use self::names::NewAttributes;
+pub use self::rename::Replace;
+
+/// What writing takes.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// `None` once it is unmounted.
+    journal: Journal,
+    allocator: Arc<Allocator>,
+    groups: Arc<Groups>,
+    inodes: Inodes,
+    quiet: Arc<Quiet>,
+    /// Renames of directories, so that none becomes its own ancestor.
+    renames: Mutex<()>,
+    retries: Counter,
+    revokes_per_credit: usize,
+}
+
+impl Writer {
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    pub(crate) fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    pub(crate) fn groups(&self) -> &Arc<Groups> {
+        &self.groups
+    }
+
+    pub(crate) fn inodes(&self) -> &Inodes {
+        &self.inodes
+    }
+
+    /// The lock of directory renames.
+    pub(crate) fn renames(&self) -> &Mutex<()> {
+        &self.renames
+    }
+
+    /// What a free has to wait for, beside its commit.
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.quiet.stamp()
+    }
+
+    /// How many blocks one credit revokes, at the least.
+    pub(crate) fn revokes_per_credit(&self) -> usize {
+        self.revokes_per_credit
+    }
+
+    /// Counts a plan that was begun anew.
+    pub(crate) fn count_retry(&self) {
+        self.retries.add(1);
+    }
+
+    /// Asks for space again after a commit, if freed space waits for one.
+    pub(crate) fn with_room<T>(
+        &self,
+        ask: impl Fn() -> std::result::Result<T, fourscore_mballoc::Error>,
+    ) -> Result<T> {
+        /// More than the transactions that can be on their way at once.
+        const MOST_COMMITS: u32 = 4;
+        for _ in 0..MOST_COMMITS {
+            match ask() {
+                Err(fourscore_mballoc::Error::CommitFirst { tid, .. }) => {
+                    if let Some(tid) = tid {
+                        self.journal.commit_and_wait(tid)?;
+                    }
+                    self.quiet.hurry();
+                }
+                answered => return Ok(answered?),
+            }
+        }
+        Ok(ask()?)
+    }
+}
+
+/// How to open a file system for writing.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    open: OpenOptions,
+    journal: JournalOptions,
+}
+
+impl MountOptions {
+    /// Ordered data, a commit every five seconds.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            open: OpenOptions::new(),
+            journal: JournalOptions::default(),
+        }
+    }
+
+    /// How it is read: caches.
+    #[must_use]
+    pub fn open(mut self, options: OpenOptions) -> Self {
+        self.open = options;
+        self
+    }
+
+    /// How the journal works.
+    #[must_use]
+    pub fn journal(mut self, options: JournalOptions) -> Self {
+        self.journal = options;
+        self
+    }
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fs {
+    /// Opens the file system on `device` for reading and writing. A dirty journal is replayed
+    /// first. Nobody else may write to the device meanwhile.
+    ///
+    /// # Errors
+    /// As [`Fs::open`]; `ReadOnly` for a file system with a feature that is read but not written,
+    /// which is named.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as `open`: the file system keeps it"
+    )]
+    pub fn mount(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Self>> {
+        let bare = || {
+            let superblock =
+                crate::open::read_superblock(&*device, crate::SuperblockCopy::Primary)?;
+            Self::bare(Arc::clone(&device), superblock, &options.open)
+        };
+        let mut fs = bare()?;
+        check_writable(fs.superblock())?;
+        if fs
+            .superblock()
+            .features()
+            .incompat
+            .contains(Incompat::RECOVER)
+        {
+            fs.replay_onto_device(&options.open)?;
+            fs = bare()?;
+        }
+        if !fs.orphans()?.is_empty() {
+            return Err(Error::ReadOnly(
+                "inodes were being deleted when the file system was last used".into(),
+            ));
+        }
+        let log = fs.log(&options.open)?;
+        fs.mark(Mounted::Yes, None)?;
+        let fs = bare()?;
+        Self::with_writer(fs, log, options.journal)
+    }
+
+    fn with_writer(mut fs: Self, log: Log, mut journal: JournalOptions) -> Result<Arc<Self>> {
+        if !fs.superblock().has_metadata_csum() {
+            journal.checksums = NewChecksums::None;
+        }
+        let groups = Arc::new(Groups::read(&fs)?);
+        let geometry = geometry(fs.superblock())?;
+        let block_bytes = fs.geometry().block_size().bytes();
+        let quiet = Arc::new(Quiet::new());
+        let hook = Arc::new(Seal::new(
+            Arc::clone(&fs.superblock),
+            Arc::clone(&groups),
+            Arc::clone(&quiet),
+        ));
+        let journal = Journal::open(log, Arc::clone(&fs.device), hook, journal)?;
+        let reserved = fs.superblock().reserved_blocks().0;
+        let options = Options {
+            durable: journal.committed_tid(),
+            root_clusters: reserved >> geometry.layout().cluster_bits,
+            reserved_clusters: 0,
+        };
+        let inodes = Inodes::new(&fs, &geometry);
+        let fs = Arc::new_cyclic(|weak: &Weak<Self>| {
+            let source = Source {
+                groups: Arc::clone(&groups),
+                fs: weak.clone(),
+            };
+            let allocator = Arc::new(Allocator::new(geometry, Box::new(source), options));
+            quiet.serve(&allocator);
+            fs.writer = Some(Box::new(Writer {
+                journal,
+                allocator,
+                groups,
+                inodes,
+                quiet,
+                renames: Mutex::new(()),
+                retries: Counter::default(),
+                // A header and a checksum are less than 32 bytes, a record is at most 8.
+                revokes_per_credit: (block_bytes - 32) / 8,
+            }));
+            fs
+        });
+        Ok(fs)
+    }
+
+    /// What writing takes.
+    pub(crate) fn writer(&self) -> Result<&Writer> {
+        self.writer
+            .as_deref()
+            .ok_or_else(|| Error::ReadOnly("opened for reading".into()))
+    }
+
+    /// Makes everything durable that was done so far.
+    ///
+    /// # Errors
+    /// `Io` if the device fails; the journal is aborted then.
+    pub fn sync(&self) -> Result<()> {
+        let writer = self.writer()?;
+        writer.journal.commit()?;
+        Ok(self.device.flush()?)
+    }
+
+    /// Ends writing: everything is brought to its place, and the journal is left empty.
+    ///
+    /// # Errors
+    /// `InvalidArgument` while somebody else holds the file system; `Io` if the device fails; the
+    /// image is left to be recovered then.
+    pub fn unmount(self: Arc<Self>) -> Result<()> {
+        let mut fs = Arc::try_unwrap(self)
+            .map_err(|_| Error::InvalidArgument("the file system is in use"))?;
+        let Some(writer) = fs.writer.take() else {
+            return Ok(());
+        };
+        writer.allocator.discard_preallocations();
+        let Writer {
+            journal,
+            groups,
+            allocator,
+            ..
+        } = *writer;
+        journal.close()?;
+        // Frees that waited are free on disk already.
+        allocator.sweep();
+        let sums = groups.sums();
+        let blocks = sums.free_clusters << fs.geometry().blocks_per_cluster_log();
+        fs.mark(Mounted::No, Some((blocks, sums.free_inodes)))
+    }
+
+    /// Replays a dirty journal onto the device.
+    fn replay_onto_device(&self, options: &OpenOptions) -> Result<()> {
+        if Self::open(
+            Arc::clone(&self.device),
+            &options.clone().replay(Replay::InMemory),
+        )?
+        .fast_commit
+        .is_some()
+        {
+            return Err(Error::ReadOnly(
+                "the journal ends with fast commits, which are not replayed here".into(),
+            ));
+        }
+        let mut log = self.log(options)?;
+        let recovered = recover(&log, self.geometry().blocks())?;
+        Ok(replay(&mut log, &recovered, &*self.device)?)
+    }
+
+    /// Writes into the superblock on the device whether the file system is mounted, and what is
+    /// free if that is known.
+    fn mark(&self, mounted: Mounted, free: Option<(u64, u64)>) -> Result<()> {
+        let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+        self.device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
+        let mut raw = *RawSuperblock::from_bytes(&bytes)?;
+        let incompat = raw.s_feature_incompat.get();
+        let recover = Incompat::RECOVER.bits();
+        let now = now().seconds();
+        let (low, high) = time_halves(now);
+        (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
+        match mounted {
+            Mounted::Yes => {
+                raw.s_feature_incompat = (incompat | recover).into();
+                (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);
+                raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
+            }
+            Mounted::No => raw.s_feature_incompat = (incompat & !recover).into(),
+        }
+        if let Some((blocks, inodes)) = free {
+            let (low, high) = word_halves(blocks);
+            raw.s_free_blocks_count_lo = low.into();
+            if raw.features().incompat.contains(Incompat::BIT64) {
+                raw.s_free_blocks_count_hi = high.into();
+            }
+            raw.s_free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX).into();
+        }
+        if self.superblock().has_metadata_csum() {
+            raw.seal();
+        }
+        let slice = std::io::IoSlice::new(raw.as_bytes());
+        Ok(self.device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mounted {
+    Yes,
+    No,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
+fn word_halves(value: u64) -> (u32, u32) {
+    (value as u32, (value >> 32) as u32)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the superblock keeps 40 bits"
+)]
+fn time_halves(seconds: i64) -> (u32, u8) {
+    (seconds as u32, (seconds >> 32) as u8)
+}
+
+/// The time now.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp::new(seconds, since.subsec_nanos()).unwrap_or(Timestamp::MAX)
+}
+
+/// Refuses, by name, what is read but not written.
+fn check_writable(superblock: &Superblock) -> Result<()> {
+    let features = superblock.features();
+    let incompat = Incompat::FILETYPE
+        | Incompat::RECOVER
+        | Incompat::META_BG
+        | Incompat::EXTENTS
+        | Incompat::BIT64
+        | Incompat::FLEX_BG
+        | Incompat::CSUM_SEED
+        | Incompat::LARGEDIR;
+    let ro_compat = RoCompat::SPARSE_SUPER
+        | RoCompat::LARGE_FILE
+        | RoCompat::HUGE_FILE
+        | RoCompat::GDT_CSUM
+        | RoCompat::DIR_NLINK
+        | RoCompat::EXTRA_ISIZE
+        | RoCompat::METADATA_CSUM;
+    let is_written = |feature: &Feature| match feature.class() {
+        FeatureClass::Compat => true,
+        FeatureClass::Incompat => incompat.bits() & feature.bit() != 0,
+        FeatureClass::RoCompat => ro_compat.bits() & feature.bit() != 0,
+    };
+    if let Some(feature) = features.iter().find(|feature| !is_written(feature)) {
+        return Err(Error::ReadOnly(format!("it has the feature {feature}")));
+    }
+    if !features.compat.contains(Compat::HAS_JOURNAL)
+        || !matches!(superblock.journal(), Some(JournalPlace::Inode(_)))
+    {
+        return Err(Error::ReadOnly("it has no journal of its own".into()));
+    }
+    if !features.incompat.contains(Incompat::EXTENTS) {
+        return Err(Error::ReadOnly("its files are block-mapped".into()));
+    }
+    Ok(())
+}
+
+/// The allocator's view of the layout.
+fn geometry(superblock: &Superblock) -> Result<Geometry> {
+    let geometry = superblock.geometry();
+    let first = u32::try_from(geometry.first_data_block().0).unwrap_or(u32::MAX);
+    let layout = Layout {
+        s_blocks_count: geometry.blocks().0,
+        s_first_data_block: first,
+        block_size: geometry.block_size(),
+        s_clusters_per_group: geometry.clusters_per_group(),
+        cluster_bits: geometry.blocks_per_cluster_log(),
+        s_log_groups_per_flex: Some(superblock.groups_per_flex())
+            .filter(|&flex| flex > 1)
+            .map(u32::ilog2),
+        stripe: superblock.raid_stripe_width_blocks(),
+    };
+    Geometry::new(layout).map_err(|error| Error::Unsupported(error.to_string()))
+}

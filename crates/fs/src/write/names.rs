@@ -1,0 +1,560 @@
+//! **Purpose.** The operations on names: create, link, unlink.
+//!
+//! **Model.** Each is one plan in one handle: the name, the inode it leads to, and the directory's
+//! own inode change together or not at all.
+//!
+//! **Locking.** The directories in the order of their numbers, then the inode that the name leads
+//! to; a directory that is removed is locked as a directory. A name is looked up before its inode
+//! is known, so it is looked up again when all locks are held, and the operation begins anew if it
+//! leads elsewhere now.
+
+use fourscore_block::Structure;
+use fourscore_mballoc::Kinship;
+use fourscore_ondisk::dirent::EntryType;
+use fourscore_ondisk::dirent::write::NewEntry;
+use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::inode::{
+    DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, InodeFlags, NewInode, RawInode,
+};
+use fourscore_ondisk::{InodeGeneration, InodeNr, LogicalBlock};
+use fourscore_sync::epoch::{self, Guard};
+use zerocopy::FromBytes;
+
+use super::entries::{ChangedDir, tag};
+use super::inodes::{Inodes, Want};
+use super::plan::{Content, NewContent, Plan};
+use super::slot::Slot;
+use super::{Writer, now};
+use crate::inode::{CachedInode, Layout, Pinned};
+use crate::{Error, FileType, Fs, Result};
+
+/// The most names an inode can have.
+const LINKS_MAX: u16 = 65_000;
+/// The longest name.
+const NAME_MAX_BYTES: usize = 255;
+
+/// What a new inode begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct NewAttributes {
+    /// Permissions, set-id bits and the sticky bit: 0o7777 at most.
+    pub permissions: u16,
+    /// The user that owns it.
+    pub uid: u32,
+    /// The group that owns it, unless the directory gives its own (`S_ISGID`).
+    pub gid: u32,
+}
+
+/// What is made.
+#[derive(Clone, Copy, Debug)]
+enum Kind<'a> {
+    File,
+    Directory,
+    Symlink(&'a [u8]),
+    Device(FileType, DeviceNr),
+    /// A fifo or a socket.
+    Endpoint(FileType),
+}
+
+impl Kind<'_> {
+    fn file_type(self) -> FileType {
+        match self {
+            Self::File => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::Device(kind, _) | Self::Endpoint(kind) => kind,
+        }
+    }
+}
+
+impl Fs {
+    /// Makes an empty regular file.
+    ///
+    /// # Errors
+    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`.
+    pub fn create(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
+        self.make(dir, name, new, Kind::File)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `TooManyLinks` where the parent cannot have another subdirectory.
+    pub fn mkdir(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
+        self.make(dir, name, new, Kind::Directory)
+    }
+
+    /// Makes a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `NameTooLong` for a target that does not fit into a block with a zero
+    /// behind it.
+    pub fn symlink(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        target: &[u8],
+        new: &NewAttributes,
+    ) -> Result<InodeNr> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() >= self.geometry().block_size().bytes().min(4096) {
+            return Err(Error::NameTooLong);
+        }
+        self.make(dir, name, new, Kind::Symlink(target))
+    }
+
+    /// Makes a device node, a fifo or a socket; `device` counts for device nodes only.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `InvalidArgument` for other types, and for a device number that does
+    /// not fit.
+    pub fn mknod(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        file_type: FileType,
+        device: DeviceNr,
+        new: &NewAttributes,
+    ) -> Result<InodeNr> {
+        let kind = match file_type {
+            FileType::BlockDevice | FileType::CharDevice => Kind::Device(file_type, device),
+            FileType::Fifo | FileType::Socket => Kind::Endpoint(file_type),
+            FileType::Regular => Kind::File,
+            FileType::Directory | FileType::Symlink => {
+                return Err(Error::InvalidArgument("mknod does not make this type"));
+            }
+        };
+        self.make(dir, name, new, kind)
+    }
+
+    fn make(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        new: &NewAttributes,
+        kind: Kind<'_>,
+    ) -> Result<InodeNr> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        let pinned = self.pin_inode(dir)?;
+        let locked = pinned.lock();
+        let guard = epoch::pin();
+        let parent = self.directory_to_change(&pinned, &guard)?;
+        match self.lookup_under(dir, name, &guard) {
+            Ok(_) => return Err(Error::Exists),
+            Err(Error::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        let is_directory = matches!(kind, Kind::Directory);
+        if is_directory {
+            self.check_subdirectory(parent)?;
+        }
+        let mut plan = Plan::new(self, writer);
+        let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?;
+        let slot = plan.slot(dir)?;
+        let mut changed = ChangedDir::new(self, parent, slot)?;
+        let entry = NewEntry::new(nr, name, entry_type(kind.file_type()));
+        plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
+        let links = i32::from(is_directory);
+        let version = self.touch_dir(&mut plan, parent, slot, links)?;
+        let _moving = plan.moves().then(|| pinned.moving());
+        plan.carry_out(&[&locked.last])?;
+        pinned.publish(Some(version));
+        Ok(nr)
+    }
+
+    /// Plans a new inode in the directory `parent`, all but its name.
+    fn plan_inode(
+        &self,
+        plan: &mut Plan<'_>,
+        writer: &Writer,
+        parent: &CachedInode,
+        new: &NewAttributes,
+        kind: Kind<'_>,
+    ) -> Result<InodeNr> {
+        let (group, _) = self
+            .geometry()
+            .inode_group(parent.nr())
+            .ok_or(Error::NotFound)?;
+        let is_directory = matches!(kind, Kind::Directory);
+        let want = if !is_directory {
+            Want::File
+        } else if parent.nr() == InodeNr::ROOT || parent.has(InodeFlags::TOPDIR_FL) {
+            Want::Directory(Kinship::TopLevel(group.0))
+        } else {
+            Want::Directory(Kinship::Below)
+        };
+        let claim = writer.inodes().claim(self, writer, group, want)?;
+        let nr = claim.nr;
+        plan.use_inode(claim)?;
+        let slot = plan.slot(nr)?;
+        let generation = {
+            // Another life of the number than the one before.
+            let old = RawInode::ref_from_prefix(plan.slot_bytes_mut(slot));
+            let old = old.map_or(0, |(raw, _)| raw.i_generation.get());
+            InodeGeneration(old.wrapping_add(1).max(1))
+        };
+        let (mut permissions, mut gid) = (new.permissions & 0o7777, new.gid);
+        if parent.on_disk().mode().0 & 0o2000 != 0 {
+            gid = parent.on_disk().gid();
+            if is_directory {
+                permissions |= 0o2000;
+            }
+        }
+        let mode = FileMode(type_bits(kind.file_type()) | permissions);
+        let content = match kind {
+            Kind::File | Kind::Directory => NewContent::Mapped,
+            Kind::Symlink(target) if target.len() > FAST_SYMLINK_MAX_BYTES => NewContent::Mapped,
+            Kind::Symlink(_) | Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
+        };
+        let flags = match content {
+            NewContent::Mapped => InodeFlags::EXTENTS_FL,
+            NewContent::InInode => InodeFlags::empty(),
+        };
+        let made = NewInode {
+            mode,
+            uid: new.uid,
+            gid,
+            generation,
+            links: 1 + u16::from(is_directory),
+            flags,
+            project_id: 0,
+            now: now(),
+        };
+        plan.init_slot(slot, &made, content)?;
+        self.plan_content(plan, slot, parent.nr(), kind)?;
+        plan.end(slot)?;
+        Ok(nr)
+    }
+
+    /// Plans what a new inode holds.
+    fn plan_content(
+        &self,
+        plan: &mut Plan<'_>,
+        slot: Slot,
+        parent: InodeNr,
+        kind: Kind<'_>,
+    ) -> Result<()> {
+        match kind {
+            Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => {
+                let set = plan.edit(slot, |inode| {
+                    inode.set_fast_symlink(target)?;
+                    inode.set_size_bytes(target.len() as u64)
+                })?;
+                set.map_err(|_| Error::NameTooLong)?;
+            }
+            Kind::Device(_, device) => {
+                let set = plan.edit(slot, |inode| inode.set_device(device))?;
+                set.map_err(|_| Error::InvalidArgument("no such device number"))?;
+            }
+            Kind::Symlink(target) => self.plan_long_symlink(plan, slot, target)?,
+            Kind::Directory => {
+                let inode = plan.version(slot)?;
+                let mut changed = ChangedDir::new(self, &inode, slot)?;
+                plan.init_directory(&mut changed, parent)?;
+            }
+            Kind::File | Kind::Endpoint(_) => {}
+        }
+        Ok(())
+    }
+
+    fn plan_long_symlink(&self, plan: &mut Plan<'_>, slot: Slot, target: &[u8]) -> Result<()> {
+        let inode = plan.version(slot)?;
+        let goal = plan.goal_behind(&inode, LogicalBlock(0))?;
+        let tag = tag(Structure::Symlink, &inode);
+        let (block, region) = plan.allocate_metadata(slot.nr, goal, tag)?;
+        plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
+        plan.map_block(&inode, slot, LogicalBlock(0), block)?;
+        let sized = plan.edit(slot, |inode| inode.set_size_bytes(target.len() as u64))?;
+        sized.map_err(|_| Error::NameTooLong)
+    }
+
+    /// Gives `inode` another name. Directories cannot have two.
+    ///
+    /// # Errors
+    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`].
+    pub fn link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        let pinned_dir = self.pin_inode(dir)?;
+        let pinned = self.pin_inode(inode)?;
+        let guard = epoch::pin();
+        if pinned.version(&guard)?.file_type() == FileType::Directory {
+            return Err(Error::NotPermitted);
+        }
+        let locked_dir = pinned_dir.lock();
+        let locked = pinned.lock();
+        let parent = self.directory_to_change(&pinned_dir, &guard)?;
+        let target = pinned.version(&guard)?;
+        let links = target.on_disk().links_count();
+        if links == 0 {
+            return Err(Error::NotFound);
+        }
+        if links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
+        }
+        if self.lookup_under(dir, name, &guard).is_ok() {
+            return Err(Error::Exists);
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(dir)?;
+        let mut changed = ChangedDir::new(self, parent, slot)?;
+        let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
+        plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
+        let parent_version = self.touch_dir(&mut plan, parent, slot, 0)?;
+        let target_slot = plan.slot(inode)?;
+        plan.edit(target_slot, |inode| {
+            inode.set_links_count(links + 1);
+            inode.set_ctime(now());
+        })?;
+        let version = plan.version(target_slot)?;
+        let _moving = plan.moves().then(|| pinned_dir.moving());
+        plan.carry_out(&[&locked_dir.last, &locked.last])?;
+        pinned_dir.publish(Some(parent_version));
+        pinned.publish(Some(version));
+        Ok(())
+    }
+
+    /// Takes a name away; the inode goes with its last one.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `ReadOnly`.
+    pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, Victim::File)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NotEmpty`, `InvalidArgument` for `.`, `ReadOnly`.
+    pub fn rmdir(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        if name == b"." {
+            return Err(Error::InvalidArgument("the last component is a dot"));
+        }
+        if name == b".." {
+            return Err(Error::NotEmpty);
+        }
+        self.remove(dir, name, Victim::Directory)
+    }
+
+    fn remove(&self, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        let pinned_dir = self.pin_inode(dir)?;
+        loop {
+            let nr = self.lookup(dir, name)?;
+            if nr == dir {
+                return Err(Error::InvalidArgument("a directory does not hold itself"));
+            }
+            let pinned = self.pin_inode(nr)?;
+            let guard = epoch::pin();
+            let is_directory = pinned.version(&guard)?.file_type() == FileType::Directory;
+            match (victim, is_directory) {
+                (Victim::File, true) => return Err(Error::IsADirectory),
+                (Victim::Directory, false) => return Err(Error::NotADirectory),
+                _ => {}
+            }
+            // Directories by their numbers, files behind directories.
+            let (locked_dir, locked) = if is_directory && nr < dir {
+                let locked = pinned.lock();
+                (pinned_dir.lock(), locked)
+            } else {
+                let locked_dir = pinned_dir.lock();
+                (locked_dir, pinned.lock())
+            };
+            let parent = self.directory_to_change(&pinned_dir, &guard)?;
+            if self.lookup_under(dir, name, &guard)? != nr {
+                continue;
+            }
+            let inode = pinned.version(&guard)?;
+            if is_directory && !self.is_empty_dir(inode, &guard)? {
+                return Err(Error::NotEmpty);
+            }
+            let mut plan = Plan::new(self, writer);
+            let slot = plan.slot(dir)?;
+            let changed = ChangedDir::new(self, parent, slot)?;
+            plan.remove_name(&changed, name)?;
+            let links = -i32::from(is_directory);
+            let parent_version = self.touch_dir(&mut plan, parent, slot, links)?;
+            let version = self.plan_lost_name(&mut plan, inode)?;
+            if version.is_none()
+                && let Some(file) = &locked.prealloc
+            {
+                writer.allocator().discard(file);
+            }
+            plan.carry_out(&[&locked_dir.last, &locked.last])?;
+            pinned_dir.publish(Some(parent_version));
+            self.show(writer, nr, &pinned, version);
+            return Ok(());
+        }
+    }
+
+    /// Plans that `inode` has lost a name: with its last one it goes, and what it holds is freed.
+    /// Gives what is left of it.
+    pub(super) fn plan_lost_name(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+    ) -> Result<Option<CachedInode>> {
+        let slot = plan.slot(inode.nr())?;
+        let is_directory = inode.file_type() == FileType::Directory;
+        let links = inode.on_disk().links_count();
+        if !is_directory && links > 1 {
+            plan.edit(slot, |inode| {
+                inode.set_links_count(links - 1);
+                inode.set_ctime(now());
+            })?;
+            return Ok(Some(plan.version(slot)?));
+        }
+        let was = if inode.file_type() == FileType::Regular {
+            Content::Data
+        } else {
+            Content::Metadata
+        };
+        plan.free_map(inode, slot, was)?;
+        if inode.on_disk().file_acl().is_some() {
+            plan.free_xattr_block(inode)?;
+        }
+        plan.edit(slot, |inode| {
+            inode.set_links_count(0);
+            inode.set_deleted(now());
+            // It cannot be larger than what it was.
+            let _ = inode.set_size_bytes(0);
+            let _ = inode.set_sectors(0);
+            let _ = inode.set_file_acl(None);
+        })?;
+        plan.end(slot)?;
+        let claim = Inodes::of(self, inode.nr(), is_directory).ok_or(Error::NotFound)?;
+        plan.free_inode(claim)?;
+        Ok(None)
+    }
+
+    /// Shows a changed inode to readers. One that is gone can be given out again after that.
+    pub(super) fn show(
+        &self,
+        writer: &Writer,
+        nr: InodeNr,
+        pinned: &Pinned,
+        version: Option<CachedInode>,
+    ) {
+        let is_gone = version.is_none();
+        pinned.publish(version);
+        if is_gone {
+            self.drop_pinned(nr, pinned);
+            writer.inodes().give_back(nr, self);
+        }
+    }
+
+    /// Plans what a changed directory says of itself: its times, and `links` more names that
+    /// lead to it.
+    pub(super) fn touch_dir(
+        &self,
+        plan: &mut Plan<'_>,
+        dir: &CachedInode,
+        slot: Slot,
+        links: i32,
+    ) -> Result<CachedInode> {
+        let now = now();
+        let count = self.links_after(dir.on_disk().links_count(), links);
+        plan.edit(slot, |inode| {
+            inode.set_mtime(now);
+            inode.set_ctime(now);
+            inode.set_links_count(count);
+        })?;
+        plan.version(slot)
+    }
+
+    /// A directory's link count after a change; 1 means "too many to count".
+    fn links_after(&self, before: u16, change: i32) -> u16 {
+        if before == 1 && self.has_dir_nlink() {
+            return 1;
+        }
+        let after = i32::from(before).saturating_add(change);
+        if after >= i32::from(LINKS_MAX) && self.has_dir_nlink() {
+            return 1;
+        }
+        u16::try_from(after).unwrap_or(u16::MAX)
+    }
+
+    fn has_dir_nlink(&self) -> bool {
+        let features = self.superblock().features();
+        features.ro_compat.contains(RoCompat::DIR_NLINK)
+    }
+
+    pub(super) fn check_subdirectory(&self, parent: &CachedInode) -> Result<()> {
+        let links = parent.on_disk().links_count();
+        if links >= LINKS_MAX - 1 && !self.has_dir_nlink() {
+            return Err(Error::TooManyLinks);
+        }
+        Ok(())
+    }
+
+    /// The directory, if names in it can be changed.
+    pub(crate) fn directory_to_change<'g>(
+        &self,
+        pinned: &Pinned,
+        guard: &'g Guard,
+    ) -> Result<&'g CachedInode> {
+        let dir = pinned.version(guard)?;
+        if dir.file_type() != FileType::Directory {
+            return Err(Error::NotADirectory);
+        }
+        if dir.is_encrypted() {
+            return Err(Error::NoKey { inode: dir.nr() });
+        }
+        if dir.layout() != Layout::Extents {
+            return Err(Error::Unsupported(format!(
+                "inode {}: a directory that is not mapped by extents is not changed",
+                dir.nr()
+            )));
+        }
+        if dir.has(InodeFlags::IMMUTABLE_FL) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(dir)
+    }
+}
+
+/// What a removal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    File,
+    Directory,
+}
+
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX_BYTES {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::InvalidArgument("not a name"));
+    }
+    Ok(())
+}
+
+/// The type byte of an entry.
+pub(super) fn entry_type(file_type: FileType) -> EntryType {
+    match file_type {
+        FileType::Regular => EntryType::Regular,
+        FileType::Directory => EntryType::Directory,
+        FileType::CharDevice => EntryType::CharDevice,
+        FileType::BlockDevice => EntryType::BlockDevice,
+        FileType::Fifo => EntryType::Fifo,
+        FileType::Socket => EntryType::Socket,
+        FileType::Symlink => EntryType::Symlink,
+    }
+}
+
+/// The type bits of a mode.
+fn type_bits(file_type: FileType) -> u16 {
+    match file_type {
+        FileType::Fifo => 0o010_000,
+        FileType::CharDevice => 0o020_000,
+        FileType::Directory => 0o040_000,
+        FileType::BlockDevice => 0o060_000,
+        FileType::Regular => 0o100_000,
+        FileType::Symlink => 0o120_000,
+        FileType::Socket => 0o140_000,
+    }
+}

@@ -1,0 +1,527 @@
+//! **Purpose.** One operation: what it will change, decided before anything is changed, and then
+//! done in one handle.
+//!
+//! **Model.** Planning reads blocks, as long as it takes, and notes changes: *regions* of metadata
+//! blocks, copied into the plan and changed there; bits of bitmaps; claims and frees of clusters.
+//! Nothing of it is visible. [`Plan::carry_out`] opens a handle with exactly the credits that this
+//! needs and makes all changes.
+//!
+//! ```text
+//! plan (reads, may fail, may wait for the device)      nothing has happened
+//!   -> join: every block enters the transaction         nothing has happened
+//!   -> apply: memory operations only                    cannot fail
+//! ```
+//!
+//! A block may leave the cache between planning and joining. Then the handle is closed, the block
+//! is loaded anew, and it begins again: a block that has joined does not leave.
+//!
+//! **Invariants.**
+//! - No device I/O under the open handle, and no lock but those of buffers and groups.
+//! - A plan that is dropped gives its claims back and cancels its frees.
+//! - What a region holds is protected by a lock of the caller (the inode's, for its blocks), or
+//!   changed by nobody else (an inode's slot), so that it is still true when it is applied.
+//!
+//! **Locking.** Buffers' and groups' locks, one at a time.
+
+use std::ops::Range;
+
+use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
+use fourscore_mballoc::{ChangeKind, Claim, FilePrealloc, Freeing, Privilege, Request, Stamp};
+use fourscore_ondisk::inode::{InodeMut, NewInode};
+use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
+use fourscore_sync::{Arc, epoch};
+
+use super::Writer;
+use super::groups::{BitsChange, Map};
+use super::inodes::InodeClaim;
+use super::slot::Slot;
+use crate::{Error, Fs, Result};
+
+/// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
+/// again, so a second time takes a cache that holds nothing.
+const MOST_ATTEMPTS: u32 = 64;
+
+/// A block could not be changed in a handle.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    error: ModifyError,
+    block: PhysBlock,
+}
+
+impl Refused {
+    pub(crate) fn new(error: ModifyError, block: PhysBlock) -> Self {
+        Self { error, block }
+    }
+}
+
+/// A part of a metadata block, as it will be.
+#[derive(Debug)]
+struct Region {
+    buffer: Arc<Buffer>,
+    tag: VerifiedAs,
+    /// Where it lies in the block, in bytes.
+    offset: usize,
+    bytes: Vec<u8>,
+    /// Whether the block is new, so that the device is not asked for it.
+    is_fresh: bool,
+    /// Whether the block was freed since, so that nothing is to be changed.
+    is_void: bool,
+}
+
+/// Names a region of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionId(usize);
+
+/// What frees clusters in a plan.
+#[derive(Debug)]
+struct Free {
+    freeing: Freeing,
+    bits: BitsChange,
+}
+
+/// An operation that is being planned.
+#[derive(Debug)]
+pub(crate) struct Plan<'f> {
+    fs: &'f Fs,
+    writer: &'f Writer,
+    regions: Vec<Region>,
+    claims: Vec<(Claim, BitsChange)>,
+    frees: Vec<Free>,
+    /// Metadata blocks that are freed.
+    revoked: Vec<PhysBlock>,
+    inodes: Vec<(InodeClaim, BitsChange)>,
+    freed_inodes: Vec<(InodeClaim, BitsChange)>,
+    moves: bool,
+}
+
+impl<'f> Plan<'f> {
+    pub(crate) fn new(fs: &'f Fs, writer: &'f Writer) -> Self {
+        Self {
+            fs,
+            writer,
+            regions: Vec::new(),
+            claims: Vec::new(),
+            frees: Vec::new(),
+            revoked: Vec::new(),
+            inodes: Vec::new(),
+            freed_inodes: Vec::new(),
+            moves: false,
+        }
+    }
+
+    /// Notes that entries move from one block to another, so that a reader who sees one block as
+    /// it was and another as it will be may miss some.
+    pub(crate) fn set_moves(&mut self) {
+        self.moves = true;
+    }
+
+    /// Whether entries move.
+    pub(crate) fn moves(&self) -> bool {
+        self.moves
+    }
+
+    /// The file system.
+    pub(crate) fn fs(&self) -> &'f Fs {
+        self.fs
+    }
+
+    /// A whole block, after `check` has accepted it as what `tag` says.
+    pub(crate) fn block(
+        &mut self,
+        block: PhysBlock,
+        tag: VerifiedAs,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+    ) -> Result<RegionId> {
+        if let Some(found) = self.find(block, 0) {
+            return Ok(found);
+        }
+        let buffer = self.fs.buffers.load(block)?;
+        let guard = epoch::pin();
+        let bytes = buffer.verified(tag, &guard, |bytes| {
+            check(bytes).map_err(|error| error.in_block(block))
+        })?;
+        let bytes = bytes.to_vec();
+        Ok(self.add(buffer, tag, 0, bytes, false))
+    }
+
+    /// A part of a block that others share, such as a slot of the inode table.
+    pub(crate) fn part(
+        &mut self,
+        block: PhysBlock,
+        range: Range<usize>,
+        structure: Structure,
+    ) -> Result<RegionId> {
+        if let Some(found) = self.find(block, range.start) {
+            return Ok(found);
+        }
+        let buffer = self.fs.buffers.load(block)?;
+        let guard = epoch::pin();
+        let part = buffer.bytes(&guard).get(range.clone()).unwrap_or_default();
+        let (tag, bytes) = (VerifiedAs::new(structure, InodeNr(0)), part.to_vec());
+        Ok(self.add(buffer, tag, range.start, bytes, false))
+    }
+
+    /// A block that this plan has allocated, all zeroes.
+    pub(crate) fn fresh(&mut self, block: PhysBlock, tag: VerifiedAs) -> RegionId {
+        let buffer = self.fs.buffers.create(block);
+        let bytes = vec![0; self.fs.geometry().block_size().bytes()];
+        self.add(buffer, tag, 0, bytes, true)
+    }
+
+    /// The region of a whole block, if the plan has it already.
+    pub(crate) fn planned(&self, block: PhysBlock) -> Option<RegionId> {
+        self.find(block, 0)
+    }
+
+    fn find(&self, block: PhysBlock, offset: usize) -> Option<RegionId> {
+        let same = |region: &Region| region.buffer.block() == block && region.offset == offset;
+        self.regions.iter().position(same).map(RegionId)
+    }
+
+    fn add(
+        &mut self,
+        buffer: Arc<Buffer>,
+        tag: VerifiedAs,
+        offset: usize,
+        bytes: Vec<u8>,
+        is_fresh: bool,
+    ) -> RegionId {
+        self.regions.push(Region {
+            buffer,
+            tag,
+            offset,
+            bytes,
+            is_fresh,
+            is_void: false,
+        });
+        RegionId(self.regions.len() - 1)
+    }
+
+    /// The content of a region as it will be.
+    pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
+        &self.regions[region.0].bytes
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn bytes_mut(&mut self, region: RegionId) -> &mut [u8] {
+        &mut self.regions[region.0].bytes
+    }
+
+    /// Different regions, to be changed together.
+    pub(crate) fn disjoint_mut<const N: usize>(
+        &mut self,
+        regions: [RegionId; N],
+    ) -> [&mut [u8]; N] {
+        let regions = self
+            .regions
+            .get_disjoint_mut(regions.map(|region| region.0));
+        regions
+            .expect("different regions")
+            .map(|region| &mut *region.bytes)
+    }
+
+    /// Any number of different regions, to be changed together.
+    pub(crate) fn all_mut(&mut self, wanted: &[RegionId]) -> Vec<&mut [u8]> {
+        let mut found: Vec<(usize, &mut [u8])> = self
+            .regions
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, region)| {
+                let nth = wanted.iter().position(|wanted| wanted.0 == at)?;
+                Some((nth, &mut *region.bytes))
+            })
+            .collect();
+        found.sort_unstable_by_key(|(nth, _)| *nth);
+        found.into_iter().map(|(_, bytes)| bytes).collect()
+    }
+
+    /// Lets a region become another kind of structure.
+    pub(crate) fn set_tag(&mut self, region: RegionId, tag: VerifiedAs) {
+        self.regions[region.0].tag = tag;
+    }
+
+    /// Claims clusters: at least one, at most as many as the request is for. Gives the first block
+    /// and the number of clusters.
+    pub(crate) fn allocate(
+        &mut self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+    ) -> Result<(PhysBlock, u32)> {
+        let allocator = self.writer.allocator();
+        let mut reservation = self
+            .writer
+            .with_room(|| allocator.reserve(u64::from(request.len.0), Privilege::User))?;
+        let claimed = allocator.allocate(request, file, &mut reservation);
+        allocator.unreserve(reservation);
+        let claim = claimed.map_err(Error::from)?;
+        let run = claim.run();
+        let place = (run.group, Map::Blocks);
+        let bits = (run.start.0, run.len.0);
+        let bits = self
+            .writer
+            .groups()
+            .change(self.fs, place, bits, ChangeKind::Set);
+        match bits {
+            Ok(bits) => self.claims.push((claim, bits)),
+            Err(error) => {
+                allocator.give_back(claim);
+                return Err(error);
+            }
+        }
+        Ok((allocator.geometry().first_block(&run), run.len.0))
+    }
+
+    /// Allocates one block for metadata near `goal`, to be written as `tag` says.
+    pub(crate) fn allocate_metadata(
+        &mut self,
+        inode: InodeNr,
+        goal: PhysBlock,
+        tag: VerifiedAs,
+    ) -> Result<(PhysBlock, RegionId)> {
+        let request = Request::metadata(inode, fourscore_mballoc::ClusterCount(1), goal);
+        let (block, _) = self.allocate(&request, None)?;
+        Ok((block, self.fresh(block, tag)))
+    }
+
+    /// Makes a new inode of a slot.
+    pub(crate) fn init_slot(
+        &mut self,
+        slot: Slot,
+        new: &NewInode,
+        content: NewContent,
+    ) -> Result<()> {
+        let fs = self.fs;
+        let made = InodeMut::init(self.slot_bytes_mut(slot), fs.superblock(), new);
+        let mut made = made.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
+        if content == NewContent::Mapped {
+            extent::init_root(made.i_block_mut());
+        }
+        Ok(())
+    }
+
+    /// Frees `count` blocks from `first` on. What they held as metadata is forgotten.
+    pub(crate) fn free(&mut self, first: PhysBlock, count: u32, was: Content) -> Result<()> {
+        let allocator = self.writer.allocator();
+        let geometry = allocator.geometry();
+        let bits = geometry.layout().cluster_bits;
+        let clusters = u64::from(count) + (first.0 & ((1 << bits) - 1));
+        let runs = geometry.runs(first, clusters.div_ceil(1 << bits));
+        for run in runs.into_iter().flatten() {
+            let freeing = allocator.begin_free(run).map_err(Error::from)?;
+            let change = self.writer.groups().change(
+                self.fs,
+                (run.group, Map::Blocks),
+                (run.start.0, run.len.0),
+                ChangeKind::Clear,
+            );
+            match change {
+                Ok(bits) => self.frees.push(Free { freeing, bits }),
+                Err(error) => {
+                    allocator.cancel_free(freeing);
+                    return Err(error);
+                }
+            }
+        }
+        if was == Content::Metadata {
+            let blocks = first.0..first.0.saturating_add(u64::from(count));
+            self.revoked.extend(blocks.clone().map(PhysBlock));
+            for region in &mut self.regions {
+                region.is_void |= blocks.contains(&region.buffer.block().0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an inode that was claimed into the plan.
+    pub(crate) fn use_inode(&mut self, claim: InodeClaim) -> Result<()> {
+        match self.inode_bits(&claim, ChangeKind::Set) {
+            Ok(bits) => {
+                self.inodes.push((claim, bits));
+                Ok(())
+            }
+            Err(error) => {
+                self.writer.inodes().give_back(claim.nr, self.fs);
+                Err(error)
+            }
+        }
+    }
+
+    /// Frees an inode on disk. In memory it is free when the caller says so, after everybody was
+    /// shown that it is gone.
+    pub(crate) fn free_inode(&mut self, claim: InodeClaim) -> Result<()> {
+        let bits = self.inode_bits(&claim, ChangeKind::Clear)?;
+        self.freed_inodes.push((claim, bits));
+        Ok(())
+    }
+
+    fn inode_bits(&self, claim: &InodeClaim, kind: ChangeKind) -> Result<BitsChange> {
+        let place = (claim.group, Map::Inodes);
+        self.writer
+            .groups()
+            .change(self.fs, place, (claim.index, 1), kind)
+    }
+
+    /// How many blocks the plan adds to a transaction at most.
+    fn credits(&self) -> Credits {
+        let mut blocks: Vec<PhysBlock> = self
+            .valid_regions()
+            .map(|region| region.buffer.block())
+            .chain(self.all_bits().flat_map(BitsChange::blocks))
+            .collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let revokes = self
+            .revoked
+            .len()
+            .div_ceil(self.writer.revokes_per_credit());
+        Credits(u32::try_from(blocks.len() + revokes).unwrap_or(u32::MAX))
+    }
+
+    fn valid_regions(&self) -> impl Iterator<Item = &Region> {
+        self.regions.iter().filter(|region| !region.is_void)
+    }
+
+    fn all_bits(&self) -> impl Iterator<Item = &BitsChange> {
+        let claimed = self.claims.iter().map(|(_, bits)| bits);
+        let freed = self.frees.iter().map(|free| &free.bits);
+        let inodes = self.inodes.iter().chain(&self.freed_inodes);
+        claimed.chain(freed).chain(inodes.map(|(_, bits)| bits))
+    }
+
+    /// Makes all changes in one handle, and notes its transaction in `last`.
+    ///
+    /// # Errors
+    /// The journal was aborted, the plan is too large for it, or a block cannot be read again.
+    /// Nothing was changed then.
+    pub(crate) fn carry_out(mut self, last: &[&LastTid]) -> Result<Tid> {
+        let credits = self.credits();
+        let journal = self.writer.journal();
+        for _ in 0..MOST_ATTEMPTS {
+            let mut handle = journal.start(credits)?;
+            match self.join(&mut handle) {
+                Ok(()) => {
+                    last.iter().for_each(|last| handle.note(last));
+                    self.apply(&mut handle);
+                    return Ok(handle.stop());
+                }
+                Err(refused) => {
+                    drop(handle);
+                    self.begin_anew(&refused)?;
+                }
+            }
+        }
+        Err(Error::InvalidArgument("the metadata cache is too small"))
+    }
+
+    fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
+        for region in self.valid_regions() {
+            handle
+                .modify(&region.buffer, region.tag, |_| ())
+                .map_err(|error| Refused::new(error, region.buffer.block()))?;
+        }
+        self.all_bits().try_for_each(|bits| bits.join(handle))
+    }
+
+    fn begin_anew(&mut self, refused: &Refused) -> Result<()> {
+        if refused.error == ModifyError::OutOfCredits {
+            return Err(Error::InvalidArgument(
+                "an operation planned too few credits",
+            ));
+        }
+        self.writer.count_retry();
+        for region in &mut self.regions {
+            let block = region.buffer.block();
+            if block == refused.block {
+                region.buffer = if region.is_fresh {
+                    self.fs.buffers.create(block)
+                } else {
+                    self.fs.buffers.load(block)?
+                };
+            }
+        }
+        let groups = self.writer.groups();
+        let claimed = self.claims.iter_mut().map(|(_, bits)| bits);
+        let freed = self.frees.iter_mut().map(|free| &mut free.bits);
+        let inodes = self.inodes.iter_mut().chain(&mut self.freed_inodes);
+        claimed
+            .chain(freed)
+            .chain(inodes.map(|(_, bits)| bits))
+            .filter(|bits| bits.blocks().contains(&refused.block))
+            .try_for_each(|bits| groups.reload(bits))
+    }
+
+    /// All blocks have joined: from here on nothing can be refused.
+    fn apply(&mut self, handle: &mut Handle<'_>) {
+        let must = |made: std::result::Result<(), Refused>| {
+            made.expect("a block that has joined can be changed");
+        };
+        let groups = self.writer.groups();
+        self.all_bits()
+            .for_each(|bits| must(groups.make(handle, bits)));
+        let dirs = self.inodes.iter().map(|entry| (entry, 1));
+        let dirs = dirs.chain(self.freed_inodes.iter().map(|entry| (entry, -1)));
+        for ((claim, bits), change) in dirs {
+            if claim.is_directory {
+                must(groups.change_used_dirs(handle, bits, change));
+            }
+        }
+        for region in self.valid_regions() {
+            let (at, content) = (region.offset, &region.bytes);
+            let made = handle.modify(&region.buffer, region.tag, |bytes| {
+                bytes[at..at + content.len()].copy_from_slice(content);
+            });
+            must(made.map_err(|error| Refused::new(error, region.buffer.block())));
+        }
+        for &block in &self.revoked {
+            let forgotten = handle.forget(&self.fs.buffers, block);
+            must(forgotten.map_err(|error| Refused::new(error, block)));
+        }
+        let (allocator, tid) = (self.writer.allocator(), handle.tid());
+        for (claim, _) in self.claims.drain(..) {
+            allocator.mark(claim, tid);
+        }
+        let stamp = if self.frees.is_empty() {
+            Stamp(0)
+        } else {
+            self.writer.stamp()
+        };
+        for free in self.frees.drain(..) {
+            allocator.finish_free(free.freeing, tid, stamp);
+        }
+        self.inodes.clear();
+    }
+}
+
+/// How the content of a new inode will be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewContent {
+    /// In blocks, mapped by an extent tree.
+    Mapped,
+    /// In the inode, or nowhere.
+    InInode,
+}
+
+/// What freed blocks held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The content of a file.
+    Data,
+    /// Blocks that are journaled.
+    Metadata,
+}
+
+impl Drop for Plan<'_> {
+    fn drop(&mut self) {
+        let allocator = self.writer.allocator();
+        for (claim, _) in self.claims.drain(..) {
+            allocator.give_back(claim);
+        }
+        for free in self.frees.drain(..) {
+            allocator.cancel_free(free.freeing);
+        }
+        for (claim, _) in self.inodes.drain(..) {
+            self.writer.inodes().give_back(claim.nr, self.fs);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! **Purpose.** When the readers that were under way at a point of time are gone, so that blocks
+//! that were freed then can be given to others.
+//!
+//! **Model.** The quiet clock ticks once per commit. A free is stamped with the time; a tick
+//! retires a token through the epochs, and when the last reader from before the tick has left, the
+//! token is dropped and tells the allocator that everything stamped so far is quiet.
+//!
+//! **Locking.** None. The clock is a word that is written once per commit.
+
+use fourscore_mballoc::{Allocator, Stamp};
+use fourscore_ondisk::Tid;
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::epoch::{self, EpochCell};
+use fourscore_sync::{Arc, OnceLock, Weak};
+
+/// The quiet clock of one file system.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    now: AtomicU64,
+    current: EpochCell<Token>,
+    allocator: OnceLock<Weak<Allocator>>,
+}
+
+/// Dropped when nobody reads any more who did when it was retired.
+#[derive(Debug)]
+struct Token {
+    stamp: Stamp,
+    allocator: Weak<Allocator>,
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if let Some(allocator) = self.allocator.upgrade() {
+            allocator.set_quiet(self.stamp);
+        }
+    }
+}
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        Self {
+            now: AtomicU64::new(1),
+            current: EpochCell::new(None),
+            allocator: OnceLock::new(),
+        }
+    }
+
+    /// Tells `allocator` from now on.
+    pub(crate) fn serve(&self, allocator: &Arc<Allocator>) {
+        // It is served by one who has just made it.
+        let _ = self.allocator.set(Arc::downgrade(allocator));
+    }
+
+    /// What a free waits for that is made now.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp(self.now.load(Ordering::Acquire))
+    }
+
+    /// A commit is durable.
+    pub(crate) fn committed(&self, tid: Tid) {
+        let Some(allocator) = self.allocator.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        allocator.set_durable(tid);
+        self.hurry();
+        allocator.sweep();
+    }
+
+    /// Lets the clock tick.
+    pub(crate) fn hurry(&self) {
+        let Some(allocator) = self.allocator.get() else {
+            return;
+        };
+        let stamp = Stamp(self.now.fetch_add(1, Ordering::AcqRel));
+        self.current.store(Some(Box::new(Token {
+            stamp,
+            allocator: Weak::clone(allocator),
+        })));
+        // Retires it.
+        self.current.store(None);
+        epoch::flush();
+    }
+}

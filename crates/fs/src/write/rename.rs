@@ -1,0 +1,246 @@
+//! **Purpose.** Renaming: a name moves, and what its new name led to before may go.
+//!
+//! **Model.** The names are looked up without a lock; then all inodes that take part are locked,
+//! and the names are looked up again. If they lead elsewhere now, it begins anew.
+//!
+//! **Locking.** Directories that change their parent take the lock of directory renames first:
+//! nobody else changes who is above whom meanwhile. Then directories by number, then files by
+//! number.
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::dirent::write::NewEntry;
+use fourscore_sync::epoch::{self, Guard};
+
+use super::entries::ChangedDir;
+use super::names::{check_name, entry_type};
+use super::plan::Plan;
+use super::{Writer, now};
+use crate::inode::{CachedInode, Pinned};
+use crate::{Error, FileType, Fs, Result};
+
+/// What rename does about a name that is there already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replace {
+    /// It is replaced, as rename(2) says.
+    #[default]
+    Yes,
+    /// Renaming fails (`RENAME_NOREPLACE`).
+    No,
+}
+
+/// A renaming, with what the names lead to.
+#[derive(Clone, Copy, Debug)]
+struct Renaming<'n> {
+    from: (InodeNr, &'n [u8]),
+    to: (InodeNr, &'n [u8]),
+    nr: InodeNr,
+    victim: Option<InodeNr>,
+}
+
+impl Renaming<'_> {
+    fn is_across(&self) -> bool {
+        self.from.0 != self.to.0
+    }
+}
+
+/// The inodes that take part, in the order in which they are locked.
+struct Taking(Vec<(InodeNr, Pinned)>);
+
+impl Taking {
+    fn get(&self, nr: InodeNr) -> Result<&Pinned> {
+        let found = self.0.iter().find(|(found, _)| *found == nr);
+        found.map(|(_, pinned)| pinned).ok_or(Error::NotFound)
+    }
+}
+
+/// What inodes are after a renaming; `None` for one that is gone.
+type Versions = Vec<(InodeNr, Option<CachedInode>)>;
+
+impl Fs {
+    /// Moves the name `from` to `to`.
+    ///
+    /// # Errors
+    /// As rename(2): `NotFound`; `Exists` with [`Replace::No`]; `NotEmpty`, `IsADirectory` and
+    /// `NotADirectory` for what cannot be replaced; `InvalidArgument` for a directory that would
+    /// come to lie below itself.
+    pub fn rename(
+        &self,
+        from: (InodeNr, &[u8]),
+        to: (InodeNr, &[u8]),
+        replace: Replace,
+    ) -> Result<()> {
+        let writer = self.writer()?;
+        check_name(from.1)?;
+        check_name(to.1)?;
+        loop {
+            let nr = self.lookup(from.0, from.1)?;
+            let victim = found(self.lookup(to.0, to.1))?;
+            if victim.is_some() && replace == Replace::No {
+                return Err(Error::Exists);
+            }
+            if victim == Some(nr) {
+                return Ok(());
+            }
+            let names = Renaming {
+                from,
+                to,
+                nr,
+                victim,
+            };
+            if self.try_rename(writer, &names)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Renames, if the names still lead where they did; `false` if not.
+    fn try_rename(&self, writer: &Writer, names: &Renaming<'_>) -> Result<bool> {
+        let guard = epoch::pin();
+        let is_dir = self.inode(names.nr, &guard)?.file_type() == FileType::Directory;
+        let _renames = (is_dir && names.is_across()).then(|| writer.renames().lock());
+        if is_dir && self.is_below(names.to.0, names.nr)? {
+            return Err(Error::InvalidArgument(
+                "a directory cannot be moved below itself",
+            ));
+        }
+        let taking = self.pin_for(names, &guard)?;
+        let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
+        let old = found(self.lookup_under(names.from.0, names.from.1, &guard))?;
+        let new = found(self.lookup_under(names.to.0, names.to.1, &guard))?;
+        if old != Some(names.nr) || new != names.victim {
+            return Ok(false);
+        }
+        let mut plan = Plan::new(self, writer);
+        let versions = self.plan_rename(&mut plan, names, &taking, &guard)?;
+        let last: Vec<_> = locked.iter().map(|locked| &locked.last).collect();
+        // Within one directory the name may move into a block that a reader has seen already.
+        let _moving = taking.get(names.from.0)?.moving();
+        let other = taking.get(names.to.0)?;
+        let _other_moving = (names.is_across() && plan.moves()).then(|| other.moving());
+        plan.carry_out(&last)?;
+        for (nr, version) in versions {
+            self.show(writer, nr, taking.get(nr)?, version);
+        }
+        Ok(true)
+    }
+
+    /// Pins the inodes that take part, each once.
+    fn pin_for(&self, names: &Renaming<'_>, guard: &Guard) -> Result<Taking> {
+        let mut all = Vec::with_capacity(4);
+        for nr in [
+            Some(names.from.0),
+            Some(names.to.0),
+            Some(names.nr),
+            names.victim,
+        ] {
+            let Some(nr) = nr else { continue };
+            let is_file = self.inode(nr, guard)?.file_type() != FileType::Directory;
+            all.push((is_file, nr));
+        }
+        all.sort_unstable();
+        all.dedup();
+        let pinned = all.iter().map(|&(_, nr)| Ok((nr, self.pin_inode(nr)?)));
+        Ok(Taking(pinned.collect::<Result<_>>()?))
+    }
+
+    fn plan_rename(
+        &self,
+        plan: &mut Plan<'_>,
+        names: &Renaming<'_>,
+        taking: &Taking,
+        guard: &Guard,
+    ) -> Result<Versions> {
+        let (from, to, across) = (names.from, names.to, names.is_across());
+        let old_dir = self.directory_to_change(taking.get(from.0)?, guard)?;
+        let new_dir = self.directory_to_change(taking.get(to.0)?, guard)?;
+        let inode = taking.get(names.nr)?.version(guard)?;
+        let victim = match names.victim {
+            Some(victim) => Some(taking.get(victim)?.version(guard)?),
+            None => None,
+        };
+        self.check_replacing(inode, victim, guard)?;
+        let is_dir = inode.file_type() == FileType::Directory;
+        let arrives = i32::from(across && is_dir);
+        let mut versions = Vec::with_capacity(4);
+
+        // The old name first: the new one may take its room.
+        let new_slot = plan.slot(to.0)?;
+        let mut changed = ChangedDir::new(self, new_dir, new_slot)?;
+        if across {
+            let old_slot = plan.slot(from.0)?;
+            let old_changed = ChangedDir::new(self, old_dir, old_slot)?;
+            plan.remove_name(&old_changed, from.1)?;
+            let old = self.touch_dir(plan, old_dir, old_slot, -arrives)?;
+            versions.push((from.0, Some(old)));
+        } else {
+            plan.remove_name(&changed, from.1)?;
+        }
+        let kind = entry_type(inode.file_type());
+        let mut links = arrives;
+        if let Some(victim) = victim {
+            plan.redirect_name(&changed, to.1, names.nr, kind)?;
+            links -= i32::from(victim.file_type() == FileType::Directory);
+            versions.push((victim.nr(), self.plan_lost_name(plan, victim)?));
+        } else {
+            if arrives > 0 {
+                self.check_subdirectory(new_dir)?;
+            }
+            let entry = NewEntry::new(names.nr, to.1, kind).ok_or(Error::NameTooLong)?;
+            plan.add_name(&mut changed, &entry)?;
+        }
+        let new = self.touch_dir(plan, new_dir, new_slot, links)?;
+        versions.push((to.0, Some(new)));
+
+        let slot = plan.slot(names.nr)?;
+        plan.edit(slot, |inode| inode.set_ctime(now()))?;
+        if is_dir && across {
+            let moved = ChangedDir::new(self, inode, slot)?;
+            plan.set_parent(&moved, to.0)?;
+        }
+        versions.push((names.nr, Some(plan.version(slot)?)));
+        Ok(versions)
+    }
+
+    /// Whether `inode` may take the place of `victim`.
+    fn check_replacing(
+        &self,
+        inode: &CachedInode,
+        victim: Option<&CachedInode>,
+        guard: &Guard,
+    ) -> Result<()> {
+        let Some(victim) = victim else { return Ok(()) };
+        let is_dir = |inode: &CachedInode| inode.file_type() == FileType::Directory;
+        match (is_dir(inode), is_dir(victim)) {
+            (true, false) => Err(Error::NotADirectory),
+            (false, true) => Err(Error::IsADirectory),
+            (true, true) if !self.is_empty_dir(victim, guard)? => Err(Error::NotEmpty),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `dir` is `ancestor` or lies below it.
+    fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
+        let mut at = dir;
+        // No tree is deeper than it has directories.
+        for _ in 0..self.geometry().inodes() {
+            if at == ancestor {
+                return Ok(true);
+            }
+            let parent = self.lookup(at, b"..")?;
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+        Ok(false)
+    }
+}
+
+/// What a lookup found, if anything.
+fn found(lookup: Result<InodeNr>) -> Result<Option<InodeNr>> {
+    match lookup {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

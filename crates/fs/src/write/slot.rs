@@ -1,0 +1,91 @@
+//! **Purpose.** An inode's bytes in its table, as part of a plan.
+//!
+//! **Model.** A plan takes a copy of the slot, changes it through `InodeMut`, and ends it: the
+//! checksum is stored, and the bytes are decoded into the version that readers will be shown. The
+//! checksum of a slot costs little and is stored at once, so that whoever reads the slot can verify
+//! it.
+//!
+//! **Locking.** The inode's lock is held by who stages it. Slots of other inodes in the same block
+//! are not touched.
+
+use fourscore_block::Structure;
+use fourscore_ondisk::inode::{self, InodeMut, RawInode};
+use fourscore_ondisk::{Corrupt, Inode, InodeNr};
+use zerocopy::FromBytes;
+
+use super::plan::{Plan, RegionId};
+use crate::inode::CachedInode;
+use crate::{Error, Result};
+
+/// An inode that a plan changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) nr: InodeNr,
+    region: RegionId,
+}
+
+impl Slot {
+    /// Its bytes in the plan.
+    pub(crate) fn region(&self) -> RegionId {
+        self.region
+    }
+}
+
+impl Plan<'_> {
+    /// Takes the slot of inode `nr` into the plan.
+    pub(crate) fn slot(&mut self, nr: InodeNr) -> Result<Slot> {
+        let geometry = self.fs().geometry();
+        let (group, index) = geometry.inode_group(nr).ok_or(Error::NotFound)?;
+        let desc = self.fs().group(group)?;
+        let place = geometry.inode_place(desc.inode_table(), index);
+        let range = place.offset_bytes..place.offset_bytes + geometry.inode_size_bytes();
+        let region = self.part(place.block, range, Structure::InodeTable)?;
+        Ok(Slot { nr, region })
+    }
+
+    /// The slot's bytes.
+    pub(crate) fn slot_bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
+        self.bytes_mut(slot.region)
+    }
+
+    /// The root of the map, as it will be.
+    pub(crate) fn i_block(&self, slot: Slot) -> Result<&[u8]> {
+        match RawInode::ref_from_prefix(self.bytes(slot.region)) {
+            Ok((raw, _)) => Ok(&raw.i_block),
+            Err(_) => Err(Error::NotFound),
+        }
+    }
+
+    /// Changes the inode.
+    pub(crate) fn edit<R>(
+        &mut self,
+        slot: Slot,
+        change: impl FnOnce(&mut InodeMut<'_>) -> R,
+    ) -> Result<R> {
+        let fs = self.fs();
+        let inode = InodeMut::of(self.bytes_mut(slot.region), fs.superblock());
+        let mut inode = inode.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
+        Ok(change(&mut inode))
+    }
+
+    /// Stores the slot's checksum.
+    pub(crate) fn end(&mut self, slot: Slot) -> Result<()> {
+        let fs = self.fs();
+        inode::seal(self.bytes_mut(slot.region), slot.nr, fs.superblock())
+            .map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
+        Ok(())
+    }
+
+    /// The inode as it will be, decoded.
+    pub(crate) fn inode(&mut self, slot: Slot) -> Result<Inode> {
+        self.end(slot)?;
+        let inode = Inode::parse(self.bytes(slot.region), slot.nr, self.fs().superblock());
+        Ok(inode.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?)
+    }
+
+    /// Ends the slot and decodes it into what readers will be shown.
+    pub(crate) fn version(&mut self, slot: Slot) -> Result<CachedInode> {
+        let inode = self.inode(slot)?;
+        CachedInode::new(inode, self.fs())
+    }
+}

@@ -1,0 +1,428 @@
+//! **Purpose.** Changing the extent tree of a file, as part of a plan.
+//!
+//! **Not here.** The bytes of a node (`fourscore_ondisk::extent::edit`); reading the map
+//! ([`crate::map`]).
+//!
+//! **Model.** Every change goes down from the root in the inode's slot to the leaf in question,
+//! through nodes that the plan takes in, and changes that path. A change for which there is no room
+//! says how many nodes it takes; they are allocated, and it is made again.
+//!
+//! **Locking.** The inode's lock is held.
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_mballoc::Content as Wanted;
+use fourscore_ondisk::extent::{
+    self, Extent, ExtentEditError, ExtentState, ForParent, LOGICAL_END, LeafMut, NewNode, Node,
+    NodeMut, Step,
+};
+use fourscore_ondisk::inode::InodeMut;
+use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
+use fourscore_sync::epoch;
+
+use super::entries::tag;
+use super::plan::{Content, Plan, RegionId};
+use super::slot::Slot;
+use crate::inode::{CachedInode, Layout};
+use crate::map::Target;
+use crate::{Error, Result};
+
+/// Units in which an inode counts its space.
+const SECTOR_BITS: u32 = 9;
+/// No tree is deeper.
+const MAX_LEVELS: usize = 6;
+
+/// A node on the way down, the root left out, which is in the slot.
+#[derive(Clone, Copy, Debug)]
+struct Below {
+    region: RegionId,
+    block: PhysBlock,
+}
+
+/// The way from the root to a leaf.
+#[derive(Debug, Default)]
+struct Path {
+    nodes: Vec<Below>,
+    /// The child taken in each node but the leaf, from the root on.
+    positions: Vec<usize>,
+}
+
+/// A file whose map is changed.
+#[derive(Clone, Copy, Debug)]
+struct Mapped<'i> {
+    inode: &'i CachedInode,
+    slot: Slot,
+}
+
+impl Mapped<'_> {
+    fn tag(&self) -> VerifiedAs {
+        tag(Structure::ExtentNode, self.inode)
+    }
+
+    fn broken(&self, error: ExtentEditError) -> Error {
+        match error {
+            ExtentEditError::Node(error) => {
+                Error::Corrupt(Corrupt::from(error).in_inode(self.inode.nr()))
+            }
+            ExtentEditError::Length { .. } | ExtentEditError::Logical { .. } => Error::FileTooLarge,
+            other => Error::Io(std::io::Error::other(other)),
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// Where to look for a block of `inode` that shall follow the blocks before `at`.
+    pub(crate) fn goal_behind(&self, inode: &CachedInode, at: LogicalBlock) -> Result<PhysBlock> {
+        let fs = self.fs();
+        let guard = epoch::pin();
+        if let Some(before) = at.0.checked_sub(1) {
+            let mapping = fs.map(inode, LogicalBlock(before), &guard)?;
+            if let Target::Written(block) | Target::Unwritten(block) = mapping.target {
+                return Ok(PhysBlock(block.0 + 1));
+            }
+        }
+        let (group, _) = fs
+            .geometry()
+            .inode_group(inode.nr())
+            .ok_or(Error::NotFound)?;
+        let content = match inode.file_type() {
+            crate::FileType::Regular => Wanted::Data,
+            _ => Wanted::Metadata,
+        };
+        let group = fs.writer()?.inodes().placement().goal(group, content);
+        Ok(fs.geometry().group_first_block(group))
+    }
+
+    /// Maps one written block.
+    pub(crate) fn map_block(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        at: LogicalBlock,
+        block: PhysBlock,
+    ) -> Result<()> {
+        let extent = Extent {
+            logical: at,
+            physical: block,
+            blocks: 1,
+            state: ExtentState::Written,
+        };
+        self.map_extent(inode, slot, extent)
+    }
+
+    /// Maps an extent where nothing is mapped.
+    pub(crate) fn map_extent(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        extent: Extent,
+    ) -> Result<()> {
+        let file = Mapped { inode, slot };
+        let path = self.descend(file, extent.logical)?;
+        self.with_nodes(file, &path, |steps, new| {
+            extent::insert(steps, extent, new).map(drop)
+        })?;
+        self.count_blocks(slot, i64::from(extent.blocks))
+    }
+
+    /// Makes what is mapped in the blocks from `start` to `end - 1` written.
+    pub(crate) fn mark_written(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        start: LogicalBlock,
+        end: LogicalBlock,
+    ) -> Result<()> {
+        let file = Mapped { inode, slot };
+        let mut at = start;
+        while let Some(found) = self
+            .next_extent(file, at)?
+            .filter(|found| found.logical < end)
+        {
+            let part = found.logical.max(at)..found.logical_end().min(end);
+            if found.state == ExtentState::Unwritten {
+                // The part in the middle of an extent makes three of one.
+                self.change_leaf(file, part.start, 2, |leaf| {
+                    leaf.set_state(part.clone(), ExtentState::Written)?;
+                    Ok(ForParent::Unchanged)
+                })?;
+            }
+            at = part.end;
+        }
+        Ok(())
+    }
+
+    /// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there.
+    pub(crate) fn unmap(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        (start, end): (LogicalBlock, LogicalBlock),
+        was: Content,
+    ) -> Result<()> {
+        let file = Mapped { inode, slot };
+        let mut at = start;
+        while let Some(found) = self
+            .next_extent(file, at)?
+            .filter(|found| found.logical < end)
+        {
+            let from = found.logical.max(at);
+            let mut pieces = Vec::new();
+            self.change_leaf(file, from, 1, |leaf| {
+                pieces.clear();
+                leaf.remove(from..end, |piece| pieces.push(piece))
+            })?;
+            for piece in pieces {
+                self.free(piece.physical, piece.blocks, was)?;
+                self.count_blocks(slot, -i64::from(piece.blocks))?;
+                at = piece.logical_end().min(end);
+            }
+        }
+        self.shrink(file)
+    }
+
+    /// Frees everything that is mapped, and leaves an empty tree.
+    pub(crate) fn free_map(&mut self, inode: &CachedInode, slot: Slot, was: Content) -> Result<()> {
+        match inode.layout() {
+            Layout::Extents => self.unmap(inode, slot, (LogicalBlock(0), LOGICAL_END), was),
+            Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(()),
+            Layout::BlockMap => Err(Error::Unsupported(format!(
+                "inode {}: a file mapped by pointers is not changed",
+                inode.nr()
+            ))),
+        }
+    }
+
+    fn count_blocks(&mut self, slot: Slot, change: i64) -> Result<()> {
+        let bits = self.fs().geometry().block_size().bits() - SECTOR_BITS;
+        let before = self.inode(slot)?.sectors();
+        let after = before.saturating_add_signed(change << bits);
+        let set = self.edit(slot, |inode| inode.set_sectors(after))?;
+        set.map_err(|_| Error::FileTooLarge)
+    }
+
+    /// Goes down to the leaf for `logical`.
+    fn descend(&mut self, file: Mapped<'_>, logical: LogicalBlock) -> Result<Path> {
+        let fs = self.fs();
+        let physical = fs.data_blocks();
+        let mut path = Path::default();
+        let mut end = LOGICAL_END;
+        loop {
+            let child = {
+                let node = self.node(file, path.nodes.last())?;
+                let Node::Inner(inner) = node else {
+                    return Ok(path);
+                };
+                let taken = (0..inner.len())
+                    .rev()
+                    .find(|&at| {
+                        inner
+                            .get(at, end)
+                            .is_some_and(|it| it.logical.start <= logical)
+                    })
+                    .unwrap_or(0);
+                path.positions.push(taken);
+                inner.get(taken, end)
+            };
+            let Some(child) = child.filter(|_| path.nodes.len() < MAX_LEVELS) else {
+                let found = u16::try_from(path.nodes.len()).unwrap_or(u16::MAX);
+                return Err(file.broken(extent::ExtentError::TooDeep { found }.into()));
+            };
+            end = child.logical.end;
+            let seed = file.inode.seed();
+            let region = self.block(child.block, file.tag(), |bytes| {
+                extent::check_node(bytes, &child, &physical, seed)
+                    .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))
+            })?;
+            path.nodes.push(Below {
+                region,
+                block: child.block,
+            });
+        }
+    }
+
+    /// A node of the tree as it will be; the root without `below`.
+    fn node(&self, file: Mapped<'_>, below: Option<&Below>) -> Result<Node<'_>> {
+        let bytes = match below {
+            Some(below) => self.bytes(below.region),
+            None => self.i_block(file.slot)?,
+        };
+        Node::parse(bytes).map_err(|error| file.broken(error.into()))
+    }
+
+    /// Calls `change` with the nodes of `path`, root first, and with new nodes: as many as it said
+    /// that it needs.
+    fn with_nodes<R>(
+        &mut self,
+        file: Mapped<'_>,
+        path: &Path,
+        mut change: impl FnMut(
+            &mut [Step<'_>],
+            &mut [NewNode<'_>],
+        ) -> std::result::Result<R, ExtentEditError>,
+    ) -> Result<R> {
+        let mut fresh: Vec<Below> = Vec::new();
+        loop {
+            let changed = self.on_path(file, path, &fresh, &mut change)?;
+            let needed = match changed {
+                Err(ExtentEditError::NewNodes { needed }) if needed > fresh.len() => needed,
+                other => return other.map_err(|error| file.broken(error)),
+            };
+            self.set_moves();
+            let goal = match path.nodes.last() {
+                Some(leaf) => leaf.block,
+                None => self.goal_behind(file.inode, LogicalBlock(0))?,
+            };
+            while fresh.len() < needed {
+                let nr = file.inode.nr();
+                let (block, region) = self.allocate_metadata(nr, goal, file.tag())?;
+                self.count_blocks(file.slot, 1)?;
+                fresh.push(Below { region, block });
+            }
+        }
+    }
+
+    fn on_path<R>(
+        &mut self,
+        file: Mapped<'_>,
+        path: &Path,
+        fresh: &[Below],
+        change: &mut impl FnMut(
+            &mut [Step<'_>],
+            &mut [NewNode<'_>],
+        ) -> std::result::Result<R, ExtentEditError>,
+    ) -> Result<std::result::Result<R, ExtentEditError>> {
+        let superblock = self.fs().superblock();
+        let below = path.nodes.iter().chain(fresh);
+        let wanted: Vec<_> = std::iter::once(file.slot.region())
+            .chain(below.map(|below| below.region))
+            .collect();
+        let mut all = self.all_mut(&wanted).into_iter();
+        let slot = all.next().unwrap_or_default();
+        let mut inode = InodeMut::of(slot, superblock)
+            .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))?;
+        let root: &mut [u8] = inode.i_block_mut();
+        let nodes = std::iter::once(root).chain(all.by_ref().take(path.nodes.len()));
+        let positions = path.positions.iter().copied().chain([0]);
+        let mut steps: Vec<Step<'_>> = nodes
+            .zip(positions)
+            .map(|(bytes, position)| Step { bytes, position })
+            .collect();
+        let mut new: Vec<NewNode<'_>> = fresh
+            .iter()
+            .zip(all)
+            .map(|(below, bytes)| NewNode {
+                at: below.block,
+                bytes,
+            })
+            .collect();
+        Ok(change(&mut steps, &mut new))
+    }
+
+    /// Changes the leaf for `logical`, which may take so many `more` entries, and frees the nodes
+    /// that it leaves empty.
+    fn change_leaf(
+        &mut self,
+        file: Mapped<'_>,
+        logical: LogicalBlock,
+        more: u16,
+        mut change: impl FnMut(&mut LeafMut<'_>) -> std::result::Result<ForParent, ExtentEditError>,
+    ) -> Result<()> {
+        loop {
+            let path = self.descend(file, logical)?;
+            let changed = self.on_path(file, &path, &[], &mut |steps, _| {
+                let Some((leaf, above)) = steps.split_last_mut() else {
+                    return Err(ExtentEditError::Shape);
+                };
+                let NodeMut::Leaf(mut leaf) = NodeMut::parse(leaf.bytes)? else {
+                    return Err(ExtentEditError::Shape);
+                };
+                extent::carry_up(above, change(&mut leaf)?)
+            })?;
+            match changed {
+                Ok(gone) => {
+                    let kept = path.nodes.len().saturating_sub(gone);
+                    return self.free_nodes(file, &path.nodes[kept..]);
+                }
+                Err(ExtentEditError::Full { .. }) => {
+                    self.with_nodes(file, &path, |steps, new| {
+                        extent::make_room(steps, more, new).map(drop)
+                    })?;
+                }
+                Err(error) => return Err(file.broken(error)),
+            }
+        }
+    }
+
+    fn free_nodes(&mut self, file: Mapped<'_>, nodes: &[Below]) -> Result<()> {
+        for node in nodes {
+            // A reader with the old root may look for it in vain.
+            self.set_moves();
+            self.free(node.block, 1, Content::Metadata)?;
+            self.count_blocks(file.slot, -1)?;
+        }
+        Ok(())
+    }
+
+    /// The first extent that ends behind `from`, in the tree as it will be.
+    fn next_extent(&mut self, file: Mapped<'_>, from: LogicalBlock) -> Result<Option<Extent>> {
+        let mut from = from;
+        loop {
+            let path = self.descend(file, from)?;
+            if let Node::Leaf(leaf) = self.node(file, path.nodes.last())?
+                && let Some(extent) = leaf.iter().find(|extent| extent.logical_end() > from)
+            {
+                return Ok(Some(extent));
+            }
+            // The next leaf is under the nearest ancestor with a child behind the one taken.
+            let mut next = None;
+            for (level, position) in path.positions.iter().enumerate().rev() {
+                let above = level.checked_sub(1).map(|nth| &path.nodes[nth]);
+                if let Node::Inner(inner) = self.node(file, above)?
+                    && let Some(child) = inner.get(position + 1, LOGICAL_END)
+                {
+                    next = Some(child.logical.start);
+                    break;
+                }
+            }
+            match next {
+                Some(next) if next > from => from = next,
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Takes levels away that a small tree does not need.
+    fn shrink(&mut self, file: Mapped<'_>) -> Result<()> {
+        loop {
+            let path = self.descend(file, LogicalBlock(0))?;
+            let Some(&child) = path.nodes.first() else {
+                return Ok(());
+            };
+            let bytes = self.bytes(child.region).to_vec();
+            let shrunk = self.edit(file.slot, |inode| {
+                extent::shrink(inode.i_block_mut(), &bytes)
+            })?;
+            if shrunk.is_err() {
+                return Ok(());
+            }
+            self.free_nodes(file, &[child])?;
+        }
+    }
+
+    /// Gives up the xattr block of an inode that goes: it is freed with its last user.
+    pub(crate) fn free_xattr_block(&mut self, inode: &CachedInode) -> Result<()> {
+        let Some(block) = inode.on_disk().file_acl() else {
+            return Ok(());
+        };
+        let fs = self.fs();
+        let tag = VerifiedAs::new(Structure::Xattrs, fourscore_ondisk::InodeNr(0));
+        let region = self.block(block, tag, |bytes| {
+            fs.check_xattr_block(block, bytes)
+                .map_err(|corrupt| corrupt.in_inode(inode.nr()))
+        })?;
+        match fourscore_ondisk::xattr::drop_user(self.bytes_mut(region)) {
+            0 => self.free(block, 1, Content::Metadata),
+            _ => Ok(()),
+        }
+    }
+}

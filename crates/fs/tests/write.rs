@@ -1,0 +1,270 @@
+//! Writing: random operations against a model in memory; e2fsck and the kernel look at the result.
+
+mod model;
+
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Replace};
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::thread;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use model::{Model, Random};
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    uid: 7,
+    gid: 8,
+};
+
+fn mount(image: &Image) -> Arc<Fs> {
+    mount_with(image, OpenOptions::new())
+}
+
+fn mount_with(image: &Image, options: OpenOptions) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    Fs::mount(Arc::new(device), &MountOptions::new().open(options)).unwrap()
+}
+
+fn open(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
+    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
+}
+
+fn image(block_size: u32, features: &[&str]) -> Image {
+    let image = Image::builder(MiB(256))
+        .kind("ext4")
+        .block_size_bytes(block_size)
+        .features(features);
+    image.make().unwrap()
+}
+
+#[test]
+fn what_was_written_is_there_after_unmounting() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(4096, &[]);
+    let fs = mount(&image);
+    let root = InodeNr::ROOT;
+    let dir = fs.mkdir(root, b"dir", &OWNER).unwrap();
+    let file = fs.create(dir, b"file", &OWNER).unwrap();
+    let content: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+    fs.write_at(file, &content, 5000).unwrap();
+    fs.symlink(dir, b"short", b"file", &OWNER).unwrap();
+    fs.symlink(dir, b"long", &[b'x'; 300], &OWNER).unwrap();
+    fs.link(file, root, b"other").unwrap();
+    fs.rename((dir, b"short"), (root, b"moved"), Replace::Yes)
+        .unwrap();
+    fs.fsync(file).unwrap();
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = open(&image);
+    let found = fs.resolve(b"other", Follow::Yes).unwrap();
+    assert_eq!(fs.stat(found).unwrap().links, 2);
+    let mut read = vec![1; 105_000];
+    assert_eq!(fs.read_at(found, &mut read, 0).unwrap(), 105_000);
+    assert!(read[..5000].iter().all(|&byte| byte == 0));
+    assert_eq!(&read[5000..], &content[..]);
+    assert_eq!(
+        fs.read_link(fs.resolve(b"moved", Follow::No).unwrap())
+            .unwrap(),
+        b"file"
+    );
+    let long = fs.resolve(b"dir/long", Follow::No).unwrap();
+    assert_eq!(fs.read_link(long).unwrap(), [b'x'; 300]);
+}
+
+#[test]
+fn random_operations_leave_what_the_model_says() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let configurations: [(u32, &[&str]); 4] = [
+        (4096, &[]),
+        (1024, &[]),
+        (4096, &["^metadata_csum"]),
+        (2048, &["^64bit", "^flex_bg", "meta_bg", "^resize_inode"]),
+    ];
+    for (seed, (block_size, features)) in (1..).zip(configurations) {
+        let image = image(block_size, features);
+        let mut model = Model::new();
+        let mut random = Random(seed);
+        for _ in 0..3 {
+            let fs = mount(&image);
+            for _ in 0..1500 {
+                model.step(&fs, &mut random);
+            }
+            model.compare(&fs);
+            fs.unmount().unwrap();
+            assert_clean(image.path());
+            model.compare(&open(&image));
+        }
+        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+        model.compare_with_host(kernel.path());
+    }
+}
+
+#[test]
+fn a_file_system_that_was_not_unmounted_is_recovered_by_all() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let image = image(4096, &[]);
+    let mut model = Model::new();
+    let mut random = Random(99);
+    let fs = mount(&image);
+    for _ in 0..1000 {
+        model.step(&fs, &mut random);
+    }
+    fs.sync().unwrap();
+    let crashed = image.copy().unwrap();
+    fs.unmount().unwrap();
+    model.compare(&open(&crashed));
+    let by_kernel = crashed.copy().unwrap();
+    let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
+    model.compare_with_host(kernel.path());
+    drop(kernel);
+    assert_clean(by_kernel.path());
+    let fs = mount(&crashed);
+    model.compare(&fs);
+    fs.unmount().unwrap();
+    assert_clean(crashed.path());
+}
+
+#[test]
+fn directories_and_maps_grow_deep_and_shrink_again() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(1024, &[]);
+    let fs = mount(&image);
+    let dir = fs.mkdir(InodeNr::ROOT, b"many", &OWNER).unwrap();
+    let name = |number: u32| format!("a name of some length, number {number}").into_bytes();
+    let target = fs.create(InodeNr::ROOT, b"target", &OWNER).unwrap();
+    for number in 0..20_000 {
+        fs.link(target, dir, &name(number)).unwrap();
+    }
+    let holes = fs.create(InodeNr::ROOT, b"holes", &OWNER).unwrap();
+    for number in 0..3000_u64 {
+        let offset = number * 7919 % 3000 * 2048;
+        fs.write_at(holes, &[b'd'; 1024], offset).unwrap();
+    }
+    assert_eq!(fs.extents(holes).unwrap().len(), 3000);
+    fs.sync().unwrap();
+    let between = image.copy().unwrap();
+    let recovered = mount(&between);
+    for number in 0..20_000 {
+        assert_eq!(recovered.lookup(dir, &name(number)).unwrap(), target);
+    }
+    recovered.unmount().unwrap();
+    assert_clean(between.path());
+
+    for number in 0..20_000 {
+        fs.unlink(dir, &name(number)).unwrap();
+    }
+    fs.rmdir(InodeNr::ROOT, b"many").unwrap();
+    fs.truncate(holes, 100_000).unwrap();
+    assert_eq!(fs.extents(holes).unwrap().len(), 49);
+    fs.unlink(InodeNr::ROOT, b"holes").unwrap();
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
+fn threads_work_side_by_side() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(4096, &[]);
+    // A cache so small that plans find blocks gone.
+    let fs = mount_with(&image, OpenOptions::new().cache_bytes(1 << 20));
+    let shared = fs.mkdir(InodeNr::ROOT, b"shared", &OWNER).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..8_u32 {
+            let fs = &fs;
+            scope.spawn(move || {
+                let own = format!("own {thread}").into_bytes();
+                let own = fs.mkdir(InodeNr::ROOT, &own, &OWNER).unwrap();
+                for number in 0..300 {
+                    let name = format!("{thread}-{number}").into_bytes();
+                    let file = fs.create(shared, &name, &OWNER).unwrap();
+                    fs.write_at(file, &name, number * 1000).unwrap();
+                    match number % 3 {
+                        0 => fs
+                            .rename((shared, &name), (own, &name), Replace::No)
+                            .unwrap(),
+                        1 => fs.unlink(shared, &name).unwrap(),
+                        _ => assert_eq!(fs.lookup(shared, &name).unwrap(), file),
+                    }
+                    if number % 50 == 0 {
+                        fs.fsync(file).unwrap_or_default();
+                    }
+                }
+            });
+        }
+    });
+    let check = |fs: &Fs| {
+        for thread in 0..8_u32 {
+            for number in 0..300_u64 {
+                let (own, name) = (format!("own {thread}/"), format!("{thread}-{number}"));
+                let dir = match number % 3 {
+                    0 => &own,
+                    1 => continue,
+                    _ => "shared/",
+                };
+                let path = [dir, &*name].concat().into_bytes();
+                let file = fs.resolve(&path, Follow::No).unwrap();
+                let mut content = vec![0; name.len()];
+                fs.read_at(file, &mut content, number * 1000).unwrap();
+                assert_eq!(content, name.as_bytes());
+            }
+        }
+    };
+    check(&fs);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    check(&open(&image));
+}
+
+#[test]
+fn readers_miss_nothing_while_maps_and_directories_are_divided() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(1024, &[]);
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+    let place = |number: u64| number * 7919 % 4000 * 2048;
+    let name = |number: u64| format!("name {number}").into_bytes();
+    let done = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for reader in 0..3_u64 {
+            let (fs, done) = (&fs, &done);
+            scope.spawn(move || {
+                let mut random = Random(reader);
+                loop {
+                    let there = done.load(Ordering::Acquire);
+                    if there == 4000 {
+                        return;
+                    }
+                    if there == 0 {
+                        continue;
+                    }
+                    let number = random.below(there);
+                    let mut byte = [0];
+                    fs.read_at(file, &mut byte, place(number)).unwrap();
+                    assert_eq!(byte, [b'w'], "block {number}");
+                    assert_eq!(fs.lookup(dir, &name(number)).unwrap(), file);
+                }
+            });
+        }
+        for number in 0..4000 {
+            fs.write_at(file, &[b'w'; 1024], place(number)).unwrap();
+            fs.link(file, dir, &name(number)).unwrap();
+            done.store(number + 1, Ordering::Release);
+        }
+    });
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
