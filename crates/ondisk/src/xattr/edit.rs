@@ -4,8 +4,8 @@
 //! **Not here.** Checksums ([`super::seal_block`] writes them once, when all changes are made),
 //! sharing of blocks, inodes that hold values and the counts of their users, permissions.
 //!
-//! **Model.** As the kernel does it: the entries of a block are sorted by prefix, length of name and
-//! name, those of an inode are in the order in which they came. Values lie without gaps at the
+//! **Model.** As the kernel does it: the entries of a block are sorted by prefix, length of name
+//! and name, those of an inode are in the order in which they came. Values lie without gaps at the
 //! end; a new one goes in front of them, and one that leaves has those in front of it move up. An
 //! entry of a block has its hash, and the block the hash of all; an entry of an inode has one only
 //! if its value is elsewhere. The magic of an area in an inode goes with the last entry.
