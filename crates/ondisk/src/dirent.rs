@@ -7,7 +7,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`edit`] | adding, removing and redirecting entries of a block |
-//! | [`write`] | writing a block from its start |
+//! | [`mod@write`] | writing a block from its start |
 //!
 //! **Model.** A block is a chain of records without gaps. A record says how long it is
 //! (`rec_len`), so it may have room behind its name; a record of inode 0 is free. With
