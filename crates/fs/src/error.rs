@@ -7,6 +7,7 @@
 use std::io;
 
 use fourscore_block::raw_os_error;
+use fourscore_mballoc::tunables::TunableError;
 use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::{Corrupt, InodeNr};
 
@@ -53,6 +54,9 @@ pub enum Error {
     /// The directory has entries.
     #[error("directory not empty")]
     NotEmpty,
+    /// `.` and `..` are not renamed.
+    #[error("device or resource busy")]
+    Busy,
     /// No free blocks, or no free inodes.
     #[error("no space left")]
     NoSpace,
@@ -68,6 +72,9 @@ pub enum Error {
     /// The object does not allow it, whoever asks.
     #[error("operation not permitted")]
     NotPermitted,
+    /// A tunable that does not exist, or a value that it does not take.
+    #[error("{0}")]
+    Tunable(#[from] TunableError),
     /// The extended attribute is not there.
     #[error("no such attribute")]
     NoAttribute,
@@ -86,7 +93,7 @@ impl Error {
         match self {
             Self::Io(error) => raw_os_error(error).unwrap_or(libc_errno::EIO),
             Self::Corrupt(_) => libc_errno::EUCLEAN,
-            Self::Refused(_) | Self::InvalidArgument(_) => libc_errno::EINVAL,
+            Self::Refused(_) | Self::InvalidArgument(_) | Self::Tunable(_) => libc_errno::EINVAL,
             Self::Unsupported(_) => libc_errno::EOPNOTSUPP,
             Self::NotFound => libc_errno::ENOENT,
             Self::NotADirectory => libc_errno::ENOTDIR,
@@ -95,6 +102,7 @@ impl Error {
             Self::NameTooLong => libc_errno::ENAMETOOLONG,
             Self::Exists => libc_errno::EEXIST,
             Self::NotEmpty => libc_errno::ENOTEMPTY,
+            Self::Busy => libc_errno::EBUSY,
             Self::NoSpace => libc_errno::ENOSPC,
             Self::ReadOnly(_) => libc_errno::EROFS,
             Self::TooManyLinks => libc_errno::EMLINK,
@@ -158,6 +166,7 @@ mod libc_errno {
     pub(super) const ENODATA: i32 = 61;
     pub(super) const EOPNOTSUPP: i32 = 95;
     pub(super) const EPERM: i32 = 1;
+    pub(super) const EBUSY: i32 = 16;
     pub(super) const EEXIST: i32 = 17;
     pub(super) const EFBIG: i32 = 27;
     pub(super) const ENOSPC: i32 = 28;

@@ -93,6 +93,7 @@ pub use crate::statfs::StatFs;
 pub use crate::write::{AttributeChange, MountOptions, NewAttributes, Replace};
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
 pub use fourscore_block as block;
+pub use fourscore_mballoc as mballoc;
 pub use fourscore_ondisk as ondisk;
 pub use fourscore_ondisk::extent::{Extent, ExtentState};
 pub use fourscore_ondisk::inode::FileType;

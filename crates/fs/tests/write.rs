@@ -3,6 +3,8 @@
 mod model;
 
 use fourscore::block::{DeviceOptions, open_path};
+use fourscore::mballoc::Tunable;
+use fourscore::mballoc::stats::Count;
 use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Replace};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
@@ -57,10 +59,26 @@ fn what_was_written_is_there_after_unmounting() {
     fs.link(file, root, b"other").unwrap();
     fs.rename((dir, b"short"), (root, b"moved"), Replace::Yes)
         .unwrap();
+    let refused = |result: fourscore::Result<()>, errno: i32| {
+        assert_eq!(result.unwrap_err().errno(), errno);
+    };
+    refused(fs.rename((dir, b"."), (root, b"x"), Replace::Yes), 16);
+    refused(fs.rename((dir, b"file"), (root, b".."), Replace::Yes), 16);
+    refused(fs.rename((root, b"dir"), (dir, b"below"), Replace::Yes), 22);
+    refused(fs.rename((root, b"moved"), (dir, b"long"), Replace::No), 17);
+    refused(fs.rmdir(root, b"dir"), 39);
+    refused(fs.rmdir(root, b"moved"), 20);
+    refused(fs.unlink(root, b"dir"), 21);
+    refused(fs.unlink(root, b"nothing"), 2);
+    refused(fs.create(root, &[b'n'; 256], &OWNER).map(drop), 36);
+    refused(fs.write_at(dir, b"x", 0).map(drop), 21);
+    refused(fs.truncate(file, u64::MAX), 27);
+    refused(fs.link(dir, root, b"again"), 1);
     fs.fsync(file).unwrap();
     fs.unmount().unwrap();
     assert_clean(image.path());
     let fs = open(&image);
+    refused(fs.unlink(root, b"moved"), 30);
     let found = fs.resolve(b"other", Follow::Yes).unwrap();
     assert_eq!(fs.stat(found).unwrap().links, 2);
     let mut read = vec![1; 105_000];
@@ -265,6 +283,35 @@ fn readers_miss_nothing_while_maps_and_directories_are_divided() {
             done.store(number + 1, Ordering::Release);
         }
     });
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
+fn tunables_are_set_at_the_mount_and_while_it_lasts() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(4096, &[]);
+    let device = || Arc::new(open_path(image.path(), DeviceOptions::read_write()).unwrap());
+    let refused = MountOptions::new().tunable("mb_no_such", 1);
+    assert!(Fs::mount(device(), &refused).is_err());
+    let refused = MountOptions::new().tunable("mb_optimize_scan", 7);
+    assert!(Fs::mount(device(), &refused).is_err());
+    let fs = Fs::mount(
+        device(),
+        &MountOptions::new().tunable("mb_optimize_scan", 0),
+    )
+    .unwrap();
+    let scan = Tunable::MbOptimizeScan;
+    assert_eq!(fs.tunables().unwrap().get(scan), 0);
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    fs.write_at(file, &[1; 1 << 20], 0).unwrap();
+    fs.tunables().unwrap().set(scan, 1).unwrap();
+    fs.write_at(file, &[1; 1 << 20], 1 << 21).unwrap();
+    let stats = fs.mb_stats().unwrap();
+    assert!(
+        stats[Count::Reqs] >= 2 && stats[Count::Success] >= 2,
+        "{stats:?}"
+    );
     fs.unmount().unwrap();
     assert_clean(image.path());
 }

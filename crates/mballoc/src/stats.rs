@@ -148,8 +148,8 @@ type Words = [u64; WORDS];
 /// Figures, added up or of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Made when something is counted: most requests count nothing here.
-    words: Option<Words>,
+    /// Made when something is counted: most requests count nothing here, and pay for one pointer.
+    words: Option<Box<Words>>,
 }
 
 impl Tally {
@@ -158,7 +158,7 @@ impl Tally {
     }
 
     fn words_mut(&mut self) -> &mut Words {
-        self.words.get_or_insert([0; WORDS])
+        self.words.get_or_insert_with(|| Box::new([0; WORDS]))
     }
 }
 
@@ -323,7 +323,11 @@ impl Stats {
     /// Adds what a request counted.
     pub(crate) fn add(&self, core: CoreNr, tally: &Tally) {
         let block = self.cores.of(core);
-        for (word, &value) in block.words.iter().zip(tally.words.iter().flatten()) {
+        for (word, &value) in block
+            .words
+            .iter()
+            .zip(tally.words.iter().flat_map(|words| words.iter()))
+        {
             if value != 0 {
                 word.fetch_add(value, Ordering::Relaxed);
             }

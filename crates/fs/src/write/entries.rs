@@ -311,7 +311,9 @@ impl Plan<'_> {
             .copied()
             .chain(nodes.iter().map(|&(_, region)| region))
             .collect();
-        let mut bytes = self.all_mut(&wanted).into_iter();
+        let twice = RelationError::DirectoryBlockTwice { found: leaf.block };
+        let all = self.all_mut(&wanted).ok_or_else(|| dir.broken(twice))?;
+        let mut bytes = all.into_iter();
         let mut steps: Vec<StepMut<'_>> = path
             .iter()
             .zip(bytes.by_ref())

@@ -47,7 +47,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::{Journal, JournalOptions, Log, NewChecksums, recover, replay};
-use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Stamp};
+use fourscore_mballoc::stats::Tally;
+use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Stamp, Tunables};
 use fourscore_ondisk::RawSuperblock;
 use fourscore_ondisk::features::{Compat, Feature, FeatureClass, Incompat, RoCompat};
 use fourscore_ondisk::superblock::{
@@ -146,6 +147,7 @@ impl Writer {
 pub struct MountOptions {
     open: OpenOptions,
     journal: JournalOptions,
+    tunables: Vec<(String, u32)>,
 }
 
 impl MountOptions {
@@ -155,7 +157,16 @@ impl MountOptions {
         Self {
             open: OpenOptions::new(),
             journal: JournalOptions::default(),
+            tunables: Vec::new(),
         }
+    }
+
+    /// Sets a tunable of the allocator, such as `mb_optimize_scan`; the names are those of sysfs
+    /// and of mount options. An unknown one is refused when the file system is mounted.
+    #[must_use]
+    pub fn tunable(mut self, name: &str, value: u32) -> Self {
+        self.tunables.push((name.to_owned(), value));
+        self
     }
 
     /// How it is read: caches.
@@ -215,7 +226,12 @@ impl Fs {
         let log = fs.log(&options.open)?;
         fs.mark(Mounted::Yes, None)?;
         let fs = bare()?;
-        Self::with_writer(fs, log, options.journal)
+        let fs = Self::with_writer(fs, log, options.journal)?;
+        let tunables = fs.writer()?.allocator().tunables();
+        for (name, value) in &options.tunables {
+            tunables.set_by_name(name, *value)?;
+        }
+        Ok(fs)
     }
 
     fn with_writer(mut fs: Self, log: Log, mut journal: JournalOptions) -> Result<Arc<Self>> {
@@ -260,6 +276,23 @@ impl Fs {
             fs
         });
         Ok(fs)
+    }
+
+    /// The allocator's tunables, which can be changed while the file system is mounted: a change
+    /// counts for every request that begins after it.
+    ///
+    /// # Errors
+    /// `ReadOnly` for a file system that was opened for reading.
+    pub fn tunables(&self) -> Result<&Tunables> {
+        Ok(self.writer()?.allocator().tunables())
+    }
+
+    /// The allocator's figures so far, under the names of `mb_stats`.
+    ///
+    /// # Errors
+    /// `ReadOnly` for a file system that was opened for reading.
+    pub fn mb_stats(&self) -> Result<Tally> {
+        Ok(self.writer()?.allocator().mb_stats())
     }
 
     /// What writing takes.

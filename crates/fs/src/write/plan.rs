@@ -221,8 +221,9 @@ impl<'f> Plan<'f> {
             .map(|region| &mut *region.bytes)
     }
 
-    /// Any number of different regions, to be changed together.
-    pub(crate) fn all_mut(&mut self, wanted: &[RegionId]) -> Vec<&mut [u8]> {
+    /// Any number of regions, to be changed together; `None` if one is named twice, as a broken
+    /// tree may do.
+    pub(crate) fn all_mut(&mut self, wanted: &[RegionId]) -> Option<Vec<&mut [u8]>> {
         let mut found: Vec<(usize, &mut [u8])> = self
             .regions
             .iter_mut()
@@ -233,7 +234,8 @@ impl<'f> Plan<'f> {
             })
             .collect();
         found.sort_unstable_by_key(|(nth, _)| *nth);
-        found.into_iter().map(|(_, bytes)| bytes).collect()
+        let all: Vec<_> = found.into_iter().map(|(_, bytes)| bytes).collect();
+        Some(all).filter(|all| all.len() == wanted.len())
     }
 
     /// Lets a region become another kind of structure.

@@ -7,8 +7,11 @@
 //! nobody else changes who is above whom meanwhile. Then directories by number, then files by
 //! number.
 
-use fourscore_ondisk::InodeNr;
+use std::collections::HashSet;
+
 use fourscore_ondisk::dirent::write::NewEntry;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::entries::ChangedDir;
@@ -62,7 +65,7 @@ impl Fs {
     /// # Errors
     /// As rename(2): `NotFound`; `Exists` with [`Replace::No`]; `NotEmpty`, `IsADirectory` and
     /// `NotADirectory` for what cannot be replaced; `InvalidArgument` for a directory that would
-    /// come to lie below itself.
+    /// come to lie below itself; `Busy` for `.` and `..`.
     pub fn rename(
         &self,
         from: (InodeNr, &[u8]),
@@ -72,6 +75,10 @@ impl Fs {
         let writer = self.writer()?;
         check_name(from.1)?;
         check_name(to.1)?;
+        let is_dots = |name: &[u8]| matches!(name, b"." | b"..");
+        if is_dots(from.1) || is_dots(to.1) {
+            return Err(Error::Busy);
+        }
         loop {
             let nr = self.lookup(from.0, from.1)?;
             let victim = found(self.lookup(to.0, to.1))?;
@@ -220,9 +227,9 @@ impl Fs {
 
     /// Whether `dir` is `ancestor` or lies below it.
     fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
+        let mut seen = HashSet::new();
         let mut at = dir;
-        // No tree is deeper than it has directories.
-        for _ in 0..self.geometry().inodes() {
+        loop {
             if at == ancestor {
                 return Ok(true);
             }
@@ -230,9 +237,12 @@ impl Fs {
             if parent == at {
                 return Ok(false);
             }
+            if !seen.insert(at) {
+                let twice = Corrupt::from(RelationError::DirectoryLoop);
+                return Err(twice.in_inode(at).into());
+            }
             at = parent;
         }
-        Ok(false)
     }
 }
 

@@ -171,6 +171,10 @@ impl Plan<'_> {
                 pieces.clear();
                 leaf.remove(from..end, |piece| pieces.push(piece))
             })?;
+            if pieces.is_empty() {
+                // Another leaf says that it holds what this one should.
+                return Err(file.broken(ExtentEditError::Shape));
+            }
             for piece in pieces {
                 self.free(piece.physical, piece.blocks, was)?;
                 self.count_blocks(slot, -i64::from(piece.blocks))?;
@@ -296,7 +300,11 @@ impl Plan<'_> {
         let wanted: Vec<_> = std::iter::once(file.slot.region())
             .chain(below.map(|below| below.region))
             .collect();
-        let mut all = self.all_mut(&wanted).into_iter();
+        // A node cannot be below itself.
+        let Some(all) = self.all_mut(&wanted) else {
+            return Ok(Err(ExtentEditError::Shape));
+        };
+        let mut all = all.into_iter();
         let slot = all.next().unwrap_or_default();
         let mut inode = InodeMut::of(slot, superblock)
             .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))?;
