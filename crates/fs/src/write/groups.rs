@@ -25,9 +25,10 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fourscore_sync::epoch;
-use fourscore_sync::{Arc, CachePadded};
+use fourscore_sync::{Arc, CachePadded, Weak};
 
 use super::plan::Refused;
+use super::prefetch::Prefetcher;
 use crate::{Fs, Result};
 
 /// One of the two bitmaps of a group.
@@ -471,8 +472,20 @@ fn write_bits(bytes: &mut [u8], start: u32, len: u32, kind: ChangeKind) {
 /// The allocator's view of the groups.
 #[derive(Debug)]
 pub(crate) struct Source {
-    pub(crate) groups: Arc<Groups>,
-    pub(crate) fs: fourscore_sync::Weak<Fs>,
+    groups: Arc<Groups>,
+    fs: Weak<Fs>,
+    prefetcher: Prefetcher,
+}
+
+impl Source {
+    pub(crate) fn new(groups: Arc<Groups>, fs: Weak<Fs>) -> Self {
+        let prefetcher = Prefetcher::new(Arc::clone(&groups.buffers));
+        Self {
+            groups,
+            fs,
+            prefetcher,
+        }
+    }
 }
 
 impl GroupSource for Source {
@@ -518,7 +531,7 @@ impl GroupSource for Source {
             .iter()
             .filter_map(|&group| self.groups.get(group))
             .map(|group| group.blocks.block);
-        self.groups.buffers.read_ahead_all(blocks);
+        self.prefetcher.want(blocks);
     }
 
     fn has_arrived(&self, group: GroupNr) -> bool {

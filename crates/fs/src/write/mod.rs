@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `plan` | an operation's changes, made in one handle |
 //! | `groups` | bitmaps and descriptors |
+//! | `prefetch` | bitmaps read ahead |
 //! | `inodes` | which inodes are free |
 //! | `seal` | what is written once per commit: checksums, descriptors |
 //! | `quiet` | when readers of freed blocks are gone |
@@ -37,6 +38,7 @@ mod groups;
 mod inodes;
 mod names;
 mod plan;
+mod prefetch;
 mod quiet;
 mod rename;
 mod seal;
@@ -256,10 +258,7 @@ impl Fs {
         };
         let inodes = Inodes::new(&fs, &geometry);
         let fs = Arc::new_cyclic(|weak: &Weak<Self>| {
-            let source = Source {
-                groups: Arc::clone(&groups),
-                fs: weak.clone(),
-            };
+            let source = Source::new(Arc::clone(&groups), weak.clone());
             let allocator = Arc::new(Allocator::new(geometry, Box::new(source), options));
             quiet.serve(&allocator);
             fs.writer = Some(Box::new(Writer {
