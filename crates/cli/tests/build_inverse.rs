@@ -64,6 +64,15 @@ fn lines_of(walk: &str) -> Vec<&str> {
         .collect()
 }
 
+/// Builds an image of `in.tar`, read back and compared; its path.
+fn build_archive(place: &Place) -> String {
+    let (archive, image) = (place.text("in.tar"), place.text("image"));
+    printed(&mut fourscore(&[
+        "build", &archive, "-o", &image, "--verify",
+    ]));
+    image
+}
+
 #[test]
 fn a_tree_comes_back_as_it_was() {
     require!(
@@ -178,14 +187,7 @@ fn an_archive_comes_back_entry_by_entry() {
         ".",
     ];
     run("tar", &pack, &place.tree()).expect("an archive");
-    let image = place.text("image");
-    printed(&mut fourscore(&[
-        "build",
-        &place.text("in.tar"),
-        "-o",
-        &image,
-        "--verify",
-    ]));
+    let image = build_archive(&place);
     assert_eq!(
         lines_of(&place.walk("image")),
         lines_of(&walk_of_host(&place.tree()))
@@ -383,14 +385,7 @@ fn what_bsdtar_packs_is_taken_whole() {
     let packed = bsdtar.args(pack).current_dir(&tree).output();
     let packed = packed.context("bsdtar").expect("it runs");
     assert!(packed.status.success(), "{packed:?}");
-    let image = place.text("image");
-    printed(&mut fourscore(&[
-        "build",
-        &place.text("in.tar"),
-        "-o",
-        &image,
-        "--verify",
-    ]));
+    build_archive(&place);
     assert_eq!(
         lines_of(&place.walk("image")),
         lines_of(&walk_of_host(&tree))

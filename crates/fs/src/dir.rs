@@ -136,8 +136,11 @@ impl Fs {
         loop {
             let moves = cell.moves();
             match self.look_up_once(self.directory(cell.version(guard)?)?, name, guard) {
-                // It may have moved from a block not seen yet into one seen before.
-                Err(Error::NotFound) if moves % 2 == 1 || moves != cell.moves() => {
+                // It may have moved from a block not seen yet into one seen before, or a new index
+                // may have led to a block that the old map does not know.
+                Err(Error::NotFound | Error::Corrupt(_))
+                    if moves % 2 == 1 || moves != cell.moves() =>
+                {
                     thread::yield_now();
                 }
                 answer => return answer,

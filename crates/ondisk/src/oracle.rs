@@ -76,6 +76,16 @@ impl Image {
         Some(image)
     }
 
+    /// An image of 16 MiB, without a journal, that holds one `/file` with this content.
+    pub(crate) fn of_file(block_bytes: u32, features: &str, content: &[u8]) -> Option<Self> {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::write(tree.path().join("file"), content).unwrap();
+        let features = format!("{features},^has_journal");
+        let block_bytes = block_bytes.to_string();
+        let args = ["-b", &block_bytes, "-I", "256", "-O", &features];
+        Self::make(&args, tree.path(), 16)
+    }
+
     fn path(&self) -> String {
         self.file.path().to_str().unwrap().to_owned()
     }

@@ -22,6 +22,7 @@ use fourscore_sync::epoch::{self, Guard};
 
 use super::now;
 use super::plan::{Content, Plan};
+use super::slot::Slot;
 use crate::inode::{CachedInode, Changing, Layout, Pinned};
 use crate::map::{Mapping, Target};
 use crate::{Error, FileType, Fs, Result};
@@ -152,19 +153,8 @@ impl Fs {
             self.write_run(data, range, (at, blocks), physical, is_new)?;
             at = LogicalBlock(at.0 + blocks);
         }
-        let now = now();
         let size = inode.size_bytes().max(range.end);
-        let sized = plan.edit(slot, |inode| {
-            inode.set_mtime(now);
-            inode.set_ctime(now);
-            inode.set_size_bytes(size)
-        })?;
-        sized.map_err(|_| Error::FileTooLarge)?;
-        let version = plan.version(slot)?;
-        let _moving = plan.moves().then(|| pinned.moving());
-        plan.carry_out(&[&locked.last])?;
-        pinned.publish(Some(version));
-        Ok(())
+        finish(plan, slot, size, (pinned, locked))
     }
 
     /// Claims blocks for a hole.
@@ -262,18 +252,7 @@ impl Fs {
             let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
             plan.unmap(inode, slot, (first, LOGICAL_END), Content::Data)?;
         }
-        let now = now();
-        let sized = plan.edit(slot, |inode| {
-            inode.set_mtime(now);
-            inode.set_ctime(now);
-            inode.set_size_bytes(size)
-        })?;
-        sized.map_err(|_| Error::FileTooLarge)?;
-        let version = plan.version(slot)?;
-        let _moving = plan.moves().then(|| pinned.moving());
-        plan.carry_out(&[&locked.last])?;
-        pinned.publish(Some(version));
-        Ok(())
+        finish(plan, slot, size, (&pinned, &locked))
     }
 
     /// Changes attributes of an inode.
@@ -346,6 +325,28 @@ impl Fs {
         }
         Ok(inode)
     }
+}
+
+/// Ends a change of a file's content: its new size and times are part of the plan, which is carried
+/// out and shown.
+fn finish(
+    mut plan: Plan<'_>,
+    slot: Slot,
+    size: u64,
+    (pinned, locked): (&Pinned, &Changing),
+) -> Result<()> {
+    let now = now();
+    let sized = plan.edit(slot, |inode| {
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        inode.set_size_bytes(size)
+    })?;
+    sized.map_err(|_| Error::FileTooLarge)?;
+    let version = plan.version(slot)?;
+    let _moving = plan.moves().then(|| pinned.moving());
+    plan.carry_out(&[&locked.last])?;
+    pinned.publish(Some(version));
+    Ok(())
 }
 
 fn neighbour(mapping: &Mapping) -> Option<Neighbour> {

@@ -186,6 +186,15 @@ impl MountOptions {
     }
 }
 
+impl MountOptions {
+    fn tune(&self, tunables: &Tunables) -> Result<()> {
+        for (name, value) in &self.tunables {
+            tunables.set_by_name(name, *value)?;
+        }
+        Ok(())
+    }
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
         Self::new()
@@ -211,6 +220,8 @@ impl Fs {
         };
         let mut fs = bare()?;
         check_writable(fs.superblock())?;
+        // Refused before anything is written.
+        options.tune(&Tunables::new(geometry(fs.superblock())?))?;
         if fs
             .superblock()
             .features()
@@ -229,10 +240,7 @@ impl Fs {
         fs.mark(Mounted::Yes, None)?;
         let fs = bare()?;
         let fs = Self::with_writer(fs, log, options.journal)?;
-        let tunables = fs.writer()?.allocator().tunables();
-        for (name, value) in &options.tunables {
-            tunables.set_by_name(name, *value)?;
-        }
+        options.tune(fs.writer()?.allocator().tunables())?;
         Ok(fs)
     }
 

@@ -134,10 +134,7 @@ impl Plan<'_> {
     ) -> Result<()> {
         let file = Mapped { inode, slot };
         let mut at = start;
-        while let Some(found) = self
-            .next_extent(file, at)?
-            .filter(|found| found.logical < end)
-        {
+        while let Some(found) = self.next_extent(file, at, end)? {
             let part = found.logical.max(at)..found.logical_end().min(end);
             if found.state == ExtentState::Unwritten {
                 // The part in the middle of an extent makes three of one.
@@ -161,10 +158,7 @@ impl Plan<'_> {
     ) -> Result<()> {
         let file = Mapped { inode, slot };
         let mut at = start;
-        while let Some(found) = self
-            .next_extent(file, at)?
-            .filter(|found| found.logical < end)
-        {
+        while let Some(found) = self.next_extent(file, at, end)? {
             let from = found.logical.max(at);
             let mut pieces = Vec::new();
             self.change_leaf(file, from, 1, |leaf| {
@@ -371,15 +365,20 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The first extent that ends behind `from`, in the tree as it will be.
-    fn next_extent(&mut self, file: Mapped<'_>, from: LogicalBlock) -> Result<Option<Extent>> {
+    /// The first extent that ends behind `from` and begins before `end`, in the tree as it will be.
+    fn next_extent(
+        &mut self,
+        file: Mapped<'_>,
+        from: LogicalBlock,
+        end: LogicalBlock,
+    ) -> Result<Option<Extent>> {
         let mut from = from;
         loop {
             let path = self.descend(file, from)?;
             if let Node::Leaf(leaf) = self.node(file, path.nodes.last())?
                 && let Some(extent) = leaf.iter().find(|extent| extent.logical_end() > from)
             {
-                return Ok(Some(extent));
+                return Ok(Some(extent).filter(|extent| extent.logical < end));
             }
             // The next leaf is under the nearest ancestor with a child behind the one taken.
             let mut next = None;

@@ -609,17 +609,7 @@ fn plans_of_new_nodes() {
 /// Extent nodes made here, in an image that e2fsck and debugfs read.
 #[test]
 fn e2fsprogs_read_a_tree_made_here() {
-    let tree = tempfile::tempdir().unwrap();
-    std::fs::write(tree.path().join("file"), vec![7; 300 << 10]).unwrap();
-    let args = [
-        "-b",
-        "1024",
-        "-I",
-        "256",
-        "-O",
-        "metadata_csum,^has_journal",
-    ];
-    let Some(image) = Image::make(&args, tree.path(), 16) else {
+    let Some(image) = Image::of_file(1024, "metadata_csum", &vec![7; 300 << 10]) else {
         return;
     };
     let nr = image.inode_nr("/file");

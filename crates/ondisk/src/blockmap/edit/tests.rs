@@ -209,17 +209,7 @@ fn runs_are_set_whole_or_not_at_all() {
 /// A hole is punched into a map that mke2fs made, and filled again; e2fsck agrees with the result.
 #[test]
 fn e2fsprogs_read_a_map_changed_here() {
-    let tree = tempfile::tempdir().unwrap();
-    std::fs::write(tree.path().join("file"), vec![7; 600 << 10]).unwrap();
-    let args = [
-        "-b",
-        "1024",
-        "-I",
-        "256",
-        "-O",
-        "^extent,^64bit,^has_journal",
-    ];
-    let Some(image) = Image::make(&args, tree.path(), 16) else {
+    let Some(image) = Image::of_file(1024, "^extent,^64bit", &vec![7; 600 << 10]) else {
         return;
     };
     let nr = image.inode_nr("/file");

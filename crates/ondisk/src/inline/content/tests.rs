@@ -105,17 +105,7 @@ fn an_inode_without_room_keeps_no_content() {
 /// A file that mke2fs keeps in its inode, written and grown here; debugfs reads it.
 #[test]
 fn e2fsprogs_read_what_was_written() {
-    let tree = tempfile::tempdir().unwrap();
-    std::fs::write(tree.path().join("file"), [b'a'; 70]).unwrap();
-    let args = [
-        "-b",
-        "4096",
-        "-I",
-        "256",
-        "-O",
-        "inline_data,metadata_csum,^has_journal",
-    ];
-    let Some(image) = Image::make(&args, tree.path(), 16) else {
+    let Some(image) = Image::of_file(4096, "inline_data,metadata_csum", &[b'a'; 70]) else {
         return;
     };
     let (nr, sb) = (image.inode_nr("/file"), image.superblock());

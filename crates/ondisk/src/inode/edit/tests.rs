@@ -323,17 +323,7 @@ proptest! {
 /// debugfs reads an inode that was made and set here.
 #[test]
 fn debugfs_reads_what_was_set() {
-    let tree = tempfile::tempdir().unwrap();
-    std::fs::write(tree.path().join("file"), b"").unwrap();
-    let args = [
-        "-b",
-        "4096",
-        "-I",
-        "256",
-        "-O",
-        "metadata_csum,64bit,project,^has_journal",
-    ];
-    let Some(image) = Image::make(&args, tree.path(), 16) else {
+    let Some(image) = Image::of_file(4096, "metadata_csum,64bit,project", b"") else {
         return;
     };
     let sb = image.superblock();

@@ -370,17 +370,7 @@ fn the_area_moves_back_for_more_fields() {
 /// debugfs lists what was set here, inside an inode and in a block, and e2fsck finds nothing.
 #[test]
 fn e2fsprogs_read_what_was_set() {
-    let tree = tempfile::tempdir().unwrap();
-    std::fs::write(tree.path().join("file"), [7; 1024]).unwrap();
-    let args = [
-        "-b",
-        "1024",
-        "-I",
-        "256",
-        "-O",
-        "metadata_csum,ext_attr,^has_journal",
-    ];
-    let Some(image) = Image::make(&args, tree.path(), 16) else {
+    let Some(image) = Image::of_file(1024, "metadata_csum,ext_attr", &[7; 1024]) else {
         return;
     };
     let nr = image.inode_nr("/file");
