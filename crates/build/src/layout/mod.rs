@@ -9,6 +9,7 @@
 //! | `content` | which blocks of a file hold data |
 //! | `pool` | handing out free blocks |
 //! | `place` | the blocks of every object |
+//! | `quota` | what everybody uses |
 //! | `mapping` | extent trees and block maps |
 //! | `size` | how large the file system must be |
 //!
@@ -26,6 +27,7 @@ mod mapping;
 mod numbers;
 mod place;
 mod pool;
+mod quota;
 mod size;
 mod xattr;
 

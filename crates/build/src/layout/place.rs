@@ -148,6 +148,11 @@ impl Forms {
         })
     }
 
+    /// Inodes of all objects but the root.
+    pub(crate) fn inodes(&self) -> u64 {
+        self.numbers.order().len() as u64
+    }
+
     /// The size that the inode of an object tells.
     pub(crate) fn size_bytes(&self, node: NodeId) -> u64 {
         size_bytes(&self.tree, &self.facts, &self.shapes, node)

@@ -10,7 +10,9 @@
 
 use std::ops::Range;
 
-use fourscore::format::{BlockSizeWish, FormatError, Plan, ReservedInodes, Skeleton, Usage};
+use fourscore::format::{
+    BlockSizeWish, FormatError, Plan, QuotaUsage, ReservedInodes, Skeleton, Usage,
+};
 use fourscore_ondisk::features::{Compat, FeatureSet, RoCompat};
 use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, Timestamp};
 
@@ -40,8 +42,9 @@ const PROBE_BYTES: u64 = 64 << 20;
 const LEAST_JOURNAL_BLOCKS: u64 = 1024;
 /// From how many blocks on a larger journal is usual.
 const LARGER_JOURNAL_BLOCKS: u64 = 30 << 10;
-/// Inodes in front of the first object's: the reserved ones and the orphan file's.
-const MOST_HIDDEN_INODES: u64 = 11;
+/// Inodes in front of the first object's: the reserved ones and one for the orphan file, which a
+/// larger file system may have.
+const HIDDEN_INODES: u64 = 11;
 /// How often places may need more than was counted.
 const MOST_ROUNDS: u32 = 16;
 /// One past the last block of a file system.
@@ -64,6 +67,10 @@ pub(crate) fn settle(options: &Options, mut tree: Tree) -> BuildResult<Settled> 
     let facts = facts.ok_or(BuildError::Invalid("the hash function needs a key"))?;
     let shapes = shape_all(&mut tree, &facts, lost_and_found, threads)?;
     let forms = Forms::new(tree, facts, numbers, shapes)?;
+    wish.needed_inodes = forms.inodes() + hidden_inodes(&skeleton);
+    if skeleton.has_quota_files() {
+        wish.owners = forms.owners();
+    }
     let endless = forms.place(&mut Pool::new(vec![0..BLOCKS_END]));
     if skeleton.wants_a_journal() {
         wish.shrink_journal(endless.needed_blocks);
@@ -91,6 +98,11 @@ fn lost_and_found(tree: &mut Tree, options: &Options) -> BuildResult<Option<Node
     Ok(Some(made))
 }
 
+/// Inodes to keep for what users do not see.
+fn hidden_inodes(probe: &Skeleton) -> u64 {
+    HIDDEN_INODES.max(u64::from(probe.next_inode().0) - 1)
+}
+
 /// The time at which the file system counts as made.
 pub(crate) fn image_seconds(options: &Options) -> u64 {
     let now = || {
@@ -107,6 +119,8 @@ struct Wish<'a> {
     format: fourscore::format::Options,
     needed_inodes: u64,
     block_bits: u32,
+    /// For whom quota files need room.
+    owners: QuotaUsage,
 }
 
 /// A file system that is large enough.
@@ -134,12 +148,12 @@ impl<'a> Wish<'a> {
             let asked = asked.map_or(String::new(), |asked| asked + ",");
             format.features = Some(asked + "^resize_inode");
         }
-        let objects = numbers.order().len() as u64;
         Ok(Self {
             options,
             format,
-            needed_inodes: objects + MOST_HIDDEN_INODES,
+            needed_inodes: numbers.order().len() as u64,
             block_bits: 0,
+            owners: QuotaUsage::default(),
         })
     }
 
@@ -188,7 +202,7 @@ impl<'a> Wish<'a> {
         let needed = self.needed_inodes;
         if matches!(self.options.size, Size::Bytes(_)) || format.inode_ratio_bytes.is_some() {
             // By the ratio of the profile, if these are enough.
-            let skeleton = Skeleton::new(&format, &self.options.profile, len_bytes)?;
+            let skeleton = self.planned(&format, len_bytes)?;
             if u64::from(skeleton.superblock().geometry().inodes()) >= needed {
                 return Ok(skeleton);
             }
@@ -198,14 +212,23 @@ impl<'a> Wish<'a> {
         let wanted = format.inodes.unwrap_or(0).max(needed + slack);
         let wanted = wanted.next_multiple_of(8);
         format.inodes = Some(wanted);
-        let skeleton = Skeleton::new(&format, &self.options.profile, len_bytes)?;
+        let skeleton = self.planned(&format, len_bytes)?;
         let geometry = skeleton.superblock().geometry();
         if u64::from(geometry.inodes()) >= needed {
             return Ok(skeleton);
         }
         // The inodes of each group are rounded down to whole bytes of its bitmap.
         format.inodes = Some(wanted + 8 * u64::from(geometry.groups()));
-        Ok(Skeleton::new(&format, &self.options.profile, len_bytes)?)
+        self.planned(&format, len_bytes)
+    }
+
+    fn planned(
+        &self,
+        format: &fourscore::format::Options,
+        len_bytes: u64,
+    ) -> BuildResult<Skeleton> {
+        let profile = &self.options.profile;
+        Ok(Skeleton::new(format, profile, len_bytes, &self.owners)?)
     }
 
     /// A file system for the forms, and where they are in it.
@@ -364,6 +387,10 @@ fn finish(mut forms: Forms, fitted: Fitted) -> BuildResult<Settled> {
         last_inode,
         directories,
         features: features(&forms),
+        quota: match skeleton.has_quota_files() {
+            true => forms.quota(&outcome.placed),
+            false => QuotaUsage::default(),
+        },
     };
     let (plan, reserved) = skeleton.finish(&usage)?;
     Ok(Settled {

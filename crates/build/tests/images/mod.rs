@@ -84,7 +84,8 @@ impl Case {
         }
     }
 
-    fn image(&self) -> PathBuf {
+    /// Where the image is.
+    pub fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
 
@@ -102,8 +103,20 @@ impl Case {
     /// Builds and has e2fsck look at it.
     #[track_caller]
     pub fn check_unmounted(&self, source: &Path) -> Summary {
-        let summary = self.build(source);
-        let summary = summary.unwrap_or_else(|error| panic!("{}: {error}", self.form));
+        self.looked_at(self.build(source))
+    }
+
+    /// As [`Case::check_unmounted`], of a tree in memory.
+    #[track_caller]
+    pub fn check_tree(&self, tree: Tree) -> Summary {
+        self.looked_at(build(&self.options, tree, &self.image(), &|_| {
+            Flow::Continue
+        }))
+    }
+
+    #[track_caller]
+    fn looked_at(&self, built: Result<Summary, BuildError>) -> Summary {
+        let summary = built.unwrap_or_else(|error| panic!("{}: {error}", self.form));
         assert_clean(&self.image());
         let len = fs::metadata(self.image()).expect("the image").len();
         assert_eq!(len, summary.size_bytes, "{}", self.form);

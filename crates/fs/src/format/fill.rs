@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use fourscore_ondisk::features::{FeatureSet, RoCompat};
+use fourscore_ondisk::features::FeatureSet;
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{BlockCount, InodeNr, PhysBlock};
@@ -24,6 +24,7 @@ use super::error::{FormatError, FormatResult};
 use super::options::Options;
 use super::plan::{JournalSize, Plan, Planner};
 use super::profile::Profile;
+use super::quota::QuotaUsage;
 use super::superblock::put_features;
 
 /// A planned file system without root and lost+found.
@@ -43,6 +44,8 @@ pub struct Usage {
     pub directories: Vec<u32>,
     /// Features to add, such as `large_file`.
     pub features: FeatureSet,
+    /// What everybody uses, for quota files: by the identifiers the skeleton was made for.
+    pub quota: QuotaUsage,
 }
 
 /// The inodes that a [`Skeleton`] has from the start, sealed, by number from 1 on.
@@ -61,20 +64,19 @@ impl ReservedInodes {
 
 impl Skeleton {
     /// Plans a file system for a device of `len_bytes` bytes (a last part of a block is not
-    /// used).
+    /// used). Quota files get room for the identifiers in `owners`, whatever these use.
     ///
     /// # Errors
-    /// As [`Plan::new`]; and the feature `quota`, whose files would have to count what the builder
-    /// fills in.
-    pub fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
+    /// As [`Plan::new`].
+    pub fn new(
+        options: &Options,
+        profile: &Profile,
+        len_bytes: u64,
+        owners: &QuotaUsage,
+    ) -> FormatResult<Self> {
         let mut planner = Planner::new(options, profile, len_bytes)?;
-        let features = planner.raw.features().ro_compat;
-        if features.contains(RoCompat::QUOTA) {
-            let why = "cannot be filled while it is made; switch it on with tune2fs afterwards";
-            return Err(FormatError::option("-O quota", why));
-        }
         let overhead = planner.begin_files()?;
-        let journal = planner.make_hidden_files(overhead)?;
+        let journal = planner.make_hidden_files(overhead, owners)?;
         Ok(Self { planner, journal })
     }
 
@@ -117,6 +119,12 @@ impl Skeleton {
         InodeNr(self.planner.next_inode())
     }
 
+    /// Whether there are quota files.
+    #[must_use]
+    pub fn has_quota_files(&self) -> bool {
+        !self.planner.quota_files.is_empty()
+    }
+
     /// Whether a journal is wanted, on this device.
     #[must_use]
     pub fn wants_a_journal(&self) -> bool {
@@ -132,7 +140,8 @@ impl Skeleton {
     /// Counts what the builder took, and gives the plan to write.
     ///
     /// # Errors
-    /// [`FormatError::NoRoom`] for inodes that do not exist.
+    /// [`FormatError::NoRoom`] for inodes that do not exist; [`FormatError::Invalid`] for quota of
+    /// others than the skeleton was made for.
     pub fn finish(mut self, usage: &Usage) -> FormatResult<(Plan, ReservedInodes)> {
         let planner = &mut self.planner;
         if usage.last_inode.0 > planner.geometry().inodes() {
@@ -142,6 +151,7 @@ impl Skeleton {
             planner.claim(run.start.0, run.end.0 - run.start.0);
         }
         planner.count_inodes(usage.last_inode, &usage.directories);
+        planner.fill_quota_files(&usage.quota)?;
         let mut features = planner.raw.features();
         features.compat |= usage.features.compat;
         features.incompat |= usage.features.incompat;

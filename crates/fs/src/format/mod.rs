@@ -83,6 +83,7 @@ pub use options::{
 };
 pub use plan::Plan;
 pub use profile::Profile;
+pub use quota::{QuotaCounts, QuotaIds, QuotaUsage};
 pub use report::Report;
 pub use signature::{Signature, find_signature};
 pub use text::{parse_size, parse_uuid};

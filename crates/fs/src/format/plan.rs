@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::error::{FormatError, FormatResult};
 use super::options::{OldContent, Options};
 use super::profile::Profile;
+use super::quota::{QuotaFile, QuotaUsage};
 use super::resolve::{Parameters, resolve};
 use super::sizes::{FIRST_INO, settle};
 use super::space::Space;
@@ -70,6 +71,8 @@ pub(super) struct Planner {
     pub(super) inodes: BTreeMap<u32, Vec<u8>>,
     pub(super) blocks: BTreeMap<u64, Vec<u8>>,
     pub(super) zero: Vec<Range<u64>>,
+    /// Placed, but not filled yet.
+    pub(super) quota_files: Vec<QuotaFile>,
 }
 
 impl Plan {
@@ -83,7 +86,9 @@ impl Plan {
         // In the order in which mke2fs places files.
         let overhead = planner.begin_files()?;
         planner.make_root()?;
-        let journal = planner.make_hidden_files(overhead)?;
+        let usage = planner.root_usage();
+        let journal = planner.make_hidden_files(overhead, &usage)?;
+        planner.fill_quota_files(&usage)?;
         planner.finish(journal)
     }
 
@@ -152,6 +157,7 @@ impl Planner {
             inodes: BTreeMap::new(),
             blocks: BTreeMap::new(),
             zero: Vec::new(),
+            quota_files: Vec::new(),
             p,
             raw,
             sb,
@@ -264,10 +270,12 @@ impl Planner {
         Ok(overhead.div_ceil(1 << cluster_log))
     }
 
-    /// The files that users do not see, in the order in which mke2fs places them.
+    /// The files that users do not see, in the order in which mke2fs places them: quota files for
+    /// the identifiers in `usage`, to be filled later.
     pub(super) fn make_hidden_files(
         &mut self,
         mut overhead: u64,
+        usage: &QuotaUsage,
     ) -> FormatResult<Option<JournalSize>> {
         let cluster_log = self.geometry().blocks_per_cluster_log();
         if self.raw.features().compat.contains(Compat::RESIZE_INODE) {
@@ -284,7 +292,7 @@ impl Planner {
         let first = self.geometry().first_data_block().0;
         self.raw.s_overhead_clusters = low(overhead + first);
         if self.raw.features().ro_compat.contains(RoCompat::QUOTA) {
-            self.make_quota_files()?;
+            self.make_quota_files(usage)?;
         }
         if self.raw.features().compat.contains(Compat::ORPHAN_FILE) {
             self.make_orphan_file()?;
