@@ -75,6 +75,14 @@ pub enum Error {
     /// A tunable that does not exist, or a value that it does not take.
     #[error("{0}")]
     Tunable(#[from] TunableError),
+    /// A word of mount options that is not understood.
+    #[error("mount option {word}: {why}")]
+    MountOption {
+        /// The word.
+        word: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The extended attribute is not there.
     #[error("no such attribute")]
     NoAttribute,
@@ -93,7 +101,10 @@ impl Error {
         match self {
             Self::Io(error) => raw_os_error(error).unwrap_or(libc_errno::EIO),
             Self::Corrupt(_) => libc_errno::EUCLEAN,
-            Self::Refused(_) | Self::InvalidArgument(_) | Self::Tunable(_) => libc_errno::EINVAL,
+            Self::Refused(_)
+            | Self::InvalidArgument(_)
+            | Self::Tunable(_)
+            | Self::MountOption { .. } => libc_errno::EINVAL,
             Self::Unsupported(_) => libc_errno::EOPNOTSUPP,
             Self::NotFound => libc_errno::ENOENT,
             Self::NotADirectory => libc_errno::ENOTDIR,

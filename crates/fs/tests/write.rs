@@ -296,11 +296,8 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
     assert!(Fs::mount(device(), &refused).is_err());
     let refused = MountOptions::new().tunable("mb_optimize_scan", 7);
     assert!(Fs::mount(device(), &refused).is_err());
-    let fs = Fs::mount(
-        device(),
-        &MountOptions::new().tunable("mb_optimize_scan", 0),
-    )
-    .unwrap();
+    let options = MountOptions::new().parse("defaults,mb_optimize_scan=0");
+    let fs = Fs::mount(device(), &options.unwrap()).unwrap();
     let scan = Tunable::MbOptimizeScan;
     assert_eq!(fs.tunables().unwrap().get(scan), 0);
     let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();

@@ -12,6 +12,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | `options` | how a file system is opened for writing |
 //! | `plan` | an operation's changes, made in one handle |
 //! | `groups` | bitmaps and descriptors |
 //! | `prefetch` | bitmaps read ahead |
@@ -37,6 +38,7 @@ mod entries;
 mod groups;
 mod inodes;
 mod names;
+mod options;
 mod plan;
 mod prefetch;
 mod quiet;
@@ -68,6 +70,7 @@ use crate::{Error, Fs, OpenOptions, Replay, Result};
 
 pub use self::content::AttributeChange;
 pub use self::names::NewAttributes;
+pub use self::options::MountOptions;
 pub use self::rename::Replace;
 
 /// What writing takes.
@@ -141,63 +144,6 @@ impl Writer {
             }
         }
         Ok(ask()?)
-    }
-}
-
-/// How to open a file system for writing.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    open: OpenOptions,
-    journal: JournalOptions,
-    tunables: Vec<(String, u32)>,
-}
-
-impl MountOptions {
-    /// Ordered data, a commit every five seconds.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            open: OpenOptions::new(),
-            journal: JournalOptions::default(),
-            tunables: Vec::new(),
-        }
-    }
-
-    /// Sets a tunable of the allocator, such as `mb_optimize_scan`; the names are those of sysfs
-    /// and of mount options. An unknown one is refused when the file system is mounted.
-    #[must_use]
-    pub fn tunable(mut self, name: &str, value: u32) -> Self {
-        self.tunables.push((name.to_owned(), value));
-        self
-    }
-
-    /// How it is read: caches.
-    #[must_use]
-    pub fn open(mut self, options: OpenOptions) -> Self {
-        self.open = options;
-        self
-    }
-
-    /// How the journal works.
-    #[must_use]
-    pub fn journal(mut self, options: JournalOptions) -> Self {
-        self.journal = options;
-        self
-    }
-}
-
-impl MountOptions {
-    fn tune(&self, tunables: &Tunables) -> Result<()> {
-        for (name, value) in &self.tunables {
-            tunables.set_by_name(name, *value)?;
-        }
-        Ok(())
-    }
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -1,0 +1,158 @@
+//! **Purpose.** How a file system is opened for writing, said by calls or in the words of
+//! mount(8).
+//!
+//! **Not here.** Words that concern a mount point and not the file system (`ro`, `nosuid`): who
+//! makes the mount takes them out first.
+
+use std::time::Duration;
+
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_mballoc::Tunables;
+
+use crate::{Error, OpenOptions, Result};
+
+/// What the kernel takes for `commit=0`.
+const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
+/// The longest `commit=` that the kernel takes, so that its clock does not wrap.
+const LONGEST_COMMIT_SECS: u32 = i32::MAX as u32 / 1000;
+
+/// How to open a file system for writing.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub(super) open: OpenOptions,
+    pub(super) journal: JournalOptions,
+    tunables: Vec<(String, u32)>,
+}
+
+impl MountOptions {
+    /// Ordered data, a commit every five seconds.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            open: OpenOptions::new(),
+            journal: JournalOptions::default(),
+            tunables: Vec::new(),
+        }
+    }
+
+    /// Adds options in the words of mount(8), separated by commas: `data=ordered`, `commit=SECONDS`
+    /// and the allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the
+    /// later one counts.
+    ///
+    /// # Errors
+    /// `MountOption` with the word that is unknown or whose value makes no sense. Whether a tunable
+    /// exists and takes its value is only known when the file system is mounted.
+    pub fn parse(mut self, words: &str) -> Result<Self> {
+        for word in words.split(',').filter(|word| !word.is_empty()) {
+            let refused = |why| Error::MountOption {
+                word: word.to_owned(),
+                why,
+            };
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let number = || value.parse().map_err(|_| refused("not a number"));
+            match name {
+                "defaults" if value.is_empty() => {}
+                "data" if value == "ordered" => {}
+                "commit" => {
+                    let interval = commit_interval(number()?)
+                        .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
+                    self.journal.background = Background::Threads { interval };
+                }
+                name if name.starts_with("mb_") => self = self.tunable(name, number()?),
+                _ => return Err(refused("not an option that is known here")),
+            }
+        }
+        Ok(self)
+    }
+
+    /// Sets a tunable of the allocator, such as `mb_optimize_scan`; the names are those of sysfs
+    /// and of mount options. An unknown one is refused when the file system is mounted.
+    #[must_use]
+    pub fn tunable(mut self, name: &str, value: u32) -> Self {
+        self.tunables.push((name.to_owned(), value));
+        self
+    }
+
+    /// How it is read: caches.
+    #[must_use]
+    pub fn open(mut self, options: OpenOptions) -> Self {
+        self.open = options;
+        self
+    }
+
+    /// How the journal works.
+    #[must_use]
+    pub fn journal(mut self, options: JournalOptions) -> Self {
+        self.journal = options;
+        self
+    }
+
+    pub(super) fn tune(&self, tunables: &Tunables) -> Result<()> {
+        for (name, value) in &self.tunables {
+            tunables.set_by_name(name, *value)?;
+        }
+        Ok(())
+    }
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn commit_interval(seconds: u32) -> Option<Duration> {
+    match seconds {
+        0 => Some(DEFAULT_COMMIT),
+        1..=LONGEST_COMMIT_SECS => Some(Duration::from_secs(seconds.into())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(words: &str) -> Duration {
+        match MountOptions::new().parse(words).unwrap().journal.background {
+            Background::Threads { interval } => interval,
+            Background::None => panic!("nobody commits"),
+        }
+    }
+
+    #[test]
+    fn words_of_mount_are_understood() {
+        assert_eq!(interval(""), DEFAULT_COMMIT);
+        assert_eq!(
+            interval("commit=30,defaults,data=ordered"),
+            Duration::from_secs(30)
+        );
+        assert_eq!(interval("commit=30,commit=0"), DEFAULT_COMMIT);
+        let tuned = MountOptions::new().parse("mb_optimize_scan=0,mb_stream_req=32");
+        let expected = [
+            ("mb_optimize_scan".to_owned(), 0),
+            ("mb_stream_req".to_owned(), 32),
+        ];
+        assert_eq!(tuned.unwrap().tunables, expected);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_its_word() {
+        let words = [
+            "commit",
+            "commit=often",
+            "commit=2147484",
+            "commit=-1",
+            "data=fast",
+            "mb_stream_req=",
+            "defaults=1",
+            "nosuid",
+        ];
+        for word in words {
+            match MountOptions::new().parse(&format!("defaults,{word}")) {
+                Err(Error::MountOption { word: found, .. }) => assert_eq!(found, word),
+                other => panic!("{word}: {other:?}"),
+            }
+        }
+    }
+}
