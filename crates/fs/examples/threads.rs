@@ -40,6 +40,7 @@ fn write(image: &Path) -> anyhow::Result<()> {
 fn write_directory(fs: &Fs, thread: u32) -> fourscore::Result<()> {
     let owner = NewAttributes {
         permissions: 0o755,
+        umask: 0,
         uid: 0,
         gid: 0,
     };

@@ -72,6 +72,15 @@ pub enum Error {
     /// The object does not allow it, whoever asks.
     #[error("operation not permitted")]
     NotPermitted,
+    /// The object's type does not have what is to be set.
+    #[error("permission denied")]
+    AccessDenied,
+    /// The name of an attribute is empty or longer than 255 bytes.
+    #[error("attribute name out of range")]
+    OutOfRange,
+    /// The value of an attribute is longer than 64 KiB.
+    #[error("attribute value too big")]
+    TooBig,
     /// A tunable that does not exist, or a value that it does not take.
     #[error("{0}")]
     Tunable(#[from] TunableError),
@@ -119,6 +128,9 @@ impl Error {
             Self::TooManyLinks => libc_errno::EMLINK,
             Self::FileTooLarge => libc_errno::EFBIG,
             Self::NotPermitted => libc_errno::EPERM,
+            Self::AccessDenied => libc_errno::EACCES,
+            Self::OutOfRange => libc_errno::ERANGE,
+            Self::TooBig => libc_errno::E2BIG,
             Self::NoAttribute => libc_errno::ENODATA,
             Self::NoKey { .. } => libc_errno::ENOKEY,
         }
@@ -177,6 +189,9 @@ mod libc_errno {
     pub(super) const ENODATA: i32 = 61;
     pub(super) const EOPNOTSUPP: i32 = 95;
     pub(super) const EPERM: i32 = 1;
+    pub(super) const E2BIG: i32 = 7;
+    pub(super) const EACCES: i32 = 13;
+    pub(super) const ERANGE: i32 = 34;
     pub(super) const EBUSY: i32 = 16;
     pub(super) const EEXIST: i32 = 17;
     pub(super) const EFBIG: i32 = 27;

@@ -22,12 +22,15 @@ use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{self, EaInode, EaInodes, Entry, NameIndex, Value, Xattrs};
 use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::thread;
 
 use crate::inode::CachedInode;
 use crate::{Error, Fs, Result};
 
-/// The largest value that Linux lets through `getxattr`.
+/// The largest value that Linux lets through `getxattr` and `setxattr`.
 pub const MAX_VALUE_BYTES: usize = 1 << 16;
+/// The longest name, prefix included, that Linux lets through.
+pub(crate) const MAX_NAME_BYTES: usize = 255;
 
 /// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,41 +48,86 @@ impl Fs {
     /// `NotFound`, `Corrupt`.
     pub fn xattrs(&self, inode: InodeNr) -> Result<Vec<Xattr>> {
         let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
-        let mut xattrs = Vec::new();
-        self.visit_xattrs(inode, &guard, |entry| {
-            if let Some(prefix) = shown_prefix(entry.index) {
-                let name = [prefix.as_bytes(), entry.name].concat();
-                xattrs.push(Xattr {
-                    name,
-                    value: self.xattr_value(inode, entry, &guard)?,
-                });
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(xattrs)
+        self.look_at_xattrs(inode, &guard, |inode| {
+            let mut xattrs = Vec::new();
+            self.visit_xattrs(inode, &guard, |entry| {
+                if let Some(prefix) = shown_prefix(entry.index) {
+                    let name = [prefix.as_bytes(), entry.name].concat();
+                    xattrs.push(Xattr {
+                        name,
+                        value: self.xattr_value(inode, entry, &guard)?,
+                    });
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+            Ok(xattrs)
+        })
     }
 
     /// The value of the attribute with the full name `name`.
     ///
     /// # Errors
     /// `NoAttribute` if there is none; `Unsupported` for a name outside the namespaces
-    /// `user.`, `trusted.`, `security.` and the two ACLs.
+    /// `user.`, `trusted.`, `security.` and the two ACLs; `InvalidArgument` for a prefix alone.
     pub fn xattr(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
-        let (index, rest) = NameIndex::split(name)
-            .filter(|(index, _)| shown_prefix(*index).is_some())
-            .ok_or_else(|| Error::Unsupported("no such attribute namespace".into()))?;
+        let (index, rest) = settable(name)?;
         let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
-        let mut value = None;
-        self.visit_xattrs(inode, &guard, |entry| {
-            if entry.index != index || entry.name != rest {
-                return Ok(ControlFlow::Continue(()));
-            }
-            value = Some(self.xattr_value(inode, entry, &guard)?);
-            Ok(ControlFlow::Break(()))
+        let value = self.look_at_xattrs(inode, &guard, |inode| {
+            self.find_xattr(inode, index, rest, &guard, |entry| {
+                self.xattr_value(inode, entry, &guard)
+            })
         })?;
         value.ok_or(Error::NoAttribute)
+    }
+
+    /// The value of an attribute as it is stored. For the holder of the inode's lock.
+    pub(crate) fn stored_xattr(
+        &self,
+        inode: &CachedInode,
+        index: NameIndex,
+        name: &[u8],
+        guard: &Guard,
+    ) -> Result<Option<Vec<u8>>> {
+        self.find_xattr(inode, index, name, guard, |entry| {
+            self.stored_value(inode, entry, guard)
+        })
+    }
+
+    /// Calls `look` until no attribute moved meanwhile between the inode and its block.
+    fn look_at_xattrs<T>(
+        &self,
+        nr: InodeNr,
+        guard: &Guard,
+        look: impl Fn(&CachedInode) -> Result<T>,
+    ) -> Result<T> {
+        let cell = self.cell(nr, guard)?;
+        loop {
+            let moves = cell.moves();
+            let found = look(cell.version(guard)?);
+            if moves % 2 == 0 && moves == cell.moves() {
+                return found;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn find_xattr<T>(
+        &self,
+        inode: &CachedInode,
+        index: NameIndex,
+        name: &[u8],
+        guard: &Guard,
+        read: impl Fn(&Entry<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut found = None;
+        self.visit_xattrs(inode, guard, |entry| {
+            if entry.index != index || entry.name != name {
+                return Ok(ControlFlow::Continue(()));
+            }
+            found = Some(read(entry)?);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(found)
     }
 
     /// Calls `visit` for each attribute, hidden ones included.
@@ -158,26 +206,35 @@ impl Fs {
         entry: &Entry<'_>,
         guard: &Guard,
     ) -> Result<Vec<u8>> {
-        let place = |corrupt: Corrupt| corrupt.in_inode(inode.nr());
-        let value = match entry.value {
-            Value::Inline(value) => value.to_vec(),
+        let value = self.stored_value(inode, entry, guard)?;
+        if matches!(
+            entry.index,
+            NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT
+        ) {
+            return Ok(acl::disk_to_xattr(&value)
+                .map_err(|error| Corrupt::from(error).in_inode(inode.nr()))?);
+        }
+        Ok(value)
+    }
+
+    fn stored_value(
+        &self,
+        inode: &CachedInode,
+        entry: &Entry<'_>,
+        guard: &Guard,
+    ) -> Result<Vec<u8>> {
+        match entry.value {
+            Value::Inline(value) => Ok(value.to_vec()),
             Value::Inode {
                 inode: holder,
                 bytes,
             } => self
                 .ea_inode_value(holder, bytes, guard)
                 .map_err(|error| match error {
-                    Error::Corrupt(corrupt) => place(corrupt).into(),
+                    Error::Corrupt(corrupt) => corrupt.in_inode(inode.nr()).into(),
                     other => other,
-                })?,
-        };
-        if matches!(
-            entry.index,
-            NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT
-        ) {
-            return Ok(acl::disk_to_xattr(&value).map_err(|error| place(error.into()))?);
+                }),
         }
-        Ok(value)
     }
 
     /// The value of `bytes` bytes that is the content of inode `holder`.
@@ -207,6 +264,19 @@ impl Fs {
         }
         Ok(value)
     }
+}
+
+/// Splits the full name of an attribute that users can see into namespace and rest.
+///
+/// # Errors
+/// `Unsupported` for another namespace; `InvalidArgument` for a prefix with nothing behind it.
+pub(crate) fn settable(name: &[u8]) -> Result<(NameIndex, &[u8])> {
+    if matches!(name, b"user." | b"trusted." | b"security.") {
+        return Err(Error::InvalidArgument("an attribute's name is its prefix"));
+    }
+    NameIndex::split(name)
+        .filter(|(index, _)| shown_prefix(*index).is_some())
+        .ok_or_else(|| Error::Unsupported("no such attribute namespace".into()))
 }
 
 /// The prefix of names that users can list; `None` for what the file system keeps to itself.

@@ -18,6 +18,7 @@ use model::{Model, Random};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
+    umask: 0,
     uid: 7,
     gid: 8,
 };

@@ -13,10 +13,16 @@
 //! each, at most one mask, which must be there if there are users or groups, and all in the order
 //! of their tags.
 //!
+//! Its module `mode` says what lists and permission bits have to do with each other.
+//!
 //! **References.** acl(5); POSIX 1003.1e draft 17, section 23.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+mod mode;
+
+pub use mode::{Asker, Says, chmod, grants, inherit, mode_of};
 
 const DISK_VERSION: u32 = 1;
 const XATTR_VERSION: u32 = 2;
@@ -105,6 +111,14 @@ pub enum AclError {
         /// Whom the entry in front of it is for.
         previous: AclWho,
     },
+    /// The id that stands for none, in an entry that needs one.
+    #[error("ACL entry {entry}: for {found:?}, expected an id other than {NO_ID}")]
+    Id {
+        /// Position of the entry.
+        entry: usize,
+        /// Whom it is for.
+        found: AclWho,
+    },
     /// An entry that each list must have, or that this one must have, is missing.
     #[error("ACL: no entry for {expected:?}")]
     Missing {
@@ -182,6 +196,16 @@ impl AclEntry {
             });
         }
         Ok(Self { who, permissions })
+    }
+
+    fn put(self, form: Form, out: &mut Vec<u8>) {
+        out.extend(self.who.tag().to_le_bytes());
+        out.extend(self.permissions.to_le_bytes());
+        match (self.who.id(), form) {
+            (Some(id), _) => out.extend(id.to_le_bytes()),
+            (None, Form::Xattr) => out.extend(NO_ID.to_le_bytes()),
+            (None, Form::Disk) => {}
+        }
     }
 }
 
@@ -269,6 +293,15 @@ pub fn xattr_to_disk(value: &[u8]) -> Result<Vec<u8>, AclError> {
     encode(from_xattr(value)?, Form::Disk, DISK_VERSION)
 }
 
+/// The form on disk of a list.
+#[must_use]
+pub fn to_disk(list: &[AclEntry]) -> Vec<u8> {
+    let mut out = DISK_VERSION.to_le_bytes().to_vec();
+    list.iter()
+        .for_each(|entry| entry.put(Form::Disk, &mut out));
+    out
+}
+
 /// Checks that the entries make a list that may be set on a file.
 ///
 /// # Errors
@@ -287,6 +320,9 @@ pub fn check(entries: AclEntries<'_>) -> Result<(), AclError> {
             });
         }
         previous = Some(found);
+        if found.id() == Some(NO_ID) {
+            return Err(AclError::Id { entry, found });
+        }
         match found {
             AclWho::Owner => owner = true,
             AclWho::OwningGroup => group = true,
@@ -329,14 +365,7 @@ fn entries(value: &[u8], form: Form, expected: u32) -> Result<AclEntries<'_>, Ac
 fn encode(entries: AclEntries<'_>, form: Form, version: u32) -> Result<Vec<u8>, AclError> {
     let mut out = version.to_le_bytes().to_vec();
     for entry in entries {
-        let entry = entry?;
-        out.extend(entry.who.tag().to_le_bytes());
-        out.extend(entry.permissions.to_le_bytes());
-        match (entry.who.id(), form) {
-            (Some(id), _) => out.extend(id.to_le_bytes()),
-            (None, Form::Xattr) => out.extend(NO_ID.to_le_bytes()),
-            (None, Form::Disk) => {}
-        }
+        entry?.put(form, &mut out);
     }
     Ok(out)
 }
@@ -435,8 +464,14 @@ mod tests {
                 previous
             }
         );
+        let mut nobody = DISK.to_vec();
+        nobody[12..16].fill(255);
+        let found = AclWho::User(NO_ID);
+        assert_eq!(of(&nobody), AclError::Id { entry: 1, found });
         let minimal = [1, 0, 0, 0, 1, 0, 6, 0, 4, 0, 4, 0, 32, 0, 0, 0];
         check(from_disk(&minimal).unwrap()).unwrap();
+        let list = list(DISK).unwrap();
+        assert_eq!(to_disk(&list), DISK);
     }
 
     proptest! {

@@ -604,6 +604,13 @@ pub fn block_header(block: &[u8]) -> Result<&RawBlockHeader, XattrError> {
         })
 }
 
+/// Makes of a copy of a block of attributes, which others share, one that one inode uses.
+pub fn set_single_user(block: &mut [u8]) {
+    if let Ok((header, _)) = RawBlockHeader::mut_from_prefix(block) {
+        header.h_refcount = 1.into();
+    }
+}
+
 /// Notes in a block of attributes that one inode less uses it, and says how many still do.
 pub fn drop_user(block: &mut [u8]) -> u32 {
     let Ok((header, _)) = RawBlockHeader::mut_from_prefix(block) else {

@@ -1,4 +1,4 @@
-//! **Purpose.** Changing the content of files: write, truncate, attributes, fsync.
+//! **Purpose.** Changing the content of files: write, truncate, fsync.
 //!
 //! **Model.** Bytes that fall into written blocks go straight there. For the rest clusters are
 //! claimed, the data is written to them, and one plan maps them and moves the size. So what a file
@@ -15,8 +15,8 @@ use std::io::IoSlice;
 
 use fourscore_mballoc::{ClusterCount, FilePrealloc, LogicalCluster, Neighbour, Request};
 use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
-use fourscore_ondisk::inode::{FileMode, InodeFlags};
-use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock, Timestamp};
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
@@ -32,21 +32,6 @@ static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
 /// The longest extent of data, in blocks.
 const EXTENT_MAX_BLOCKS: u32 = 32_768;
-
-/// What of an inode is to be changed; `None` leaves it as it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AttributeChange {
-    /// Permissions, set-id bits and the sticky bit.
-    pub permissions: Option<u16>,
-    /// The user that owns it.
-    pub uid: Option<u32>,
-    /// The group that owns it.
-    pub gid: Option<u32>,
-    /// The time of the last access.
-    pub atime: Option<Timestamp>,
-    /// The time of the last change of the content.
-    pub mtime: Option<Timestamp>,
-}
 
 /// A write, cut to what one plan does.
 #[derive(Clone, Copy)]
@@ -253,39 +238,6 @@ impl Fs {
             plan.unmap(inode, slot, (first, LOGICAL_END), Content::Data)?;
         }
         finish(plan, slot, size, (&pinned, &locked))
-    }
-
-    /// Changes attributes of an inode.
-    ///
-    /// # Errors
-    /// `NotFound`, `ReadOnly`.
-    pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
-        let writer = self.writer()?;
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        let guard = epoch::pin();
-        let on_disk = pinned.version(&guard)?.on_disk();
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        plan.edit(slot, |inode| {
-            if let Some(permissions) = change.permissions {
-                let kind = on_disk.mode().0 & !0o7777;
-                inode.set_mode(FileMode(kind | permissions & 0o7777));
-            }
-            let uid = change.uid.unwrap_or(on_disk.uid());
-            inode.set_owner(uid, change.gid.unwrap_or(on_disk.gid()));
-            if let Some(atime) = change.atime {
-                inode.set_atime(atime);
-            }
-            if let Some(mtime) = change.mtime {
-                inode.set_mtime(mtime);
-            }
-            inode.set_ctime(now());
-        })?;
-        let version = plan.version(slot)?;
-        plan.carry_out(&[&locked.last])?;
-        pinned.publish(Some(version));
-        Ok(())
     }
 
     /// Makes everything durable that was done to `inode`, data and metadata.

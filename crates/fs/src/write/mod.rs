@@ -25,14 +25,19 @@
 //! | `names` | create, link, unlink |
 //! | `rename` | rename |
 //! | `content` | write, truncate |
+//! | `attributes` | permissions, owner, times |
+//! | `xattrs` | extended attributes |
+//! | `acls` | access control lists |
 //!
 //! **Locking.** Rename lock -> directories by inode number -> files by inode number -> inodes of a
-//! group -> handle -> buffers, groups. Readers take none of these.
+//! group -> a block of attributes -> handle -> buffers, groups. Readers take none of these.
 //!
 //! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
 //! not at all. A superblock with `needs_recovery` says that the journal has to be replayed; it is
 //! written before the first transaction and taken back after the last checkpoint.
 
+mod acls;
+mod attributes;
 mod content;
 mod entries;
 mod groups;
@@ -46,6 +51,7 @@ mod rename;
 mod seal;
 mod slot;
 mod tree;
+mod xattrs;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -66,12 +72,14 @@ use self::groups::{Groups, Source};
 use self::inodes::Inodes;
 use self::quiet::Quiet;
 use self::seal::Seal;
+use self::xattrs::BlockLocks;
 use crate::{Error, Fs, OpenOptions, Replay, Result};
 
-pub use self::content::AttributeChange;
+pub use self::attributes::AttributeChange;
 pub use self::names::NewAttributes;
 pub use self::options::MountOptions;
 pub use self::rename::Replace;
+pub use self::xattrs::SetXattr;
 
 /// What writing takes.
 #[derive(Debug)]
@@ -84,6 +92,7 @@ pub(crate) struct Writer {
     quiet: Arc<Quiet>,
     /// Renames of directories, so that none becomes its own ancestor.
     renames: Mutex<()>,
+    xattr_blocks: BlockLocks,
     retries: Counter,
     revokes_per_credit: usize,
 }
@@ -108,6 +117,11 @@ impl Writer {
     /// The lock of directory renames.
     pub(crate) fn renames(&self) -> &Mutex<()> {
         &self.renames
+    }
+
+    /// The locks of blocks of attributes.
+    pub(crate) fn xattr_blocks(&self) -> &BlockLocks {
+        &self.xattr_blocks
     }
 
     /// What a free has to wait for, beside its commit.
@@ -222,6 +236,7 @@ impl Fs {
                 inodes,
                 quiet,
                 renames: Mutex::new(()),
+                xattr_blocks: BlockLocks::new(),
                 retries: Counter::default(),
                 // A header and a checksum are less than 32 bytes, a record is at most 8.
                 revokes_per_credit: (block_bytes - 32) / 8,

@@ -38,6 +38,8 @@ const NAME_MAX_BYTES: usize = 255;
 pub struct NewAttributes {
     /// Permissions, set-id bits and the sticky bit: 0o7777 at most.
     pub permissions: u16,
+    /// The permissions to be left out, unless the directory's default list decides: 0o777 at most.
+    pub umask: u16,
     /// The user that owns it.
     pub uid: u32,
     /// The group that owns it, unless the directory gives its own (`S_ISGID`).
@@ -195,7 +197,9 @@ impl Fs {
             let old = old.map_or(0, |(raw, _)| raw.i_generation.get());
             InodeGeneration(old.wrapping_add(1).max(1))
         };
-        let (mut permissions, mut gid) = (new.permissions & 0o7777, new.gid);
+        let wish = (new.permissions & 0o7777, new.umask);
+        let inherited = self.inherit(parent, kind.file_type(), wish, &epoch::pin())?;
+        let (mut permissions, mut gid) = (inherited.permissions, new.gid);
         if parent.on_disk().mode().0 & 0o2000 != 0 {
             gid = parent.on_disk().gid();
             if is_directory {
@@ -224,6 +228,7 @@ impl Fs {
         };
         plan.init_slot(slot, &made, content)?;
         self.plan_content(plan, slot, parent.nr(), kind)?;
+        plan.store_inherited(slot, &inherited)?;
         plan.end(slot)?;
         Ok(nr)
     }

@@ -30,7 +30,7 @@ use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
 use fourscore_mballoc::{ChangeKind, Claim, FilePrealloc, Freeing, Privilege, Request, Stamp};
 use fourscore_ondisk::inode::{InodeMut, NewInode};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
-use fourscore_sync::{Arc, epoch};
+use fourscore_sync::{Arc, MutexGuard, epoch};
 
 use super::Writer;
 use super::groups::{BitsChange, Map};
@@ -93,6 +93,8 @@ pub(crate) struct Plan<'f> {
     inodes: Vec<(InodeClaim, BitsChange)>,
     freed_inodes: Vec<(InodeClaim, BitsChange)>,
     moves: bool,
+    /// The lock of the block of attributes that it changes.
+    xattr_block: Option<(PhysBlock, MutexGuard<'f, ()>)>,
 }
 
 impl<'f> Plan<'f> {
@@ -107,6 +109,25 @@ impl<'f> Plan<'f> {
             inodes: Vec::new(),
             freed_inodes: Vec::new(),
             moves: false,
+            xattr_block: None,
+        }
+    }
+
+    /// Lets nobody else change the block of attributes `block` until the plan has been carried out.
+    ///
+    /// # Errors
+    /// If the plan has another such block already: two locks could wait for each other.
+    pub(super) fn lock_xattr_block(&mut self, block: PhysBlock) -> Result<()> {
+        match &self.xattr_block {
+            Some((locked, _)) if *locked == block => Ok(()),
+            Some(_) => Err(Error::InvalidArgument(
+                "an operation changes one block of attributes",
+            )),
+            None => {
+                let guard = self.writer.xattr_blocks().lock(block);
+                self.xattr_block = Some((block, guard));
+                Ok(())
+            }
         }
     }
 

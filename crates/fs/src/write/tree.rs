@@ -190,7 +190,7 @@ impl Plan<'_> {
         }
     }
 
-    fn count_blocks(&mut self, slot: Slot, change: i64) -> Result<()> {
+    pub(super) fn count_blocks(&mut self, slot: Slot, change: i64) -> Result<()> {
         let bits = self.fs().geometry().block_size().bits() - SECTOR_BITS;
         let before = self.inode(slot)?.sectors();
         let after = before.saturating_add_signed(change << bits);
@@ -413,23 +413,6 @@ impl Plan<'_> {
                 return Ok(());
             }
             self.free_nodes(file, &[child])?;
-        }
-    }
-
-    /// Gives up the xattr block of an inode that goes: it is freed with its last user.
-    pub(crate) fn free_xattr_block(&mut self, inode: &CachedInode) -> Result<()> {
-        let Some(block) = inode.on_disk().file_acl() else {
-            return Ok(());
-        };
-        let fs = self.fs();
-        let tag = VerifiedAs::new(Structure::Xattrs, fourscore_ondisk::InodeNr(0));
-        let region = self.block(block, tag, |bytes| {
-            fs.check_xattr_block(block, bytes)
-                .map_err(|corrupt| corrupt.in_inode(inode.nr()))
-        })?;
-        match fourscore_ondisk::xattr::drop_user(self.bytes_mut(region)) {
-            0 => self.free(block, 1, Content::Metadata),
-            _ => Ok(()),
         }
     }
 }

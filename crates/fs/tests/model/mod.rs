@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use fourscore::{Error, Follow, Fs, InodeNr, NewAttributes, Replace};
+use fourscore::{Error, Follow, Fs, InodeNr, NewAttributes, Replace, SetXattr};
 
 /// Numbers from a seed.
 pub(crate) struct Random(pub(crate) u64);
@@ -40,10 +40,13 @@ pub(crate) struct Model {
     nodes: BTreeMap<Vec<u8>, Node>,
     /// Contents by number; files with several names share one.
     contents: Vec<Vec<u8>>,
+    /// Extended attributes of the same files.
+    attributes: Vec<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
 const NEW: NewAttributes = NewAttributes {
     permissions: 0o750,
+    umask: 0,
     uid: 1000,
     gid: 100,
 };
@@ -95,7 +98,7 @@ impl Model {
         let inode_of = |path: &[u8]| fs.resolve(path, Follow::No).unwrap();
         let path = self.new_path(random);
         let (dir, name) = (dir_of(&path), split(&path).1);
-        match random.below(20) {
+        match random.below(23) {
             0..=5 => {
                 let made = fs.create(dir, name, &NEW);
                 if self.nodes.contains_key(&path) {
@@ -103,6 +106,7 @@ impl Model {
                 } else {
                     made.unwrap();
                     self.contents.push(Vec::new());
+                    self.attributes.push(BTreeMap::new());
                     let number = self.contents.len() - 1;
                     self.nodes.insert(path, Node::File(number));
                 }
@@ -118,6 +122,7 @@ impl Model {
             }
             8..=12 => self.write(fs, random),
             13 => self.truncate(fs, random),
+            20..=22 => self.change_attribute(fs, random),
             14 => {
                 let is_file = |node: &Node| matches!(node, Node::File(_));
                 if let Some(old) = self.pick(random, is_file)
@@ -184,6 +189,36 @@ impl Model {
         fs.truncate(fs.resolve(&path, Follow::No).unwrap(), size)
             .unwrap();
         self.contents[number].resize(usize::try_from(size).unwrap(), 0);
+    }
+
+    fn change_attribute(&mut self, fs: &Fs, random: &mut Random) {
+        let Some(path) = self.pick(random, |node| matches!(node, Node::File(_))) else {
+            return;
+        };
+        let Node::File(number) = self.nodes[&path] else {
+            return;
+        };
+        let inode = fs.resolve(&path, Follow::No).unwrap();
+        let attributes = &mut self.attributes[number];
+        let name = format!("user.{}", random.below(6)).into_bytes();
+        if random.below(3) == 0 {
+            let removed = fs.remove_xattr(inode, &name);
+            match attributes.remove(&name) {
+                Some(_) => removed.unwrap(),
+                None => assert!(matches!(removed, Err(Error::NoAttribute)), "{removed:?}"),
+            }
+            return;
+        }
+        let len = usize::try_from(random.below(400)).unwrap();
+        let value = vec![u8::try_from(random.below(256)).unwrap(); len];
+        match fs.set_xattr(inode, &name, &value, SetXattr::Any) {
+            Ok(()) => drop(attributes.insert(name, value)),
+            Err(Error::NoSpace) => {
+                let taken: usize = attributes.values().map(Vec::len).sum();
+                assert!(taken + len > 600, "{len} bytes do not fit beside {taken}");
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn rename(&mut self, fs: &Fs, random: &mut Random, fresh: Vec<u8>) {
@@ -256,6 +291,9 @@ impl Model {
                     let mut found = vec![0; expected.len()];
                     fs.read_at(inode, &mut found, 0).unwrap();
                     assert!(found == *expected, "{shown}: content");
+                    let found = fs.xattrs(inode).unwrap().into_iter();
+                    let found: BTreeMap<_, _> = found.map(|it| (it.name, it.value)).collect();
+                    assert_eq!(found, self.attributes[*number], "{shown}: attributes");
                 }
             }
         }
@@ -278,6 +316,12 @@ impl Model {
                 }
                 Node::File(number) => {
                     assert!(std::fs::read(&at).unwrap() == self.contents[*number]);
+                    for (name, expected) in &self.attributes[*number] {
+                        let mut value = vec![0; expected.len() + 1];
+                        let name = OsStr::from_bytes(name);
+                        let len = rustix::fs::lgetxattr(&at, name, &mut value[..]).unwrap();
+                        assert_eq!(value[..len], expected[..], "{at:?}: {name:?}");
+                    }
                 }
             }
         }

@@ -1,0 +1,89 @@
+//! **Purpose.** Changing what an inode says of itself: permissions, owner, times.
+//!
+//! **Model.** The access control list follows the permission bits. A change of owner takes set-id
+//! bits and capabilities away from what is no directory, unless the same call says which bits it
+//! wants.
+//!
+//! **Locking.** The inode's lock.
+
+use fourscore_ondisk::inode::FileMode;
+use fourscore_ondisk::xattr::NameIndex;
+use fourscore_ondisk::{InodeNr, Timestamp};
+use fourscore_sync::epoch;
+
+use super::plan::Plan;
+use super::xattrs::{NewXattr, check_changeable, finish};
+use crate::{Error, FileType, Fs, Result};
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// What of an inode is to be changed; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttributeChange {
+    /// Permissions, set-id bits and the sticky bit.
+    pub permissions: Option<u16>,
+    /// The user that owns it.
+    pub uid: Option<u32>,
+    /// The group that owns it.
+    pub gid: Option<u32>,
+    /// The time of the last access.
+    pub atime: Option<Timestamp>,
+    /// The time of the last change of the content.
+    pub mtime: Option<Timestamp>,
+}
+
+impl Fs {
+    /// Changes attributes of an inode. With the permissions the access control list changes. A new
+    /// owner or group takes the set-user bit, the set-group bit (where the group may execute) and
+    /// `security.capability` from anything but a directory, as in Linux, whoever asks.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
+    pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let guard = epoch::pin();
+        let current = pinned.version(&guard)?;
+        check_changeable(current)?;
+        let on_disk = current.on_disk();
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        let mut mode = on_disk.mode();
+        let changes_owner = change.uid.is_some() || change.gid.is_some();
+        if changes_owner && current.file_type() != FileType::Directory {
+            mode = without_set_id(mode);
+            let (index, name) = (NameIndex::SECURITY, b"capability");
+            match plan.change_xattr(slot, index, name, NewXattr::Remove) {
+                Ok(_) | Err(Error::NoAttribute) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(permissions) = change.permissions {
+            mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
+            plan.chmod_acl(current, slot, permissions, &guard)?;
+        }
+        plan.edit(slot, |inode| {
+            inode.set_mode(mode);
+            let uid = change.uid.unwrap_or(on_disk.uid());
+            inode.set_owner(uid, change.gid.unwrap_or(on_disk.gid()));
+            if let Some(atime) = change.atime {
+                inode.set_atime(atime);
+            }
+            if let Some(mtime) = change.mtime {
+                inode.set_mtime(mtime);
+            }
+        })?;
+        finish(plan, slot, (&pinned, &locked))
+    }
+}
+
+fn without_set_id(mode: FileMode) -> FileMode {
+    let mut gone = SET_UID;
+    if mode.0 & GROUP_EXECUTE != 0 {
+        gone |= SET_GID;
+    }
+    FileMode(mode.0 & !gone)
+}

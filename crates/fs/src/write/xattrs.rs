@@ -1,0 +1,452 @@
+//! **Purpose.** Changing extended attributes: inside the inode while there is room, else in a
+//! block.
+//!
+//! **Not here.** The bytes of an area (`fourscore_ondisk::xattr`), what a list of access rights
+//! means ([`super::acls`]), who may change what (`crate::permission`).
+//!
+//! **Model.** As in Linux: an attribute goes into the inode if it fits there, else into the inode's
+//! block, which is made when it is first needed and goes with its last attribute. A block that
+//! several inodes share is not changed: who wants another gets a copy, and the old one loses a
+//! user. A value that is set to what it is already changes nothing.
+//!
+//! **Invariants.** `h_refcount` of a block is the number of inodes that use it.
+//!
+//! **Locking.** The inode's lock. Then, from the first look at a block until the plan has been
+//! carried out, the lock that the block shares with some others: inodes that share a block have
+//! different locks. A plan holds at most one of these. Readers take none; what moves between inode
+//! and block they look for again.
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_mballoc::Content as Wanted;
+use fourscore_ondisk::features::Compat;
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::xattr::{
+    self, NameIndex, NewValue, Placement, Value, XattrEditError, Xattrs, XattrsMut,
+};
+use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
+use fourscore_sync::epoch;
+use fourscore_sync::{CachePadded, Mutex, MutexGuard};
+
+use super::now;
+use super::plan::{Content, Plan, RegionId};
+use super::slot::Slot;
+use crate::inode::{CachedInode, Changing, Pinned};
+use crate::xattr::{MAX_NAME_BYTES, MAX_VALUE_BYTES, settable};
+use crate::{Error, FileType, Fs, Result};
+
+/// What setting an attribute does about one that is there, or is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetXattr {
+    /// It is made or replaced.
+    #[default]
+    Any,
+    /// It must not be there (`XATTR_CREATE`).
+    Create,
+    /// It must be there (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// What becomes of an attribute.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum NewXattr<'v> {
+    Set(&'v [u8], SetXattr),
+    Remove,
+}
+
+/// Whether a plan has something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    Yes,
+    No,
+}
+
+impl Changed {
+    pub(super) fn or(self, other: Self) -> Self {
+        if self == Self::Yes { self } else { other }
+    }
+}
+
+/// The locks of blocks of attributes, each for many blocks.
+#[derive(Debug)]
+pub(crate) struct BlockLocks(Box<[CachePadded<Mutex<()>>]>);
+
+impl BlockLocks {
+    pub(crate) fn new() -> Self {
+        /// Enough that two threads seldom want the same.
+        const LOCKS: usize = 256;
+        Self((0..LOCKS).map(|_| CachePadded::default()).collect())
+    }
+
+    pub(crate) fn lock(&self, block: PhysBlock) -> MutexGuard<'_, ()> {
+        let spread = block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        let nth = usize::try_from(spread).unwrap_or(0) % self.0.len();
+        self.0[nth].lock()
+    }
+}
+
+impl Fs {
+    /// Sets the attribute with the full name `name`. The two access control lists take the form of
+    /// the system calls (version 2) and set the permission bits that they stand for; an empty value
+    /// removes the list.
+    ///
+    /// # Errors
+    /// As setxattr(2): `Exists` and `NoAttribute` for what `how` says; `NoSpace` if neither inode
+    /// nor block has room; `OutOfRange` for a name that is empty or longer than 255 bytes; `TooBig`
+    /// for a value of more than [`MAX_VALUE_BYTES`]; `Unsupported` for a namespace that is not
+    /// `user.`, `trusted.`, `security.` or that of the lists; `NotPermitted` for `user.` on
+    /// anything but files and directories, and for inodes that may not change;
+    /// `InvalidArgument` for a list that is none; `AccessDenied` for a default list on anything but
+    /// a directory; `ReadOnly`.
+    pub fn set_xattr(
+        &self,
+        inode: InodeNr,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return Err(Error::OutOfRange);
+        }
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(Error::TooBig);
+        }
+        let new = NewXattr::Set(value, how);
+        self.change_xattr(inode, name, new)
+    }
+
+    /// Removes the attribute with the full name `name`.
+    ///
+    /// # Errors
+    /// `NoAttribute` if there is none, but not for the access control lists; else as
+    /// [`Fs::set_xattr`].
+    pub fn remove_xattr(&self, inode: InodeNr, name: &[u8]) -> Result<()> {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return Err(Error::OutOfRange);
+        }
+        self.change_xattr(inode, name, NewXattr::Remove)
+    }
+
+    fn change_xattr(&self, inode: InodeNr, name: &[u8], new: NewXattr<'_>) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let guard = epoch::pin();
+        let current = pinned.version(&guard)?;
+        check_changeable(current)?;
+        let file_type = current.file_type();
+        let has_user = matches!(file_type, FileType::Regular | FileType::Directory);
+        if name.starts_with(b"user.") && !has_user {
+            return Err(Error::NotPermitted);
+        }
+        let (index, rest) = settable(name)?;
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        let changed = match (index, new) {
+            (NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT, new) => {
+                let list = match new {
+                    NewXattr::Set(value, _) => value,
+                    NewXattr::Remove => &[],
+                };
+                plan.set_acl(current, slot, index, list)?
+            }
+            (index, new) => plan.change_xattr(slot, index, rest, new)?,
+        };
+        match changed {
+            Changed::Yes => finish(plan, slot, (&pinned, &locked)),
+            Changed::No => Ok(()),
+        }
+    }
+}
+
+/// Ends a change of an inode's attributes, carries it out and shows it.
+pub(super) fn finish(
+    mut plan: Plan<'_>,
+    slot: Slot,
+    (pinned, locked): (&Pinned, &Changing),
+) -> Result<()> {
+    plan.edit(slot, |inode| inode.set_ctime(now()))?;
+    let version = plan.version(slot)?;
+    let _moving = plan.moves().then(|| pinned.moving());
+    plan.carry_out(&[&locked.last])?;
+    pinned.publish(Some(version));
+    Ok(())
+}
+
+/// Refuses what is immutable, or may only grow.
+pub(super) fn check_changeable(inode: &CachedInode) -> Result<()> {
+    if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::APPEND_FL) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// The block of an inode's attributes, as a plan has it.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    at: PhysBlock,
+    region: RegionId,
+}
+
+/// What an attribute is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nowhere,
+    InInode,
+    InBlock,
+}
+
+impl Plan<'_> {
+    /// Changes an attribute of the inode in `slot`.
+    ///
+    /// # Errors
+    /// As [`Fs::set_xattr`] and [`Fs::remove_xattr`]. The plan may not be carried out then.
+    pub(super) fn change_xattr(
+        &mut self,
+        slot: Slot,
+        index: NameIndex,
+        name: &[u8],
+        new: NewXattr<'_>,
+    ) -> Result<Changed> {
+        let inode = self.inode(slot)?;
+        let block = self.xattr_block(slot, &inode)?;
+        let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(slot.nr);
+        let in_block = block.map(|block| self.bytes(block.region));
+        let (found, value) = find(self.fs(), &inode, in_block, index, name).map_err(broken)?;
+        let value = value.map(<[u8]>::to_vec);
+        match (new, found) {
+            (NewXattr::Set(_, SetXattr::Create), Found::InInode | Found::InBlock) => {
+                Err(Error::Exists)
+            }
+            (NewXattr::Remove | NewXattr::Set(_, SetXattr::Replace), Found::Nowhere) => {
+                Err(Error::NoAttribute)
+            }
+            (NewXattr::Remove, Found::InInode) => {
+                self.remove_from_inode(slot, index, name)?;
+                Ok(Changed::Yes)
+            }
+            (NewXattr::Remove, Found::InBlock) => {
+                self.remove_from_block(slot, block, index, name)?;
+                Ok(Changed::Yes)
+            }
+            (NewXattr::Set(new, _), _) if value.as_deref() == Some(new) => Ok(Changed::No),
+            (NewXattr::Set(new, _), found) => {
+                let new = NewValue::Inline(new);
+                self.put_xattr(slot, &inode, block, (index, name, &new), found)?;
+                Ok(Changed::Yes)
+            }
+        }
+    }
+
+    /// Stores a value where it belongs, and takes it away from where it was.
+    fn put_xattr(
+        &mut self,
+        slot: Slot,
+        inode: &Inode,
+        block: Option<Block>,
+        (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
+        found: Found,
+    ) -> Result<()> {
+        let block_bytes = self.fs().geometry().block_size().bytes();
+        let in_block = block.map(|block| self.bytes(block.region));
+        let area = inode
+            .xattr_area()
+            .filter(|area| area.len() > MIN_AREA_BYTES);
+        let place = xattr::place(area, in_block, block_bytes, index, name, new)
+            .map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
+        let broken = |error: XattrEditError| edit_error(error, slot.nr);
+        match place {
+            Placement::Inode => {
+                self.edit(slot, |inode| {
+                    let area = inode.xattr_area_mut().unwrap_or_default();
+                    XattrsMut::in_inode(area)?.set(index, name, new)
+                })?
+                .map_err(broken)?;
+                if found == Found::InBlock {
+                    self.remove_from_block(slot, block, index, name)?;
+                }
+                return Ok(());
+            }
+            Placement::Block => {
+                let Some(block) = block else {
+                    return Err(Error::NoSpace);
+                };
+                let mut bytes = self.bytes(block.region).to_vec();
+                XattrsMut::in_block(&mut bytes)
+                    .map_err(XattrEditError::from)
+                    .and_then(|mut xattrs| xattrs.set(index, name, new))
+                    .map_err(broken)?;
+                self.store_block(slot, block, &bytes)?;
+            }
+            Placement::NewBlock => {
+                let block = self.new_xattr_block(slot)?;
+                self.count_blocks(slot, 1)?;
+                XattrsMut::init_block(self.bytes_mut(block.region))
+                    .map_err(XattrEditError::from)
+                    .and_then(|mut xattrs| xattrs.set(index, name, new))
+                    .map_err(broken)?;
+            }
+            Placement::Nowhere => return Err(Error::NoSpace),
+        }
+        if found == Found::InInode {
+            self.remove_from_inode(slot, index, name)?;
+        }
+        Ok(())
+    }
+
+    fn remove_from_inode(&mut self, slot: Slot, index: NameIndex, name: &[u8]) -> Result<()> {
+        self.edit(slot, |inode| {
+            let area = inode.xattr_area_mut().unwrap_or_default();
+            XattrsMut::in_inode(area)?.remove(index, name).map(drop)
+        })?
+        .map_err(|error| edit_error(error, slot.nr))
+    }
+
+    fn remove_from_block(
+        &mut self,
+        slot: Slot,
+        block: Option<Block>,
+        index: NameIndex,
+        name: &[u8],
+    ) -> Result<()> {
+        let Some(block) = block else { return Ok(()) };
+        let mut bytes = self.bytes(block.region).to_vec();
+        let is_empty = {
+            let mut xattrs = XattrsMut::in_block(&mut bytes)
+                .map_err(|error| edit_error(error.into(), slot.nr))?;
+            xattrs
+                .remove(index, name)
+                .map_err(|error| edit_error(error, slot.nr))?;
+            xattrs.is_empty()
+        };
+        if !is_empty {
+            return self.store_block(slot, block, &bytes);
+        }
+        self.set_moves();
+        self.drop_user(block)?;
+        self.count_blocks(slot, -1)?;
+        self.set_file_acl(slot, None)
+    }
+
+    /// Gives the inode's block another content; where others share it, the inode gets a block of
+    /// its own.
+    fn store_block(&mut self, slot: Slot, block: Block, bytes: &[u8]) -> Result<()> {
+        self.set_moves();
+        let users = xattr::block_header(bytes).map_or(1, |header| header.h_refcount.get());
+        if users <= 1 {
+            self.bytes_mut(block.region).copy_from_slice(bytes);
+            return Ok(());
+        }
+        self.drop_user(block)?;
+        let own = self.new_xattr_block(slot)?;
+        let own = self.bytes_mut(own.region);
+        own.copy_from_slice(bytes);
+        xattr::set_single_user(own);
+        Ok(())
+    }
+
+    /// Allocates a block of attributes for the inode, all zeroes.
+    fn new_xattr_block(&mut self, slot: Slot) -> Result<Block> {
+        let fs = self.fs();
+        if !fs.superblock().features().compat.contains(Compat::EXT_ATTR) {
+            return Err(Error::Unsupported(
+                "attributes do not fit the inode, and the file system has no feature ext_attr"
+                    .into(),
+            ));
+        }
+        self.set_moves();
+        let (group, _) = fs.geometry().inode_group(slot.nr).ok_or(Error::NotFound)?;
+        let inodes = fs.writer()?.inodes();
+        let group = inodes.placement().goal(group, Wanted::Metadata);
+        let goal = fs.geometry().group_first_block(group);
+        let (at, region) = self.allocate_metadata(slot.nr, goal, tag())?;
+        self.set_file_acl(slot, Some(at))?;
+        Ok(Block { at, region })
+    }
+
+    fn set_file_acl(&mut self, slot: Slot, block: Option<PhysBlock>) -> Result<()> {
+        let set = self.edit(slot, |inode| inode.set_file_acl(block))?;
+        set.map_err(|error| Error::Io(std::io::Error::other(error)))
+    }
+
+    /// The inode's block, checked; its lock is the plan's from here on.
+    fn xattr_block(&mut self, slot: Slot, inode: &Inode) -> Result<Option<Block>> {
+        let Some(at) = inode.file_acl() else {
+            return Ok(None);
+        };
+        let fs = self.fs();
+        if !fs.data_blocks().contains(&at) {
+            let error = RelationError::XattrBlock {
+                found: at,
+                blocks: fs.data_blocks(),
+            };
+            return Err(Corrupt::from(error).in_inode(slot.nr).into());
+        }
+        self.lock_xattr_block(at)?;
+        let region = self.block(at, tag(), |bytes| {
+            fs.check_xattr_block(at, bytes)
+                .map_err(|corrupt| corrupt.in_inode(slot.nr))
+        })?;
+        Ok(Some(Block { at, region }))
+    }
+
+    /// The block has one user less; with the last one it is freed.
+    fn drop_user(&mut self, block: Block) -> Result<()> {
+        match xattr::drop_user(self.bytes_mut(block.region)) {
+            0 => self.free(block.at, 1, Content::Metadata),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives up the xattr block of an inode that goes: it is freed with its last user.
+    pub(crate) fn free_xattr_block(&mut self, inode: &CachedInode) -> Result<()> {
+        let slot = self.slot(inode.nr())?;
+        match self.xattr_block(slot, inode.on_disk())? {
+            Some(block) => self.drop_user(block),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An area in an inode that is too short for a magic and a terminator.
+const MIN_AREA_BYTES: usize = 8;
+
+/// Blocks are shared, so the tag names no inode.
+fn tag() -> VerifiedAs {
+    VerifiedAs::new(Structure::Xattrs, InodeNr(0))
+}
+
+/// Looks for an attribute. The value is `None` for one that another inode holds.
+fn find<'a>(
+    fs: &Fs,
+    inode: &'a Inode,
+    block: Option<&'a [u8]>,
+    index: NameIndex,
+    name: &[u8],
+) -> std::result::Result<(Found, Option<&'a [u8]>), xattr::XattrError> {
+    let value = |value| match value {
+        Value::Inline(bytes) => Some(bytes),
+        Value::Inode { .. } => None,
+    };
+    if let Some(area) = inode.xattr_area() {
+        xattr::check_in_inode(area, fs.ea_inodes())?;
+        if let Some(entry) = Xattrs::in_inode(area).find(index, name)? {
+            return Ok((Found::InInode, value(entry.value)));
+        }
+    }
+    if let Some(block) = block
+        && let Some(entry) = Xattrs::in_block(block)?.find(index, name)?
+    {
+        return Ok((Found::InBlock, value(entry.value)));
+    }
+    Ok((Found::Nowhere, None))
+}
+
+fn edit_error(error: XattrEditError, nr: InodeNr) -> Error {
+    match error {
+        XattrEditError::Area(error) => Corrupt::from(error).in_inode(nr).into(),
+        XattrEditError::NoSpace { .. } => Error::NoSpace,
+        XattrEditError::Name => Error::OutOfRange,
+        XattrEditError::Absent => Error::NoAttribute,
+    }
+}

@@ -1,0 +1,538 @@
+//! Extended attributes and access control lists: the same operations done by us on one image and by
+//! the kernel on its twin, with the same results and errors; e2fsck looks at both.
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of several test programs"
+)]
+mod model;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::ondisk::inode::DeviceNr;
+use fourscore::{
+    Arc, AttributeChange, Error, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
+    OpenOptions, SetXattr,
+};
+use fourscore_sync::thread;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use model::Random;
+
+/// The permissions left out of what is made, by us and by this process.
+const UMASK: u16 = 0o027;
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o644,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+};
+
+fn mount(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
+}
+
+fn open(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
+    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
+}
+
+fn image(block_size: u32, inode_size: u32) -> Image {
+    let image = Image::builder(MiB(64))
+        .kind("ext4")
+        .block_size_bytes(block_size)
+        .inode_size_bytes(inode_size);
+    image.make().unwrap()
+}
+
+/// What happened: nothing more than an errno can be compared.
+type Outcome = Result<(), i32>;
+
+fn ours<T>(result: fourscore::Result<T>) -> Outcome {
+    result.map(drop).map_err(|error| error.errno())
+}
+
+fn theirs<T>(result: std::io::Result<T>) -> Outcome {
+    result
+        .map(drop)
+        .map_err(|error| error.raw_os_error().unwrap())
+}
+
+fn errno<T>(result: Result<T, Errno>) -> Outcome {
+    result.map(drop).map_err(Errno::raw_os_error)
+}
+
+/// Two file systems to which the same is done.
+struct Twins {
+    fs: Arc<Fs>,
+    root: PathBuf,
+    /// Paths of what there is, by type.
+    paths: Vec<(String, FileType)>,
+}
+
+impl Twins {
+    fn inode(&self, path: &str) -> InodeNr {
+        self.fs.resolve(path.as_bytes(), Follow::No).unwrap()
+    }
+
+    fn pick(&self, random: &mut Random) -> (String, FileType) {
+        let nth = usize::try_from(random.below(self.paths.len() as u64)).unwrap();
+        self.paths[nth].clone()
+    }
+
+    /// Makes something of either kind in a directory.
+    fn make(&mut self, random: &mut Random) {
+        let dirs = self
+            .paths
+            .iter()
+            .filter(|(_, kind)| *kind == FileType::Directory);
+        let dirs = dirs.map(|(path, _)| path.clone()).collect::<Vec<_>>();
+        let parent = dirs[usize::try_from(random.below(dirs.len() as u64)).unwrap()].clone();
+        let name = format!("n{}", random.below(1_000_000));
+        let path = format!("{parent}/{name}");
+        let (dir, at) = (self.inode(&parent), self.root.join(&path));
+        if at.symlink_metadata().is_ok() {
+            return;
+        }
+        let permissions = u16::try_from(random.below(0o1000)).unwrap();
+        let new = NewAttributes {
+            permissions,
+            umask: UMASK,
+            ..OWNER
+        };
+        let name = name.as_bytes();
+        let (kind, made, expected) = match random.below(4) {
+            0 if self.paths.len() < 60 => {
+                use std::os::unix::fs::DirBuilderExt;
+                let made = std::fs::DirBuilder::new()
+                    .mode(permissions.into())
+                    .create(&at);
+                let kind = FileType::Directory;
+                (kind, self.fs.mkdir(dir, name, &new), theirs(made))
+            }
+            1 => {
+                let made = std::os::unix::fs::symlink("target", &at);
+                let kind = FileType::Symlink;
+                (
+                    kind,
+                    self.fs.symlink(dir, name, b"target", &OWNER_OF_LINK),
+                    theirs(made),
+                )
+            }
+            2 => {
+                let (kind, device) = (FileType::Fifo, DeviceNr { major: 0, minor: 0 });
+                let made = rustix::fs::mknodat(
+                    rustix::fs::CWD,
+                    &at,
+                    rustix::fs::FileType::Fifo,
+                    rustix::fs::Mode::from_raw_mode(permissions.into()),
+                    0,
+                );
+                (
+                    kind,
+                    self.fs.mknod(dir, name, kind, device, &new),
+                    errno(made),
+                )
+            }
+            _ => {
+                let made = std::fs::OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .mode(permissions.into())
+                    .open(&at);
+                (
+                    FileType::Regular,
+                    self.fs.create(dir, name, &new),
+                    theirs(made),
+                )
+            }
+        };
+        assert_eq!(ours(made), expected, "{path}");
+        self.paths.push((path, kind));
+    }
+
+    fn set_or_remove(&self, random: &mut Random, block_size: u64) {
+        let (path, _) = self.pick(random);
+        let (inode, at) = (self.inode(&path), self.root.join(&path));
+        let name = name(random);
+        let host_name = OsStr::from_bytes(&name);
+        if random.below(4) == 0 {
+            let removed = ours(self.fs.remove_xattr(inode, &name));
+            let expected = errno(rustix::fs::lremovexattr(&at, host_name));
+            assert_eq!(removed, expected, "removing {host_name:?} of {path}");
+            return;
+        }
+        let value = value(&name, random, block_size);
+        let (how, flags) = match random.below(6) {
+            0 => (SetXattr::Create, XattrFlags::CREATE),
+            1 => (SetXattr::Replace, XattrFlags::REPLACE),
+            _ => (SetXattr::Any, XattrFlags::empty()),
+        };
+        let set = ours(self.fs.set_xattr(inode, &name, &value, how));
+        let expected = errno(rustix::fs::lsetxattr(&at, host_name, &value, flags));
+        let len = value.len();
+        assert_eq!(
+            set, expected,
+            "setting {host_name:?} of {path} to {len} bytes, {how:?}"
+        );
+    }
+
+    fn chmod_or_chown(&self, random: &mut Random) {
+        let (path, kind) = self.pick(random);
+        let (inode, at) = (self.inode(&path), self.root.join(&path));
+        let mut change = AttributeChange::default();
+        if random.below(2) == 0 && kind != FileType::Symlink {
+            let permissions = u16::try_from(random.below(0o10000)).unwrap();
+            change.permissions = Some(permissions);
+            let mode = std::fs::Permissions::from_mode(permissions.into());
+            std::fs::set_permissions(&at, mode).unwrap();
+        } else {
+            change.gid = Some(u32::try_from(random.below(70_000)).unwrap());
+            std::os::unix::fs::lchown(&at, None, change.gid).unwrap();
+        }
+        self.fs.set_attributes(inode, &change).unwrap();
+    }
+
+    fn unlink(&mut self, random: &mut Random) {
+        let (path, kind) = self.pick(random);
+        if kind == FileType::Directory {
+            return;
+        }
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", &path));
+        self.fs.unlink(self.inode(parent), name.as_bytes()).unwrap();
+        std::fs::remove_file(self.root.join(&path)).unwrap();
+        self.paths.retain(|(other, _)| *other != path);
+    }
+
+    fn compare(&self) {
+        for (path, _) in &self.paths {
+            let inode = self.inode(path);
+            let host = self.root.join(path);
+            assert_eq!(
+                attributes(&self.fs, inode),
+                host_attributes(&host),
+                "{path}"
+            );
+            let (stat, meta) = (
+                self.fs.stat(inode).unwrap(),
+                host.symlink_metadata().unwrap(),
+            );
+            let found = (u32::from(stat.mode.0), stat.uid, stat.gid, stat.sectors);
+            let expected = (meta.mode(), meta.uid(), meta.gid(), meta.blocks());
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+}
+
+const OWNER_OF_LINK: NewAttributes = NewAttributes {
+    permissions: 0o777,
+    ..OWNER
+};
+
+type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn attributes(fs: &Fs, inode: InodeNr) -> Attributes {
+    let found = fs.xattrs(inode).unwrap().into_iter();
+    found.map(|xattr| (xattr.name, xattr.value)).collect()
+}
+
+fn host_attributes(path: &Path) -> Attributes {
+    let mut names = vec![0; 1 << 16];
+    let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
+    let names = names[..len]
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty());
+    let value = |name: &[u8]| {
+        let mut value = vec![0; 1 << 16];
+        let name = OsStr::from_bytes(name);
+        let len = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
+        value.truncate(len);
+        value
+    };
+    names.map(|name| (name.to_vec(), value(name))).collect()
+}
+
+fn name(random: &mut Random) -> Vec<u8> {
+    let number = random.below(5);
+    match random.below(20) {
+        0..=8 => format!("user.{number}"),
+        9..=10 => format!("trusted.{number}"),
+        11 => "security.test".into(),
+        12 => "security.capability".into(),
+        13..=15 => "system.posix_acl_access".into(),
+        16..=17 => "system.posix_acl_default".into(),
+        18 => match number {
+            0 => "user.".into(),
+            1 => "trusted.".into(),
+            2 => "other.name".into(),
+            3 => "system.data".into(),
+            _ => String::new(),
+        },
+        _ => format!(
+            "user.{}",
+            "n".repeat(usize::try_from(240 + random.below(20)).unwrap())
+        ),
+    }
+    .into_bytes()
+}
+
+fn value(name: &[u8], random: &mut Random, block_size: u64) -> Vec<u8> {
+    if name.starts_with(b"system.posix_acl") {
+        return acl(random);
+    }
+    if name == b"security.capability" {
+        return [&[0, 0, 0, 2][..], &[4; 16]].concat();
+    }
+    let len = match random.below(20) {
+        0 => 0,
+        1 => block_size,
+        2 => 65_537,
+        3..=6 => random.below(block_size),
+        7..=9 => random.below(block_size / 3),
+        _ => random.below(120),
+    };
+    let byte = u8::try_from(random.below(4)).unwrap();
+    vec![byte; usize::try_from(len).unwrap()]
+}
+
+/// A list in the form of the system calls; some are broken.
+fn acl(random: &mut Random) -> Vec<u8> {
+    let mut out = 2_u32.to_le_bytes().to_vec();
+    let mut put = |tag: u16, id: u32, random: &mut Random| {
+        let permissions = u16::try_from(random.below(8)).unwrap();
+        out.extend(tag.to_le_bytes());
+        out.extend(permissions.to_le_bytes());
+        out.extend(id.to_le_bytes());
+    };
+    const NO_ID: u32 = u32::MAX;
+    put(1, NO_ID, random);
+    let users = random.below(3);
+    for user in 0..users {
+        put(2, 1000 + u32::try_from(user).unwrap(), random);
+    }
+    put(4, NO_ID, random);
+    let groups = random.below(3);
+    for group in 0..groups {
+        put(8, 2000 + u32::try_from(group).unwrap(), random);
+    }
+    if users + groups > 0 || random.below(3) == 0 {
+        put(16, NO_ID, random);
+    }
+    put(32, NO_ID, random);
+    match random.below(16) {
+        0 => out.truncate(out.len() - 8),
+        1 => out.truncate(out.len() - 3),
+        2 => out[0] = 3,
+        3 => out[4] = 3,
+        4 => out[6] = 9,
+        5 => out.truncate(4),
+        6 => out.clear(),
+        7 if users > 0 => out[16..20].fill(255),
+        _ => {}
+    }
+    out
+}
+
+#[test]
+fn the_kernel_does_the_same_on_its_twin() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK.into()));
+    let sizes = [
+        (1024, 128),
+        (1024, 256),
+        (1024, 1024),
+        (4096, 128),
+        (4096, 256),
+        (4096, 1024),
+    ];
+    for (seed, (block_size, inode_size)) in (1..).zip(sizes) {
+        let (own, twin) = (image(block_size, inode_size), image(block_size, inode_size));
+        let mut random = Random(seed);
+        let mut paths = vec![(".".to_owned(), FileType::Directory)];
+        // What we left, the kernel goes on with, and the other way round.
+        for (ours, kernels) in [(&own, &twin), (&twin, &own)] {
+            let kernel = KernelMount::new(kernels.path(), Access::ReadWrite, "").unwrap();
+            let mut twins = Twins {
+                fs: mount(ours),
+                root: kernel.path().to_owned(),
+                paths,
+            };
+            twins.compare();
+            for _ in 0..1500 {
+                match random.below(12) {
+                    0..=1 => twins.make(&mut random),
+                    2 if twins.paths.len() > 20 => twins.unlink(&mut random),
+                    3 => twins.chmod_or_chown(&mut random),
+                    _ => twins.set_or_remove(&mut random, block_size.into()),
+                }
+            }
+            twins.compare();
+            paths = twins.paths;
+            twins.fs.unmount().unwrap();
+            drop(kernel);
+            assert_clean(ours.path());
+            assert_clean(kernels.path());
+        }
+    }
+}
+
+#[test]
+fn blocks_that_inodes_share_are_divided_and_go_with_their_last_user() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let image = image(1024, 128);
+    let name = |number: u32| format!("file {number}");
+    {
+        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+        for number in 0..40 {
+            let at = kernel.path().join(name(number));
+            std::fs::write(&at, b"").unwrap();
+            let flags = XattrFlags::empty();
+            rustix::fs::lsetxattr(&at, "user.same", b"for all of them", flags).unwrap();
+        }
+    }
+    let fs = mount(&image);
+    let free = fs.statfs().unwrap().free_blocks;
+    // All at once: inodes with different locks change one block.
+    thread::scope(|scope| {
+        for part in 0..4 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for number in (part..40).step_by(4) {
+                    let name = name(number);
+                    let inode = fs.lookup(InodeNr::ROOT, name.as_bytes()).unwrap();
+                    match number / 4 % 4 {
+                        0 => fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap(),
+                        1 => fs.remove_xattr(inode, b"user.same").unwrap(),
+                        2 => fs
+                            .set_xattr(inode, b"user.own", name.as_bytes(), SetXattr::Create)
+                            .unwrap(),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = mount(&image);
+    for number in 0..40 {
+        let name = name(number);
+        let Ok(inode) = fs.lookup(InodeNr::ROOT, name.as_bytes()) else {
+            assert_eq!(number / 4 % 4, 0);
+            continue;
+        };
+        let found = attributes(&fs, inode);
+        let same = (b"user.same".to_vec(), b"for all of them".to_vec());
+        let own = (b"user.own".to_vec(), name.clone().into_bytes());
+        let expected: Attributes = match number / 4 % 4 {
+            1 => Attributes::new(),
+            2 => [same, own].into(),
+            _ => [same].into(),
+        };
+        assert_eq!(found, expected, "{name}");
+        fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let free_now = open(&image).statfs().unwrap().free_blocks;
+    assert_eq!(free_now, free + 1, "the block that all shared");
+}
+
+#[test]
+fn readers_miss_nothing_while_attributes_move_between_inode_and_block() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(1024, 256);
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    fs.set_xattr(file, b"user.kept", &[1; 300], SetXattr::Any)
+        .unwrap();
+    fs.set_xattr(file, b"user.moves", &[0; 8], SetXattr::Any)
+        .unwrap();
+    let done = fourscore_sync::atomic::AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while done.load(fourscore_sync::atomic::Ordering::Acquire) == 0 {
+                    let all = attributes(&fs, file);
+                    assert_eq!(all.len(), 2);
+                    let value = fs.xattr(file, b"user.moves").unwrap();
+                    assert!(value.len() == 8 || value.len() == 200, "{}", value.len());
+                    assert_eq!(fs.xattr(file, b"user.kept").unwrap(), [1; 300]);
+                }
+            });
+        }
+        for turn in 0..2000_u32 {
+            let len = if turn % 2 == 0 { 200 } else { 8 };
+            fs.set_xattr(file, b"user.moves", &vec![0; len], SetXattr::Replace)
+                .unwrap();
+        }
+        done.store(1, fourscore_sync::atomic::Ordering::Release);
+    });
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
+fn nothing_is_changed_by_what_is_refused() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(1024, 256);
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    fs.set_xattr(file, b"user.a", b"value", SetXattr::Create)
+        .unwrap();
+    let before = fs.stat(file).unwrap();
+    let refused = [
+        (&b"user.a"[..], 5, SetXattr::Create, 17),
+        (b"user.b", 5, SetXattr::Replace, 61),
+        (b"user.b", 1100, SetXattr::Any, 28),
+        (b"user.b", 65_537, SetXattr::Any, 7),
+        (b"", 1, SetXattr::Any, 34),
+        (b"user.", 1, SetXattr::Any, 22),
+        (b"nothing.known", 1, SetXattr::Any, 95),
+        (b"system.posix_acl_default", 28, SetXattr::Any, 95),
+    ];
+    for (name, len, how, errno) in refused {
+        let set = fs.set_xattr(file, name, &vec![9; len], how);
+        assert_eq!(ours(set), Err(errno), "{:?}", String::from_utf8_lossy(name));
+    }
+    assert!(matches!(
+        fs.remove_xattr(file, b"user.b"),
+        Err(Error::NoAttribute)
+    ));
+    // The value that it has already is no change either.
+    fs.set_xattr(file, b"user.a", b"value", SetXattr::Any)
+        .unwrap();
+    assert_eq!(fs.stat(file).unwrap(), before);
+    assert_eq!(fs.xattr(file, b"user.a").unwrap(), b"value");
+    fs.unmount().unwrap();
+    let fs = open(&image);
+    assert_eq!(
+        ours(fs.set_xattr(file, b"user.a", b"x", SetXattr::Any)),
+        Err(30)
+    );
+    assert_clean(image.path());
+}
