@@ -30,6 +30,9 @@ use fourscore_sync::{Arc, Mutex, MutexGuard};
 use crate::fast_commit::{InodeChange, InodePatch};
 use crate::{Error, Fs, Result};
 
+/// The size from which on a target does not fit `i_block`, with a NUL behind it.
+const FAST_SYMLINK_BYTES: u64 = 60;
+
 /// How the content of an inode is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
@@ -257,7 +260,7 @@ fn layout(inode: &Inode, file_type: FileType, fs: &Fs) -> Layout {
         .contains(Incompat::INLINE_DATA);
     if inline_data && flags.contains(InodeFlags::INLINE_DATA_FL) {
         Layout::Inline
-    } else if file_type == FileType::Symlink && has_no_data_blocks(inode, fs) {
+    } else if file_type == FileType::Symlink && is_fast_symlink(inode, fs) {
         Layout::FastSymlink
     } else if flags.contains(InodeFlags::EXTENTS_FL) {
         Layout::Extents
@@ -266,9 +269,14 @@ fn layout(inode: &Inode, file_type: FileType, fs: &Fs) -> Layout {
     }
 }
 
-/// Whether all the space an inode takes is its xattr block. That, not its size, tells a fast
-/// symbolic link: a short one may have been written as a slow one.
-fn has_no_data_blocks(inode: &Inode, fs: &Fs) -> bool {
+/// Whether a symbolic link has its target in `i_block`: if all the space it takes is its xattr
+/// block. That, not its size, tells: a short one may have been written as a slow one. Where values
+/// of attributes may be in inodes, whose space counts for it too, its size does tell.
+fn is_fast_symlink(inode: &Inode, fs: &Fs) -> bool {
+    let incompat = fs.superblock().features().incompat;
+    if incompat.contains(Incompat::EA_INODE) {
+        return (1..FAST_SYMLINK_BYTES).contains(&inode.size_bytes());
+    }
     let cluster_sectors = (fs.geometry().cluster_size_bytes() / 512) as u64;
     let xattr_sectors = inode.file_acl().map_or(0, |_| cluster_sectors);
     inode.sectors() <= xattr_sectors

@@ -36,6 +36,7 @@ use crate::checksum::{ChecksumMismatch, ChecksumSeed};
 use crate::dirhash::CharSign;
 use crate::inode::RawInode;
 use crate::types::{InodeNr, PhysBlock};
+use crate::words::low32;
 
 mod edit;
 
@@ -702,6 +703,13 @@ impl EaInode {
             value_hash: inode.i_atime.get(),
             lustre_parent: InodeNr(inode.i_mtime.get()),
         }
+    }
+
+    /// Writes the fields of the inode.
+    pub fn put(&self, inode: &mut RawInode) {
+        (inode.i_ctime, inode.i_version) = (low32(self.refs >> 32), low32(self.refs));
+        inode.i_atime = self.value_hash.into();
+        inode.i_mtime = self.lustre_parent.0.into();
     }
 
     /// The checksum of a value. It finds equal values, so it does not depend on the inode.

@@ -6,6 +6,7 @@
 //! | `numbers` | the order of all objects, and inode numbers |
 //! | `directory` | directories and their indexes in final form |
 //! | `xattr` | attributes inside inodes and in shared blocks |
+//! | `values` | large values of attributes, in inodes of their own |
 //! | `content` | which blocks of a file hold data |
 //! | `pool` | handing out free blocks |
 //! | `place` | the blocks of every object |
@@ -29,6 +30,7 @@ mod place;
 mod pool;
 mod quota;
 mod size;
+mod values;
 mod xattr;
 
 pub(crate) use directory::Directory;

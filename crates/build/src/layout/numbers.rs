@@ -112,12 +112,6 @@ impl Numbers {
         self.order.get(position as usize).copied()
     }
 
-    /// The last inode in use, and that of the root where there is nothing else.
-    pub(crate) fn last_inode(&self) -> InodeNr {
-        let count = u32::try_from(self.order.len()).unwrap_or(u32::MAX);
-        InodeNr(self.first.saturating_add(count).saturating_sub(1))
-    }
-
     pub(crate) fn family(&self, list: u32) -> Family {
         self.families[list as usize]
     }
@@ -155,7 +149,6 @@ mod tests {
         assert_eq!(numbers.inode(deep), InodeNr(15));
         assert_eq!(numbers.node(InodeNr(15)), Some(deep));
         assert_eq!(numbers.node(InodeNr(10)), None);
-        assert_eq!(numbers.last_inode(), InodeNr(15));
         let root = numbers.family(tree.list_of(NodeId::ROOT).unwrap());
         assert_eq!(root.subdirectories, 3);
         let list = tree.list_of(b).unwrap();

@@ -1,27 +1,29 @@
 //! **Purpose.** Which blocks every object gets.
 //!
 //! **Model.** In this order: blocks of directories (listing a tree reads one stretch of the disk),
-//! blocks of attributes, then contents in the order of inodes, each followed by the nodes of its
+//! blocks of attributes, large values of attributes, then contents in the order of inodes, each followed by the nodes of its
 //! tree or map where it has any. With `bigalloc` everything begins at a cluster, and the blocks of
 //! a file lie in their clusters as they do in the file.
 //!
 //! A place is 8 bytes: nothing, the first block of one run that needs no nodes (nearly every
 //! file), or the number of a mapping.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
 
-use super::content::{Range, check, ranges, size_bytes};
-use super::directory::Shape;
+use super::content::{FAST_TARGET_BYTES, Range, check, ranges, size_bytes};
+use super::directory::{Shape, shape_all};
 use super::facts::Facts;
 use super::mapping::Run;
 use super::numbers::Numbers;
 use super::pool::Pool;
-use super::xattr::{self, SetPlan};
+use super::values::Values;
+use super::xattr::{self, LargeEntries, SetPlan};
 use crate::error::{BuildError, BuildResult};
-use crate::tree::{NodeId, Tree};
+use crate::tree::{NodeId, Stored, Tree, XattrSet};
 
 /// The most inodes that may share a block of attributes.
 const MOST_SHARERS: u32 = 1024;
@@ -36,6 +38,7 @@ pub(crate) struct Forms {
     pub(crate) shapes: Vec<Shape>,
     /// By the number of a set of attributes.
     pub(crate) sets: Vec<SetPlan>,
+    pub(crate) values: Values,
 }
 
 /// Where an object's content is.
@@ -101,6 +104,8 @@ pub(crate) struct Placed {
     places: Places,
     mappings: Vec<Mapping>,
     xattr_blocks: HashMap<NodeId, u64>,
+    /// By the number of a large value.
+    values: Vec<Place>,
     pub(crate) shared: Vec<SharedBlock>,
 }
 
@@ -116,21 +121,26 @@ pub(crate) struct Outcome {
 
 impl Forms {
     /// Lays out the sets of attributes that are in use, and refuses what the format cannot hold.
-    pub(crate) fn new(
-        tree: Tree,
-        facts: Facts,
-        numbers: Numbers,
-        shapes: Vec<Shape>,
-    ) -> BuildResult<Self> {
+    pub(crate) fn new(tree: Tree, facts: Facts, numbers: Numbers) -> BuildResult<Self> {
         let mut sets: Vec<Option<SetPlan>> = Vec::new();
+        let mut values = Values::default();
+        let of_links = match facts.ea_inode {
+            true => sets_of_fast_links(&tree, &numbers),
+            false => HashSet::new(),
+        };
         for node in std::iter::once(NodeId::ROOT).chain(numbers.order().iter().copied()) {
             check(&tree, &facts, node)?;
-            let number = tree.xattr_set(node).0 as usize;
+            let set = tree.xattr_set(node);
+            let number = set.0 as usize;
             if sets.len() <= number {
                 sets.resize(number + 1, None);
             }
             if sets[number].is_none() {
-                let plan = xattr::plan(&facts, tree.xattrs(node));
+                let large = match of_links.contains(&set) {
+                    true => LargeEntries::InBlock,
+                    false => LargeEntries::Anywhere,
+                };
+                let plan = xattr::plan(&facts, tree.xattrs(node), &mut values, node, large);
                 let failed = |why| BuildError::Xattr {
                     path: tree.path_of(node),
                     why,
@@ -143,14 +153,64 @@ impl Forms {
             tree,
             facts,
             numbers,
-            shapes,
+            shapes: Vec::new(),
             sets,
+            values,
         })
     }
 
-    /// Inodes of all objects but the root.
+    /// Decides the form of all directories.
+    pub(crate) fn shape_directories(
+        &mut self,
+        lost_and_found: Option<NodeId>,
+        threads: usize,
+    ) -> BuildResult<()> {
+        self.shapes = shape_all(&mut self.tree, &self.facts, lost_and_found, threads)?;
+        Ok(())
+    }
+
+    /// Inodes of all objects but the root, and of large values of attributes.
     pub(crate) fn inodes(&self) -> u64 {
-        self.numbers.order().len() as u64
+        (self.numbers.order().len() + self.values.len()) as u64
+    }
+
+    /// Says which inode the first object gets; large values of attributes come behind all objects,
+    /// and are told how many entries lead to them.
+    pub(crate) fn begin_at(&mut self, first: InodeNr, placed: &Placed) -> BuildResult<()> {
+        self.numbers.begin_at(first);
+        let objects = u32::try_from(self.numbers.order().len()).unwrap_or(u32::MAX);
+        self.values
+            .begin_at(InodeNr(first.0.saturating_add(objects)));
+        if self.values.len() == 0 {
+            return Ok(());
+        }
+        for set in &mut self.sets {
+            let numbered = set.number_values(&self.values);
+            numbered.map_err(|_| BuildError::Invalid("attributes that cannot be read"))?;
+        }
+        let order = self.numbers.order().iter().copied();
+        for node in std::iter::once(NodeId::ROOT).chain(order) {
+            let set = self.sets.get(self.tree.xattr_set(node).0 as usize);
+            for &number in set.into_iter().flat_map(|set| &set.inside) {
+                self.values.add_ref(number);
+            }
+        }
+        for shared in &placed.shared {
+            let set = self.sets.get(shared.set as usize);
+            for &number in set.into_iter().flat_map(|set| &set.outside) {
+                self.values.add_ref(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Clusters that an object's large values of attributes take. They count for each object that
+    /// has them.
+    fn value_clusters(&self, node: NodeId) -> u64 {
+        let values = self.set_of(node).into_iter().flat_map(SetPlan::values);
+        let values = values.filter_map(|number| self.values.get(number));
+        let blocks = values.map(|value| self.facts.blocks(value.len_bytes()));
+        blocks.map(|blocks| self.facts.clusters(blocks)).sum()
     }
 
     /// The size that the inode of an object tells.
@@ -184,6 +244,7 @@ impl Forms {
                 places: Places(vec![0; self.tree.len()]),
                 mappings: Vec::new(),
                 xattr_blocks: HashMap::new(),
+                values: Vec::new(),
                 shared: Vec::new(),
             },
             needed: 0,
@@ -195,6 +256,7 @@ impl Forms {
             placing.content(node);
         }
         placing.xattr_blocks();
+        placing.values();
         for &node in self.numbers.order() {
             if self.tree.file_type(node) != FileType::Directory {
                 placing.content(node);
@@ -206,6 +268,16 @@ impl Forms {
             placed: placing.placed,
         }
     }
+}
+
+/// The attributes of links whose targets are in their inodes.
+fn sets_of_fast_links(tree: &Tree, numbers: &Numbers) -> HashSet<XattrSet> {
+    let is_fast = |node: &NodeId| match &tree.node(*node).stored {
+        Stored::Symlink(target) => tree.text(*target).len() <= FAST_TARGET_BYTES,
+        _ => false,
+    };
+    let links = numbers.order().iter().copied().filter(is_fast);
+    links.map(|node| tree.xattr_set(node)).collect()
 }
 
 struct Placing<'a> {
@@ -232,16 +304,38 @@ impl Placing<'_> {
 
     fn content(&mut self, node: NodeId) {
         let forms = self.forms;
-        let facts = &forms.facts;
         let mut ranges_of = std::mem::take(&mut self.ranges);
-        ranges(&forms.tree, facts, &forms.shapes, node, &mut ranges_of);
-        let clusters = in_clusters(facts, &ranges_of);
-        let blocks: u64 = clusters.iter().map(|range| range.blocks).sum();
-        if blocks > 0 && self.take(blocks) {
-            let runs = self.runs(&clusters, &ranges_of);
-            self.map(node, runs, facts.clusters(blocks));
-        }
+        ranges(
+            &forms.tree,
+            &forms.facts,
+            &forms.shapes,
+            node,
+            &mut ranges_of,
+        );
+        let place = self.blocks(&ranges_of, forms.size_bytes(node));
+        self.placed.places.set(node, place);
         self.ranges = ranges_of;
+    }
+
+    /// Large values of attributes.
+    fn values(&mut self) {
+        for value in self.forms.values.iter() {
+            let blocks = self.forms.facts.blocks(value.len_bytes());
+            let place = self.blocks(&[Range { first: 0, blocks }], value.len_bytes());
+            self.placed.values.push(place);
+        }
+    }
+
+    /// Places what has content in these blocks, and is so long.
+    fn blocks(&mut self, ranges: &[Range], len_bytes: u64) -> Place {
+        let facts = &self.forms.facts;
+        let clusters = in_clusters(facts, ranges);
+        let blocks: u64 = clusters.iter().map(|range| range.blocks).sum();
+        if blocks == 0 || !self.take(blocks) {
+            return Place::None;
+        }
+        let runs = self.runs(&clusters, ranges);
+        self.map(runs, facts.clusters(blocks), len_bytes)
     }
 
     /// The runs of a file whose clusters fill the pieces one after the other.
@@ -288,15 +382,14 @@ impl Placing<'_> {
         runs
     }
 
-    fn map(&mut self, node: NodeId, runs: Vec<Run>, clusters: u64) {
+    fn map(&mut self, runs: Vec<Run>, clusters: u64, len_bytes: u64) -> Place {
         let facts = self.forms.facts;
         let count = facts.nodes(&runs);
         if let ([run], 0) = (runs.as_slice(), count)
             && run.logical == 0
-            && run.blocks == facts.blocks(self.forms.size_bytes(node))
+            && run.blocks == facts.blocks(len_bytes)
         {
-            self.placed.places.set(node, Place::Run(run.physical));
-            return;
+            return Place::Run(run.physical);
         }
         let mut nodes = Vec::with_capacity(count);
         if self.take((count as u64) << facts.cluster_log) {
@@ -305,12 +398,12 @@ impl Placing<'_> {
             }
         }
         let number = self.placed.mappings.len();
-        self.placed.places.set(node, Place::Mapped(number));
         self.placed.mappings.push(Mapping {
             runs: runs.into(),
             nodes: nodes.into(),
             clusters,
         });
+        Place::Mapped(number)
     }
 
     /// One block for each 1024 users of a set that does not fit the inode.
@@ -384,23 +477,9 @@ fn in_clusters(facts: &Facts, ranges: &[Range]) -> Vec<Range> {
 
 impl Placed {
     /// The runs of an object with content.
-    pub(crate) fn runs(&self, forms: &Forms, node: NodeId) -> std::borrow::Cow<'_, [Run]> {
-        match self.places.get(node) {
-            Place::None => [].as_slice().into(),
-            Place::Run(physical) => {
-                let blocks = forms.facts.blocks(forms.size_bytes(node));
-                vec![Run {
-                    logical: 0,
-                    physical,
-                    blocks,
-                }]
-                .into()
-            }
-            Place::Mapped(number) => {
-                let mapping = self.mappings.get(number);
-                mapping.map_or(&[][..], |mapping| &mapping.runs).into()
-            }
-        }
+    pub(crate) fn runs(&self, forms: &Forms, node: NodeId) -> Cow<'_, [Run]> {
+        let place = self.places.get(node);
+        self.runs_at(place, || forms.facts.blocks(forms.size_bytes(node)))
     }
 
     /// The one run of an object, without allocating, where it is one.
@@ -418,13 +497,7 @@ impl Placed {
 
     /// The nodes of an object's tree or map.
     pub(crate) fn nodes(&self, node: NodeId) -> &[u64] {
-        match self.places.get(node) {
-            Place::Mapped(number) => self
-                .mappings
-                .get(number)
-                .map_or(&[], |mapping| &mapping.nodes),
-            Place::None | Place::Run(_) => &[],
-        }
+        self.nodes_at(self.places.get(node))
     }
 
     /// The block of an object's attributes.
@@ -434,18 +507,75 @@ impl Placed {
 
     /// Clusters that an object takes: content, nodes and attributes.
     pub(crate) fn clusters(&self, forms: &Forms, node: NodeId) -> u64 {
-        let xattrs = u64::from(self.xattr_block(node).is_some());
-        xattrs
-            + match self.places.get(node) {
-                Place::None => 0,
-                Place::Run(_) => {
-                    let blocks = forms.facts.blocks(forms.size_bytes(node));
-                    forms.facts.clusters(blocks)
-                }
-                Place::Mapped(number) => self
-                    .mappings
-                    .get(number)
-                    .map_or(0, |mapping| mapping.clusters + mapping.nodes.len() as u64),
-            }
+        let own = self.clusters_at(self.places.get(node), &forms.facts, || {
+            forms.facts.blocks(forms.size_bytes(node))
+        });
+        own + u64::from(self.xattr_block(node).is_some()) + forms.value_clusters(node)
     }
+
+    /// The runs of a large value of an attribute.
+    pub(crate) fn value_runs(&self, forms: &Forms, number: usize) -> Cow<'_, [Run]> {
+        self.runs_at(self.value_place(number), || value_blocks(forms, number))
+    }
+
+    /// The nodes of a large value's tree or map.
+    pub(crate) fn value_nodes(&self, number: usize) -> &[u64] {
+        self.nodes_at(self.value_place(number))
+    }
+
+    /// Clusters that the inode of a large value takes.
+    pub(crate) fn value_clusters(&self, forms: &Forms, number: usize) -> u64 {
+        let place = self.value_place(number);
+        self.clusters_at(place, &forms.facts, || value_blocks(forms, number))
+    }
+
+    fn value_place(&self, number: usize) -> Place {
+        self.values.get(number).copied().unwrap_or_default()
+    }
+
+    fn runs_at(&self, place: Place, blocks: impl FnOnce() -> u64) -> Cow<'_, [Run]> {
+        match place {
+            Place::None => [].as_slice().into(),
+            Place::Run(physical) => {
+                let (logical, blocks) = (0, blocks());
+                vec![Run {
+                    logical,
+                    physical,
+                    blocks,
+                }]
+                .into()
+            }
+            Place::Mapped(number) => {
+                let mapping = self.mappings.get(number);
+                mapping.map_or(&[][..], |mapping| &mapping.runs).into()
+            }
+        }
+    }
+
+    fn nodes_at(&self, place: Place) -> &[u64] {
+        match place {
+            Place::Mapped(number) => self
+                .mappings
+                .get(number)
+                .map_or(&[], |mapping| &mapping.nodes),
+            Place::None | Place::Run(_) => &[],
+        }
+    }
+
+    fn clusters_at(&self, place: Place, facts: &Facts, blocks: impl FnOnce() -> u64) -> u64 {
+        match place {
+            Place::None => 0,
+            Place::Run(_) => facts.clusters(blocks()),
+            Place::Mapped(number) => self
+                .mappings
+                .get(number)
+                .map_or(0, |mapping| mapping.clusters + mapping.nodes.len() as u64),
+        }
+    }
+}
+
+/// Blocks of content of a large value.
+fn value_blocks(forms: &Forms, number: usize) -> u64 {
+    let value = forms.values.get(number);
+    value.map_or(0, |value| forms.facts.blocks(value.len_bytes()))
 }

@@ -1,8 +1,8 @@
 //! **Purpose.** What every user, group and project uses, for quota files.
 //!
 //! **Model.** An object counts with its inode and with the space its inode tells, content, nodes of
-//! its map and block of attributes together: a block of attributes counts for each that shares it.
-//! Files that users do not see count for nobody.
+//! its map and block of attributes together: a block of attributes counts for each that shares it,
+//! and so does the inode of a large value. Files that users do not see count for nobody.
 
 use fourscore::format::{QuotaCounts, QuotaIds, QuotaUsage};
 
@@ -18,7 +18,9 @@ impl Forms {
     /// What everybody uses.
     pub(crate) fn quota(&self, placed: &Placed) -> QuotaUsage {
         self.usage(|node| QuotaCounts {
-            inodes: 1,
+            inodes: 1 + self
+                .set_of(node)
+                .map_or(0, |set| set.values().count() as u64),
             bytes: placed.clusters(self, node) << (self.facts.cluster_log + self.facts.block_bits),
         })
     }

@@ -16,7 +16,6 @@ use fourscore::format::{
 use fourscore_ondisk::features::{Compat, FeatureSet, RoCompat};
 use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, Timestamp};
 
-use super::directory::shape_all;
 use super::facts::Facts;
 use super::numbers::Numbers;
 use super::place::{Forms, Outcome, Placed};
@@ -65,8 +64,8 @@ pub(crate) fn settle(options: &Options, mut tree: Tree) -> BuildResult<Settled> 
     wish.keep_form(&skeleton);
     let facts = Facts::of(skeleton.superblock());
     let facts = facts.ok_or(BuildError::Invalid("the hash function needs a key"))?;
-    let shapes = shape_all(&mut tree, &facts, lost_and_found, threads)?;
-    let forms = Forms::new(tree, facts, numbers, shapes)?;
+    let mut forms = Forms::new(tree, facts, numbers)?;
+    forms.shape_directories(lost_and_found, threads)?;
     wish.needed_inodes = forms.inodes() + hidden_inodes(&skeleton);
     if skeleton.has_quota_files() {
         wish.owners = forms.owners();
@@ -365,7 +364,7 @@ fn finish(mut forms: Forms, fitted: Fitted) -> BuildResult<Settled> {
         outcome,
         taken,
     } = fitted;
-    forms.numbers.begin_at(skeleton.next_inode());
+    forms.begin_at(skeleton.next_inode(), &outcome.placed)?;
     let geometry = skeleton.superblock().geometry();
     let mut directories = vec![0; geometry.groups() as usize];
     for node in forms.numbers.directories(&forms.tree) {
@@ -375,10 +374,8 @@ fn finish(mut forms: Forms, fitted: Fitted) -> BuildResult<Settled> {
             *count += 1;
         }
     }
-    let last_inode = forms
-        .numbers
-        .last_inode()
-        .max(InodeNr(skeleton.next_inode().0 - 1));
+    let used = u32::try_from(forms.inodes()).unwrap_or(u32::MAX);
+    let last_inode = InodeNr((skeleton.next_inode().0 - 1).saturating_add(used));
     let usage = Usage {
         blocks: taken
             .into_iter()

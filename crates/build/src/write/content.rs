@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
+use fourscore_ondisk::InodeNr;
 
 use super::reader::{OpenContent, ReadError, Reader};
 use super::stretch::STRETCH_BYTES;
@@ -117,11 +118,23 @@ impl Image<'_> {
             return Ok(());
         }
         let number = self.forms.numbers.inode(node);
+        self.write_map(&self.runs_of(node), nodes, number)
+    }
+
+    /// The nodes of the tree or map that leads from an inode to these runs.
+    pub(super) fn write_map(
+        &self,
+        runs: &[Run],
+        nodes: &[u64],
+        number: InodeNr,
+    ) -> BuildResult<()> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
         let mut result = Ok(());
-        let runs = self.runs_of(node);
         self.forms
             .facts
-            .map(&runs, nodes, number, &mut |position, bytes| {
+            .map(runs, nodes, number, &mut |position, bytes| {
                 if let (Ok(()), Some(&block)) = (&result, nodes.get(position)) {
                     result = self.device.write_at(&bytes, block << self.block_bits());
                 }

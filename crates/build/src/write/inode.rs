@@ -2,6 +2,7 @@
 
 use fourscore_ondisk::inode::{self, FileMode, FileType, InodeFlags, RawInode, RawInodeExtra};
 use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::xattr::EaInode;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -34,6 +35,7 @@ impl InodeMaker<'_> {
     ) -> Result<(), BuildError> {
         let forms = self.forms;
         let meta = self.options.clamped(forms.tree.meta(node));
+        let has_extra = forms.facts.has_extra();
         let size_bytes = forms.size_bytes(node);
         let mut raw = RawInode::new_zeroed();
         let kind = forms.tree.file_type(node);
@@ -52,7 +54,6 @@ impl InodeMaker<'_> {
         }
         let times = [meta.atime, meta.ctime, meta.mtime];
         let mut extra = RawInodeExtra::default();
-        let has_extra = forms.facts.has_extra();
         if has_extra {
             extra.i_extra_isize = EXTRA_ISIZE.into();
             let [atime, ctime, mtime] = times.map(Timestamp::to_inode_words);
@@ -75,8 +76,7 @@ impl InodeMaker<'_> {
                 put(bytes, fixed + usize::from(EXTRA_ISIZE), &set.area);
             }
         }
-        inode::seal(bytes, number, self.sb)
-            .map_err(|_| BuildError::Invalid("an inode that cannot be sealed"))
+        self.seal(bytes, number)
     }
 
     fn links(&self, node: NodeId) -> Result<zerocopy::little_endian::U16, BuildError> {
@@ -98,12 +98,67 @@ impl InodeMaker<'_> {
         })
     }
 
+    /// Fills in the inode of a large value of an attribute, which is zeroes before. What it tells
+    /// of the value stands where other inodes have times and their version.
+    pub(crate) fn fill_value(
+        &self,
+        value: usize,
+        number: InodeNr,
+        bytes: &mut [u8],
+    ) -> Result<(), BuildError> {
+        let forms = self.forms;
+        let Some(stored) = forms.values.get(value) else {
+            return Err(BuildError::Invalid("an inode without a value"));
+        };
+        let user = forms.tree.meta(stored.user);
+        let mut raw = RawInode::new_zeroed();
+        raw.i_mode = FileMode::new(FileType::Regular, 0o600).0.into();
+        (raw.i_uid, raw.i_uid_high) = halves(user.uid);
+        (raw.i_gid, raw.i_gid_high) = halves(user.gid);
+        raw.i_size_lo = low32(stored.len_bytes());
+        raw.i_links_count = 1.into();
+        raw.i_blocks_lo = low32(self.sectors(self.placed.value_clusters(forms, value)));
+        let mut flags = InodeFlags::EA_INODE_FL;
+        flags.set(InodeFlags::EXTENTS_FL, forms.facts.extents);
+        raw.i_flags = flags.bits().into();
+        let runs = self.placed.value_runs(forms, value);
+        let nodes = self.placed.value_nodes(value);
+        raw.i_block = forms.facts.map(&runs, nodes, number, &mut |_, _| {});
+        EaInode {
+            refs: stored.refs,
+            value_hash: stored.hash,
+            lustre_parent: InodeNr(0),
+        }
+        .put(&mut raw);
+        put(bytes, 0, raw.as_bytes());
+        if forms.facts.has_extra() {
+            let made = self.made.to_inode_words();
+            let extra = RawInodeExtra {
+                i_extra_isize: EXTRA_ISIZE.into(),
+                i_crtime: made.0.into(),
+                i_crtime_extra: made.1.into(),
+                ..RawInodeExtra::default()
+            };
+            put(bytes, size_of::<RawInode>(), extra.as_bytes());
+        }
+        self.seal(bytes, number)
+    }
+
+    fn seal(&self, bytes: &mut [u8], number: InodeNr) -> Result<(), BuildError> {
+        inode::seal(bytes, number, self.sb)
+            .map_err(|_| BuildError::Invalid("an inode that cannot be sealed"))
+    }
+
+    /// What so many clusters are in sectors.
+    fn sectors(&self, clusters: u64) -> u64 {
+        let facts = &self.forms.facts;
+        clusters << facts.cluster_log << (facts.block_bits - 9)
+    }
+
     /// Space taken, in sectors, or where these are too many in blocks.
     fn put_blocks(&self, node: NodeId, raw: &mut RawInode) -> Result<(), BuildError> {
-        let facts = &self.forms.facts;
-        let blocks = self.placed.clusters(self.forms, node) << facts.cluster_log;
-        let sectors = blocks << (facts.block_bits - 9);
-        if sectors >> 32 != 0 && !facts.huge_file {
+        let sectors = self.sectors(self.placed.clusters(self.forms, node));
+        if sectors >> 32 != 0 && !self.forms.facts.huge_file {
             return Err(BuildError::FileTooLarge {
                 path: self.forms.tree.path_of(node),
                 len_bytes: self.forms.size_bytes(node),

@@ -86,6 +86,34 @@ impl Image<'_> {
         Ok(())
     }
 
+    /// The contents of large values of attributes.
+    pub(super) fn write_values(
+        &self,
+        hands: &mut Hands<'_>,
+        values: Range<usize>,
+    ) -> BuildResult<()> {
+        let failed = |why| self.output_error(why);
+        for number in values {
+            let Some(value) = self.forms.values.get(number) else {
+                continue;
+            };
+            let runs = self.placed.value_runs(self.forms, number);
+            for run in runs.iter() {
+                let memory = hands.stretch.blocks(run.physical, run.blocks);
+                let memory = memory.map_err(failed)?;
+                memory.fill(0);
+                let from = to_index(run.logical << self.block_bits());
+                let rest = value.bytes.get(from..).unwrap_or_default();
+                let here = rest.len().min(memory.len());
+                put(memory, 0, &rest[..here]);
+            }
+            let nodes = self.placed.value_nodes(number);
+            let inode = self.forms.values.inode(number);
+            self.write_map(&runs, nodes, inode)?;
+        }
+        Ok(())
+    }
+
     /// A part of a group's inode table.
     pub(super) fn write_inodes(&self, group: GroupNr, range: Range<u32>) -> BuildResult<()> {
         let geometry = self.plan.superblock().geometry();
@@ -101,6 +129,8 @@ impl Image<'_> {
             let number = InodeNr(group.0 * geometry.inodes_per_group() + index + 1);
             if let Some(node) = self.forms.numbers.node(number) {
                 maker.fill(node, number, inode)?;
+            } else if let Some(value) = self.forms.values.of_inode(number) {
+                maker.fill_value(value, number, inode)?;
             } else if let Some(reserved) = self.reserved.get(number) {
                 put(inode, 0, reserved);
             }

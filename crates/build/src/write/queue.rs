@@ -1,7 +1,7 @@
 //! **Purpose.** What is to be done next, and how far the build is.
 //!
 //! **Model.** The queue is not a list but a place in the order of objects: directories first, then
-//! attributes and inode tables, then contents. A job is cut from there when a thread asks for one:
+//! attributes, their large values and inode tables, then contents. A job is cut from there when a thread asks for one:
 //! neighbours of about a megabyte, or a part of a large file.
 
 use std::ops::Range;
@@ -20,6 +20,8 @@ const JOB_BYTES: u64 = 1 << 20;
 const JOB_OBJECTS: usize = 1024;
 /// A file that is longer is cut into parts of this size.
 const PART_BYTES: u64 = 16 << 20;
+/// Large values of attributes in one job.
+const JOB_VALUES: usize = 64;
 /// Inodes in one job.
 const JOB_INODES: u32 = 4096;
 
@@ -30,6 +32,8 @@ pub(crate) enum Job {
     Directories(Vec<NodeId>),
     /// Writes the blocks of attributes.
     Xattrs,
+    /// Writes large values of attributes, by their numbers.
+    Values(Range<usize>),
     /// Writes a part of a group's inode table, by positions in it.
     Inodes { group: GroupNr, range: Range<u32> },
     /// Writes the contents of these objects, by positions in the order.
@@ -55,6 +59,8 @@ enum Stage {
     /// From this position in the order; `None` for the root.
     Directories(Option<usize>),
     Xattrs,
+    /// From this number on.
+    Values(usize),
     Inodes {
         group: u32,
         next: u32,
@@ -91,7 +97,8 @@ impl<'a> Queue<'a> {
             let before = place.progress;
             let (job, stage) = match &place.stage {
                 Stage::Directories(from) => self.directories(*from),
-                Stage::Xattrs => (Some(Job::Xattrs), Stage::Inodes { group: 0, next: 0 }),
+                Stage::Xattrs => (Some(Job::Xattrs), Stage::Values(0)),
+                Stage::Values(from) => self.values(*from),
                 Stage::Inodes { group, next } => self.inodes(*group, *next),
                 Stage::Contents(from) => self.contents(*from, &mut place.progress),
                 Stage::Parts { position, blocks } => {
@@ -145,6 +152,15 @@ impl<'a> Queue<'a> {
             (!nodes.is_empty()).then_some(Job::Directories(nodes)),
             stage,
         )
+    }
+
+    fn values(&self, from: usize) -> (Option<Job>, Stage) {
+        let all = self.image.forms.values.len();
+        if from >= all {
+            return (None, Stage::Inodes { group: 0, next: 0 });
+        }
+        let range = from..(from + JOB_VALUES).min(all);
+        (Some(Job::Values(range.clone())), Stage::Values(range.end))
     }
 
     fn inodes(&self, group: u32, next: u32) -> (Option<Job>, Stage) {
