@@ -15,7 +15,7 @@
 //!        gate closed? leave again : in            every slot's handles == 0? drained : wait
 //! leave  slot -= 1, slot.credits += rest
 //!        fence
-//!        gate closed? wake the sealer
+//!        gate closed and every slot's handles == 0? wake the sealer
 //! ```
 //!
 //! # Invariants
@@ -25,8 +25,10 @@
 //!   sealer, which waits for it. Without the fence after the join, the slot could still lie in a
 //!   store buffer when the sealer looks, and a handle would run in a transaction that was sealed.
 //! - *No sealer sleeps for ever.* Leave and drain are the same protocol again: a leaver that finds
-//!   the gate open is seen as gone by the sealer's next look; one that finds it closed wakes the
-//!   sealer under the lock under which it looks.
+//!   the gate open is seen as gone by the sealer's next look; one that finds it closed, and nobody
+//!   in any slot, wakes the sealer under the lock under which it looks. Of the last leavers of two
+//!   slots at least one sees that the other has left: each writes its own slot, then reads the
+//!   other's, with the fence between.
 //! - A handle leaves the slot that it joined, wherever its thread runs by then; a slot's count of
 //!   handles is never negative.
 //! - Credits of a slot are taken out only by who is counted in some slot, or by the sealer when
@@ -41,18 +43,24 @@
 //! Joining and leaving write the line of this core's slot and read the gate's line, which is
 //! written once per seal. The locks are taken only while the gate is closed, and are leaves.
 //!
-//! Who finds the gate closed is woken by the sealer itself, and comes without a lock. With a
-//! condition variable each would wake the next when it gives the mutex back: where there are many
-//! more threads than cores, each of them would first have to wait for its turn behind all that run
-//! handles again, and the last would come in after as many turns as there are threads.
+//! # Many more threads than cores
+//! A thread that lost its core inside a handle keeps the gate closed until it has run again, behind
+//! all that stand in the queue before it. So the queue must become short at once:
+//! - Who finds the gate closed, and a handle open in its core's slot, sleeps without a second look:
+//!   the handle may be that of a thread which waits for just this core. The sealer does the same.
+//!   Only where the slot is empty it pays to look again for a few microseconds.
+//! - Nobody waits on the way to sleep: the list of those who sleep is per core. One list for all
+//!   made every thread that met its lock give up its core, with its handle's end still to come.
+//! - The sealer is woken once, when all have left, not once per core.
+//! - Who sleeps is woken by the sealer itself, after the gate was opened, and comes without a lock.
+//!   With a condition variable each would wake the next when it gives the mutex back, and the last
+//!   would come in after as many turns of the queue as there are threads.
 //!
 //! # References
 //! The argument is checked by loom in `gate/loom_tests.rs`, on these very functions.
 
 #[cfg(all(test, not(feature = "shuttle"), not(feature = "count")))]
 mod loom_tests;
-
-use std::mem;
 
 use fourscore_ondisk::Tid;
 use fourscore_sync::atomic::{AtomicU64, Ordering, fence};
@@ -70,12 +78,10 @@ const CLOSED: u64 = 1 << 32;
 const ABORTED: u64 = 1 << 33;
 const ONE_TURN: u64 = 1 << 34;
 
-/// How often the sealer looks again before it sleeps: a few microseconds, which most seals take.
+/// How often the sealer looks again before it sleeps: some microseconds, which most seals take.
 #[cfg(not(feature = "shuttle"))]
 const SEALER_LOOKS: u32 = 200;
-/// How often others do. Where there are many more threads than cores, the handle that the sealer
-/// waits for may be that of a thread which waits for its turn behind all of them; so they do not
-/// stay long.
+/// How often others do.
 #[cfg(not(feature = "shuttle"))]
 const JOINER_LOOKS: u32 = 50;
 
@@ -158,10 +164,10 @@ pub(crate) enum Refused {
 /// The outcome of [`leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Nobody waits.
+    /// Nobody waits for this.
     Quietly,
-    /// The gate is closed: its sealer may be waiting for just this.
-    UnderASeal,
+    /// The gate is closed and nobody is inside any more: its sealer may be waiting for just this.
+    Last,
 }
 
 /// Joins `slot` with `credits` of its credits.
@@ -183,18 +189,23 @@ pub(crate) fn join<W: Word>(slot: &W, gate: &W, credits: u32) -> Result<GateStat
     })
 }
 
-/// Leaves `slot`, which was joined, and puts `credits` back into it.
+/// Leaves `slot`, which was joined and is one of `slots`, and puts `credits` back into it.
 #[inline]
-pub(crate) fn leave<W: Word>(slot: &W, gate: &W, credits: u32) -> Left {
+pub(crate) fn leave<'w, W: Word + 'w>(
+    slot: &W,
+    slots: impl IntoIterator<Item = &'w W>,
+    gate: &W,
+    credits: u32,
+) -> Left {
     let back = u64::from(credits) * ONE_CREDIT;
     // The handles do not underflow: one of them is ours.
     let before = slot.fetch_add(back.wrapping_sub(ONE_HANDLE), Ordering::AcqRel);
     W::full_fence();
-    // The last one to leave a slot wakes.
-    if before & HANDLES > 1 || gate.load(Ordering::Relaxed) & CLOSED == 0 {
+    let is_of_no_matter = before & HANDLES > 1 || gate.load(Ordering::Relaxed) & CLOSED == 0;
+    if is_of_no_matter || !is_drained(slots) {
         Left::Quietly
     } else {
-        Left::UnderASeal
+        Left::Last
     }
 }
 
@@ -205,6 +216,7 @@ pub(crate) fn close<W: Word>(gate: &W) {
 }
 
 /// Whether all have left; to be asked after [`close`].
+#[cold]
 pub(crate) fn is_drained<'w, W: Word + 'w>(slots: impl IntoIterator<Item = &'w W>) -> bool {
     slots
         .into_iter()
@@ -235,8 +247,8 @@ pub(crate) struct Place {
 pub(crate) struct Gate {
     word: CachePadded<AtomicU64>,
     slots: PerCore<AtomicU64>,
-    /// Who found the gate closed and sleeps, or is about to.
-    joiners: Mutex<Vec<Thread>>,
+    /// Who found the gate closed on this core and sleeps, or is about to.
+    joiners: PerCore<Mutex<Vec<Thread>>>,
     /// Held while the sealer looks whether to sleep, and while it is woken.
     sleeping: Mutex<()>,
     left: Condvar,
@@ -248,7 +260,7 @@ impl Gate {
         Self {
             word: CachePadded::new(AtomicU64::new(u64::from(tid.0))),
             slots: PerCore::default(),
-            joiners: Mutex::new(Vec::new()),
+            joiners: PerCore::default(),
             sleeping: Mutex::new(()),
             left: Condvar::new(),
         }
@@ -294,7 +306,8 @@ impl Gate {
 
     #[inline]
     fn leave_slot(&self, core: CoreNr, credits: u32) {
-        if leave(self.slots.of(core), &*self.word, credits) == Left::UnderASeal {
+        let slot = self.slots.of(core);
+        if leave(slot, self.slots.iter(), &*self.word, credits) == Left::Last {
             self.wake_sealer();
         }
     }
@@ -336,16 +349,29 @@ impl Gate {
     /// Waits, behind the closed gate, until nobody is counted in any slot.
     pub(crate) fn drain(&self) {
         #[cfg(not(feature = "shuttle"))]
-        for _ in 0..SEALER_LOOKS {
-            if is_drained(self.slots.iter()) {
-                return;
-            }
-            std::hint::spin_loop();
+        if self.look(SEALER_LOOKS, || is_drained(self.slots.iter())) {
+            return;
         }
         let mut sleeping = self.sleeping.lock();
         while !is_drained(self.slots.iter()) {
             self.left.wait(&mut sleeping);
         }
+    }
+
+    /// Looks up to `most` times whether `is_done`, as long as no thread that is inside may be
+    /// waiting for this core.
+    #[cfg(not(feature = "shuttle"))]
+    fn look(&self, most: u32, is_done: impl Fn() -> bool) -> bool {
+        for _ in 0..most {
+            if is_done() {
+                return true;
+            }
+            if self.slots.mine().load(Ordering::Relaxed) & HANDLES > 0 {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     /// Opens the gate on `tid`. The credits of all cores must have been taken out before, and the
@@ -356,8 +382,12 @@ impl Gate {
 
     /// Wakes those who found the gate closed.
     pub(crate) fn wake_joiners(&self) {
-        let joiners = mem::take(&mut *self.joiners.lock());
-        joiners.iter().for_each(Thread::unpark);
+        let mut all = Vec::new();
+        for joiners in self.joiners.iter() {
+            // The list keeps its memory: who comes next does not ask for any under the lock.
+            all.append(&mut joiners.lock());
+        }
+        all.iter().for_each(Thread::unpark);
     }
 
     /// Waits until the gate is open, or has been opened since `turn` if that is given, or the
@@ -369,16 +399,13 @@ impl Gate {
             state.is_aborted() || (turned && !state.is_closed())
         };
         #[cfg(not(feature = "shuttle"))]
-        for _ in 0..JOINER_LOOKS {
-            if may_go() {
-                return;
-            }
-            std::hint::spin_loop();
+        if self.look(JOINER_LOOKS, may_go) {
+            return;
         }
         loop {
-            // Whoever opens the gate does so before he takes the list: he finds us on it, or we
+            // Whoever opens the gate does so before he takes the lists: he finds us on one, or we
             // find the gate open.
-            let mut joiners = self.joiners.lock();
+            let mut joiners = self.joiners.mine().lock();
             if may_go() {
                 return;
             }

@@ -67,7 +67,7 @@ impl<const FENCED: bool> Shared<FENCED> {
             let changes = self.changes[core].load(Ordering::Relaxed);
             self.changes[core].store(changes + 1, Ordering::Relaxed);
         }
-        if leave(&self.slots[core], &self.gate, 0) == Left::UnderASeal {
+        if leave(&self.slots[core], &self.slots, &self.gate, 0) == Left::Last {
             self.wake.notify();
         }
         joined.ok().map(GateState::tid)
@@ -133,7 +133,7 @@ fn credits_of_one_core_are_never_given_twice() {
             loom::thread::spawn(move || {
                 let joined = join(&shared.slots[core], &shared.gate, 2).is_ok();
                 if joined {
-                    leave(&shared.slots[core], &shared.gate, 1);
+                    leave(&shared.slots[core], &shared.slots, &shared.gate, 1);
                 }
                 joined
             })
