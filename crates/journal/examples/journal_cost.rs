@@ -7,6 +7,7 @@
 //! commit BLOCKS DEVICE    commit of dirty blocks on RAM against memcpy + crc32c of their bytes;
 //!                         DEVICE is `flat` (one piece of memory) or `sparse` (RamDevice)
 //! gate THREADS DIRTY      how long the gate is closed while threads run handles
+//! flag THREADS            the same with nothing but a flag: what the machine's scheduler allows
 //! group WAITERS MICROS    acknowledged commits/s, at a flush latency, on RAM
 //! disk WAITERS DIR        the same on the disk that holds DIR
 //! ```
@@ -27,8 +28,8 @@ use fourscore_ondisk::jbd2::{
     JournalBlock, JournalIncompat, JournalSuperblock, LogFormat, RawJournalSuperblock,
 };
 use fourscore_ondisk::{BlockCount, BlockSize, InodeNr, PhysBlock, Tid};
-use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use fourscore_sync::{Arc, Mutex, epoch, thread};
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use fourscore_sync::{Arc, CachePadded, Mutex, epoch, thread};
 use zerocopy::IntoBytes;
 
 /// What the command uses as well.
@@ -69,6 +70,7 @@ fn main() {
         ["commit", blocks, "flat"] => commit(number(blocks), Arc::new(Flat::new(&SMALL_HOME))),
         ["commit", blocks, "sparse"] => commit(number(blocks), ram(&SMALL_HOME)),
         ["gate", threads, dirty] => gate(number(threads), number(dirty)),
+        ["flag", threads] => flag(number(threads)),
         ["group", waiters, micros] => {
             let latency = Duration::from_micros(number(micros));
             let slow: Arc<dyn BlockDevice> = Arc::new(Slow::new(ram(&SMALL_HOME), latency));
@@ -261,7 +263,16 @@ fn with_checksums() -> LogFormat {
 
 /// How many seals tell how long the gate is closed, and how long they may take.
 const SEALS: u64 = 200;
-const MOST_SEALING: Duration = Duration::from_secs(5);
+const MOST_SEALING: Duration = Duration::from_secs(15);
+
+/// Prints how long the gate, or the flag, was closed.
+fn print_closed(mut closed: Vec<Duration>) {
+    closed.sort_unstable();
+    let at = |part: usize| closed[closed.len() * part / 100].as_nanos();
+    print("seals", closed.len() as u128, 1);
+    print("closed_p50_us", at(50), 1000);
+    print("closed_p99_us", at(99), 1000);
+}
 
 /// Threads that run handles in rounds.
 #[derive(Default)]
@@ -352,12 +363,107 @@ fn gate(threads: u64, dirty: u64) {
         crew.over.store(true, Ordering::Release);
         wake();
     });
-    let mut closed = journal.stats().gate_closed;
-    closed.sort_unstable();
-    let at = |part: usize| closed[closed.len() * part / 100].as_nanos();
-    print("seals", closed.len() as u128, 1);
-    print("closed_p50_us", at(50), 1000);
-    print("closed_p99_us", at(99), 1000);
+    print_closed(journal.stats().gate_closed);
+}
+
+/// The least that can keep threads out until all have left: each says that it is inside, and
+/// looks at a flag. There is no journal behind it.
+struct Flag {
+    /// Odd while it is closed.
+    turn: CachePadded<AtomicU64>,
+    inside: Vec<CachePadded<AtomicU64>>,
+    passes: Vec<CachePadded<AtomicU64>>,
+    over: AtomicBool,
+    closer: thread::Thread,
+}
+
+impl Flag {
+    /// One of the threads.
+    fn work(&self, nr: usize) {
+        let (inside, passes) = (&self.inside[nr], &self.passes[nr]);
+        while !self.over.load(Ordering::Relaxed) {
+            inside.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let turn = self.turn.load(Ordering::SeqCst);
+            if turn % 2 == 0 {
+                passes.fetch_add(1, Ordering::Relaxed);
+            }
+            inside.fetch_sub(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let turn = self.turn.load(Ordering::SeqCst);
+            if turn % 2 == 1 {
+                if self.is_empty() {
+                    self.closer.unpark();
+                }
+                while self.turn.load(Ordering::Acquire) == turn {
+                    thread::park();
+                }
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let mut inside = self.inside.iter();
+        inside.all(|inside| inside.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Waits until every thread has had its turn, and longer.
+    fn wait_for_all(&self) {
+        let passes = |passes: &CachePadded<AtomicU64>| passes.load(Ordering::Relaxed);
+        let before: Vec<u64> = self.passes.iter().map(passes).collect();
+        for (of_thread, before) in self.passes.iter().zip(before) {
+            while passes(of_thread) == before {
+                thread::sleep(Duration::from_micros(200));
+            }
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How long a flag has to be closed until all threads have left.
+fn flag(threads: u64) {
+    let workers = usize::try_from(threads - 1).expect("few");
+    let zeroes = || (0..workers).map(|_| CachePadded::default()).collect();
+    let flag = Flag {
+        turn: CachePadded::default(),
+        inside: zeroes(),
+        passes: zeroes(),
+        over: AtomicBool::new(false),
+        closer: thread::current(),
+    };
+    let mut closed = Vec::new();
+    thread::scope(|scope| {
+        let start = |nr| {
+            scope
+                .spawn({
+                    let flag = &flag;
+                    move || flag.work(nr)
+                })
+                .thread()
+                .clone()
+        };
+        let all: Vec<_> = (0..workers).map(start).collect();
+        let began = Instant::now();
+        while (closed.len() as u64) < SEALS && began.elapsed() < MOST_SEALING {
+            flag.wait_for_all();
+            let began = Instant::now();
+            flag.turn.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let mut looks = 0;
+            while !flag.is_empty() {
+                looks += 1;
+                if looks > 200 {
+                    thread::park();
+                }
+                std::hint::spin_loop();
+            }
+            flag.turn.fetch_add(1, Ordering::SeqCst);
+            closed.push(began.elapsed());
+            all.iter().for_each(thread::Thread::unpark);
+        }
+        flag.over.store(true, Ordering::Relaxed);
+    });
+    print_closed(closed);
 }
 
 /// How many commits per second are acknowledged to `waiters` threads that wait for each.

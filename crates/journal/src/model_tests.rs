@@ -190,6 +190,35 @@ fn no_credit_outlives_its_transaction() {
     });
 }
 
+/// Nobody sleeps at an open gate, however late he came to the list of those who are woken.
+#[test]
+fn who_finds_the_gate_closed_is_let_in() {
+    model::check(8 * SCHEDULES, || {
+        let gate = Arc::new(Gate::new(Tid(7)));
+        let joiner = || -> Task {
+            let gate = Arc::clone(&gate);
+            Box::new(move || {
+                let place = loop {
+                    match gate.join(0) {
+                        Ok(place) => break place,
+                        Err(_) => gate.wait_open(None),
+                    }
+                };
+                gate.leave(place, 0);
+            })
+        };
+        let sealer: Task = {
+            let gate = Arc::clone(&gate);
+            Box::new(move || {
+                gate.close_and_drain();
+                gate.open(Tid(8));
+                gate.wake_joiners();
+            })
+        };
+        run(vec![joiner(), joiner(), sealer]);
+    });
+}
+
 #[test]
 fn copying_on_write_against_sealing() {
     model::check(SCHEDULES, || {

@@ -108,6 +108,8 @@ impl Runs {
             "gate 2 100000",
             "gate 64 10",
             "gate 64 100000",
+            "flag 2",
+            "flag 64",
         ];
         let group = group_commands(disk);
         let group = group
@@ -166,6 +168,7 @@ impl Runs {
             format!("{most:.1} us (p50 {half:.1} us)")
         };
         let both = |few: &str, many: &str| format!("{}; {}", closed(few), closed(many));
+        let of_machine = "... with nothing but a flag: what the machine allows";
         vec![
             (
                 "handle start + dirty a joined buffer + stop, one thread: at most 120 ns",
@@ -191,10 +194,12 @@ impl Runs {
                 "gate closed, 2 threads, p99: at most 20 us; with 10 and with 100 000 dirty buffers",
                 both("gate 2 10", "gate 2 100000"),
             ),
+            (of_machine, closed("flag 2")),
             (
                 "gate closed, 64 threads on 2 cores, p99: at most 500 us; with 10 and with 100 000",
                 both("gate 64 10", "gate 64 100000"),
             ),
+            (of_machine, closed("flag 64")),
         ]
     }
 }
