@@ -385,7 +385,7 @@ impl Flag {
             inside.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             let turn = self.turn.load(Ordering::SeqCst);
-            if turn % 2 == 0 {
+            if turn.is_multiple_of(2) {
                 passes.fetch_add(1, Ordering::Relaxed);
             }
             inside.fetch_sub(1, Ordering::SeqCst);
