@@ -28,6 +28,7 @@ use fourscore_sync::epoch::{self, EpochCell, Guard};
 use fourscore_sync::{Arc, Mutex, MutexGuard};
 
 use crate::fast_commit::{InodeChange, InodePatch};
+use crate::write::OrphanPlace;
 use crate::{Error, Fs, Result};
 
 /// The size from which on a target does not fit `i_block`, with a NUL behind it.
@@ -61,11 +62,8 @@ impl CachedInode {
     /// Decides the layout of `inode` and checks the root of its map.
     pub(crate) fn new(inode: Inode, fs: &Fs) -> Result<Self> {
         let nr = inode.number();
-        // A free inode has no type; one that was deleted keeps it, without a link.
+        // A free inode has no type.
         let file_type = inode.file_type().ok_or(Error::NotFound)?;
-        if inode.links_count() == 0 && inode.dtime() != 0 {
-            return Err(Error::NotFound);
-        }
         let layout = layout(&inode, file_type, fs);
         let physical = fs.data_blocks();
         match layout {
@@ -155,6 +153,12 @@ pub(crate) struct Changing {
     pub(crate) prealloc: Option<Arc<FilePrealloc>>,
     /// The last transaction that changed it.
     pub(crate) last: LastTid,
+    /// How many have it open.
+    pub(crate) opens: u32,
+    /// Where it is on record, while it has no name or is being truncated.
+    pub(crate) orphan: Option<OrphanPlace>,
+    /// Whether it was made without a name and may be given one.
+    pub(crate) is_linkable: bool,
 }
 
 impl InodeCell {
@@ -365,7 +369,13 @@ impl Fs {
 
     /// Inode `nr` for a scan that will not come back to it.
     pub(crate) fn uncached_inode(&self, nr: InodeNr) -> Result<CachedInode> {
-        CachedInode::new(self.load_inode(nr)?, self)
+        let inode = self.load_inode(nr)?;
+        // One that was deleted keeps its type, without a link. An orphan looks the same, but is in
+        // memory as long as somebody has it open.
+        if inode.links_count() == 0 && inode.dtime() != 0 {
+            return Err(Error::NotFound);
+        }
+        CachedInode::new(inode, self)
     }
 
     fn stat_of(&self, cached: &CachedInode, guard: &Guard) -> Result<Stat> {
@@ -432,6 +442,22 @@ impl Fs {
                 Some(pinned) => return Ok(pinned),
                 None => self.drop_cell(nr, &cell),
             }
+        }
+    }
+
+    /// Keeps an inode in memory that is just being made, so that nobody asks for it yet.
+    pub(crate) fn pin_new(&self, inode: CachedInode) -> Pinned {
+        let (nr, weight_bytes) = (inode.nr(), inode.weight_bytes());
+        let cell = Arc::new(InodeCell::new(inode));
+        cell.pins.fetch_add(1, Ordering::AcqRel);
+        let pinned = Pinned(Arc::clone(&cell));
+        loop {
+            let there = self.inodes.insert(nr, Arc::clone(&cell), weight_bytes);
+            if Arc::ptr_eq(&there, &cell) {
+                return pinned;
+            }
+            // Left from an earlier life of the number.
+            self.drop_cell(nr, &there);
         }
     }
 

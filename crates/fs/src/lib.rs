@@ -90,7 +90,9 @@ pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::path::Follow;
 pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
-pub use crate::write::{AttributeChange, MountOptions, NewAttributes, Replace, SetXattr};
+pub use crate::write::{
+    AttributeChange, MountOptions, NewAttributes, OpenInode, Replace, SetXattr,
+};
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
 pub use fourscore_block as block;
 pub use fourscore_mballoc as mballoc;

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::{ChecksumMismatch, InodeSeed};
 use crate::superblock::Superblock;
-use crate::types::{InodeNr, PhysBlock};
+use crate::types::{BlockSize, InodeNr, PhysBlock};
 
 const ORPHAN_BLOCK_MAGIC: u32 = 0x0b10_ca04;
 
@@ -69,7 +69,13 @@ pub enum OrphanError {
     },
 }
 
-/// The orphans that one block lists, every one an inode that exists.
+/// How many inodes one block has room for.
+#[must_use]
+pub fn slots(block_size: BlockSize) -> usize {
+    (block_size.bytes() - size_of::<RawOrphanTail>()) / size_of::<U32>()
+}
+
+/// The orphans that one block lists, every one an inode that exists, each with the slot it is in.
 ///
 /// `seed` is the orphan file's own ([`Inode::checksum_seed`](crate::inode::Inode::checksum_seed)),
 /// `place` the block's number on the device.
@@ -81,7 +87,7 @@ pub fn parse<'a>(
     place: PhysBlock,
     seed: InodeSeed,
     sb: &Superblock,
-) -> Result<impl Iterator<Item = InodeNr> + use<'a>, OrphanError> {
+) -> Result<impl Iterator<Item = (usize, InodeNr)> + use<'a>, OrphanError> {
     let (entries, tail) = split(block, sb)?;
     let magic = tail.ob_magic.get();
     if magic != ORPHAN_BLOCK_MAGIC {
@@ -105,7 +111,8 @@ pub fn parse<'a>(
     Ok(entries
         .iter()
         .map(|entry| InodeNr(entry.get()))
-        .filter(|inode| inode.0 != 0))
+        .enumerate()
+        .filter(|(_, inode)| inode.0 != 0))
 }
 
 /// Writes magic number and checksum of a block of the orphan file, as its entries are now. The
@@ -183,7 +190,8 @@ mod tests {
         let mut bytes = block(&sb, &[(0, 13), (7, 11)]);
         seal(&mut bytes, PhysBlock(77), seed, &sb).unwrap();
         let orphans: Vec<_> = parse(&bytes, PhysBlock(77), seed, &sb).unwrap().collect();
-        assert_eq!(orphans, [InodeNr(13), InodeNr(11)]);
+        assert_eq!(orphans, [(0, InodeNr(13)), (7, InodeNr(11))]);
+        assert_eq!(slots(sb.geometry().block_size()), (bytes.len() - 8) / 4);
 
         let elsewhere = parse(&bytes, PhysBlock(78), seed, &sb).map(|_| ());
         assert!(matches!(elsewhere, Err(OrphanError::Checksum(_))));

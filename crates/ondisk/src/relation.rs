@@ -48,6 +48,12 @@ pub enum RelationError {
     /// An orphan that is on record twice: a chain that comes back to it, or two entries.
     #[error("orphans: this inode is on record twice")]
     OrphanTwice,
+    /// An orphan that is an inode of the file system itself.
+    #[error("orphans: this inode is reserved")]
+    OrphanReserved,
+    /// An orphan that its bitmap says is free.
+    #[error("orphans: this inode is not in use")]
+    OrphanFree,
     /// An orphan file longer than any that is made.
     #[error("orphan file: i_size {found_bytes} is above the {limit_bytes} bytes it may have")]
     OrphanFileSize {

@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
     }
     match orphan::parse(&block, place, seed, sb) {
         Ok(orphans) => {
-            for orphan in orphans {
+            for (_, orphan) in orphans {
                 assert!(orphan.0 > 0 && orphan.0 <= sb.geometry().inodes());
             }
         }

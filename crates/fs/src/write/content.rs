@@ -21,8 +21,9 @@ use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
 use super::now;
-use super::plan::{Content, Plan};
+use super::plan::Plan;
 use super::slot::Slot;
+use super::tree::Freed;
 use crate::inode::{CachedInode, Changing, Layout, Pinned};
 use crate::map::{Mapping, Target};
 use crate::{Error, FileType, Fs, Result};
@@ -80,6 +81,7 @@ impl Fs {
         if end.is_none_or(|end| end > limit) {
             return Err(Error::FileTooLarge);
         }
+        self.end_truncation(pinned, locked)?;
         let mut at = offset;
         for part in data.chunks(MOST_BYTES) {
             self.write_part(pinned, locked, part, at)?;
@@ -218,26 +220,64 @@ impl Fs {
     /// # Errors
     /// As [`Fs::write_at`].
     pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
-        let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        let guard = epoch::pin();
-        let inode = self.file_to_change(&pinned, &guard)?;
-        let bits = self.geometry().block_size().bits();
-        if size > u64::from(LOGICAL_END.0) << bits {
+        let mut locked = pinned.lock();
+        self.file_to_change(&pinned, &epoch::pin())?;
+        if size > u64::from(LOGICAL_END.0) << self.geometry().block_size().bits() {
             return Err(Error::FileTooLarge);
         }
-        self.zero_tail(inode, size.min(inode.size_bytes()), &guard)?;
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode.nr())?;
-        if size < inode.size_bytes() {
-            if let Some(file) = &locked.prealloc {
-                writer.allocator().discard(file);
-            }
-            let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
-            plan.unmap(inode, slot, (first, LOGICAL_END), Content::Data)?;
+        self.truncate_locked(&pinned, &mut locked, size)
+    }
+
+    /// Sets the size, in as many transactions as it takes to free what comes to lie behind it. The
+    /// first one shows the new size; until the last the file is on record.
+    pub(super) fn truncate_locked(
+        &self,
+        pinned: &Pinned,
+        locked: &mut Changing,
+        size: u64,
+    ) -> Result<()> {
+        let writer = self.writer()?;
+        if let Some(file) = &locked.prealloc {
+            writer.allocator().discard(file);
         }
-        finish(plan, slot, size, (&pinned, &locked))
+        loop {
+            let guard = epoch::pin();
+            let inode = pinned.version(&guard)?;
+            self.zero_tail(inode, size.min(inode.size_bytes()), &guard)?;
+            let mut plan = Plan::new(self, writer);
+            let slot = plan.slot(inode.nr())?;
+            let bits = self.geometry().block_size().bits();
+            let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
+            let freed = plan.free_map(inode, slot, first)?;
+            let has_name = inode.on_disk().links_count() > 0;
+            let orphan = match (freed, locked.orphan) {
+                (Freed::Part, None) => Some(plan.add_orphan(slot)?),
+                (Freed::All, Some(place)) if has_name => {
+                    plan.remove_orphan(slot, place)?;
+                    None
+                }
+                (_, unchanged) => unchanged,
+            };
+            finish(plan, slot, size, (pinned, locked))?;
+            locked.orphan = orphan;
+            if freed == Freed::All {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends a truncation that failed midway, so that nothing of what it cut off is shown again.
+    fn end_truncation(&self, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
+        let (size, has_name) = {
+            let guard = epoch::pin();
+            let inode = pinned.version(&guard)?;
+            (inode.size_bytes(), inode.on_disk().links_count() > 0)
+        };
+        if has_name && locked.orphan.is_some() {
+            self.truncate_locked(pinned, locked, size)?;
+        }
+        Ok(())
     }
 
     /// Makes everything durable that was done to `inode`, data and metadata.

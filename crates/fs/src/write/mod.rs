@@ -22,15 +22,21 @@
 //! | `slot` | an inode's bytes in its table |
 //! | `tree` | changing the map of a file |
 //! | `entries` | changing the names in a directory |
-//! | `names` | create, link, unlink |
+//! | `names` | create, link |
+//! | `removal` | unlink, and what becomes of an inode without a name |
 //! | `rename` | rename |
 //! | `content` | write, truncate |
 //! | `attributes` | permissions, owner, times |
 //! | `xattrs` | extended attributes |
 //! | `acls` | access control lists |
+//! | `opened` | inodes that are open |
+//! | `orphans` | the record of inodes that are not whole |
+//! | `slots` | the slots of the orphan file |
+//! | `recovery` | what a crash left, finished when mounting |
 //!
 //! **Locking.** Rename lock -> directories by inode number -> files by inode number -> inodes of a
-//! group -> a block of attributes -> handle -> buffers, groups. Readers take none of these.
+//! group -> a block of attributes -> slots of the orphan file, chain of orphans -> handle ->
+//! buffers, groups. Readers take none of these.
 //!
 //! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
 //! not at all. A superblock with `needs_recovery` says that the journal has to be replayed; it is
@@ -43,13 +49,18 @@ mod entries;
 mod groups;
 mod inodes;
 mod names;
+mod opened;
 mod options;
+mod orphans;
 mod plan;
 mod prefetch;
 mod quiet;
+mod recovery;
+mod removal;
 mod rename;
 mod seal;
 mod slot;
+mod slots;
 mod tree;
 mod xattrs;
 
@@ -70,6 +81,7 @@ use zerocopy::IntoBytes;
 
 use self::groups::{Groups, Source};
 use self::inodes::Inodes;
+use self::orphans::Orphans;
 use self::quiet::Quiet;
 use self::seal::Seal;
 use self::xattrs::BlockLocks;
@@ -77,7 +89,9 @@ use crate::{Error, Fs, OpenOptions, Replay, Result};
 
 pub use self::attributes::AttributeChange;
 pub use self::names::NewAttributes;
+pub use self::opened::OpenInode;
 pub use self::options::MountOptions;
+pub(crate) use self::orphans::OrphanPlace;
 pub use self::rename::Replace;
 pub use self::xattrs::SetXattr;
 
@@ -89,6 +103,7 @@ pub(crate) struct Writer {
     allocator: Arc<Allocator>,
     groups: Arc<Groups>,
     inodes: Inodes,
+    orphans: Orphans,
     quiet: Arc<Quiet>,
     /// Renames of directories, so that none becomes its own ancestor.
     renames: Mutex<()>,
@@ -112,6 +127,16 @@ impl Writer {
 
     pub(crate) fn inodes(&self) -> &Inodes {
         &self.inodes
+    }
+
+    pub(crate) fn orphans(&self) -> &Orphans {
+        &self.orphans
+    }
+
+    /// How many blocks a plan should come to that frees what is mapped: a fraction of a
+    /// transaction, so that many can be in one, and at most what is quickly done.
+    pub(crate) fn room_of_a_step(&self) -> usize {
+        (self.journal.most_credits().0 as usize / 4).clamp(8, 512)
     }
 
     /// The lock of directory renames.
@@ -191,17 +216,19 @@ impl Fs {
             fs.replay_onto_device(&options.open)?;
             fs = bare()?;
         }
-        if !fs.orphans()?.is_empty() {
-            return Err(Error::ReadOnly(
-                "inodes were being deleted when the file system was last used".into(),
-            ));
-        }
         let log = fs.log(&options.open)?;
         fs.mark(Mounted::Yes, None)?;
         let fs = bare()?;
         let fs = Self::with_writer(fs, log, options.journal)?;
         options.tune(fs.writer()?.allocator().tunables())?;
-        Ok(fs)
+        match fs.finish_orphans() {
+            Ok(()) => Ok(fs),
+            Err(error) => {
+                // What could be finished is; the journal is left empty.
+                fs.unmount()?;
+                Err(error)
+            }
+        }
     }
 
     fn with_writer(mut fs: Self, log: Log, mut journal: JournalOptions) -> Result<Arc<Self>> {
@@ -225,6 +252,7 @@ impl Fs {
             reserved_clusters: 0,
         };
         let inodes = Inodes::new(&fs, &geometry);
+        let orphans = Orphans::read(&fs)?;
         let fs = Arc::new_cyclic(|weak: &Weak<Self>| {
             let source = Source::new(Arc::clone(&groups), weak.clone());
             let allocator = Arc::new(Allocator::new(geometry, Box::new(source), options));
@@ -234,6 +262,7 @@ impl Fs {
                 allocator,
                 groups,
                 inodes,
+                orphans,
                 quiet,
                 renames: Mutex::new(()),
                 xattr_blocks: BlockLocks::new(),
@@ -296,6 +325,7 @@ impl Fs {
             journal,
             groups,
             allocator,
+            orphans,
             ..
         } = *writer;
         journal.close()?;
@@ -303,7 +333,12 @@ impl Fs {
         allocator.sweep();
         let sums = groups.sums();
         let blocks = sums.free_clusters << fs.geometry().blocks_per_cluster_log();
-        fs.mark(Mounted::No, Some((blocks, sums.free_inodes)))
+        let left = if orphans.has_file_entries() {
+            Mounted::NoWithOrphans
+        } else {
+            Mounted::No
+        };
+        fs.mark(left, Some((blocks, sums.free_inodes)))
     }
 
     /// Replays a dirty journal onto the device.
@@ -330,8 +365,9 @@ impl Fs {
         let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
         self.device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
         let mut raw = *RawSuperblock::from_bytes(&bytes)?;
-        let incompat = raw.s_feature_incompat.get();
-        let recover = Incompat::RECOVER.bits();
+        let (incompat, ro_compat) = (raw.s_feature_incompat.get(), raw.s_feature_ro_compat.get());
+        let (recover, present) = (Incompat::RECOVER.bits(), RoCompat::ORPHAN_PRESENT.bits());
+        let has_orphan_file = self.superblock().orphan_file_inode().is_some();
         let now = now().seconds();
         let (low, high) = time_halves(now);
         (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
@@ -340,8 +376,15 @@ impl Fs {
                 raw.s_feature_incompat = (incompat | recover).into();
                 (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);
                 raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
+                if has_orphan_file {
+                    raw.s_feature_ro_compat = (ro_compat | present).into();
+                }
             }
-            Mounted::No => raw.s_feature_incompat = (incompat & !recover).into(),
+            Mounted::No => {
+                raw.s_feature_incompat = (incompat & !recover).into();
+                raw.s_feature_ro_compat = (ro_compat & !present).into();
+            }
+            Mounted::NoWithOrphans => raw.s_feature_incompat = (incompat & !recover).into(),
         }
         if let Some((blocks, inodes)) = free {
             let (low, high) = word_halves(blocks);
@@ -361,8 +404,11 @@ impl Fs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mounted {
+    /// With `orphan_file` this also says that the file may hold something.
     Yes,
     No,
+    /// Not any more, but the orphan file holds something.
+    NoWithOrphans,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
@@ -405,7 +451,8 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
         | RoCompat::GDT_CSUM
         | RoCompat::DIR_NLINK
         | RoCompat::EXTRA_ISIZE
-        | RoCompat::METADATA_CSUM;
+        | RoCompat::METADATA_CSUM
+        | RoCompat::ORPHAN_PRESENT;
     let is_written = |feature: &Feature| match feature.class() {
         FeatureClass::Compat => true,
         FeatureClass::Incompat => incompat.bits() & feature.bit() != 0,

@@ -1,12 +1,9 @@
-//! **Purpose.** The operations on names: create, link, unlink.
+//! **Purpose.** The operations that make names: create, link.
 //!
 //! **Model.** Each is one plan in one handle: the name, the inode it leads to, and the directory's
 //! own inode change together or not at all.
 //!
-//! **Locking.** The directories in the order of their numbers, then the inode that the name leads
-//! to; a directory that is removed is locked as a directory. A name is looked up before its inode
-//! is known, so it is looked up again when all locks are held, and the operation begins anew if it
-//! leads elsewhere now.
+//! **Locking.** The directory, then the inode that the name leads to.
 
 use fourscore_block::Structure;
 use fourscore_mballoc::Kinship;
@@ -21,8 +18,8 @@ use fourscore_sync::epoch::{self, Guard};
 use zerocopy::FromBytes;
 
 use super::entries::{ChangedDir, tag};
-use super::inodes::{Inodes, Want};
-use super::plan::{Content, NewContent, Plan};
+use super::inodes::Want;
+use super::plan::{NewContent, Plan};
 use super::slot::Slot;
 use super::{Writer, now};
 use crate::inode::{CachedInode, Layout, Pinned};
@@ -50,6 +47,8 @@ pub struct NewAttributes {
 #[derive(Clone, Copy, Debug)]
 enum Kind<'a> {
     File,
+    /// A file that gets its name later, or never.
+    Unnamed,
     Directory,
     Symlink(&'a [u8]),
     Device(FileType, DeviceNr),
@@ -60,10 +59,19 @@ enum Kind<'a> {
 impl Kind<'_> {
     fn file_type(self) -> FileType {
         match self {
-            Self::File => FileType::Regular,
+            Self::File | Self::Unnamed => FileType::Regular,
             Self::Directory => FileType::Directory,
             Self::Symlink(_) => FileType::Symlink,
             Self::Device(kind, _) | Self::Endpoint(kind) => kind,
+        }
+    }
+
+    /// The names that lead to it at first; a directory has one in itself.
+    fn links(self) -> u16 {
+        match self {
+            Self::Unnamed => 0,
+            Self::Directory => 2,
+            _ => 1,
         }
     }
 }
@@ -153,7 +161,7 @@ impl Fs {
             self.check_subdirectory(parent)?;
         }
         let mut plan = Plan::new(self, writer);
-        let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?;
+        let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?.nr;
         let slot = plan.slot(dir)?;
         let mut changed = ChangedDir::new(self, parent, slot)?;
         let entry = NewEntry::new(nr, name, entry_type(kind.file_type()));
@@ -166,6 +174,34 @@ impl Fs {
         Ok(nr)
     }
 
+    /// Makes a regular file without a name, which is on record until it gets one; the caller has it
+    /// open. The directory says where it lies and which group owns it.
+    pub(super) fn make_unnamed(
+        &self,
+        dir: InodeNr,
+        new: &NewAttributes,
+    ) -> Result<(InodeNr, Pinned)> {
+        let writer = self.writer()?;
+        let pinned_dir = self.pin_inode(dir)?;
+        let guard = epoch::pin();
+        let parent = self.directory_to_change(&pinned_dir, &guard)?;
+        let mut plan = Plan::new(self, writer);
+        let slot = self.plan_inode(&mut plan, writer, parent, new, Kind::Unnamed)?;
+        let place = plan.add_orphan(slot)?;
+        let version = plan.version(slot)?;
+        // Claimed, so nobody else asks for it.
+        let pinned = self.pin_new(version);
+        let mut locked = pinned.lock();
+        if let Err(error) = plan.carry_out(&[&locked.last]) {
+            pinned.publish(None);
+            self.drop_pinned(slot.nr, &pinned);
+            return Err(error);
+        }
+        (locked.orphan, locked.is_linkable, locked.opens) = (Some(place), true, 1);
+        drop(locked);
+        Ok((slot.nr, pinned))
+    }
+
     /// Plans a new inode in the directory `parent`, all but its name.
     fn plan_inode(
         &self,
@@ -174,7 +210,7 @@ impl Fs {
         parent: &CachedInode,
         new: &NewAttributes,
         kind: Kind<'_>,
-    ) -> Result<InodeNr> {
+    ) -> Result<Slot> {
         let (group, _) = self
             .geometry()
             .inode_group(parent.nr())
@@ -208,7 +244,7 @@ impl Fs {
         }
         let mode = FileMode(type_bits(kind.file_type()) | permissions);
         let content = match kind {
-            Kind::File | Kind::Directory => NewContent::Mapped,
+            Kind::File | Kind::Unnamed | Kind::Directory => NewContent::Mapped,
             Kind::Symlink(target) if target.len() > FAST_SYMLINK_MAX_BYTES => NewContent::Mapped,
             Kind::Symlink(_) | Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
         };
@@ -221,7 +257,7 @@ impl Fs {
             uid: new.uid,
             gid,
             generation,
-            links: 1 + u16::from(is_directory),
+            links: kind.links(),
             flags,
             project_id: 0,
             now: now(),
@@ -230,7 +266,7 @@ impl Fs {
         self.plan_content(plan, slot, parent.nr(), kind)?;
         plan.store_inherited(slot, &inherited)?;
         plan.end(slot)?;
-        Ok(nr)
+        Ok(slot)
     }
 
     /// Plans what a new inode holds.
@@ -259,7 +295,7 @@ impl Fs {
                 let mut changed = ChangedDir::new(self, &inode, slot)?;
                 plan.init_directory(&mut changed, parent)?;
             }
-            Kind::File | Kind::Endpoint(_) => {}
+            Kind::File | Kind::Unnamed | Kind::Endpoint(_) => {}
         }
         Ok(())
     }
@@ -275,10 +311,12 @@ impl Fs {
         sized.map_err(|_| Error::NameTooLong)
     }
 
-    /// Gives `inode` another name. Directories cannot have two.
+    /// Gives `inode` another name, or the first one to a file that was made without
+    /// ([`OpenInode::unnamed`](crate::OpenInode::unnamed)). Directories cannot have two.
     ///
     /// # Errors
-    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`].
+    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`]; `NotFound`
+    /// for a file that has lost its last name.
     pub fn link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
         let writer = self.writer()?;
         check_name(name)?;
@@ -289,11 +327,11 @@ impl Fs {
             return Err(Error::NotPermitted);
         }
         let locked_dir = pinned_dir.lock();
-        let locked = pinned.lock();
+        let mut locked = pinned.lock();
         let parent = self.directory_to_change(&pinned_dir, &guard)?;
         let target = pinned.version(&guard)?;
         let links = target.on_disk().links_count();
-        if links == 0 {
+        if links == 0 && !locked.is_linkable {
             return Err(Error::NotFound);
         }
         if links >= LINKS_MAX {
@@ -313,142 +351,18 @@ impl Fs {
             inode.set_links_count(links + 1);
             inode.set_ctime(now());
         })?;
+        if let (0, Some(place)) = (links, locked.orphan) {
+            plan.remove_orphan(target_slot, place)?;
+        }
         let version = plan.version(target_slot)?;
         let _moving = plan.moves().then(|| pinned_dir.moving());
         plan.carry_out(&[&locked_dir.last, &locked.last])?;
+        if links == 0 {
+            (locked.orphan, locked.is_linkable) = (None, false);
+        }
         pinned_dir.publish(Some(parent_version));
         pinned.publish(Some(version));
         Ok(())
-    }
-
-    /// Takes a name away; the inode goes with its last one.
-    ///
-    /// # Errors
-    /// `NotFound`, `IsADirectory`, `ReadOnly`.
-    pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
-        self.remove(dir, name, Victim::File)
-    }
-
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotADirectory`, `NotEmpty`, `InvalidArgument` for `.`, `ReadOnly`.
-    pub fn rmdir(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
-        if name == b"." {
-            return Err(Error::InvalidArgument("the last component is a dot"));
-        }
-        if name == b".." {
-            return Err(Error::NotEmpty);
-        }
-        self.remove(dir, name, Victim::Directory)
-    }
-
-    fn remove(&self, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {
-        let writer = self.writer()?;
-        check_name(name)?;
-        let pinned_dir = self.pin_inode(dir)?;
-        loop {
-            let nr = self.lookup(dir, name)?;
-            if nr == dir {
-                return Err(Error::InvalidArgument("a directory does not hold itself"));
-            }
-            let pinned = self.pin_inode(nr)?;
-            let guard = epoch::pin();
-            let is_directory = pinned.version(&guard)?.file_type() == FileType::Directory;
-            match (victim, is_directory) {
-                (Victim::File, true) => return Err(Error::IsADirectory),
-                (Victim::Directory, false) => return Err(Error::NotADirectory),
-                _ => {}
-            }
-            // Directories by their numbers, files behind directories.
-            let (locked_dir, locked) = if is_directory && nr < dir {
-                let locked = pinned.lock();
-                (pinned_dir.lock(), locked)
-            } else {
-                let locked_dir = pinned_dir.lock();
-                (locked_dir, pinned.lock())
-            };
-            let parent = self.directory_to_change(&pinned_dir, &guard)?;
-            if self.lookup_under(dir, name, &guard)? != nr {
-                continue;
-            }
-            let inode = pinned.version(&guard)?;
-            if is_directory && !self.is_empty_dir(inode, &guard)? {
-                return Err(Error::NotEmpty);
-            }
-            let mut plan = Plan::new(self, writer);
-            let slot = plan.slot(dir)?;
-            let changed = ChangedDir::new(self, parent, slot)?;
-            plan.remove_name(&changed, name)?;
-            let links = -i32::from(is_directory);
-            let parent_version = self.touch_dir(&mut plan, parent, slot, links)?;
-            let version = self.plan_lost_name(&mut plan, inode)?;
-            if version.is_none()
-                && let Some(file) = &locked.prealloc
-            {
-                writer.allocator().discard(file);
-            }
-            plan.carry_out(&[&locked_dir.last, &locked.last])?;
-            pinned_dir.publish(Some(parent_version));
-            self.show(writer, nr, &pinned, version);
-            return Ok(());
-        }
-    }
-
-    /// Plans that `inode` has lost a name: with its last one it goes, and what it holds is freed.
-    /// Gives what is left of it.
-    pub(super) fn plan_lost_name(
-        &self,
-        plan: &mut Plan<'_>,
-        inode: &CachedInode,
-    ) -> Result<Option<CachedInode>> {
-        let slot = plan.slot(inode.nr())?;
-        let is_directory = inode.file_type() == FileType::Directory;
-        let links = inode.on_disk().links_count();
-        if !is_directory && links > 1 {
-            plan.edit(slot, |inode| {
-                inode.set_links_count(links - 1);
-                inode.set_ctime(now());
-            })?;
-            return Ok(Some(plan.version(slot)?));
-        }
-        let was = if inode.file_type() == FileType::Regular {
-            Content::Data
-        } else {
-            Content::Metadata
-        };
-        plan.free_map(inode, slot, was)?;
-        if inode.on_disk().file_acl().is_some() {
-            plan.free_xattr_block(inode)?;
-        }
-        plan.edit(slot, |inode| {
-            inode.set_links_count(0);
-            inode.set_deleted(now());
-            // It cannot be larger than what it was.
-            let _ = inode.set_size_bytes(0);
-            let _ = inode.set_sectors(0);
-            let _ = inode.set_file_acl(None);
-        })?;
-        plan.end(slot)?;
-        let claim = Inodes::of(self, inode.nr(), is_directory).ok_or(Error::NotFound)?;
-        plan.free_inode(claim)?;
-        Ok(None)
-    }
-
-    /// Shows a changed inode to readers. One that is gone can be given out again after that.
-    pub(super) fn show(
-        &self,
-        writer: &Writer,
-        nr: InodeNr,
-        pinned: &Pinned,
-        version: Option<CachedInode>,
-    ) {
-        let is_gone = version.is_none();
-        pinned.publish(version);
-        if is_gone {
-            self.drop_pinned(nr, pinned);
-            writer.inodes().give_back(nr, self);
-        }
     }
 
     /// Plans what a changed directory says of itself: its times, and `links` more names that
@@ -505,6 +419,9 @@ impl Fs {
         if dir.file_type() != FileType::Directory {
             return Err(Error::NotADirectory);
         }
+        if dir.on_disk().links_count() == 0 {
+            return Err(Error::NotFound);
+        }
         if dir.is_encrypted() {
             return Err(Error::NoKey { inode: dir.nr() });
         }
@@ -519,13 +436,6 @@ impl Fs {
         }
         Ok(dir)
     }
-}
-
-/// What a removal is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
-    File,
-    Directory,
 }
 
 pub(super) fn check_name(name: &[u8]) -> Result<()> {

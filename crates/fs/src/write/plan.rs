@@ -28,13 +28,16 @@ use std::ops::Range;
 use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
 use fourscore_mballoc::{ChangeKind, Claim, FilePrealloc, Freeing, Privilege, Request, Stamp};
-use fourscore_ondisk::inode::{InodeMut, NewInode};
+use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
+use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
 use fourscore_sync::{Arc, MutexGuard, epoch};
+use zerocopy::FromBytes;
 
 use super::Writer;
 use super::groups::{BitsChange, Map};
 use super::inodes::InodeClaim;
+use super::orphans::Recording;
 use super::slot::Slot;
 use crate::{Error, Fs, Result};
 
@@ -63,10 +66,58 @@ struct Region {
     /// Where it lies in the block, in bytes.
     offset: usize,
     bytes: Vec<u8>,
+    kind: RegionKind,
     /// Whether the block is new, so that the device is not asked for it.
     is_fresh: bool,
     /// Whether the block was freed since, so that nothing is to be changed.
     is_void: bool,
+}
+
+/// What is written of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RegionKind {
+    /// Its bytes.
+    Bytes,
+    /// Its bytes, which are an inode, but for the word that links orphans: that one may have
+    /// changed meanwhile, since whoever unlinks a neighbour in the chain does not have this
+    /// inode's lock.
+    Slot(InodeNr),
+    /// Its bytes, which are an inode, that word included.
+    WholeSlot,
+    /// That word only, of an inode that is not changed otherwise.
+    Link(InodeNr, Option<InodeNr>),
+}
+
+impl Region {
+    /// Writes it into the block that `bytes` are.
+    fn put(&self, bytes: &mut [u8], superblock: &Superblock) {
+        let bytes = &mut bytes[self.offset..];
+        let relink = |bytes: &mut [u8], nr, next| {
+            if let Ok(mut inode) = InodeMut::of(bytes, superblock) {
+                inode.set_next_orphan(next);
+            }
+            // Readers verify what they find.
+            let _ = inode::seal(bytes, nr, superblock);
+        };
+        match self.kind {
+            RegionKind::Bytes | RegionKind::WholeSlot => {
+                bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
+            }
+            RegionKind::Slot(nr) => {
+                let link = dtime(bytes);
+                bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
+                if dtime(bytes) != link {
+                    relink(bytes, nr, Some(InodeNr(link)));
+                }
+            }
+            RegionKind::Link(nr, next) => relink(bytes, nr, next),
+        }
+    }
+}
+
+/// `i_dtime` of the inode at the start of `bytes`.
+fn dtime(bytes: &[u8]) -> u32 {
+    RawInode::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.i_dtime.get())
 }
 
 /// Names a region of a plan.
@@ -92,6 +143,8 @@ pub(crate) struct Plan<'f> {
     revoked: Vec<PhysBlock>,
     inodes: Vec<(InodeClaim, BitsChange)>,
     freed_inodes: Vec<(InodeClaim, BitsChange)>,
+    /// What becomes of the record of orphans: one change at most.
+    recording: Option<Recording<'f>>,
     moves: bool,
     /// The lock of the block of attributes that it changes.
     xattr_block: Option<(PhysBlock, MutexGuard<'f, ()>)>,
@@ -108,6 +161,7 @@ impl<'f> Plan<'f> {
             revoked: Vec::new(),
             inodes: Vec::new(),
             freed_inodes: Vec::new(),
+            recording: None,
             moves: false,
             xattr_block: None,
         }
@@ -147,6 +201,16 @@ impl<'f> Plan<'f> {
         self.fs
     }
 
+    pub(super) fn writer(&self) -> &'f Writer {
+        self.writer
+    }
+
+    /// Notes what becomes of the record of orphans.
+    pub(super) fn record(&mut self, recording: Recording<'f>) {
+        debug_assert!(self.recording.is_none(), "two changes of the record");
+        self.recording = Some(recording);
+    }
+
     /// A whole block, after `check` has accepted it as what `tag` says.
     pub(crate) fn block(
         &mut self,
@@ -166,12 +230,12 @@ impl<'f> Plan<'f> {
         Ok(self.add(buffer, tag, 0, bytes, false))
     }
 
-    /// A part of a block that others share, such as a slot of the inode table.
+    /// A part of a block of which others change other parts. Nobody checks it here.
     pub(crate) fn part(
         &mut self,
         block: PhysBlock,
         range: Range<usize>,
-        structure: Structure,
+        tag: VerifiedAs,
     ) -> Result<RegionId> {
         if let Some(found) = self.find(block, range.start) {
             return Ok(found);
@@ -179,8 +243,42 @@ impl<'f> Plan<'f> {
         let buffer = self.fs.buffers.load(block)?;
         let guard = epoch::pin();
         let part = buffer.bytes(&guard).get(range.clone()).unwrap_or_default();
-        let (tag, bytes) = (VerifiedAs::new(structure, InodeNr(0)), part.to_vec());
+        let bytes = part.to_vec();
         Ok(self.add(buffer, tag, range.start, bytes, false))
+    }
+
+    /// The slot of inode `nr`, which lies in `range` of a block of the inode table.
+    pub(super) fn slot_at(
+        &mut self,
+        nr: InodeNr,
+        block: PhysBlock,
+        range: Range<usize>,
+    ) -> Result<RegionId> {
+        let region = self.part(block, range, inode_table_tag())?;
+        let kind = &mut self.regions[region.0].kind;
+        if *kind == RegionKind::Bytes {
+            *kind = RegionKind::Slot(nr);
+        }
+        Ok(region)
+    }
+
+    /// Has all of a slot written: the plan sets the word that links orphans.
+    pub(super) fn set_whole(&mut self, region: RegionId) {
+        self.regions[region.0].kind = RegionKind::WholeSlot;
+    }
+
+    /// Lets the orphan `nr` lead to `next`; its slot begins at `offset` in `block`, and is not
+    /// otherwise in the plan.
+    pub(super) fn link_orphan(
+        &mut self,
+        nr: InodeNr,
+        (block, offset): (PhysBlock, usize),
+        next: Option<InodeNr>,
+    ) -> Result<()> {
+        let buffer = self.fs.buffers.load(block)?;
+        let RegionId(at) = self.add(buffer, inode_table_tag(), offset, Vec::new(), false);
+        self.regions[at].kind = RegionKind::Link(nr, next);
+        Ok(())
     }
 
     /// A block that this plan has allocated, all zeroes.
@@ -196,7 +294,10 @@ impl<'f> Plan<'f> {
     }
 
     fn find(&self, block: PhysBlock, offset: usize) -> Option<RegionId> {
-        let same = |region: &Region| region.buffer.block() == block && region.offset == offset;
+        let same = |region: &Region| {
+            let is_content = !matches!(region.kind, RegionKind::Link(..));
+            region.buffer.block() == block && region.offset == offset && is_content
+        };
         self.regions.iter().position(same).map(RegionId)
     }
 
@@ -213,6 +314,7 @@ impl<'f> Plan<'f> {
             tag,
             offset,
             bytes,
+            kind: RegionKind::Bytes,
             is_fresh,
             is_void: false,
         });
@@ -315,6 +417,7 @@ impl<'f> Plan<'f> {
         content: NewContent,
     ) -> Result<()> {
         let fs = self.fs;
+        self.set_whole(slot.region());
         let made = InodeMut::init(self.slot_bytes_mut(slot), fs.superblock(), new);
         let mut made = made.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
         if content == NewContent::Mapped {
@@ -385,6 +488,19 @@ impl<'f> Plan<'f> {
             .change(self.fs, place, (claim.index, 1), kind)
     }
 
+    /// How many blocks the plan adds to a transaction, or more: found without looking for those
+    /// that it adds twice.
+    pub(super) fn size(&self) -> usize {
+        /// A bitmap and its descriptor.
+        const BLOCKS_OF_BITS: usize = 2;
+        let bits = [self.claims.len(), self.frees.len(), self.inodes.len()];
+        let bits = bits.iter().sum::<usize>() + self.freed_inodes.len();
+        let revokes = self.revoked.len();
+        self.regions.len()
+            + BLOCKS_OF_BITS * bits
+            + revokes.div_ceil(self.writer.revokes_per_credit())
+    }
+
     /// How many blocks the plan adds to a transaction at most.
     fn credits(&self) -> Credits {
         let mut blocks: Vec<PhysBlock> = self
@@ -426,7 +542,11 @@ impl<'f> Plan<'f> {
                 Ok(()) => {
                     last.iter().for_each(|last| handle.note(last));
                     self.apply(&mut handle);
-                    return Ok(handle.stop());
+                    let tid = handle.stop();
+                    if let Some(recording) = self.recording.take() {
+                        self.writer.orphans().done(recording);
+                    }
+                    return Ok(tid);
                 }
                 Err(refused) => {
                     drop(handle);
@@ -490,9 +610,9 @@ impl<'f> Plan<'f> {
             }
         }
         for region in self.valid_regions() {
-            let (at, content) = (region.offset, &region.bytes);
+            let superblock = self.fs.superblock();
             let made = handle.modify(&region.buffer, region.tag, |bytes| {
-                bytes[at..at + content.len()].copy_from_slice(content);
+                region.put(bytes, superblock);
             });
             must(made.map_err(|error| Refused::new(error, region.buffer.block())));
         }
@@ -516,6 +636,10 @@ impl<'f> Plan<'f> {
     }
 }
 
+fn inode_table_tag() -> VerifiedAs {
+    VerifiedAs::new(Structure::InodeTable, InodeNr(0))
+}
+
 /// How the content of a new inode will be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewContent {
@@ -536,6 +660,9 @@ pub(crate) enum Content {
 
 impl Drop for Plan<'_> {
     fn drop(&mut self) {
+        if let Some(recording) = self.recording.take() {
+            self.writer.orphans().undo(&recording);
+        }
         let allocator = self.writer.allocator();
         for (claim, _) in self.claims.drain(..) {
             allocator.give_back(claim);

@@ -51,13 +51,17 @@ struct Taking(Vec<(InodeNr, Pinned)>);
 
 impl Taking {
     fn get(&self, nr: InodeNr) -> Result<&Pinned> {
-        let found = self.0.iter().find(|(found, _)| *found == nr);
-        found.map(|(_, pinned)| pinned).ok_or(Error::NotFound)
+        Ok(&self.0[self.position(nr)?].1)
+    }
+
+    fn position(&self, nr: InodeNr) -> Result<usize> {
+        let found = self.0.iter().position(|(found, _)| *found == nr);
+        found.ok_or(Error::NotFound)
     }
 }
 
-/// What inodes are after a renaming; `None` for one that is gone.
-type Versions = Vec<(InodeNr, Option<CachedInode>)>;
+/// What inodes are after a renaming, but for one whose name was taken.
+type Versions = Vec<(InodeNr, CachedInode)>;
 
 impl Fs {
     /// Moves the name `from` to `to`.
@@ -111,22 +115,37 @@ impl Fs {
             ));
         }
         let taking = self.pin_for(names, &guard)?;
-        let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
+        let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
         let old = found(self.lookup_under(names.from.0, names.from.1, &guard))?;
         let new = found(self.lookup_under(names.to.0, names.to.1, &guard))?;
         if old != Some(names.nr) || new != names.victim {
             return Ok(false);
         }
         let mut plan = Plan::new(self, writer);
-        let versions = self.plan_rename(&mut plan, names, &taking, &guard)?;
+        let mut versions = self.plan_rename(&mut plan, names, &taking, &guard)?;
+        let lost = match names.victim {
+            Some(victim) => {
+                let at = taking.position(victim)?;
+                let inode = taking.get(victim)?.version(&guard)?;
+                Some((at, self.plan_lost_name(&mut plan, inode, &locked[at])?))
+            }
+            None => None,
+        };
         let last: Vec<_> = locked.iter().map(|locked| &locked.last).collect();
         // Within one directory the name may move into a block that a reader has seen already.
-        let _moving = taking.get(names.from.0)?.moving();
+        let moving = taking.get(names.from.0)?.moving();
         let other = taking.get(names.to.0)?;
-        let _other_moving = (names.is_across() && plan.moves()).then(|| other.moving());
+        let other_moving = (names.is_across() && plan.moves()).then(|| other.moving());
         plan.carry_out(&last)?;
-        for (nr, version) in versions {
-            self.show(writer, nr, taking.get(nr)?, version);
+        for (nr, version) in versions.drain(..) {
+            taking.get(nr)?.publish(Some(version));
+        }
+        drop((moving, other_moving, guard));
+        if let Some((at, lost)) = lost {
+            let (nr, pinned) = &taking.0[at];
+            let victim = locked.swap_remove(at);
+            drop(locked);
+            self.show_lost(writer, (*nr, pinned), victim, lost)?;
         }
         Ok(true)
     }
@@ -178,7 +197,7 @@ impl Fs {
             let old_changed = ChangedDir::new(self, old_dir, old_slot)?;
             plan.remove_name(&old_changed, from.1)?;
             let old = self.touch_dir(plan, old_dir, old_slot, -arrives)?;
-            versions.push((from.0, Some(old)));
+            versions.push((from.0, old));
         } else {
             plan.remove_name(&changed, from.1)?;
         }
@@ -187,7 +206,6 @@ impl Fs {
         if let Some(victim) = victim {
             plan.redirect_name(&changed, to.1, names.nr, kind)?;
             links -= i32::from(victim.file_type() == FileType::Directory);
-            versions.push((victim.nr(), self.plan_lost_name(plan, victim)?));
         } else {
             if arrives > 0 {
                 self.check_subdirectory(new_dir)?;
@@ -196,7 +214,7 @@ impl Fs {
             plan.add_name(&mut changed, &entry)?;
         }
         let new = self.touch_dir(plan, new_dir, new_slot, links)?;
-        versions.push((to.0, Some(new)));
+        versions.push((to.0, new));
 
         let slot = plan.slot(names.nr)?;
         plan.edit(slot, |inode| inode.set_ctime(now()))?;
@@ -204,7 +222,7 @@ impl Fs {
             let moved = ChangedDir::new(self, inode, slot)?;
             plan.set_parent(&moved, to.0)?;
         }
-        versions.push((names.nr, Some(plan.version(slot)?)));
+        versions.push((names.nr, plan.version(slot)?));
         Ok(versions)
     }
 

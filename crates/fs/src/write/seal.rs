@@ -10,9 +10,10 @@
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::SealHook;
 use fourscore_ondisk::dirent::DirFormat;
-use fourscore_ondisk::superblock::Superblock;
-use fourscore_ondisk::{PhysBlock, Tid, extent, htree, xattr};
+use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, Superblock};
+use fourscore_ondisk::{PhysBlock, RawSuperblock, Tid, extent, htree, orphan, xattr};
 use fourscore_sync::Arc;
+use zerocopy::FromBytes;
 
 use super::groups::Groups;
 use super::quiet::Quiet;
@@ -47,6 +48,19 @@ impl Seal {
             }
             Some(Structure::DirectoryIndex) => drop(htree::seal_root(bytes, seed)),
             Some(Structure::Xattrs) => drop(xattr::seal_block(bytes, block, fs_seed)),
+            Some(Structure::OrphanFile) => {
+                drop(orphan::seal(bytes, block, seed, &self.superblock));
+            }
+            Some(Structure::Superblock) => {
+                let offset = SUPERBLOCK_OFFSET_BYTES % bytes.len().max(1) as u64;
+                let bytes = usize::try_from(offset)
+                    .ok()
+                    .and_then(|at| bytes.get_mut(at..));
+                let raw = RawSuperblock::mut_from_prefix(bytes.unwrap_or_default());
+                if let Ok((raw, _)) = raw {
+                    raw.seal();
+                }
+            }
             _ => {}
         }
     }

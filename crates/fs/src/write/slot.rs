@@ -8,9 +8,8 @@
 //! **Locking.** The inode's lock is held by who stages it. Slots of other inodes in the same block
 //! are not touched.
 
-use fourscore_block::Structure;
 use fourscore_ondisk::inode::{self, InodeMut, RawInode};
-use fourscore_ondisk::{Corrupt, Inode, InodeNr};
+use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
 
 use super::plan::{Plan, RegionId};
@@ -35,12 +34,37 @@ impl Plan<'_> {
     /// Takes the slot of inode `nr` into the plan.
     pub(crate) fn slot(&mut self, nr: InodeNr) -> Result<Slot> {
         let geometry = self.fs().geometry();
+        let (block, offset) = self.slot_place(nr)?;
+        let range = offset..offset + geometry.inode_size_bytes();
+        let region = self.slot_at(nr, block, range)?;
+        Ok(Slot { nr, region })
+    }
+
+    /// The block that holds inode `nr`, and where in it, in bytes.
+    fn slot_place(&self, nr: InodeNr) -> Result<(PhysBlock, usize)> {
+        let geometry = self.fs().geometry();
         let (group, index) = geometry.inode_group(nr).ok_or(Error::NotFound)?;
         let desc = self.fs().group(group)?;
         let place = geometry.inode_place(desc.inode_table(), index);
-        let range = place.offset_bytes..place.offset_bytes + geometry.inode_size_bytes();
-        let region = self.part(place.block, range, Structure::InodeTable)?;
-        Ok(Slot { nr, region })
+        Ok((place.block, place.offset_bytes))
+    }
+
+    /// Says when the inode was deleted.
+    pub(crate) fn set_deleted(&mut self, slot: Slot, at: Timestamp) -> Result<()> {
+        self.set_whole(slot.region);
+        self.edit(slot, |inode| inode.set_deleted(at))
+    }
+
+    /// Lets the inode, an orphan, lead to `next`.
+    pub(super) fn set_next_orphan(&mut self, slot: Slot, next: Option<InodeNr>) -> Result<()> {
+        self.set_whole(slot.region);
+        self.edit(slot, |inode| inode.set_next_orphan(next))
+    }
+
+    /// Lets the orphan `nr`, which the plan does not change otherwise, lead to `next`.
+    pub(super) fn relink_orphan(&mut self, nr: InodeNr, next: Option<InodeNr>) -> Result<()> {
+        let place = self.slot_place(nr)?;
+        self.link_orphan(nr, place, next)
     }
 
     /// The slot's bytes.

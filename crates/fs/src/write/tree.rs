@@ -9,6 +9,8 @@
 //!
 //! **Locking.** The inode's lock is held.
 
+use std::ops::Range;
+
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::Content as Wanted;
 use fourscore_ondisk::extent::{
@@ -30,6 +32,22 @@ use crate::{Error, Result};
 const SECTOR_BITS: u32 = 9;
 /// No tree is deeper.
 const MAX_LEVELS: usize = 6;
+
+/// How much of a map was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// Everything that was asked for.
+    All,
+    /// What one transaction has room for.
+    Part,
+}
+
+/// What is freed at once.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    extents: usize,
+    blocks: u32,
+}
 
 /// A node on the way down, the root left out, which is in the slot.
 #[derive(Clone, Copy, Debug)]
@@ -148,22 +166,28 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there.
+    /// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front
+    /// on and as far as the plan has room for.
     pub(crate) fn unmap(
         &mut self,
         inode: &CachedInode,
         slot: Slot,
         (start, end): (LogicalBlock, LogicalBlock),
         was: Content,
-    ) -> Result<()> {
+    ) -> Result<Freed> {
         let file = Mapped { inode, slot };
+        let room = self.writer().room_of_a_step();
         let mut at = start;
-        while let Some(found) = self.next_extent(file, at, end)? {
-            let from = found.logical.max(at);
+        while self.size() < room {
+            let budget = self.budget(room, was);
+            let Some(part) = self.next_part(file, at, end, budget)? else {
+                self.shrink(file)?;
+                return Ok(Freed::All);
+            };
             let mut pieces = Vec::new();
-            self.change_leaf(file, from, 1, |leaf| {
+            self.change_leaf(file, part.start, 1, |leaf| {
                 pieces.clear();
-                leaf.remove(from..end, |piece| pieces.push(piece))
+                leaf.remove(part.clone(), |piece| pieces.push(piece))
             })?;
             if pieces.is_empty() {
                 // Another leaf says that it holds what this one should.
@@ -175,19 +199,83 @@ impl Plan<'_> {
                 at = piece.logical_end().min(end);
             }
         }
-        self.shrink(file)
+        Ok(Freed::Part)
     }
 
-    /// Frees everything that is mapped, and leaves an empty tree.
-    pub(crate) fn free_map(&mut self, inode: &CachedInode, slot: Slot, was: Content) -> Result<()> {
+    /// Frees what is mapped from `start` on, as far as the plan has room for; all of it, where
+    /// `start` is 0, leaves an empty tree.
+    pub(crate) fn free_map(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        start: LogicalBlock,
+    ) -> Result<Freed> {
+        let was = if inode.file_type() == crate::FileType::Regular {
+            Content::Data
+        } else {
+            Content::Metadata
+        };
         match inode.layout() {
-            Layout::Extents => self.unmap(inode, slot, (LogicalBlock(0), LOGICAL_END), was),
-            Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(()),
+            Layout::Extents => self.unmap(inode, slot, (start, LOGICAL_END), was),
+            Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(Freed::All),
             Layout::BlockMap => Err(Error::Unsupported(format!(
                 "inode {}: a file mapped by pointers is not changed",
                 inode.nr()
             ))),
         }
+    }
+
+    /// What is freed at once by a plan that shall not become much larger than `room`. An extent can
+    /// reach across groups, and each block of metadata takes a revoke record.
+    fn budget(&self, room: usize, was: Content) -> Budget {
+        /// More than what most extents add to a plan.
+        const BLOCKS_OF_EXTENT: usize = 4;
+        let left = room.saturating_sub(self.size());
+        let blocks = match was {
+            Content::Data => u32::MAX,
+            Content::Metadata => {
+                let revokes = self.writer().revokes_per_credit().saturating_mul(left);
+                u32::try_from(revokes).unwrap_or(u32::MAX).max(1)
+            }
+        };
+        Budget {
+            extents: (left / BLOCKS_OF_EXTENT).max(1),
+            blocks,
+        }
+    }
+
+    /// The first blocks that are mapped between `from` and `end - 1`, all in one leaf, as many as
+    /// `budget` allows.
+    fn next_part(
+        &mut self,
+        file: Mapped<'_>,
+        from: LogicalBlock,
+        end: LogicalBlock,
+        budget: Budget,
+    ) -> Result<Option<Range<LogicalBlock>>> {
+        let Some(first) = self.next_extent(file, from, end)? else {
+            return Ok(None);
+        };
+        let start = first.logical.max(from);
+        let path = self.descend(file, start)?;
+        let mut part = start..start;
+        let mut blocks = budget.blocks;
+        if let Node::Leaf(leaf) = self.node(file, path.nodes.last())? {
+            let skipped = leaf.position(start).min(leaf.len());
+            for extent in leaf.iter().skip(skipped).take(budget.extents) {
+                let from = extent.logical.max(start);
+                let mapped = extent.logical_end().min(end).0.saturating_sub(from.0);
+                let taken = mapped.min(blocks);
+                blocks -= taken;
+                if taken > 0 {
+                    part.end = LogicalBlock(from.0 + taken);
+                }
+            }
+        }
+        if part.is_empty() {
+            return Err(file.broken(ExtentEditError::Shape));
+        }
+        Ok(Some(part))
     }
 
     pub(super) fn count_blocks(&mut self, slot: Slot, change: i64) -> Result<()> {

@@ -25,7 +25,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::image::{Image, ImageBuilder, MiB};
-use crate::mount::{Access, KernelMount};
+use crate::mount::{Access, KernelMount, Log};
 use crate::{oracle, tools};
 
 use load::{Load, Mix, Seed};
@@ -349,18 +349,11 @@ fn fast_commits(mount: &KernelMount) -> Result<u64> {
     Ok(commits.trim().parse()?)
 }
 
-/// Stops the file system at once, through the ioctl of XFS that ext4 understands too.
 fn shut_down(mount: &KernelMount, death: Death) -> Result<()> {
-    let command = match death {
-        Death::ShutdownLogFlushed => "shutdown -f",
-        Death::ShutdownLogLost | Death::Copied => "shutdown",
-    };
-    tools::stdout_of(
-        tools::command("xfs_io")?
-            .args(["-x", "-c", command])
-            .arg(mount.path()),
-    )?;
-    Ok(())
+    mount.shut_down(match death {
+        Death::ShutdownLogFlushed => Log::Flushed,
+        Death::ShutdownLogLost | Death::Copied => Log::Lost,
+    })
 }
 
 /// Copies the file behind a mount, again if jbd2 committed meanwhile.

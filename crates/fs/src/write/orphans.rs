@@ -1,0 +1,259 @@
+//! **Purpose.** The record of orphans in a file system that is written: inodes without a name that
+//! are open, and inodes whose blocks are freed in several transactions.
+//!
+//! **Not here.** Reading the record of a file system that somebody else wrote ([`crate::orphans`]);
+//! finishing what it tells of ([`super::removal`], [`super::recovery`]).
+//!
+//! **Model.** An inode is put on record in the very handle that makes it an orphan, and taken off
+//! in the one that ends that. With the feature `orphan_file` it gets a slot of that file. Without,
+//! or if all slots are taken, it becomes the head of a chain: `s_last_orphan` names it, and its
+//! `i_dtime` the one that was the head before.
+//!
+//! An inode that goes in one transaction is never on record.
+//!
+//! **Locking.** The chain has one lock, held from planning a change of it until the handle has
+//! stopped, so that chain and disk change in the same order. It comes after the locks of inodes and
+//! before handles. A change of the chain writes `i_dtime` of another inode, whose lock is not held:
+//! therefore plans leave that word of a slot as it is, unless they set it (see `Region` in `plan`).
+//! Slots have locks of their own ([`super::slots`]).
+//!
+//! **Crash safety.** Whatever the crash leaves, an inode that is not whole is on record.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
+use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use fourscore_sync::{CoreNr, Mutex, MutexGuard};
+
+use super::plan::Plan;
+use super::slot::Slot;
+use super::slots::{SlotNr, SlotTable};
+use crate::orphans::{Found, Where};
+use crate::{Fs, Result};
+
+/// Where an inode is on record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OrphanPlace {
+    /// In the orphan file.
+    Slot(SlotNr),
+    /// In the chain; later members have higher numbers.
+    Chain(u64),
+}
+
+/// All orphans.
+#[derive(Debug)]
+pub(crate) struct Orphans {
+    file: Option<OrphanFile>,
+    chain: Mutex<Chain>,
+}
+
+/// The orphan file.
+#[derive(Debug)]
+struct OrphanFile {
+    tag: VerifiedAs,
+    blocks: Box<[PhysBlock]>,
+    slots: SlotTable,
+}
+
+/// The members of the chain, the head last.
+#[derive(Debug, Default)]
+pub(super) struct Chain {
+    members: BTreeMap<u64, InodeNr>,
+    next: u64,
+}
+
+impl Chain {
+    fn head(&self) -> Option<InodeNr> {
+        self.members.values().next_back().copied()
+    }
+
+    /// The member that leads to `place`.
+    fn before(&self, place: u64) -> Option<InodeNr> {
+        let later = self.members.range(place..).find(|&(&at, _)| at != place);
+        later.map(|(_, &inode)| inode)
+    }
+
+    /// The member to which `place` leads.
+    fn after(&self, place: u64) -> Option<InodeNr> {
+        self.members.range(..place).next_back().map(|(_, &nr)| nr)
+    }
+}
+
+/// What a plan does to the record.
+#[derive(Debug)]
+pub(super) enum Recording<'f> {
+    /// A slot was claimed.
+    Claim(SlotNr),
+    /// A slot will be free.
+    Release(SlotNr),
+    /// The chain gets a new head.
+    Push(MutexGuard<'f, Chain>, InodeNr),
+    /// The chain loses a member.
+    Remove(MutexGuard<'f, Chain>, u64),
+}
+
+impl Orphans {
+    /// The record of `fs`, as it is on disk.
+    pub(crate) fn read(fs: &Fs) -> Result<Self> {
+        let found = fs.read_orphans()?;
+        let file = match fs.superblock().orphan_file_inode() {
+            Some(nr) => {
+                let (blocks, seed) = fs.orphan_file_blocks(nr)?;
+                let tag = VerifiedAs::new(Structure::OrphanFile, nr).seeded(seed);
+                let slots = fourscore_ondisk::orphan::slots(fs.geometry().block_size());
+                Some(OrphanFile {
+                    tag,
+                    slots: SlotTable::new(blocks.len(), slots),
+                    blocks: blocks.into(),
+                })
+            }
+            None => None,
+        };
+        let mut chain = Chain::default();
+        // The head was found first.
+        for Found { inode, place } in found.into_iter().rev() {
+            match (place, &file) {
+                (Where::Chain, _) => {
+                    chain.members.insert(chain.next, inode);
+                    chain.next += 1;
+                }
+                (Where::File { block, index }, Some(file)) => {
+                    file.slots.occupy(SlotNr { block, index }, inode);
+                }
+                (Where::File { .. }, None) => {}
+            }
+        }
+        Ok(Self {
+            file,
+            chain: Mutex::new(chain),
+        })
+    }
+
+    /// Everything on record.
+    pub(crate) fn all(&self) -> Vec<(InodeNr, OrphanPlace)> {
+        let slots = self.file.iter().flat_map(|file| file.slots.taken());
+        let mut all: Vec<_> = {
+            let chain = self.chain.lock();
+            let members = chain.members.iter().rev();
+            members
+                .map(|(&at, &nr)| (nr, OrphanPlace::Chain(at)))
+                .collect()
+        };
+        all.extend(slots.map(|(slot, nr)| (nr, OrphanPlace::Slot(slot))));
+        all
+    }
+
+    /// Whether something is on record in the orphan file.
+    pub(crate) fn has_file_entries(&self) -> bool {
+        let mut file = self.file.iter();
+        file.any(|file| !file.slots.taken().is_empty())
+    }
+
+    /// Brings memory up to date with a plan that was carried out.
+    pub(super) fn done(&self, recording: Recording<'_>) {
+        match recording {
+            Recording::Claim(_) => {}
+            Recording::Release(slot) => self.release(slot),
+            Recording::Push(mut chain, inode) => {
+                let place = chain.next;
+                chain.members.insert(place, inode);
+                chain.next += 1;
+            }
+            Recording::Remove(mut chain, place) => {
+                chain.members.remove(&place);
+            }
+        }
+    }
+
+    /// Ends a plan that was not carried out.
+    pub(super) fn undo(&self, recording: &Recording<'_>) {
+        if let Recording::Claim(slot) = recording {
+            self.release(*slot);
+        }
+    }
+
+    fn release(&self, slot: SlotNr) {
+        if let Some(file) = &self.file {
+            file.slots.release(slot);
+        }
+    }
+}
+
+impl OrphanFile {
+    /// The block of a slot, and its bytes in there.
+    fn place(&self, slot: SlotNr) -> Option<(PhysBlock, Range<usize>)> {
+        let at = slot.index * size_of::<u32>();
+        let block = self.blocks.get(slot.block)?;
+        Some((*block, at..at + size_of::<u32>()))
+    }
+}
+
+impl<'f> Plan<'f> {
+    /// Puts an inode on record, and says where.
+    pub(crate) fn add_orphan(&mut self, slot: Slot) -> Result<OrphanPlace> {
+        let orphans = self.writer().orphans();
+        if let Some(file) = &orphans.file
+            && let Some(claimed) = file.slots.claim(slot.nr, CoreNr::current())
+        {
+            self.record(Recording::Claim(claimed));
+            self.write_orphan_slot(file, claimed, Some(slot.nr))?;
+            return Ok(OrphanPlace::Slot(claimed));
+        }
+        let chain = orphans.chain.lock();
+        let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
+        self.record(Recording::Push(chain, slot.nr));
+        self.set_next_orphan(slot, head)?;
+        self.set_last_orphan(Some(slot.nr))?;
+        Ok(place)
+    }
+
+    /// Takes an inode off the record.
+    pub(crate) fn remove_orphan(&mut self, slot: Slot, place: OrphanPlace) -> Result<()> {
+        let orphans: &'f Orphans = self.writer().orphans();
+        match (place, &orphans.file) {
+            (OrphanPlace::Slot(taken), Some(file)) => {
+                self.record(Recording::Release(taken));
+                self.write_orphan_slot(file, taken, None)
+            }
+            (OrphanPlace::Slot(_), None) => Ok(()),
+            (OrphanPlace::Chain(place), _) => {
+                let chain = orphans.chain.lock();
+                let (before, after) = (chain.before(place), chain.after(place));
+                self.record(Recording::Remove(chain, place));
+                self.set_next_orphan(slot, None)?;
+                match before {
+                    Some(before) => self.relink_orphan(before, after),
+                    None => self.set_last_orphan(after),
+                }
+            }
+        }
+    }
+
+    fn write_orphan_slot(
+        &mut self,
+        file: &OrphanFile,
+        slot: SlotNr,
+        inode: Option<InodeNr>,
+    ) -> Result<()> {
+        if let Some((block, range)) = file.place(slot) {
+            let region = self.part(block, range, file.tag)?;
+            let nr = inode.map_or(0, |nr| nr.0);
+            self.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn set_last_orphan(&mut self, head: Option<InodeNr>) -> Result<()> {
+        let block_bytes = self.fs().geometry().block_size().bytes() as u64;
+        let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
+        let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0)
+            + std::mem::offset_of!(RawSuperblock, s_last_orphan);
+        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
+        let region = self.part(block, start..start + size_of::<u32>(), tag)?;
+        let nr = head.map_or(0, |nr| nr.0);
+        self.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
+        Ok(())
+    }
+}

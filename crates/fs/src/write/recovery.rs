@@ -1,0 +1,78 @@
+//! **Purpose.** Finishing, when a file system is mounted for writing, what a crash left half done:
+//! files that were being deleted or truncated.
+//!
+//! **Not here.** The journal's replay, which comes first (crate `journal`).
+//!
+//! **Model.** An inode on record that has no name is freed. One that has a name loses what is
+//! mapped behind its size. Either is taken off the record in the handle that ends it.
+//!
+//! **Crash safety.** A recovery that is cut is made again: what is not finished is still on record.
+
+use fourscore_journal::LastTid;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr};
+
+use super::Writer;
+use super::orphans::OrphanPlace;
+use super::plan::Plan;
+use crate::inode::CachedInode;
+use crate::{Error, FileType, Fs, Result};
+
+impl Fs {
+    /// Finishes everything on record.
+    ///
+    /// # Errors
+    /// `Corrupt` for an inode on record that is free or cannot be a file; `Unsupported` for one
+    /// that is not changed here.
+    pub(super) fn finish_orphans(&self) -> Result<()> {
+        let writer = self.writer()?;
+        for (nr, place) in writer.orphans().all() {
+            self.check_orphan(nr)?;
+            let inode = CachedInode::new(self.load_inode(nr)?, self)?;
+            if inode.on_disk().links_count() > 0 {
+                self.finish_truncation(writer, &inode, place)?;
+            } else {
+                self.free_orphan(writer, inode, &LastTid::new(), place)?;
+                writer.inodes().give_back(nr, self);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_orphan(&self, nr: InodeNr) -> Result<()> {
+        let superblock = self.superblock();
+        let reserved = nr < superblock.first_inode() || superblock.orphan_file_inode() == Some(nr);
+        let (group, index) = self.geometry().inode_group(nr).ok_or(Error::NotFound)?;
+        let error = if reserved {
+            RelationError::OrphanReserved
+        } else if !self.inode_bitmap(group)?.is_used(index.0) {
+            RelationError::OrphanFree
+        } else {
+            return Ok(());
+        };
+        Err(Corrupt::from(error).in_inode(nr).into())
+    }
+
+    /// Cuts off what a file maps behind its size.
+    fn finish_truncation(
+        &self,
+        writer: &Writer,
+        inode: &CachedInode,
+        place: OrphanPlace,
+    ) -> Result<()> {
+        let pinned = self.pin_inode(inode.nr())?;
+        let mut locked = pinned.lock();
+        locked.orphan = Some(place);
+        if inode.file_type() == FileType::Regular {
+            return self.truncate_locked(&pinned, &mut locked, inode.size_bytes());
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode.nr())?;
+        plan.remove_orphan(slot, place)?;
+        let version = plan.version(slot)?;
+        plan.carry_out(&[&locked.last])?;
+        locked.orphan = None;
+        pinned.publish(Some(version));
+        Ok(())
+    }
+}

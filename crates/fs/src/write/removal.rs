@@ -1,0 +1,277 @@
+//! **Purpose.** The operations that take names away, and what becomes of an inode that loses its
+//! last one.
+//!
+//! **Model.** An inode that nobody has open goes with its last name, in the same handle if what it
+//! holds can be freed there. Else it is put on record in that handle, and freed piece by piece in
+//! further ones; the last one takes it off the record and frees the inode. An inode that is open
+//! stays, on record, until the last who has it open closes it.
+//!
+//! ```text
+//! last name -> not open, small:  gone
+//!           -> not open, large:  on record -> a piece freed -> .. -> gone
+//!           -> open:             on record -> used -> closed -> (as above)
+//! ```
+//!
+//! **Locking.** The directories in the order of their numbers, then the inode that the name leads
+//! to; a directory that is removed is locked as a directory. A name is looked up before its inode
+//! is known, so it is looked up again when all locks are held, and the operation begins anew if it
+//! leads elsewhere now. While an inode is freed piece by piece only its own lock is held.
+//!
+//! **Crash safety.** What is on record is finished by whoever mounts the file system next.
+
+use fourscore_journal::LastTid;
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+use fourscore_sync::{MutexGuard, epoch};
+
+use super::entries::ChangedDir;
+use super::inodes::Inodes;
+use super::names::check_name;
+use super::orphans::OrphanPlace;
+use super::plan::Plan;
+use super::slot::Slot;
+use super::tree::Freed;
+use super::{Writer, now};
+use crate::inode::{CachedInode, Changing, Pinned};
+use crate::{Error, FileType, Fs, Result};
+
+/// What a removal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    File,
+    Directory,
+}
+
+/// What becomes of an inode that loses a name.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// It has others.
+    Name(CachedInode),
+    /// It has none and is open: it stays, on record.
+    LastName(CachedInode, OrphanPlace),
+    /// It is gone.
+    Everything,
+    /// It goes: this is what is left to be freed.
+    Part(CachedInode, OrphanPlace),
+}
+
+impl Fs {
+    /// Takes a name away. The inode goes with its last one, or if it is open
+    /// ([`OpenInode`](crate::OpenInode)) when it is closed.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `ReadOnly`.
+    pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, Victim::File)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NotEmpty`, `InvalidArgument` for `.`, `ReadOnly`.
+    pub fn rmdir(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        if name == b"." {
+            return Err(Error::InvalidArgument("the last component is a dot"));
+        }
+        if name == b".." {
+            return Err(Error::NotEmpty);
+        }
+        self.remove(dir, name, Victim::Directory)
+    }
+
+    fn remove(&self, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {
+        let writer = self.writer()?;
+        check_name(name)?;
+        let pinned_dir = self.pin_inode(dir)?;
+        loop {
+            let nr = self.lookup(dir, name)?;
+            if nr == dir {
+                return Err(Error::InvalidArgument("a directory does not hold itself"));
+            }
+            let pinned = self.pin_inode(nr)?;
+            let guard = epoch::pin();
+            let is_directory = pinned.version(&guard)?.file_type() == FileType::Directory;
+            match (victim, is_directory) {
+                (Victim::File, true) => return Err(Error::IsADirectory),
+                (Victim::Directory, false) => return Err(Error::NotADirectory),
+                _ => {}
+            }
+            // Directories by their numbers, files behind directories.
+            let (locked_dir, locked) = if is_directory && nr < dir {
+                let locked = pinned.lock();
+                (pinned_dir.lock(), locked)
+            } else {
+                let locked_dir = pinned_dir.lock();
+                (locked_dir, pinned.lock())
+            };
+            let parent = self.directory_to_change(&pinned_dir, &guard)?;
+            if self.lookup_under(dir, name, &guard)? != nr {
+                continue;
+            }
+            let inode = pinned.version(&guard)?;
+            if is_directory && !self.is_empty_dir(inode, &guard)? {
+                return Err(Error::NotEmpty);
+            }
+            let mut plan = Plan::new(self, writer);
+            let slot = plan.slot(dir)?;
+            let changed = ChangedDir::new(self, parent, slot)?;
+            plan.remove_name(&changed, name)?;
+            let links = -i32::from(is_directory);
+            let parent_version = self.touch_dir(&mut plan, parent, slot, links)?;
+            let lost = self.plan_lost_name(&mut plan, inode, &locked)?;
+            plan.carry_out(&[&locked_dir.last, &locked.last])?;
+            pinned_dir.publish(Some(parent_version));
+            drop((locked_dir, guard));
+            return self.show_lost(writer, (nr, &pinned), locked, lost);
+        }
+    }
+
+    /// Plans that `inode` has lost a name.
+    pub(super) fn plan_lost_name(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+        locked: &Changing,
+    ) -> Result<Lost> {
+        let slot = plan.slot(inode.nr())?;
+        let is_directory = inode.file_type() == FileType::Directory;
+        let links = inode.on_disk().links_count();
+        let left = if is_directory {
+            0
+        } else {
+            links.saturating_sub(1)
+        };
+        plan.edit(slot, |inode| {
+            inode.set_links_count(left);
+            inode.set_ctime(now());
+        })?;
+        if left > 0 {
+            return Ok(Lost::Name(plan.version(slot)?));
+        }
+        let is_open = locked.opens > 0;
+        if !is_open {
+            if let Some(file) = &locked.prealloc {
+                plan.writer().allocator().discard(file);
+            }
+            if plan.free_map(inode, slot, LogicalBlock(0))? == Freed::All {
+                self.plan_end(plan, inode, slot, locked.orphan)?;
+                return Ok(Lost::Everything);
+            }
+        } else if is_directory {
+            // Nothing is found in it any more, not even itself.
+            let _ = plan.edit(slot, |inode| inode.set_size_bytes(0))?;
+        }
+        let place = match locked.orphan {
+            Some(place) => place,
+            None => plan.add_orphan(slot)?,
+        };
+        let version = plan.version(slot)?;
+        Ok(if is_open {
+            Lost::LastName(version, place)
+        } else {
+            Lost::Part(version, place)
+        })
+    }
+
+    /// Plans that an inode goes whose blocks are free: all else of it, and its place on record.
+    fn plan_end(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+        slot: Slot,
+        orphan: Option<OrphanPlace>,
+    ) -> Result<()> {
+        if inode.on_disk().file_acl().is_some() {
+            plan.free_xattr_block(inode)?;
+        }
+        if let Some(place) = orphan {
+            plan.remove_orphan(slot, place)?;
+        }
+        plan.edit(slot, |inode| {
+            // It cannot be larger than what it was.
+            let _ = inode.set_size_bytes(0);
+            let _ = inode.set_sectors(0);
+            let _ = inode.set_file_acl(None);
+        })?;
+        plan.set_deleted(slot, now())?;
+        plan.end(slot)?;
+        let is_directory = inode.file_type() == FileType::Directory;
+        let claim = Inodes::of(self, inode.nr(), is_directory).ok_or(Error::NotFound)?;
+        plan.free_inode(claim)
+    }
+
+    /// Shows readers what became of an inode that has lost a name, and frees the rest of one that
+    /// goes. When this is called nothing but its own lock should be held.
+    pub(super) fn show_lost(
+        &self,
+        writer: &Writer,
+        (nr, pinned): (InodeNr, &Pinned),
+        mut locked: MutexGuard<'_, Changing>,
+        lost: Lost,
+    ) -> Result<()> {
+        match lost {
+            Lost::Name(version) => pinned.publish(Some(version)),
+            Lost::LastName(version, place) => {
+                locked.orphan = Some(place);
+                pinned.publish(Some(version));
+            }
+            Lost::Everything => self.forget_inode(writer, nr, pinned),
+            Lost::Part(version, place) => {
+                locked.orphan = Some(place);
+                pinned.publish(None);
+                self.free_orphan(writer, version, &locked.last, place)?;
+                self.forget_inode(writer, nr, pinned);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees an inode that is on record and that nobody uses, in as many transactions as it takes.
+    /// It can be given out again when [`Fs::forget_inode`] says so.
+    pub(super) fn free_orphan(
+        &self,
+        writer: &Writer,
+        mut inode: CachedInode,
+        last: &LastTid,
+        place: OrphanPlace,
+    ) -> Result<()> {
+        loop {
+            let mut plan = Plan::new(self, writer);
+            let slot = plan.slot(inode.nr())?;
+            if plan.free_map(&inode, slot, LogicalBlock(0))? == Freed::All {
+                self.plan_end(&mut plan, &inode, slot, Some(place))?;
+                plan.carry_out(&[last])?;
+                return Ok(());
+            }
+            inode = plan.version(slot)?;
+            plan.carry_out(&[last])?;
+        }
+    }
+
+    /// Frees an inode without a name that the last user has closed.
+    pub(super) fn free_closed(
+        &self,
+        (nr, pinned): (InodeNr, &Pinned),
+        locked: &Changing,
+    ) -> Result<()> {
+        let Some(place) = locked.orphan else {
+            return Ok(());
+        };
+        let writer = self.writer()?;
+        if let Some(file) = &locked.prealloc {
+            writer.allocator().discard(file);
+        }
+        // What its table holds is what was shown last.
+        let inode = CachedInode::new(self.load_inode(nr)?, self)?;
+        pinned.publish(None);
+        self.free_orphan(writer, inode, &locked.last, place)?;
+        self.forget_inode(writer, nr, pinned);
+        Ok(())
+    }
+
+    /// Forgets an inode that is gone. It can be given out again after that.
+    fn forget_inode(&self, writer: &Writer, nr: InodeNr, pinned: &Pinned) {
+        pinned.publish(None);
+        self.drop_pinned(nr, pinned);
+        writer.inodes().give_back(nr, self);
+    }
+}

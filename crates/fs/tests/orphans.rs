@@ -1,0 +1,407 @@
+//! Inodes without a name and inodes that are freed in several transactions: used while they are
+//! open, and finished by us, the kernel and e2fsck after a crash.
+
+mod tree;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use fourscore::block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
+use fourscore::{
+    Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace,
+};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_sync::thread;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount, Log};
+use fourscore_testkit::oracle::{assert_clean, debugfs_write, dumpe2fs_header, e2fsck_repair};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use tree::{Object, Tree, host_tree, open, our_tree};
+
+const NEW: NewAttributes = NewAttributes {
+    permissions: 0o644,
+    uid: 1,
+    gid: 2,
+    umask: 0,
+};
+
+/// With a chain of orphans, and with a file of them.
+const RECORDS: [&str; 2] = ["^orphan_file", "orphan_file"];
+
+fn image(record: &str) -> Image {
+    let image = Image::builder(MiB(64)).kind("ext4");
+    let image = image.block_size_bytes(1024).journal(MiB(1));
+    image.features(&[record]).make().unwrap()
+}
+
+fn mount(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
+}
+
+fn read(fs: &Fs, inode: InodeNr, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xaa; len];
+    let read = fs.read_at(inode, &mut bytes, 0).unwrap();
+    bytes.truncate(read);
+    bytes
+}
+
+/// What is compared. When a truncation was finished, and how many nodes a map has afterwards, is
+/// for the one to say who finishes it; e2fsck holds the space against the map.
+fn comparable(mut tree: Tree) -> Tree {
+    let unlike = |object: &mut Object| (object.mtime, object.sectors) = (None, 0);
+    tree.values_mut().for_each(unlike);
+    tree
+}
+
+/// Has the kernel, e2fsck and us recover copies of a crashed image, and compares what they make of
+/// it; each must be clean.
+fn assert_recovered_alike(crashed: &Image, what: &str) -> Tree {
+    let by_kernel = crashed.copy().unwrap();
+    let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
+    let expected = comparable(host_tree(kernel.path()));
+    kernel.unmount().unwrap();
+    assert_clean(by_kernel.path());
+
+    let by_e2fsck = crashed.copy().unwrap();
+    e2fsck_repair(by_e2fsck.path(), &[]).unwrap();
+    assert_clean(by_e2fsck.path());
+    assert_same(
+        &open(by_e2fsck.path()),
+        &expected,
+        &format!("{what}: e2fsck"),
+    );
+
+    let by_us = crashed.copy().unwrap();
+    let fs = mount(&by_us);
+    assert_eq!(fs.orphans().unwrap(), [], "{what}");
+    fs.unmount().unwrap();
+    assert_clean(by_us.path());
+    assert_same(&open(by_us.path()), &expected, &format!("{what}: ours"));
+    expected
+}
+
+fn assert_same(fs: &Fs, expected: &Tree, what: &str) {
+    let found = comparable(our_tree(fs));
+    assert!(found.keys().eq(expected.keys()), "{what}: names");
+    for (path, object) in expected {
+        assert_eq!(
+            found.get(path),
+            Some(object),
+            "{what}: {}",
+            path.escape_ascii()
+        );
+    }
+}
+
+#[test]
+fn files_without_a_name_are_used_until_they_are_closed() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    for record in RECORDS {
+        let image = image(record);
+        let fs = mount(&image);
+        let mut held = Vec::new();
+        for number in 0..300_u32 {
+            let name = number.to_string().into_bytes();
+            let inode = fs.create(InodeNr::ROOT, &name, &NEW).unwrap();
+            fs.write_at(inode, &name, 0).unwrap();
+            held.push(OpenInode::named(Arc::clone(&fs), InodeNr::ROOT, &name).unwrap());
+            assert_eq!(held.last().unwrap().inode(), inode);
+            if number % 2 == 0 {
+                fs.unlink(InodeNr::ROOT, &name).unwrap();
+            } else {
+                let other = fs.create(InodeNr::ROOT, b"other", &NEW).unwrap();
+                fs.rename(
+                    (InodeNr::ROOT, b"other"),
+                    (InodeNr::ROOT, &name),
+                    Replace::Yes,
+                )
+                .unwrap();
+                assert_ne!(other, inode);
+            }
+            assert_eq!(fs.stat(inode).unwrap().links, 0);
+            let again = fs.link(inode, InodeNr::ROOT, b"again");
+            assert_eq!(again.unwrap_err().errno(), 2);
+        }
+        assert_eq!(fs.orphans().unwrap().len(), 300);
+        let dir = fs.mkdir(InodeNr::ROOT, b"dir", &NEW).unwrap();
+        let opened = OpenInode::new(&*fs, dir).unwrap();
+        fs.rmdir(InodeNr::ROOT, b"dir").unwrap();
+        assert_eq!(fs.read_dir(dir).unwrap(), []);
+        assert_eq!(fs.create(dir, b"x", &NEW).unwrap_err().errno(), 2);
+        opened.close().unwrap();
+        assert_eq!(fs.stat(dir).unwrap_err().errno(), 2);
+
+        let busy = Arc::clone(&fs).unmount();
+        assert_eq!(busy.unwrap_err().errno(), 22, "inodes are open");
+        // In an order that takes members out of the middle of a chain.
+        let mut number = 0;
+        while !held.is_empty() {
+            number = (number + 131) % held.len();
+            let file = held.swap_remove(number);
+            let inode = file.inode();
+            let content = read(&fs, inode, 10);
+            fs.append(inode, b"and more").unwrap();
+            fs.truncate(inode, 5).unwrap();
+            let expected = [&content[..], b"and more"].concat();
+            assert_eq!(read(&fs, inode, 10), expected[..5]);
+            if held.len() % 3 == 0 {
+                file.close().unwrap();
+            } else {
+                drop(file);
+            }
+            assert_eq!(fs.stat(inode).unwrap_err().errno(), 2);
+            assert_eq!(fs.orphans().unwrap().len(), held.len());
+        }
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+        let features = &dumpe2fs_header(image.path()).unwrap()["Filesystem features"];
+        assert!(!features.contains("orphan_present"), "{features}");
+    }
+}
+
+#[test]
+fn a_file_made_without_a_name_gets_one_or_goes() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    for record in RECORDS {
+        let image = image(record);
+        let fs = mount(&image);
+        let dir = fs.mkdir(InodeNr::ROOT, b"dir", &NEW).unwrap();
+        let kept = OpenInode::unnamed(&*fs, dir, &NEW).unwrap();
+        fs.write_at(kept.inode(), &[7; 100_000], 0).unwrap();
+        let lost = OpenInode::unnamed(&*fs, dir, &NEW).unwrap();
+        fs.write_at(lost.inode(), &[8; 100_000], 0).unwrap();
+        assert_eq!(fs.orphans().unwrap().len(), 2);
+        fs.link(kept.inode(), dir, b"kept").unwrap();
+        assert_eq!(fs.orphans().unwrap(), [lost.inode()]);
+        fs.sync().unwrap();
+        let crashed = image.copy().unwrap();
+        let (inode, gone) = (kept.inode(), lost.inode());
+        drop((kept, lost));
+        assert_eq!(fs.stat(inode).unwrap().links, 1);
+        assert_eq!(fs.stat(gone).unwrap_err().errno(), 2);
+        fs.unlink(dir, b"kept").unwrap();
+        assert_eq!(fs.stat(inode).unwrap_err().errno(), 2);
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+        let tree = assert_recovered_alike(&crashed, record);
+        assert_eq!(tree[&b"dir/kept"[..]].content, [7; 100_000]);
+        let by_us = mount(&crashed);
+        assert_eq!(by_us.stat(gone).unwrap_err().errno(), 2);
+        by_us.unmount().unwrap();
+    }
+}
+
+#[test]
+fn orphans_that_we_leave_are_finished_by_all() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    for record in RECORDS {
+        let image = image(record);
+        let fs = mount(&image);
+        let mut held = Vec::new();
+        for number in 0..40_u32 {
+            let name = number.to_string().into_bytes();
+            let inode = fs.create(InodeNr::ROOT, &name, &NEW).unwrap();
+            fs.write_at(inode, &[7; 5000], 3000).unwrap();
+            held.push(OpenInode::new(&*fs, inode).unwrap());
+        }
+        for number in (0..40_u32).step_by(3) {
+            let name = number.to_string().into_bytes();
+            fs.unlink(InodeNr::ROOT, &name).unwrap();
+        }
+        held.truncate(20);
+        fs.sync().unwrap();
+        let crashed = image.copy().unwrap();
+        let features = dumpe2fs_header(crashed.path()).unwrap();
+        let present = features["Filesystem features"].contains("orphan_present");
+        assert_eq!(present, record == "orphan_file");
+        assert_eq!(open(crashed.path()).orphans().unwrap().len(), 7);
+        drop(held);
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+        let tree = assert_recovered_alike(&crashed, record);
+        assert_eq!(tree.len(), 2 + 40 - 14);
+    }
+}
+
+/// A file with so many extents that no transaction has room for all of them.
+fn make_long(fs: &Fs, name: &[u8]) -> InodeNr {
+    let inode = fs.create(InodeNr::ROOT, name, &NEW).unwrap();
+    for number in 0..3000_u64 {
+        fs.write_at(inode, b"data", number * 2048).unwrap();
+    }
+    inode
+}
+
+#[test]
+fn what_is_freed_in_several_transactions_is_finished_after_any_crash() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    for record in RECORDS {
+        let image = image(record);
+        let fs = mount(&image);
+        make_long(&fs, b"deleted");
+        make_long(&fs, b"truncated");
+        make_long(&fs, b"replaced");
+        fs.create(InodeNr::ROOT, b"new", &NEW).unwrap();
+        fs.unmount().unwrap();
+
+        let base = open_path(image.path(), DeviceOptions::default()).unwrap();
+        let device = Arc::new(RecordingDevice::new(Arc::new(base)));
+        let interval = Duration::from_millis(1);
+        let journal = JournalOptions {
+            background: Background::Threads { interval },
+            ..JournalOptions::default()
+        };
+        let options = MountOptions::new().journal(journal);
+        let fs = Fs::mount(device.clone(), &options).unwrap();
+        fs.unlink(InodeNr::ROOT, b"deleted").unwrap();
+        let truncated = fs.resolve(b"truncated", Follow::No).unwrap();
+        fs.truncate(truncated, 5000).unwrap();
+        assert_eq!(fs.extents(truncated).unwrap().len(), 3);
+        let to = (InodeNr::ROOT, &b"replaced"[..]);
+        fs.rename((InodeNr::ROOT, b"new"), to, Replace::Yes)
+            .unwrap();
+        fs.sync().unwrap();
+        assert_eq!(fs.orphans().unwrap(), []);
+        fs.unmount().unwrap();
+
+        let all = device.cuts() - 1;
+        let unfinished = |cut: &usize| {
+            let device = Arc::new(device.as_of(*cut).unwrap());
+            let fs = Fs::open(device, &OpenOptions::new()).unwrap();
+            !fs.orphans().unwrap().is_empty()
+        };
+        let cuts = (1..40).map(|part| all * part / 40);
+        let cuts: Vec<_> = cuts.filter(unfinished).collect();
+        assert!(cuts.len() >= 3, "{record}: steps are seen at {cuts:?}");
+        for at in [0, cuts.len() / 2, cuts.len() - 1] {
+            let crashed = Image::blank(MiB(64)).unwrap();
+            write_out(&device.as_of(cuts[at]).unwrap(), &crashed);
+            assert_recovered_alike(&crashed, &format!("{record}, cut at {}", cuts[at]));
+        }
+    }
+}
+
+fn write_out(device: &dyn BlockDevice, image: &Image) {
+    let file = File::options().write(true).open(image.path()).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    for offset in (0..device.len_bytes()).step_by(1 << 20) {
+        device.read_at(&mut bytes, offset).unwrap();
+        if bytes.iter().any(|&byte| byte != 0) {
+            file.write_all_at(&bytes, offset).unwrap();
+        }
+    }
+}
+
+#[test]
+fn orphans_that_the_kernel_leaves_are_finished() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("xfs_io"),
+        Need::KernelMount
+    );
+    for record in RECORDS {
+        let image = image(record);
+        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+        let mut held = Vec::new();
+        for number in 0..30 {
+            let path = kernel.path().join(number.to_string());
+            let mut file = File::create(&path).unwrap();
+            file.write_all(&vec![number; 20_000]).unwrap();
+            if number % 3 > 0 {
+                fs::remove_file(path).unwrap();
+                held.push(file);
+            }
+        }
+        kernel.sync().unwrap();
+        kernel.shut_down(Log::Lost).unwrap();
+        drop(held);
+        kernel.unmount().unwrap();
+        let fs = open(image.path());
+        assert_eq!(fs.orphans().unwrap().len(), 20, "{record}");
+        drop(fs);
+        let tree = assert_recovered_alike(&image, record);
+        assert_eq!(tree.len(), 2 + 10);
+    }
+}
+
+#[test]
+fn a_forged_record_is_refused() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = image("^orphan_file");
+    let fs = mount(&image);
+    let gone = fs.create(InodeNr::ROOT, b"gone", &NEW).unwrap();
+    fs.unlink(InodeNr::ROOT, b"gone").unwrap();
+    fs.unmount().unwrap();
+    for (nr, reason) in [(8, "reserved"), (gone.0, "not in use")] {
+        let forge = format!("ssv last_orphan {nr}");
+        let clear = format!("sif <{nr}> dtime 0");
+        debugfs_write(image.path(), &[forge, clear]).unwrap();
+        let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+        let refused = Fs::mount(Arc::new(device), &MountOptions::new());
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+        assert_eq!(error.errno(), 117);
+    }
+}
+
+#[test]
+fn threads_open_unlink_and_close_side_by_side() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    for record in RECORDS {
+        let image = image(record);
+        let fs = mount(&image);
+        thread::scope(|scope| {
+            for thread in 0..6_u32 {
+                let fs = &fs;
+                scope.spawn(move || {
+                    let dir = format!("dir {thread}").into_bytes();
+                    let dir = fs.mkdir(InodeNr::ROOT, &dir, &NEW).unwrap();
+                    let mut held = Vec::new();
+                    for number in 0..200_u32 {
+                        let name = number.to_string().into_bytes();
+                        let had_name = number % 2 == 0;
+                        let file = if had_name {
+                            let inode = fs.create(dir, &name, &NEW).unwrap();
+                            let file = OpenInode::new(&**fs, inode).unwrap();
+                            fs.unlink(dir, &name).unwrap();
+                            file
+                        } else {
+                            OpenInode::unnamed(&**fs, dir, &NEW).unwrap()
+                        };
+                        let content = format!("{thread}-{number}").into_bytes();
+                        fs.write_at(file.inode(), &content, 0).unwrap();
+                        held.push((file, content, had_name));
+                        if held.len() > 10 {
+                            let at = (number as usize * 7) % held.len();
+                            let (file, content, had_name) = held.swap_remove(at);
+                            assert_eq!(read(fs, file.inode(), 20), content);
+                            let linked = fs.link(file.inode(), dir, &content);
+                            assert_eq!(linked.is_err(), had_name);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(fs.orphans().unwrap(), []);
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+    }
+}
