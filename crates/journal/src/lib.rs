@@ -125,6 +125,8 @@ pub use transaction::{BeforeCommit, OnCommit};
 
 #[cfg(all(test, feature = "count"))]
 mod count_tests;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod device_tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod model_tests;
 #[cfg(test)]
