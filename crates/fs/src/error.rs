@@ -72,9 +72,12 @@ pub enum Error {
     /// The object does not allow it, whoever asks.
     #[error("operation not permitted")]
     NotPermitted,
-    /// The object's type does not have what is to be set.
+    /// The object's type does not have what is to be set, or its permissions do not allow it.
     #[error("permission denied")]
     AccessDenied,
+    /// The directory keeps to another project (`PROJINHERIT_FL`).
+    #[error("the directory belongs to another project")]
+    CrossDevice,
     /// The name of an attribute is empty or longer than 255 bytes.
     #[error("attribute name out of range")]
     OutOfRange,
@@ -129,6 +132,7 @@ impl Error {
             Self::FileTooLarge => libc_errno::EFBIG,
             Self::NotPermitted => libc_errno::EPERM,
             Self::AccessDenied => libc_errno::EACCES,
+            Self::CrossDevice => libc_errno::EXDEV,
             Self::OutOfRange => libc_errno::ERANGE,
             Self::TooBig => libc_errno::E2BIG,
             Self::NoAttribute => libc_errno::ENODATA,
@@ -191,6 +195,7 @@ mod libc_errno {
     pub(super) const EPERM: i32 = 1;
     pub(super) const E2BIG: i32 = 7;
     pub(super) const EACCES: i32 = 13;
+    pub(super) const EXDEV: i32 = 18;
     pub(super) const ERANGE: i32 = 34;
     pub(super) const EBUSY: i32 = 16;
     pub(super) const EEXIST: i32 = 17;

@@ -38,6 +38,7 @@
 //! | `metadata` | metadata blocks, checked for what they are used as |
 //! | `write` | opening for writing, and every operation that changes something |
 //! | [`mod@format`] | making file systems |
+//! | `permission` | who may do what |
 //! | `error` | [`Error`] and its errno |
 //!
 //! # Invariants
@@ -47,8 +48,8 @@
 //! # Locking
 //! The read path takes no lock on a hit; on a miss those of the caches, never across I/O. The
 //! order for writers: rename lock (directory renames only) -> directory inodes by number -> file
-//! inode -> inodes of a group -> handle -> directory, xattr and extent buffers -> group ->
-//! core-local state.
+//! inode -> inodes of a group -> block of attributes -> handle -> directory, xattr and extent
+//! buffers -> group -> core-local state.
 #![forbid(unsafe_code)]
 
 mod dir;
@@ -66,6 +67,7 @@ mod names;
 mod open;
 mod orphans;
 mod path;
+mod permission;
 mod replay;
 mod statfs;
 mod symlink;
@@ -88,10 +90,11 @@ pub use crate::group::Bitmap;
 pub use crate::inode::{Scanned, Stat};
 pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::path::Follow;
+pub use crate::permission::{Caller, Capabilities, Wish};
 pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
 pub use crate::write::{
-    AttributeChange, MountOptions, NewAttributes, OpenInode, Replace, SetXattr,
+    AccessTimes, AttributeChange, MountOptions, NewAttributes, OpenInode, Replace, SetXattr,
 };
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
 pub use fourscore_block as block;

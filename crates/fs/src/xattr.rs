@@ -80,7 +80,8 @@ impl Fs {
         value.ok_or(Error::NoAttribute)
     }
 
-    /// The value of an attribute as it is stored. For the holder of the inode's lock.
+    /// The value of an attribute as it is stored. For the holder of the inode's lock, or inside of
+    /// [`Fs::look_at_xattrs`].
     pub(crate) fn stored_xattr(
         &self,
         inode: &CachedInode,
@@ -94,7 +95,7 @@ impl Fs {
     }
 
     /// Calls `look` until no attribute moved meanwhile between the inode and its block.
-    fn look_at_xattrs<T>(
+    pub(crate) fn look_at_xattrs<T>(
         &self,
         nr: InodeNr,
         guard: &Guard,

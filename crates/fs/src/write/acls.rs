@@ -67,7 +67,8 @@ impl Fs {
         })
     }
 
-    /// A list of an inode; `None` for one without entries, which means the same as none.
+    /// A list of an inode; `None` for one without entries, which means the same as none. For the
+    /// holder of the inode's lock, or inside of [`Fs::look_at_xattrs`].
     pub(crate) fn acl(
         &self,
         inode: &CachedInode,

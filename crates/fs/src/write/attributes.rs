@@ -11,8 +11,9 @@ use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::epoch;
 
+use super::flags::check_changeable;
 use super::plan::Plan;
-use super::xattrs::{NewXattr, check_changeable, finish};
+use super::xattrs::{NewXattr, finish};
 use crate::{Error, FileType, Fs, Result};
 
 const SET_UID: u16 = 0o4000;

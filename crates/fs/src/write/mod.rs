@@ -27,6 +27,8 @@
 //! | `rename` | rename |
 //! | `content` | write, truncate |
 //! | `attributes` | permissions, owner, times |
+//! | `access_times` | times of the last access |
+//! | `flags` | flags, project, generation, and what flags forbid |
 //! | `xattrs` | extended attributes |
 //! | `acls` | access control lists |
 //! | `opened` | inodes that are open |
@@ -42,10 +44,12 @@
 //! not at all. A superblock with `needs_recovery` says that the journal has to be replayed; it is
 //! written before the first transaction and taken back after the last checkpoint.
 
+mod access_times;
 mod acls;
 mod attributes;
 mod content;
 mod entries;
+mod flags;
 mod groups;
 mod inodes;
 mod names;
@@ -67,7 +71,7 @@ mod xattrs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice;
-use fourscore_journal::{Journal, JournalOptions, Log, NewChecksums, recover, replay};
+use fourscore_journal::{Journal, Log, NewChecksums, recover, replay};
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Stamp, Tunables};
 use fourscore_ondisk::RawSuperblock;
@@ -87,6 +91,7 @@ use self::seal::Seal;
 use self::xattrs::BlockLocks;
 use crate::{Error, Fs, OpenOptions, Replay, Result};
 
+pub use self::access_times::AccessTimes;
 pub use self::attributes::AttributeChange;
 pub use self::names::NewAttributes;
 pub use self::opened::OpenInode;
@@ -108,6 +113,8 @@ pub(crate) struct Writer {
     /// Renames of directories, so that none becomes its own ancestor.
     renames: Mutex<()>,
     xattr_blocks: BlockLocks,
+    access_times: AccessTimes,
+    nodiratime: bool,
     retries: Counter,
     revokes_per_credit: usize,
 }
@@ -142,6 +149,15 @@ impl Writer {
     /// The lock of directory renames.
     pub(crate) fn renames(&self) -> &Mutex<()> {
         &self.renames
+    }
+
+    pub(crate) fn access_times(&self) -> AccessTimes {
+        self.access_times
+    }
+
+    /// Whether accesses of directories are not noted.
+    pub(crate) fn skips_directories(&self) -> bool {
+        self.nodiratime
     }
 
     /// The locks of blocks of attributes.
@@ -219,7 +235,7 @@ impl Fs {
         let log = fs.log(&options.open)?;
         fs.mark(Mounted::Yes, None)?;
         let fs = bare()?;
-        let fs = Self::with_writer(fs, log, options.journal)?;
+        let fs = Self::with_writer(fs, log, options)?;
         options.tune(fs.writer()?.allocator().tunables())?;
         match fs.finish_orphans() {
             Ok(()) => Ok(fs),
@@ -231,7 +247,8 @@ impl Fs {
         }
     }
 
-    fn with_writer(mut fs: Self, log: Log, mut journal: JournalOptions) -> Result<Arc<Self>> {
+    fn with_writer(mut fs: Self, log: Log, mount: &MountOptions) -> Result<Arc<Self>> {
+        let mut journal = mount.journal;
         if !fs.superblock().has_metadata_csum() {
             journal.checksums = NewChecksums::None;
         }
@@ -266,6 +283,8 @@ impl Fs {
                 quiet,
                 renames: Mutex::new(()),
                 xattr_blocks: BlockLocks::new(),
+                access_times: mount.access_times,
+                nodiratime: mount.nodiratime,
                 retries: Counter::default(),
                 // A header and a checksum are less than 32 bytes, a record is at most 8.
                 revokes_per_credit: (block_bytes - 32) / 8,
@@ -452,6 +471,7 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
         | RoCompat::DIR_NLINK
         | RoCompat::EXTRA_ISIZE
         | RoCompat::METADATA_CSUM
+        | RoCompat::PROJECT
         | RoCompat::ORPHAN_PRESENT;
     let is_written = |feature: &Feature| match feature.class() {
         FeatureClass::Compat => true,

@@ -18,6 +18,7 @@ use fourscore_sync::epoch::{self, Guard};
 use zerocopy::FromBytes;
 
 use super::entries::{ChangedDir, tag};
+use super::flags;
 use super::inodes::Want;
 use super::plan::{NewContent, Plan};
 use super::slot::Slot;
@@ -248,10 +249,10 @@ impl Fs {
             Kind::Symlink(target) if target.len() > FAST_SYMLINK_MAX_BYTES => NewContent::Mapped,
             Kind::Symlink(_) | Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
         };
-        let flags = match content {
-            NewContent::Mapped => InodeFlags::EXTENTS_FL,
-            NewContent::InInode => InodeFlags::empty(),
-        };
+        let (mut flags, project_id) = flags::inherited(parent, kind.file_type());
+        if content == NewContent::Mapped {
+            flags |= InodeFlags::EXTENTS_FL;
+        }
         let made = NewInode {
             mode,
             uid: new.uid,
@@ -259,7 +260,7 @@ impl Fs {
             generation,
             links: kind.links(),
             flags,
-            project_id: 0,
+            project_id,
             now: now(),
         };
         plan.init_slot(slot, &made, content)?;
@@ -334,6 +335,8 @@ impl Fs {
         if links == 0 && !locked.is_linkable {
             return Err(Error::NotFound);
         }
+        flags::check_changeable(target)?;
+        flags::check_project(parent, target)?;
         if links >= LINKS_MAX {
             return Err(Error::TooManyLinks);
         }

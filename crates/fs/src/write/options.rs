@@ -9,6 +9,7 @@ use std::time::Duration;
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::Tunables;
 
+use super::access_times::AccessTimes;
 use crate::{Error, OpenOptions, Result};
 
 /// What the kernel takes for `commit=0`.
@@ -21,6 +22,8 @@ const LONGEST_COMMIT_SECS: u32 = i32::MAX as u32 / 1000;
 pub struct MountOptions {
     pub(super) open: OpenOptions,
     pub(super) journal: JournalOptions,
+    pub(super) access_times: AccessTimes,
+    pub(super) nodiratime: bool,
     tunables: Vec<(String, u32)>,
 }
 
@@ -31,12 +34,14 @@ impl MountOptions {
         Self {
             open: OpenOptions::new(),
             journal: JournalOptions::default(),
+            access_times: AccessTimes::default(),
+            nodiratime: false,
             tunables: Vec::new(),
         }
     }
 
-    /// Adds options in the words of mount(8), separated by commas: `data=ordered`, `commit=SECONDS`
-    /// and the allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the
+    /// Adds options in the words of mount(8), separated by commas: `data=ordered`, `commit=SECONDS`,
+    /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime` and the allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the
     /// later one counts.
     ///
     /// # Errors
@@ -53,6 +58,11 @@ impl MountOptions {
             match name {
                 "defaults" if value.is_empty() => {}
                 "data" if value == "ordered" => {}
+                "relatime" if value.is_empty() => self.access_times = AccessTimes::Relative,
+                "strictatime" if value.is_empty() => self.access_times = AccessTimes::Strict,
+                "noatime" if value.is_empty() => self.access_times = AccessTimes::Never,
+                "nodiratime" if value.is_empty() => self.nodiratime = true,
+                "diratime" if value.is_empty() => self.nodiratime = false,
                 "commit" => {
                     let interval = commit_interval(number()?)
                         .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
@@ -77,6 +87,13 @@ impl MountOptions {
     #[must_use]
     pub fn open(mut self, options: OpenOptions) -> Self {
         self.open = options;
+        self
+    }
+
+    /// When accesses are noted ([`Fs::accessed`](crate::Fs::accessed)).
+    #[must_use]
+    pub fn access_times(mut self, access_times: AccessTimes) -> Self {
+        self.access_times = access_times;
         self
     }
 
@@ -128,6 +145,10 @@ mod tests {
             Duration::from_secs(30)
         );
         assert_eq!(interval("commit=30,commit=0"), DEFAULT_COMMIT);
+        let times = |words| MountOptions::new().parse(words).unwrap().access_times;
+        assert_eq!(times("noatime"), AccessTimes::Never);
+        assert_eq!(times("noatime,relatime"), AccessTimes::Relative);
+        assert_eq!(times("strictatime,nodiratime"), AccessTimes::Strict);
         let tuned = MountOptions::new().parse("mb_optimize_scan=0,mb_stream_req=32");
         let expected = [
             ("mb_optimize_scan".to_owned(), 0),
@@ -146,6 +167,7 @@ mod tests {
             "data=fast",
             "mb_stream_req=",
             "defaults=1",
+            "noatime=1",
             "nosuid",
         ];
         for word in words {

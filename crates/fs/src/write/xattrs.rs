@@ -19,7 +19,6 @@
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::Content as Wanted;
 use fourscore_ondisk::features::Compat;
-use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{
     self, NameIndex, NewValue, Placement, Value, XattrEditError, Xattrs, XattrsMut,
@@ -28,6 +27,7 @@ use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 use fourscore_sync::{CachePadded, Mutex, MutexGuard};
 
+use super::flags::check_changeable;
 use super::now;
 use super::plan::{Content, Plan, RegionId};
 use super::slot::Slot;
@@ -170,14 +170,6 @@ pub(super) fn finish(
     let _moving = plan.moves().then(|| pinned.moving());
     plan.carry_out(&[&locked.last])?;
     pinned.publish(Some(version));
-    Ok(())
-}
-
-/// Refuses what is immutable, or may only grow.
-pub(super) fn check_changeable(inode: &CachedInode) -> Result<()> {
-    if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::APPEND_FL) {
-        return Err(Error::NotPermitted);
-    }
     Ok(())
 }
 

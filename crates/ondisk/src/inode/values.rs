@@ -65,6 +65,66 @@ bitflags! {
     }
 }
 
+/// Which flags are whose.
+impl InodeFlags {
+    /// Those that `FS_IOC_GETFLAGS` shows.
+    pub const USER_VISIBLE: Self = Self::USER_MODIFIABLE.union(
+        Self::DIRTY_FL
+            .union(Self::COMPRBLK_FL)
+            .union(Self::NOCOMPR_FL)
+            .union(Self::ENCRYPT_FL)
+            .union(Self::INDEX_FL)
+            .union(Self::VERITY_FL)
+            .union(Self::INLINE_DATA_FL),
+    );
+
+    /// Those that `FS_IOC_SETFLAGS` changes; the others it leaves as they are.
+    pub const USER_MODIFIABLE: Self = Self::SECRM_FL
+        .union(Self::UNRM_FL)
+        .union(Self::COMPR_FL)
+        .union(Self::SYNC_FL)
+        .union(Self::IMMUTABLE_FL)
+        .union(Self::APPEND_FL)
+        .union(Self::NODUMP_FL)
+        .union(Self::NOATIME_FL)
+        .union(Self::JOURNAL_DATA_FL)
+        .union(Self::NOTAIL_FL)
+        .union(Self::DIRSYNC_FL)
+        .union(Self::TOPDIR_FL)
+        .union(Self::EXTENTS_FL)
+        .union(Self::EOFBLOCKS_FL)
+        .union(Self::DAX_FL)
+        .union(Self::PROJINHERIT_FL)
+        .union(Self::CASEFOLD_FL);
+
+    /// Those that a new inode gets from its directory, as far as its type may have them.
+    pub const INHERITED: Self = Self::SECRM_FL
+        .union(Self::UNRM_FL)
+        .union(Self::COMPR_FL)
+        .union(Self::SYNC_FL)
+        .union(Self::NODUMP_FL)
+        .union(Self::NOATIME_FL)
+        .union(Self::NOCOMPR_FL)
+        .union(Self::JOURNAL_DATA_FL)
+        .union(Self::NOTAIL_FL)
+        .union(Self::DIRSYNC_FL)
+        .union(Self::PROJINHERIT_FL)
+        .union(Self::CASEFOLD_FL)
+        .union(Self::DAX_FL);
+
+    /// Of these flags, those that an inode of this type may have.
+    #[must_use]
+    pub fn of_type(self, file_type: FileType) -> Self {
+        let only_directories =
+            Self::DIRSYNC_FL | Self::TOPDIR_FL | Self::CASEFOLD_FL | Self::PROJINHERIT_FL;
+        match file_type {
+            FileType::Directory => self,
+            FileType::Regular => self - only_directories,
+            _ => self & (Self::NODUMP_FL | Self::NOATIME_FL),
+        }
+    }
+}
+
 /// What an inode is, by the top four bits of `i_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {

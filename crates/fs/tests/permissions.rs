@@ -1,0 +1,296 @@
+//! Who may do what: the answers of the library beside what the kernel lets other users do.
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of several test programs"
+)]
+mod model;
+
+use std::path::Path;
+
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::ondisk::acl::{self, AclEntry, AclWho};
+use fourscore::{
+    Arc, AttributeChange, Caller, Capabilities, Error, Follow, Fs, InodeNr, MountOptions,
+    NewAttributes, Result, SetXattr, Wish,
+};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+
+use model::Random;
+
+const PLAIN: [Caller<'static>; 3] = [
+    Caller {
+        uid: 1001,
+        gid: 2001,
+        groups: &[],
+        capabilities: Capabilities::empty(),
+    },
+    Caller {
+        uid: 1002,
+        gid: 2002,
+        groups: &[2001, 2003],
+        capabilities: Capabilities::empty(),
+    },
+    Caller {
+        uid: 1003,
+        gid: 2003,
+        groups: &[],
+        capabilities: Capabilities::empty(),
+    },
+];
+
+fn mount(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
+}
+
+fn small(random: &mut Random, limit: u64) -> u16 {
+    u16::try_from(random.below(limit)).unwrap()
+}
+
+fn one_of(first: u32, random: &mut Random) -> u32 {
+    first + u32::from(small(random, 3))
+}
+
+/// A list in the form of the system calls.
+fn list(random: &mut Random) -> Vec<u8> {
+    let who = [
+        AclWho::Owner,
+        AclWho::User(one_of(1001, random)),
+        AclWho::OwningGroup,
+        AclWho::Group(2001),
+        AclWho::Group(one_of(2002, random)),
+        AclWho::Mask,
+        AclWho::Other,
+    ];
+    let entry = |who| AclEntry {
+        who,
+        permissions: small(random, 8),
+    };
+    acl::disk_to_xattr(&acl::to_disk(&who.map(entry))).unwrap()
+}
+
+/// Files and directories with all sorts of permissions; in each directory a file.
+fn populate(fs: &Fs, random: &mut Random) -> Vec<(String, InodeNr)> {
+    let mut all = Vec::new();
+    for number in 0..45 {
+        let new = NewAttributes {
+            permissions: small(random, 0o1000),
+            umask: 0,
+            uid: one_of(1001, random),
+            gid: one_of(2001, random),
+        };
+        let name = format!("o{number}");
+        let inode = if number % 3 == 0 {
+            let dir = fs.mkdir(InodeNr::ROOT, name.as_bytes(), &new).unwrap();
+            let new = NewAttributes {
+                uid: one_of(1001, random),
+                ..new
+            };
+            let below = fs.create(dir, b"below", &new).unwrap();
+            all.push((format!("{name}/below"), below));
+            let sticky = AttributeChange {
+                permissions: Some(new.permissions | small(random, 2) << 9),
+                ..AttributeChange::default()
+            };
+            fs.set_attributes(dir, &sticky).unwrap();
+            dir
+        } else {
+            fs.create(InodeNr::ROOT, name.as_bytes(), &new).unwrap()
+        };
+        if random.below(2) == 0 {
+            let name = b"system.posix_acl_access";
+            fs.set_xattr(inode, name, &list(random), SetXattr::Any)
+                .unwrap();
+        }
+        if random.below(2) == 0 && number % 3 == 0 {
+            let name = b"system.posix_acl_default";
+            fs.set_xattr(inode, name, &list(random), SetXattr::Any)
+                .unwrap();
+        }
+        all.push((name, inode));
+    }
+    all
+}
+
+/// Runs a shell script on the mounted tree as `caller`; its lines.
+fn run_as(caller: &Caller<'_>, root: &Path, script: &str) -> Vec<String> {
+    let mut command = tools::command("setpriv").unwrap();
+    command
+        .arg(format!("--reuid={}", caller.uid))
+        .arg(format!("--regid={}", caller.gid));
+    if caller.groups.is_empty() {
+        command.arg("--clear-groups");
+    } else {
+        let groups: Vec<_> = caller.groups.iter().map(ToString::to_string).collect();
+        command.arg(format!("--groups={}", groups.join(",")));
+    }
+    command.args(["sh", "-c", script]).current_dir(root);
+    let output = tools::output_of(&mut command).unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        tools::describe(&command, &output)
+    );
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Holds our answers against what the script's command did with each path: `yes` or `no`.
+fn hold_against(
+    caller: &Caller<'_>,
+    root: &Path,
+    (what, command): (&str, &str),
+    paths: &[(String, InodeNr)],
+    answer: impl Fn(InodeNr) -> Result<()>,
+) {
+    let names: Vec<_> = paths.iter().map(|(path, _)| path.as_str()).collect();
+    let script = format!(
+        "for f in {}; do if {command} 2>/dev/null >&2; then echo yes; else echo no; fi; done",
+        names.join(" ")
+    );
+    let lines = run_as(caller, root, &script);
+    assert_eq!(lines.len(), paths.len());
+    let mut seen = [0, 0];
+    for ((path, inode), line) in paths.iter().zip(lines) {
+        let allowed = match answer(*inode) {
+            Ok(()) => "yes",
+            Err(Error::AccessDenied | Error::NotPermitted | Error::NoAttribute) => "no",
+            Err(error) => panic!("{path}: {error}"),
+        };
+        assert_eq!(line, allowed, "user {}: {what} {path}", caller.uid);
+        seen[usize::from(line == "yes")] += 1;
+    }
+    assert!(seen[0] > 0, "nothing was denied: {what}");
+}
+
+#[test]
+fn the_kernel_lets_users_do_what_we_say_they_may() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("setpriv"),
+        Need::Program("setfattr"),
+        Need::KernelMount
+    );
+    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+    let fs = mount(&image);
+    let all = populate(&fs, &mut Random(5));
+    fs.unmount().unwrap();
+    let twin = image.copy().unwrap();
+    let fs = mount(&twin);
+    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let root = kernel.path();
+    // What lies in directories is reached by those only who may search them.
+    let top: Vec<_> = all
+        .iter()
+        .filter(|(path, _)| !path.contains('/'))
+        .cloned()
+        .collect();
+    for caller in &PLAIN {
+        let wishes = [
+            ("reading", "test -r $f", Wish::READ),
+            ("writing", "test -w $f", Wish::WRITE),
+            ("executing", "test -x $f", Wish::EXECUTE),
+        ];
+        for (what, command, wish) in wishes {
+            hold_against(caller, root, (what, command), &top, |inode| {
+                fs.check_access(inode, wish, caller)
+            });
+        }
+        let command = ("setting user.", "setfattr -n user.t -v 1 $f");
+        hold_against(caller, root, command, &top, |inode| {
+            fs.check_xattr_change(inode, b"user.t", caller)
+        });
+        let command = ("setting trusted.", "setfattr -n trusted.t -v 1 $f");
+        hold_against(caller, root, command, &top, |inode| {
+            fs.check_xattr_change(inode, b"trusted.t", caller)
+        });
+        let command = ("setting security.", "setfattr -n security.t -v 1 $f");
+        hold_against(caller, root, command, &top, |inode| {
+            fs.check_xattr_change(inode, b"security.t", caller)
+        });
+        let command = ("chmod", "chmod $(stat -c %a $f) $f");
+        hold_against(caller, root, command, &top, |inode| {
+            let change = AttributeChange {
+                permissions: Some(fs.stat(inode)?.mode.permissions()),
+                ..AttributeChange::default()
+            };
+            fs.permitted_change(inode, &change, caller).map(drop)
+        });
+        let command = ("chown", "chown 1003 $f");
+        hold_against(caller, root, command, &top, |inode| {
+            let change = AttributeChange {
+                uid: Some(1003),
+                ..AttributeChange::default()
+            };
+            fs.permitted_change(inode, &change, caller).map(drop)
+        });
+        let command = ("chattr", "chattr +i $f");
+        hold_against(caller, root, command, &top, |inode| {
+            let flags = fs.stat(inode)?.flags | fourscore::ondisk::inode::InodeFlags::IMMUTABLE_FL;
+            fs.check_flags_change(inode, flags, caller)
+        });
+    }
+    // Set-group bits of groups that one is not in are lost.
+    for caller in &PLAIN {
+        for (path, inode) in &top {
+            if fs.stat(*inode).unwrap().uid != caller.uid {
+                continue;
+            }
+            let script = format!("chmod 2755 {path}; stat -c %a {path}");
+            let found = run_as(caller, root, &script).concat();
+            let change = AttributeChange {
+                permissions: Some(0o2755),
+                ..AttributeChange::default()
+            };
+            let permitted = fs.permitted_change(*inode, &change, caller).unwrap();
+            assert_eq!(
+                found,
+                format!("{:o}", permitted.permissions.unwrap()),
+                "{path}"
+            );
+        }
+    }
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn names_are_taken_away_where_the_kernel_lets_them() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("setpriv"),
+        Need::KernelMount
+    );
+    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+    let fs = mount(&image);
+    let all = populate(&fs, &mut Random(6));
+    fs.unmount().unwrap();
+    let twin = image.copy().unwrap();
+    let fs = mount(&twin);
+    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let (mut removed, mut kept) = (0, 0);
+    for (path, inode) in all.iter().filter(|(path, _)| path.contains('/')) {
+        let (parent, _) = path.split_once('/').unwrap();
+        let dir = fs.resolve(parent.as_bytes(), Follow::No).unwrap();
+        for caller in &PLAIN {
+            let allowed = fs.check_removal(dir, *inode, caller).is_ok();
+            let script = format!("rm -f {path} 2>/dev/null && echo gone; true");
+            let gone = run_as(caller, kernel.path(), &script) == ["gone"];
+            assert_eq!(gone, allowed, "user {}: removing {path}", caller.uid);
+            if gone {
+                removed += 1;
+                break;
+            }
+            kept += 1;
+        }
+    }
+    assert!(removed > 5 && kept > 5, "{removed} removed, {kept} kept");
+    fs.unmount().unwrap();
+}
