@@ -171,6 +171,57 @@ fn hold_against(
     assert!(seen[0] > 0, "nothing was denied: {what}");
 }
 
+/// Reading, writing, executing, and attributes.
+fn hold_wishes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeNr)]) {
+    let wishes = [
+        ("reading", "test -r $f", Wish::READ),
+        ("writing", "test -w $f", Wish::WRITE),
+        ("executing", "test -x $f", Wish::EXECUTE),
+    ];
+    for (what, command, wish) in wishes {
+        hold_against(caller, root, (what, command), top, |inode| {
+            fs.check_access(inode, wish, caller)
+        });
+    }
+    let command = ("setting user.", "setfattr -n user.t -v 1 $f");
+    hold_against(caller, root, command, top, |inode| {
+        fs.check_xattr_change(inode, b"user.t", caller)
+    });
+    let command = ("setting trusted.", "setfattr -n trusted.t -v 1 $f");
+    hold_against(caller, root, command, top, |inode| {
+        fs.check_xattr_change(inode, b"trusted.t", caller)
+    });
+    let command = ("setting security.", "setfattr -n security.t -v 1 $f");
+    hold_against(caller, root, command, top, |inode| {
+        fs.check_xattr_change(inode, b"security.t", caller)
+    });
+}
+
+/// What takes the owner.
+fn hold_changes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeNr)]) {
+    let command = ("chmod", "chmod $(stat -c %a $f) $f");
+    hold_against(caller, root, command, top, |inode| {
+        let change = AttributeChange {
+            permissions: Some(fs.stat(inode)?.mode.permissions()),
+            ..AttributeChange::default()
+        };
+        fs.permitted_change(inode, &change, caller).map(drop)
+    });
+    let command = ("chown", "chown 1003 $f");
+    hold_against(caller, root, command, top, |inode| {
+        let change = AttributeChange {
+            uid: Some(1003),
+            ..AttributeChange::default()
+        };
+        fs.permitted_change(inode, &change, caller).map(drop)
+    });
+    let command = ("chattr", "chattr +i $f");
+    hold_against(caller, root, command, top, |inode| {
+        let flags = fs.stat(inode)?.flags | fourscore::ondisk::inode::InodeFlags::IMMUTABLE_FL;
+        fs.check_flags_change(inode, flags, caller)
+    });
+}
+
 #[test]
 fn the_kernel_lets_users_do_what_we_say_they_may() {
     require!(
@@ -194,49 +245,8 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
         .cloned()
         .collect();
     for caller in &PLAIN {
-        let wishes = [
-            ("reading", "test -r $f", Wish::READ),
-            ("writing", "test -w $f", Wish::WRITE),
-            ("executing", "test -x $f", Wish::EXECUTE),
-        ];
-        for (what, command, wish) in wishes {
-            hold_against(caller, root, (what, command), &top, |inode| {
-                fs.check_access(inode, wish, caller)
-            });
-        }
-        let command = ("setting user.", "setfattr -n user.t -v 1 $f");
-        hold_against(caller, root, command, &top, |inode| {
-            fs.check_xattr_change(inode, b"user.t", caller)
-        });
-        let command = ("setting trusted.", "setfattr -n trusted.t -v 1 $f");
-        hold_against(caller, root, command, &top, |inode| {
-            fs.check_xattr_change(inode, b"trusted.t", caller)
-        });
-        let command = ("setting security.", "setfattr -n security.t -v 1 $f");
-        hold_against(caller, root, command, &top, |inode| {
-            fs.check_xattr_change(inode, b"security.t", caller)
-        });
-        let command = ("chmod", "chmod $(stat -c %a $f) $f");
-        hold_against(caller, root, command, &top, |inode| {
-            let change = AttributeChange {
-                permissions: Some(fs.stat(inode)?.mode.permissions()),
-                ..AttributeChange::default()
-            };
-            fs.permitted_change(inode, &change, caller).map(drop)
-        });
-        let command = ("chown", "chown 1003 $f");
-        hold_against(caller, root, command, &top, |inode| {
-            let change = AttributeChange {
-                uid: Some(1003),
-                ..AttributeChange::default()
-            };
-            fs.permitted_change(inode, &change, caller).map(drop)
-        });
-        let command = ("chattr", "chattr +i $f");
-        hold_against(caller, root, command, &top, |inode| {
-            let flags = fs.stat(inode)?.flags | fourscore::ondisk::inode::InodeFlags::IMMUTABLE_FL;
-            fs.check_flags_change(inode, flags, caller)
-        });
+        hold_wishes(&fs, root, caller, &top);
+        hold_changes(&fs, root, caller, &top);
     }
     // Set-group bits of groups that one is not in are lost.
     for caller in &PLAIN {

@@ -20,6 +20,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
+use super::flags::check_changeable;
 use super::now;
 use super::plan::Plan;
 use super::slot::Slot;
@@ -47,7 +48,8 @@ impl Fs {
     ///
     /// # Errors
     /// `IsADirectory`, `InvalidArgument` for what is no file, `NoSpace`, `FileTooLarge`,
-    /// `ReadOnly`. With `NoSpace` a part at the front may be written; the size tells.
+    /// `ReadOnly`; `NotPermitted` for what flags keep. With `NoSpace` a part at the front may be
+    /// written; the size tells.
     pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
@@ -100,6 +102,9 @@ impl Fs {
         let writer = self.writer()?;
         let guard = epoch::pin();
         let inode = self.file_to_change(pinned, &guard)?;
+        if inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes() {
+            return Err(Error::NotPermitted);
+        }
         let bits = self.geometry().block_size().bits();
         let range = Range {
             offset,
@@ -222,7 +227,7 @@ impl Fs {
     pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
-        self.file_to_change(&pinned, &epoch::pin())?;
+        check_changeable(self.file_to_change(&pinned, &epoch::pin())?)?;
         if size > u64::from(LOGICAL_END.0) << self.geometry().block_size().bits() {
             return Err(Error::FileTooLarge);
         }

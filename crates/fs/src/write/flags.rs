@@ -136,7 +136,8 @@ pub(super) fn inherited(parent: &CachedInode, file_type: FileType) -> (InodeFlag
     }
 }
 
-/// Refuses to take a name out of a directory that only grows, or from an inode that does not change.
+/// Refuses to take a name out of a directory that only grows, or from an inode that does not
+/// change.
 pub(super) fn check_name_may_go(dir: &CachedInode, inode: &CachedInode) -> Result<()> {
     if dir.has(InodeFlags::APPEND_FL) {
         return Err(Error::NotPermitted);

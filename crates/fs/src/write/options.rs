@@ -40,9 +40,10 @@ impl MountOptions {
         }
     }
 
-    /// Adds options in the words of mount(8), separated by commas: `data=ordered`, `commit=SECONDS`,
-    /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime` and the allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the
-    /// later one counts.
+    /// Adds options in the words of mount(8), separated by commas: `data=ordered`,
+    /// `commit=SECONDS`, `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime` and the
+    /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one
+    /// counts.
     ///
     /// # Errors
     /// `MountOption` with the word that is unknown or whose value makes no sense. Whether a tunable

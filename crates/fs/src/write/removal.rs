@@ -24,6 +24,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::{MutexGuard, epoch};
 
 use super::entries::ChangedDir;
+use super::flags::check_name_may_go;
 use super::inodes::Inodes;
 use super::names::check_name;
 use super::orphans::OrphanPlace;
@@ -59,7 +60,7 @@ impl Fs {
     /// ([`OpenInode`](crate::OpenInode)) when it is closed.
     ///
     /// # Errors
-    /// `NotFound`, `IsADirectory`, `ReadOnly`.
+    /// `NotFound`, `IsADirectory`, `ReadOnly`; `NotPermitted` for what flags keep.
     pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
         self.remove(dir, name, Victim::File)
     }
@@ -67,7 +68,8 @@ impl Fs {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `NotEmpty`, `InvalidArgument` for `.`, `ReadOnly`.
+    /// `NotFound`, `NotADirectory`, `NotEmpty`, `InvalidArgument` for `.`, `ReadOnly`;
+    /// `NotPermitted` for what flags keep.
     pub fn rmdir(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
         if name == b"." {
             return Err(Error::InvalidArgument("the last component is a dot"));
@@ -90,11 +92,6 @@ impl Fs {
             let pinned = self.pin_inode(nr)?;
             let guard = epoch::pin();
             let is_directory = pinned.version(&guard)?.file_type() == FileType::Directory;
-            match (victim, is_directory) {
-                (Victim::File, true) => return Err(Error::IsADirectory),
-                (Victim::Directory, false) => return Err(Error::NotADirectory),
-                _ => {}
-            }
             // Directories by their numbers, files behind directories.
             let (locked_dir, locked) = if is_directory && nr < dir {
                 let locked = pinned.lock();
@@ -108,6 +105,12 @@ impl Fs {
                 continue;
             }
             let inode = pinned.version(&guard)?;
+            check_name_may_go(parent, inode)?;
+            match (victim, is_directory) {
+                (Victim::File, true) => return Err(Error::IsADirectory),
+                (Victim::Directory, false) => return Err(Error::NotADirectory),
+                _ => {}
+            }
             if is_directory && !self.is_empty_dir(inode, &guard)? {
                 return Err(Error::NotEmpty);
             }

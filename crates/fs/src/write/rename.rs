@@ -15,6 +15,7 @@ use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::entries::ChangedDir;
+use super::flags::{check_name_may_go, check_project};
 use super::names::{check_name, entry_type};
 use super::plan::Plan;
 use super::{Writer, now};
@@ -69,7 +70,8 @@ impl Fs {
     /// # Errors
     /// As rename(2): `NotFound`; `Exists` with [`Replace::No`]; `NotEmpty`, `IsADirectory` and
     /// `NotADirectory` for what cannot be replaced; `InvalidArgument` for a directory that would
-    /// come to lie below itself; `Busy` for `.` and `..`.
+    /// come to lie below itself; `Busy` for `.` and `..`; `NotPermitted` for what flags keep;
+    /// `CrossDevice` where the directory keeps to another project.
     pub fn rename(
         &self,
         from: (InodeNr, &[u8]),
@@ -184,7 +186,12 @@ impl Fs {
             Some(victim) => Some(taking.get(victim)?.version(guard)?),
             None => None,
         };
-        self.check_replacing(inode, victim, guard)?;
+        check_name_may_go(old_dir, inode)?;
+        check_project(new_dir, inode)?;
+        if let Some(victim) = victim {
+            check_name_may_go(new_dir, victim)?;
+            self.check_replacing(inode, victim, guard)?;
+        }
         let is_dir = inode.file_type() == FileType::Directory;
         let arrives = i32::from(across && is_dir);
         let mut versions = Vec::with_capacity(4);
@@ -230,10 +237,9 @@ impl Fs {
     fn check_replacing(
         &self,
         inode: &CachedInode,
-        victim: Option<&CachedInode>,
+        victim: &CachedInode,
         guard: &Guard,
     ) -> Result<()> {
-        let Some(victim) = victim else { return Ok(()) };
         let is_dir = |inode: &CachedInode| inode.file_type() == FileType::Directory;
         match (is_dir(inode), is_dir(victim)) {
             (true, false) => Err(Error::NotADirectory),
