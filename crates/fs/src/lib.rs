@@ -94,7 +94,8 @@ pub use crate::permission::{Caller, Capabilities, Wish};
 pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
 pub use crate::write::{
-    AccessTimes, AttributeChange, MountOptions, NewAttributes, OpenInode, Replace, SetXattr,
+    AccessTimes, AttributeChange, Fallocate, MountOptions, NewAttributes, OpenInode, Replace,
+    SetXattr,
 };
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
 pub use fourscore_block as block;

@@ -75,7 +75,7 @@ impl Fs {
         data: &[u8],
         offset: u64,
     ) -> Result<usize> {
-        /// So much is done in one plan, in bytes: more would take too many credits.
+        /// So much is done in one plan at most, in bytes: what is written is mapped soon.
         const MOST_BYTES: usize = 64 << 20;
         self.writer()?;
         let end = offset.checked_add(data.len() as u64);
@@ -84,21 +84,23 @@ impl Fs {
             return Err(Error::FileTooLarge);
         }
         self.end_truncation(pinned, locked)?;
-        let mut at = offset;
-        for part in data.chunks(MOST_BYTES) {
-            self.write_part(pinned, locked, part, at)?;
-            at += part.len() as u64;
+        let mut done = 0;
+        while done < data.len() {
+            let part = &data[done..data.len().min(done + MOST_BYTES)];
+            done += self.write_part(pinned, locked, part, offset + done as u64)?;
         }
-        Ok(data.len())
+        Ok(done)
     }
 
+    /// Writes as much from the front of `data` on as one plan has room for, and says how many
+    /// bytes that is.
     fn write_part(
         &self,
         pinned: &Pinned,
         locked: &mut Changing,
         data: &[u8],
         offset: u64,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let writer = self.writer()?;
         let guard = epoch::pin();
         let inode = self.file_to_change(pinned, &guard)?;
@@ -117,20 +119,20 @@ impl Fs {
         let slot = plan.slot(inode.nr())?;
         let mut at = LogicalBlock(low32(offset >> bits));
         let end = LogicalBlock(low32((range.end + (1 << bits) - 1) >> bits));
-        while at < end {
+        while at < end && plan.size() < writer.room_of_a_step() {
             let mapping = self.map(inode, at, &guard)?;
             let blocks = mapping.blocks.min(end.0 - at.0);
             let (physical, blocks) = match mapping.target {
                 Target::Written(block) => (block, blocks),
                 Target::Unwritten(block) => {
                     let until = LogicalBlock(at.0 + blocks);
-                    plan.mark_written(inode, slot, at, until)?;
+                    plan.set_state(inode, slot, at..until, ExtentState::Written)?;
                     (block, blocks)
                 }
                 Target::Hole => {
                     let blocks = blocks.min(EXTENT_MAX_BLOCKS);
                     let (block, blocks) =
-                        self.claim(&mut plan, inode, locked, (at, blocks), range.end, &guard)?;
+                        self.claim(&mut plan, (inode, locked), (at, blocks), range.end, &guard)?;
                     let extent = Extent {
                         logical: at,
                         physical: block,
@@ -145,16 +147,17 @@ impl Fs {
             self.write_run(data, range, (at, blocks), physical, is_new)?;
             at = LogicalBlock(at.0 + blocks);
         }
-        let size = inode.size_bytes().max(range.end);
-        finish(plan, slot, size, (pinned, locked))
+        let reached = range.end.min(u64::from(at.0) << bits);
+        let size = inode.size_bytes().max(reached);
+        finish(plan, slot, size, (pinned, locked))?;
+        Ok(index(reached - offset))
     }
 
-    /// Claims blocks for a hole.
-    fn claim(
+    /// Claims blocks for a hole in a file that is going to be at least `end_bytes` long.
+    pub(super) fn claim(
         &self,
         plan: &mut Plan<'_>,
-        inode: &CachedInode,
-        locked: &mut Changing,
+        (inode, locked): (&CachedInode, &mut Changing),
         (at, blocks): (LogicalBlock, u32),
         end_bytes: u64,
         guard: &Guard,
@@ -204,17 +207,29 @@ impl Fs {
     }
 
     /// Zeroes what lies behind `size` in the block that holds it, which is going to be shown.
-    fn zero_tail(&self, inode: &CachedInode, size: u64, guard: &Guard) -> Result<()> {
+    pub(super) fn zero_tail(&self, inode: &CachedInode, size: u64, guard: &Guard) -> Result<()> {
         let block_size = self.geometry().block_size();
-        let inside = size & (block_size.bytes() as u64 - 1);
-        if inside == 0 {
+        let mask = block_size.bytes() as u64 - 1;
+        self.zero_in_block(inode, size..(size + mask) & !mask, guard)
+    }
+
+    /// Zeroes bytes of one block, if it is mapped and written.
+    pub(super) fn zero_in_block(
+        &self,
+        inode: &CachedInode,
+        bytes: std::ops::Range<u64>,
+        guard: &Guard,
+    ) -> Result<()> {
+        let block_size = self.geometry().block_size();
+        if bytes.is_empty() {
             return Ok(());
         }
-        let at = LogicalBlock(low32(size >> block_size.bits()));
+        let at = LogicalBlock(low32(bytes.start >> block_size.bits()));
         if let Target::Written(block) = self.map(inode, at, guard)?.target {
-            let len = block_size.bytes() - index(inside);
+            let inside = bytes.start & (block_size.bytes() as u64 - 1);
+            let zeroes = &ZEROES[..index(bytes.end - bytes.start)];
             let place = block_size.offset(block) + inside;
-            self.device().write_at(&ZEROES[..len], place)?;
+            self.device().write_at(zeroes, place)?;
         }
         Ok(())
     }
@@ -273,7 +288,7 @@ impl Fs {
     }
 
     /// Ends a truncation that failed midway, so that nothing of what it cut off is shown again.
-    fn end_truncation(&self, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
+    pub(super) fn end_truncation(&self, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
         let (size, has_name) = {
             let guard = epoch::pin();
             let inode = pinned.version(&guard)?;
@@ -301,7 +316,11 @@ impl Fs {
     }
 
     /// The regular file, if its content can be changed.
-    fn file_to_change<'g>(&self, pinned: &Pinned, guard: &'g Guard) -> Result<&'g CachedInode> {
+    pub(super) fn file_to_change<'g>(
+        &self,
+        pinned: &Pinned,
+        guard: &'g Guard,
+    ) -> Result<&'g CachedInode> {
         let inode = pinned.version(guard)?;
         match inode.file_type() {
             FileType::Regular => {}
@@ -326,7 +345,18 @@ impl Fs {
 
 /// Ends a change of a file's content: its new size and times are part of the plan, which is carried
 /// out and shown.
-fn finish(
+pub(super) fn finish(
+    plan: Plan<'_>,
+    slot: Slot,
+    size: u64,
+    (pinned, locked): (&Pinned, &Changing),
+) -> Result<()> {
+    let _moving = plan.moves().then(|| pinned.moving());
+    show(plan, slot, size, (pinned, locked))
+}
+
+/// The same for who has told readers already that extents move.
+pub(super) fn show(
     mut plan: Plan<'_>,
     slot: Slot,
     size: u64,
@@ -340,7 +370,6 @@ fn finish(
     })?;
     sized.map_err(|_| Error::FileTooLarge)?;
     let version = plan.version(slot)?;
-    let _moving = plan.moves().then(|| pinned.moving());
     plan.carry_out(&[&locked.last])?;
     pinned.publish(Some(version));
     Ok(())
@@ -362,6 +391,6 @@ fn index(bytes: u64) -> usize {
 }
 
 /// A block of a file, which was checked to be one.
-fn low32(block: u64) -> u32 {
+pub(super) fn low32(block: u64) -> u32 {
     u32::try_from(block).unwrap_or(u32::MAX)
 }

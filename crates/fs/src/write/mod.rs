@@ -25,6 +25,7 @@
 //! | `names` | create, link |
 //! | `removal` | unlink, and what becomes of an inode without a name |
 //! | `rename` | rename |
+//! | `fallocate` | preallocating, punching, zeroing, moving ranges |
 //! | `content` | write, truncate |
 //! | `attributes` | permissions, owner, times |
 //! | `access_times` | times of the last access |
@@ -49,6 +50,7 @@ mod acls;
 mod attributes;
 mod content;
 mod entries;
+mod fallocate;
 mod flags;
 mod groups;
 mod inodes;
@@ -93,6 +95,7 @@ use crate::{Error, Fs, OpenOptions, Replay, Result};
 
 pub use self::access_times::AccessTimes;
 pub use self::attributes::AttributeChange;
+pub use self::fallocate::Fallocate;
 pub use self::names::NewAttributes;
 pub use self::opened::OpenInode;
 pub use self::options::MountOptions;

@@ -134,36 +134,111 @@ impl Plan<'_> {
         slot: Slot,
         extent: Extent,
     ) -> Result<()> {
-        let file = Mapped { inode, slot };
-        let path = self.descend(file, extent.logical)?;
-        self.with_nodes(file, &path, |steps, new| {
-            extent::insert(steps, extent, new).map(drop)
-        })?;
+        self.insert_extent(Mapped { inode, slot }, extent)?;
         self.count_blocks(slot, i64::from(extent.blocks))
     }
 
-    /// Makes what is mapped in the blocks from `start` to `end - 1` written.
-    pub(crate) fn mark_written(
+    fn insert_extent(&mut self, file: Mapped<'_>, extent: Extent) -> Result<()> {
+        let path = self.descend(file, extent.logical)?;
+        self.with_nodes(file, &path, |steps, new| {
+            extent::insert(steps, extent, new).map(drop)
+        })
+    }
+
+    /// Gives all that is mapped in `blocks` the state `state`.
+    pub(crate) fn set_state(
         &mut self,
         inode: &CachedInode,
         slot: Slot,
-        start: LogicalBlock,
-        end: LogicalBlock,
+        blocks: Range<LogicalBlock>,
+        state: ExtentState,
     ) -> Result<()> {
         let file = Mapped { inode, slot };
-        let mut at = start;
-        while let Some(found) = self.next_extent(file, at, end)? {
-            let part = found.logical.max(at)..found.logical_end().min(end);
-            if found.state == ExtentState::Unwritten {
-                // The part in the middle of an extent makes three of one.
-                self.change_leaf(file, part.start, 2, |leaf| {
-                    leaf.set_state(part.clone(), ExtentState::Written)?;
+        let mut at = blocks.start;
+        while let Some(found) = self.next_extent(file, at, blocks.end)? {
+            let part = found.logical.max(at)..found.logical_end().min(blocks.end);
+            if found.state != state {
+                // The part in the middle of an extent makes three of one, and the longest written
+                // extent is too long as an unwritten one.
+                self.change_leaf(file, part.start, 3, |leaf| {
+                    leaf.set_state(part.clone(), state)?;
                     Ok(ForParent::Unchanged)
                 })?;
             }
             at = part.end;
         }
         Ok(())
+    }
+
+    /// The first extent in `blocks`, as it will be; the part of it that lies there.
+    pub(crate) fn first_extent(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        blocks: Range<LogicalBlock>,
+    ) -> Result<Option<Extent>> {
+        let found = self.next_extent(Mapped { inode, slot }, blocks.start, blocks.end)?;
+        Ok(found.and_then(|extent| extent.part(&blocks)))
+    }
+
+    /// The last extent in `blocks`, as it will be; the part of it that lies there.
+    pub(crate) fn last_extent(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        blocks: Range<LogicalBlock>,
+    ) -> Result<Option<Extent>> {
+        let file = Mapped { inode, slot };
+        let mut until = blocks.end;
+        while let Some(last) = until.0.checked_sub(1) {
+            let path = self.descend(file, LogicalBlock(last))?;
+            if let Node::Leaf(leaf) = self.node(file, path.nodes.last())?
+                && let Some(extent) = leaf
+                    .iter()
+                    .take_while(|extent| extent.logical < until)
+                    .last()
+            {
+                return Ok(extent.part(&blocks));
+            }
+            // The leaf before is under the nearest ancestor with a child in front of the one taken.
+            let mut before = None;
+            for (level, position) in path.positions.iter().enumerate().rev() {
+                let above = level.checked_sub(1).map(|nth| &path.nodes[nth]);
+                if let Node::Inner(inner) = self.node(file, above)?
+                    && *position > 0
+                    && let Some(child) = inner.get(*position, LOGICAL_END)
+                {
+                    before = Some(child.logical.start);
+                    break;
+                }
+            }
+            match before {
+                Some(before) if before < until => until = before,
+                _ => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has `extent`, which is mapped, begin at the logical block `to`, where nothing else is.
+    pub(crate) fn move_extent(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        extent: Extent,
+        to: LogicalBlock,
+    ) -> Result<()> {
+        let file = Mapped { inode, slot };
+        let from = extent.logical..extent.logical_end();
+        self.change_leaf(file, from.start, 1, |leaf| {
+            leaf.remove(from.clone(), |_| ())
+        })?;
+        self.set_moves();
+        let moved = Extent {
+            logical: to,
+            ..extent
+        };
+        self.insert_extent(file, moved)
     }
 
     /// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front
@@ -453,7 +528,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The first extent that ends behind `from` and begins before `end`, in the tree as it will be.
+    /// The first extent that ends behind `from` and begins before `end`, in the tree as it will be;
+    /// none if the range is empty.
     fn next_extent(
         &mut self,
         file: Mapped<'_>,
@@ -461,7 +537,7 @@ impl Plan<'_> {
         end: LogicalBlock,
     ) -> Result<Option<Extent>> {
         let mut from = from;
-        loop {
+        while from < end {
             let path = self.descend(file, from)?;
             if let Node::Leaf(leaf) = self.node(file, path.nodes.last())?
                 && let Some(extent) = leaf.iter().find(|extent| extent.logical_end() > from)
@@ -481,9 +557,10 @@ impl Plan<'_> {
             }
             match next {
                 Some(next) if next > from => from = next,
-                _ => return Ok(None),
+                _ => break,
             }
         }
+        Ok(None)
     }
 
     /// Takes levels away that a small tree does not need.

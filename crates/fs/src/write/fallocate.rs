@@ -1,0 +1,341 @@
+//! **Purpose.** Changing what is mapped in a range of a file: preallocating, punching holes,
+//! zeroing, and taking out or putting in a part, as fallocate(2) does.
+//!
+//! **Model.** A range may have any number of extents, so it is done in steps: each is a plan of
+//! bounded size and leaves a file that makes sense. Extents move without their data being
+//! read: one after the other is taken out of the tree and put in again where it belongs.
+//!
+//! **Locking.** The inode's lock is held for the whole call. While extents move readers wait: they
+//! see the file of before or that of after.
+//!
+//! **Crash safety.** A cut between two steps leaves those that were committed: a range that is
+//! preallocated, punched or zeroed in part, or a file of which a part has moved already. Linux
+//! promises no more.
+//!
+//! **References.** fallocate(2); `ext4_fallocate` of Linux.
+
+use std::ops::Range;
+
+use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+use fourscore_sync::epoch::{self, Guard};
+
+use super::content::{finish, low32, show};
+use super::plan::{Content, Plan};
+use super::slot::Slot;
+use super::tree::Freed;
+use crate::inode::{CachedInode, Changing, Pinned};
+use crate::map::Target;
+use crate::{Error, Fs, Result};
+
+/// What is done to a range of a file; named after the flags of fallocate(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Holes become preallocated blocks, which read as zeroes. The file grows to the range's end.
+    Allocate,
+    /// The same, and the size stays.
+    AllocateKeepSize,
+    /// The range reads as zeroes, and whole blocks in it are freed. The size stays.
+    PunchHole,
+    /// The range reads as zeroes and is preallocated. The file grows to the range's end.
+    ZeroRange,
+    /// The same, and the size stays.
+    ZeroRangeKeepSize,
+    /// The range is taken out: what lay behind it moves down, and the file gets shorter. Offset and
+    /// length are multiples of the block size, and the range ends before the file does.
+    CollapseRange,
+    /// A hole of the range's length is put in: what lay behind its offset moves up, and the file
+    /// gets longer. Offset and length are multiples of the block size, and the range begins before
+    /// the file ends.
+    InsertRange,
+}
+
+impl Fallocate {
+    fn grows(self) -> bool {
+        matches!(self, Self::Allocate | Self::ZeroRange)
+    }
+
+    /// Whether nothing that was written goes, so that files may be treated so that only grow.
+    fn only_adds(self) -> bool {
+        matches!(self, Self::Allocate | Self::AllocateKeepSize)
+    }
+
+    fn moves(self) -> bool {
+        matches!(self, Self::CollapseRange | Self::InsertRange)
+    }
+}
+
+/// A file that is changed in steps, by the holder of its lock.
+struct Steps<'a> {
+    fs: &'a Fs,
+    pinned: &'a Pinned,
+    locked: &'a mut Changing,
+    /// Whether readers are told already that extents move.
+    are_readers_told: bool,
+}
+
+impl Fs {
+    /// Does `what` to the `len` bytes of a regular file from `offset` on. Durable after
+    /// [`Fs::fsync`].
+    ///
+    /// # Errors
+    /// `IsADirectory`; `InvalidArgument` for what is no file, for a range that is empty, and for
+    /// one that cannot be moved; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
+    /// `NoSpace` a part at the front may be done.
+    pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.writer()?;
+        let limit = u64::from(LOGICAL_END.0) << self.geometry().block_size().bits();
+        if len == 0 {
+            return Err(Error::InvalidArgument("an empty range"));
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= limit);
+        let bytes = offset..end.ok_or(Error::FileTooLarge)?;
+        let pinned = self.pin_inode(inode)?;
+        let mut locked = pinned.lock();
+        self.end_truncation(&pinned, &mut locked)?;
+        let (size, only_grows) = {
+            let guard = epoch::pin();
+            let inode = self.file_to_change(&pinned, &guard)?;
+            (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
+        };
+        if only_grows && !what.only_adds() {
+            return Err(Error::NotPermitted);
+        }
+        let _moving = what.moves().then(|| pinned.moving());
+        let mut steps = Steps {
+            fs: self,
+            pinned: &pinned,
+            locked: &mut locked,
+            are_readers_told: what.moves(),
+        };
+        match what {
+            Fallocate::Allocate | Fallocate::AllocateKeepSize => {
+                steps.allocate(&bytes, what.grows())
+            }
+            Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize => steps.zero(&bytes, what.grows()),
+            Fallocate::PunchHole => steps.punch(bytes, size),
+            Fallocate::CollapseRange => steps.collapse(&bytes, size),
+            Fallocate::InsertRange => steps.insert(&bytes, size, limit),
+        }
+    }
+}
+
+impl<'a> Steps<'a> {
+    fn begin<'g>(&self, guard: &'g Guard) -> Result<(&'g CachedInode, Plan<'a>, Slot)> {
+        let inode = self.fs.file_to_change(self.pinned, guard)?;
+        let mut plan = Plan::new(self.fs, self.fs.writer()?);
+        let slot = plan.slot(inode.nr())?;
+        Ok((inode, plan, slot))
+    }
+
+    /// Carries a step out; the file has `size` bytes then.
+    fn end(&self, plan: Plan<'_>, slot: Slot, size: u64) -> Result<()> {
+        let file = (self.pinned, &*self.locked);
+        match self.are_readers_told {
+            true => show(plan, slot, size, file),
+            false => finish(plan, slot, size, file),
+        }
+    }
+
+    /// Gives back what is kept for this file alone. It would hide space that is free, or be in the
+    /// way of what moves.
+    fn discard_preallocation(&self) -> Result<()> {
+        if let Some(file) = &self.locked.prealloc {
+            self.fs.writer()?.allocator().discard(file);
+        }
+        Ok(())
+    }
+
+    fn bits(&self) -> u32 {
+        self.fs.geometry().block_size().bits()
+    }
+
+    /// The blocks that lie in a range of bytes as a whole.
+    fn whole_blocks(&self, bytes: &Range<u64>) -> Range<LogicalBlock> {
+        let bits = self.bits();
+        let start = LogicalBlock(low32((bytes.start + (1 << bits) - 1) >> bits));
+        let end = LogicalBlock(low32(bytes.end >> bits));
+        start..end.max(start)
+    }
+
+    /// Maps unwritten blocks wherever the range touches a hole.
+    fn allocate(&mut self, bytes: &Range<u64>, grows: bool) -> Result<()> {
+        let bits = self.bits();
+        let end = LogicalBlock(low32((bytes.end + (1 << bits) - 1) >> bits));
+        let mut at = LogicalBlock(low32(bytes.start >> bits));
+        let room = self.fs.writer()?.room_of_a_step();
+        if grows {
+            self.zero_behind_the_end(bytes.end)?;
+        }
+        while at < end {
+            let guard = epoch::pin();
+            let (inode, mut plan, slot) = self.begin(&guard)?;
+            while at < end && plan.size() < room {
+                let mapping = self.fs.map(inode, at, &guard)?;
+                let mut blocks = mapping.blocks.min(end.0 - at.0);
+                if mapping.target == Target::Hole {
+                    let hole = (at, blocks.min(ExtentState::Unwritten.max_blocks()));
+                    let file = (inode, &mut *self.locked);
+                    let (physical, got) =
+                        self.fs.claim(&mut plan, file, hole, bytes.end, &guard)?;
+                    let extent = Extent {
+                        logical: at,
+                        physical,
+                        blocks: got,
+                        state: ExtentState::Unwritten,
+                    };
+                    plan.map_extent(inode, slot, extent)?;
+                    blocks = got;
+                }
+                at = LogicalBlock(at.0 + blocks);
+            }
+            let reached = (u64::from(at.0) << bits).min(bytes.end);
+            let grown = if grows { reached } else { 0 };
+            self.end(plan, slot, inode.size_bytes().max(grown))?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes what is in the file's last block behind its end, if that will be shown.
+    fn zero_behind_the_end(&self, new_end: u64) -> Result<()> {
+        let guard = epoch::pin();
+        let inode = self.pinned.version(&guard)?;
+        if new_end > inode.size_bytes() {
+            self.fs.zero_tail(inode, inode.size_bytes(), &guard)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the parts of blocks at both ends of a range.
+    fn zero_edges(&self, bytes: &Range<u64>) -> Result<()> {
+        let guard = epoch::pin();
+        let inode = self.pinned.version(&guard)?;
+        let mask = (1_u64 << self.bits()) - 1;
+        let head = bytes.start..bytes.end.min((bytes.start + mask) & !mask);
+        self.fs.zero_in_block(inode, head.clone(), &guard)?;
+        let tail = head.end.max(bytes.end & !mask)..bytes.end;
+        self.fs.zero_in_block(inode, tail, &guard)
+    }
+
+    fn zero(&mut self, bytes: &Range<u64>, grows: bool) -> Result<()> {
+        self.discard_preallocation()?;
+        self.zero_edges(bytes)?;
+        self.allocate(bytes, grows)?;
+        self.set_unwritten(self.whole_blocks(bytes))
+    }
+
+    fn punch(&mut self, bytes: Range<u64>, size: u64) -> Result<()> {
+        if bytes.start >= size {
+            return Ok(());
+        }
+        self.discard_preallocation()?;
+        self.zero_edges(&(bytes.start..bytes.end.min(size)))?;
+        // Behind the end there is nothing in the last block that anybody sees.
+        let mask = (1_u64 << self.bits()) - 1;
+        let end = bytes.end.min((size + mask) & !mask);
+        self.unmap(self.whole_blocks(&(bytes.start..end)))
+    }
+
+    fn unmap(&mut self, blocks: Range<LogicalBlock>) -> Result<()> {
+        loop {
+            let guard = epoch::pin();
+            let (inode, mut plan, slot) = self.begin(&guard)?;
+            let range = (blocks.start, blocks.end);
+            let freed = plan.unmap(inode, slot, range, Content::Data)?;
+            self.end(plan, slot, inode.size_bytes())?;
+            if freed == Freed::All {
+                return Ok(());
+            }
+        }
+    }
+
+    fn set_unwritten(&mut self, blocks: Range<LogicalBlock>) -> Result<()> {
+        let room = self.fs.writer()?.room_of_a_step();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let guard = epoch::pin();
+            let (inode, mut plan, slot) = self.begin(&guard)?;
+            while at < blocks.end && plan.size() < room {
+                let mapping = self.fs.map(inode, at, &guard)?;
+                let part = at..mapping.end().min(blocks.end);
+                at = part.end;
+                if mapping.target != Target::Hole {
+                    plan.set_state(inode, slot, part, ExtentState::Unwritten)?;
+                }
+            }
+            self.end(plan, slot, inode.size_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The blocks of a range that is to be taken out or put in.
+    fn moved_range(&self, bytes: &Range<u64>) -> Result<Range<LogicalBlock>> {
+        let mask = (1_u64 << self.bits()) - 1;
+        if (bytes.start | bytes.end) & mask != 0 {
+            return Err(Error::InvalidArgument("not whole blocks"));
+        }
+        Ok(self.whole_blocks(bytes))
+    }
+
+    fn collapse(&mut self, bytes: &Range<u64>, size: u64) -> Result<()> {
+        let blocks = self.moved_range(bytes)?;
+        if bytes.end >= size {
+            return Err(Error::InvalidArgument("nothing lies behind the range"));
+        }
+        self.discard_preallocation()?;
+        self.unmap(blocks.clone())?;
+        let by = blocks.end.0 - blocks.start.0;
+        let mut from = blocks.end;
+        let room = self.fs.writer()?.room_of_a_step();
+        loop {
+            let guard = epoch::pin();
+            let (inode, mut plan, slot) = self.begin(&guard)?;
+            while plan.size() < room {
+                let Some(found) = plan.first_extent(inode, slot, from..LOGICAL_END)? else {
+                    return self.end(plan, slot, size - (bytes.end - bytes.start));
+                };
+                from = found.logical_end();
+                plan.move_extent(inode, slot, found, LogicalBlock(found.logical.0 - by))?;
+            }
+            self.end(plan, slot, size)?;
+        }
+    }
+
+    fn insert(&mut self, bytes: &Range<u64>, size: u64, limit: u64) -> Result<()> {
+        let blocks = self.moved_range(bytes)?;
+        let len = bytes.end - bytes.start;
+        if bytes.start >= size {
+            return Err(Error::InvalidArgument("the file ends before the range"));
+        }
+        if size > limit - len {
+            return Err(Error::FileTooLarge);
+        }
+        self.discard_preallocation()?;
+        let by = blocks.end.0 - blocks.start.0;
+        let mut until = LOGICAL_END;
+        let room = self.fs.writer()?.room_of_a_step();
+        loop {
+            let guard = epoch::pin();
+            let (inode, mut plan, slot) = self.begin(&guard)?;
+            let mut is_done = false;
+            while plan.size() < room {
+                let Some(found) = plan.last_extent(inode, slot, blocks.start..until)? else {
+                    is_done = true;
+                    break;
+                };
+                until = found.logical;
+                // Blocks behind the end of the file may be mapped, too.
+                let to = found.logical.0.checked_add(by);
+                let to = to.filter(|to| LOGICAL_END.0 - found.blocks >= *to);
+                let to = to.ok_or(Error::InvalidArgument("preallocated to the last block"))?;
+                plan.move_extent(inode, slot, found, LogicalBlock(to))?;
+            }
+            // The size comes first: what has moved must not lie behind the end.
+            self.end(plan, slot, size + len)?;
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+}
