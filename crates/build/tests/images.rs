@@ -43,6 +43,8 @@ const FORMS: &[&str] = &[
     "-t ext4 -O large_dir,ea_inode,project",
     "-t ext4 -g 1024 -b 1024",
     "-t ext4 -E packed_meta_blocks=1",
+    "-t ext4 -O inline_data,quota,project",
+    "-t ext4 -O inline_data,ea_inode -I 1024 -b 2048",
 ];
 
 /// Forms with blocks larger than a page, which this kernel does not mount.

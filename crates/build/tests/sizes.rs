@@ -16,7 +16,7 @@ use images::options;
 /// One kind of file in a tree: how many, how long, and bytes of an attribute.
 type Kinds = Vec<(usize, usize, usize)>;
 
-fn tree(kinds: &Kinds) -> Tree {
+fn tree(kinds: &Kinds, longer: usize) -> Tree {
     let mut tree = Tree::new();
     for (number, &(count, len, xattr)) in kinds.iter().enumerate() {
         for file in 0..count {
@@ -24,9 +24,12 @@ fn tree(kinds: &Kinds) -> Tree {
             let content = Content::Bytes(vec![7; len].into());
             let mut xattrs = Xattrs::new();
             if xattr > 0 {
-                xattrs.set(b"user.attribute", &vec![b'x'; xattr]);
+                xattrs.set(b"user.attribute", &vec![b'x'; xattr * longer]);
             }
-            let meta = Meta::default();
+            let meta = Meta {
+                uid: u32::try_from(file * number).expect("few files"),
+                ..Meta::default()
+            };
             let placed = tree.insert(path.as_bytes(), &meta, Kind::File(content), &xattrs);
             placed.expect("a good path");
         }
@@ -61,16 +64,27 @@ const FORMS: &[&str] = &[
     "-t ext4 -b 4096 -O bigalloc",
     "-t ext4 -b 1024 -g 2048",
     "-t ext4 -b 4096 -O ^has_journal",
+    "-t ext4 -b 4096 -O inline_data,quota",
+    "-t ext4 -b 1024 -I 512 -O inline_data,ea_inode,quota,project",
+    "-t ext4 -b 4096 -O bigalloc,ea_inode",
 ];
 
+/// How much longer attributes are where they have inodes of their own.
+const LARGE_VALUES: usize = 17;
+
 fn made(form: &Options, size: Size, kinds: &Kinds) -> Result<Summary, BuildError> {
+    let features = form.format.features.as_deref().unwrap_or_default();
+    let longer = match features.contains("ea_inode") {
+        true => LARGE_VALUES,
+        false => 1,
+    };
     let folder = scratch::folder().expect("a folder");
     let image = folder.path().join("image");
     let asked = Options {
         size,
         ..form.clone()
     };
-    let summary = build(&asked, tree(kinds), &image, &|_| Flow::Continue)?;
+    let summary = build(&asked, tree(kinds, longer), &image, &|_| Flow::Continue)?;
     assert_clean(&image);
     Ok(summary)
 }
@@ -80,7 +94,7 @@ fn sizes_are_exact() {
     require!(Need::Program("e2fsck"));
     let cases = ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(24)
+        ..ProptestConfig::with_cases(30)
     };
     proptest!(cases, |(kinds in kinds(), form in 0..FORMS.len(), slack in 1..64u64)| {
         let form = FORMS[form];

@@ -42,7 +42,7 @@ pub(crate) fn ranges(
             whole(
                 shapes
                     .get(*list as usize)
-                    .map_or(0, |shape| shape.blocks.into()),
+                    .map_or(0, |shape| shape.blocks().into()),
             );
         }
         Stored::Symlink(target) => {
@@ -72,8 +72,8 @@ pub(crate) fn ranges(
 pub(crate) fn size_bytes(tree: &Tree, facts: &Facts, shapes: &[Shape], node: NodeId) -> u64 {
     match &tree.node(node).stored {
         Stored::Directory(list) => {
-            let blocks = shapes.get(*list as usize).map_or(0, |shape| shape.blocks);
-            u64::from(blocks) << facts.block_bits
+            let shape = shapes.get(*list as usize);
+            shape.map_or(0, |shape| shape.size_bytes(facts))
         }
         Stored::Symlink(target) => tree.text(*target).len() as u64,
         Stored::File(content) => content.len_bytes(),

@@ -1,10 +1,11 @@
 //! **Purpose.** Directories in their final form: how many blocks each takes, and what is in them.
 //!
-//! **Not here.** Where the blocks lie (`place`), directories inside inodes.
+//! **Not here.** Where the blocks lie (`place`).
 //!
-//! **Model.** A directory that fits one block is a chain of entries in the order of names. A larger
-//! one is hashed where the file system has `dir_index`: all names are hashed, sorted by hash and
-//! filled into leaves one after the other, so nothing is ever split.
+//! **Model.** Where the file system has `inline_data`, a directory that fits its inode is there,
+//! but for the root and lost+found. Else one that fits one block is a chain of entries in the order
+//! of names. A larger one is hashed where the file system has `dir_index`: all names are hashed,
+//! sorted by hash and filled into leaves one after the other, so nothing is ever split.
 //!
 //! ```text
 //! block 0: root | index blocks of the lower levels, top level first | leaves in order of hash
@@ -19,6 +20,8 @@ use fourscore_ondisk::dirent::write::{LeafWriter, NewEntry};
 use fourscore_ondisk::dirent::{DirFormat, Dots, EntryType};
 use fourscore_ondisk::htree::edit::{Child, IndexMut, init_node, init_root};
 use fourscore_ondisk::htree::{self, HtreeError, RootInfo};
+use fourscore_ondisk::inline::edit::InlineDirMut;
+use fourscore_ondisk::inline::{self, HEAD_BYTES, InlineDir, InlineError, InlineRoom};
 use fourscore_ondisk::{InodeNr, InodeSeed, LogicalBlock};
 use fourscore_sync::thread;
 
@@ -32,33 +35,59 @@ const LOST_AND_FOUND_BYTES: usize = 16 << 10;
 /// Blocks that every inode can point to without index blocks.
 const DIRECT_BLOCKS: usize = 12;
 
-/// How many blocks a directory takes, and in which form.
+/// The form of a directory, and how much it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) blocks: u32,
-    pub(crate) indexed: bool,
+pub(crate) enum Shape {
+    /// In its inode, with a second part of so many bytes.
+    Inline { second_bytes: u32 },
+    /// A chain of entries in so many blocks.
+    Linear { blocks: u32 },
+    /// Hashed, in so many blocks.
+    Indexed { blocks: u32 },
 }
 
-/// Counts the blocks of all directories, and puts the entries of hashed ones into the order of
-/// their hashes. By the number of the list.
+impl Shape {
+    pub(crate) fn blocks(self) -> u32 {
+        match self {
+            Self::Inline { .. } => 0,
+            Self::Linear { blocks } | Self::Indexed { blocks } => blocks,
+        }
+    }
+
+    /// The size that its inode tells.
+    pub(crate) fn size_bytes(self, facts: &Facts) -> u64 {
+        match self {
+            Self::Inline { second_bytes } => HEAD_BYTES as u64 + u64::from(second_bytes),
+            Self::Linear { blocks } | Self::Indexed { blocks } => {
+                u64::from(blocks) << facts.block_bits
+            }
+        }
+    }
+}
+
+/// Decides the form of all directories, with this room in their inodes, and puts the entries of
+/// hashed ones into the order of their hashes. By the number of the list.
 pub(crate) fn shape_all(
     tree: &mut Tree,
     facts: &Facts,
-    lost_and_found: Option<NodeId>,
+    rooms: &[Option<InlineRoom>],
+    lost_and_found: Option<u32>,
     threads: usize,
 ) -> BuildResult<Vec<Shape>> {
-    let lost_and_found = lost_and_found.and_then(|node| tree.list_of(node));
     let (lists, arena) = tree.lists_mut();
     let part = lists.len().div_ceil(threads.max(1)).max(1);
     let name = |entry: &Entry| arena.get(entry.name);
     let shape_part = |first: usize, part: &mut [Vec<Entry>]| {
         let mut shapes = Vec::with_capacity(part.len());
         for (number, entries) in (first..).zip(part) {
-            let mut shape = shape(facts, entries, &name).ok_or(number)?;
-            if lost_and_found.is_some_and(|own| own as usize == number) && !shape.indexed {
+            let room = rooms.get(number).copied().flatten();
+            let mut shape = shape(facts, room, entries, &name).ok_or(number)?;
+            if lost_and_found.is_some_and(|own| own as usize == number)
+                && let Shape::Linear { blocks } = &mut shape
+            {
                 let usual = LOST_AND_FOUND_BYTES.div_ceil(facts.block_bytes());
                 let least = usual.clamp(2, DIRECT_BLOCKS);
-                shape.blocks = shape.blocks.max(u32::try_from(least).unwrap_or(2));
+                *blocks = (*blocks).max(u32::try_from(least).unwrap_or(2));
             }
             shapes.push(shape);
         }
@@ -90,6 +119,7 @@ pub(crate) fn shape_all(
 
 fn shape<'a>(
     facts: &Facts,
+    inline_room: Option<InlineRoom>,
     entries: &mut [Entry],
     name: &impl Fn(&Entry) -> &'a [u8],
 ) -> Option<Shape> {
@@ -97,20 +127,19 @@ fn shape<'a>(
     let room = format.room_bytes(facts.block_bytes());
     let dots = dots_bytes(&format);
     let needed = |entry: &Entry| format.needed_bytes(name(entry));
+    if let Some(room) = inline_room
+        && let Some(second_bytes) = inline_second_bytes(entries.iter().map(needed), room)
+    {
+        return Some(Shape::Inline { second_bytes });
+    }
     let bytes: usize = entries.iter().map(needed).sum();
     if dots + bytes <= room {
-        return Some(Shape {
-            blocks: 1,
-            indexed: false,
-        });
+        return Some(Shape::Linear { blocks: 1 });
     }
     if !facts.dir_index {
         let blocks = chunks(entries, &needed, room, dots).count();
         let blocks = u32::try_from(blocks).ok()?;
-        return Some(Shape {
-            blocks,
-            indexed: false,
-        });
+        return Some(Shape::Linear { blocks });
     }
     entries.sort_by_cached_key(|entry| {
         let hash = facts.hasher.hash(name(entry));
@@ -119,10 +148,22 @@ fn shape<'a>(
     let leaves = chunks(entries, &needed, room, 0).count();
     let levels = Levels::of(facts, &format, leaves)?;
     let blocks = u32::try_from(1 + levels.nodes() + leaves).ok()?;
-    Some(Shape {
-        blocks,
-        indexed: true,
-    })
+    Some(Shape::Indexed { blocks })
+}
+
+/// Bytes of the second part of a directory in its inode, if there is room for it: of the entries,
+/// which need so many bytes each, those that the first part has no room for.
+fn inline_second_bytes(mut entries: impl Iterator<Item = usize>, room: InlineRoom) -> Option<u32> {
+    let most = room.most_bytes - HEAD_BYTES;
+    let mut first = InlineDir::SECOND_AT;
+    let second = entries.try_fold(0, |second, needed| match first.checked_sub(needed) {
+        Some(left) => {
+            first = left;
+            Some(second)
+        }
+        None => Some(second + needed).filter(|&bytes| bytes <= most),
+    });
+    u32::try_from(second?).ok()
 }
 
 fn dots_bytes(format: &DirFormat) -> usize {
@@ -203,6 +244,26 @@ pub(crate) struct Directory<'a> {
 }
 
 impl Directory<'_> {
+    /// Fills the two parts of the directory in its inode, of which the second has as many bytes as
+    /// were counted.
+    pub(crate) fn fill_inline(
+        &self,
+        first: &mut [u8],
+        second: &mut [u8],
+    ) -> Result<(), InlineError> {
+        let format = self.facts.dir_format(self.numbers.inode(self.node));
+        inline::edit::init(first, self.parent)?;
+        inline::edit::grow_second(&format, second, 0)?;
+        let mut parts = InlineDirMut::new(&format, first, second)?;
+        for entry in self.tree.entries_of(self.node) {
+            if let Some(new) = self.new_entry(entry) {
+                let place = parts.insert(&new)?;
+                debug_assert!(place.is_some(), "no room for {new:?}");
+            }
+        }
+        Ok(())
+    }
+
     /// Fills the blocks of the directory, whatever was in them.
     pub(crate) fn fill(&self, out: &mut [u8]) {
         let own = self.numbers.inode(self.node);
@@ -212,7 +273,7 @@ impl Directory<'_> {
             parent: self.parent,
         };
         let entries = self.tree.entries_of(self.node);
-        if self.shape.indexed {
+        if matches!(self.shape, Shape::Indexed { .. }) {
             let filled = self.fill_indexed(&format, out, &dots, entries);
             // The blocks were counted, and are long enough for an index.
             debug_assert!(filled.is_ok(), "{filled:?}");
@@ -296,14 +357,17 @@ impl Directory<'_> {
     /// Writes the entries that were counted for a block.
     fn write_leaf(&self, mut writer: LeafWriter<'_>, entries: &[Entry]) {
         for entry in entries {
-            let node = NodeId(entry.node);
-            let kind = EntryType::from(self.tree.file_type(node));
-            let name = self.tree.entry_name(entry);
-            let new = NewEntry::new(self.numbers.inode(node), name, kind);
+            let new = self.new_entry(entry);
             let written = new.is_some_and(|new| writer.append(&new));
-            debug_assert!(written, "no room for {name:?}");
+            debug_assert!(written, "no room for {new:?}");
         }
         writer.finish();
+    }
+
+    fn new_entry(&self, entry: &Entry) -> Option<NewEntry<'_>> {
+        let node = NodeId(entry.node);
+        let kind = EntryType::from(self.tree.file_type(node));
+        NewEntry::new(self.numbers.inode(node), self.tree.entry_name(entry), kind)
     }
 }
 

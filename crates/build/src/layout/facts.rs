@@ -1,11 +1,11 @@
 //! **Purpose.** What the superblock says about the form of everything that is laid out.
 
+use fourscore::format::Skeleton;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
-use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{ChecksumSeed, InodeNr, InodeSeed};
 
 /// Bytes of fields behind the first 128 of an inode: all that are defined.
@@ -28,6 +28,11 @@ pub(crate) struct Facts {
     pub(crate) project: bool,
     pub(crate) huge_file: bool,
     pub(crate) ea_inode: bool,
+    pub(crate) inline_data: bool,
+    /// With `inline_data`, whether links too long for `i_block` are kept in inodes, as mke2fs makes
+    /// them. The kernel gives them blocks; so they have them here where there is quota, for which
+    /// e2fsck forgets to count a link without.
+    pub(crate) inline_links: bool,
     pub(crate) hasher: NameHasher,
     pub(crate) hash_algorithm: HashAlgorithm,
     seed: ChecksumSeed,
@@ -35,7 +40,8 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// `None` for a hash function that needs a key, which no file system has as its default.
-    pub(crate) fn of(sb: &Superblock) -> Option<Self> {
+    pub(crate) fn of(skeleton: &Skeleton) -> Option<Self> {
+        let sb = skeleton.superblock();
         let features = sb.features();
         let hash_algorithm = HashAlgorithm::from_disk(sb.def_hash_version())?;
         let geometry = sb.geometry();
@@ -56,6 +62,8 @@ impl Facts {
             project: features.ro_compat.contains(RoCompat::PROJECT),
             huge_file: features.ro_compat.contains(RoCompat::HUGE_FILE),
             ea_inode: features.incompat.contains(Incompat::EA_INODE),
+            inline_data: features.incompat.contains(Incompat::INLINE_DATA),
+            inline_links: !skeleton.has_quota_files(),
             hasher: NameHasher::seeded(hash_algorithm, sb.hash_sign(), sb.hash_seed())?,
             hash_algorithm,
             seed: sb.checksum_seed(),

@@ -33,7 +33,7 @@ mod size;
 mod values;
 mod xattr;
 
-pub(crate) use directory::Directory;
+pub(crate) use directory::Shape;
 pub(crate) use facts::EXTRA_ISIZE;
 pub(crate) use mapping::{IBlock, Run};
 pub(crate) use numbers::Numbers;

@@ -1,9 +1,9 @@
 //! **Purpose.** Which blocks every object gets.
 //!
 //! **Model.** In this order: blocks of directories (listing a tree reads one stretch of the disk),
-//! blocks of attributes, large values of attributes, then contents in the order of inodes, each followed by the nodes of its
-//! tree or map where it has any. With `bigalloc` everything begins at a cluster, and the blocks of
-//! a file lie in their clusters as they do in the file.
+//! blocks of attributes, large values of attributes, then contents in the order of inodes, each
+//! followed by the nodes of its tree or map where it has any. With `bigalloc` everything begins at
+//! a cluster, and the blocks of a file lie in their clusters as they do in the file.
 //!
 //! A place is 8 bytes: nothing, the first block of one run that needs no nodes (nearly every
 //! file), or the number of a mapping.
@@ -15,7 +15,7 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
 
 use super::content::{FAST_TARGET_BYTES, Range, check, ranges, size_bytes};
-use super::directory::{Shape, shape_all};
+use super::directory::{Directory, Shape, shape_all};
 use super::facts::Facts;
 use super::mapping::Run;
 use super::numbers::Numbers;
@@ -165,8 +165,40 @@ impl Forms {
         lost_and_found: Option<NodeId>,
         threads: usize,
     ) -> BuildResult<()> {
-        self.shapes = shape_all(&mut self.tree, &self.facts, lost_and_found, threads)?;
+        let mut rooms = vec![None; self.tree.directories()];
+        if self.facts.inline_data {
+            for &node in self.numbers.order() {
+                // What e2fsck finds must not need blocks to grow.
+                let list = self
+                    .tree
+                    .list_of(node)
+                    .filter(|_| Some(node) != lost_and_found);
+                if let Some(room) = list.and_then(|list| rooms.get_mut(list as usize)) {
+                    *room = self.set_of(node).and_then(|set| set.inline_room);
+                }
+            }
+        }
+        let lost_and_found = lost_and_found.and_then(|node| self.tree.list_of(node));
+        let tree = &mut self.tree;
+        self.shapes = shape_all(tree, &self.facts, &rooms, lost_and_found, threads)?;
         Ok(())
+    }
+
+    /// Whether the content of an object is in its inode, where another one's would have blocks.
+    pub(crate) fn is_inline(&self, node: NodeId) -> bool {
+        let Some(room) = self.set_of(node).and_then(|set| set.inline_room) else {
+            return false;
+        };
+        match &self.tree.node(node).stored {
+            Stored::Directory(_) => matches!(self.shape(node), Some(Shape::Inline { .. })),
+            Stored::Symlink(target) => {
+                let fast = 0..=FAST_TARGET_BYTES;
+                let len = self.tree.text(*target).len();
+                self.facts.inline_links && !fast.contains(&len) && len <= room.most_bytes
+            }
+            Stored::File(content) => content.len_bytes() <= room.most_bytes as u64,
+            Stored::CharDevice(_) | Stored::BlockDevice(_) | Stored::Fifo | Stored::Socket => false,
+        }
     }
 
     /// Inodes of all objects but the root, and of large values of attributes.
@@ -226,6 +258,18 @@ impl Forms {
     pub(crate) fn shape(&self, node: NodeId) -> Option<Shape> {
         let list = self.tree.list_of(node)?;
         self.shapes.get(list as usize).copied()
+    }
+
+    /// A directory, to be written.
+    pub(crate) fn directory(&self, node: NodeId) -> Option<Directory<'_>> {
+        Some(Directory {
+            tree: &self.tree,
+            facts: &self.facts,
+            numbers: &self.numbers,
+            node,
+            parent: self.parent(node),
+            shape: self.shape(node)?,
+        })
     }
 
     /// The directory that `..` of a directory names.
@@ -304,6 +348,9 @@ impl Placing<'_> {
 
     fn content(&mut self, node: NodeId) {
         let forms = self.forms;
+        if forms.is_inline(node) {
+            return;
+        }
         let mut ranges_of = std::mem::take(&mut self.ranges);
         ranges(
             &forms.tree,

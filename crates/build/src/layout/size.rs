@@ -62,7 +62,7 @@ pub(crate) fn settle(options: &Options, mut tree: Tree) -> BuildResult<Settled> 
     let mut wish = Wish::new(options, &tree, &numbers)?;
     let skeleton = wish.skeleton(wish.probe_bytes(&tree, &numbers))?;
     wish.keep_form(&skeleton);
-    let facts = Facts::of(skeleton.superblock());
+    let facts = Facts::of(&skeleton);
     let facts = facts.ok_or(BuildError::Invalid("the hash function needs a key"))?;
     let mut forms = Forms::new(tree, facts, numbers)?;
     forms.shape_directories(lost_and_found, threads)?;

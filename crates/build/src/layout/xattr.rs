@@ -6,7 +6,9 @@
 //!
 //! **Model.** Each different set is laid out once. A block is shared by up to 1024 inodes, which is
 //! the kernel's limit; a set with more users gets several equal blocks. Where the file system has
-//! `ea_inode`, the largest values go into inodes until inode and block hold the rest.
+//! `ea_inode`, the largest values go into inodes until inode and block hold the rest. Content that
+//! is kept in the inode gets the room that attributes leave, as it does when the kernel makes a
+//! file that has a label from the start.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Extended Attributes".
 
@@ -14,6 +16,7 @@ use std::borrow::Cow;
 
 use fourscore::MAX_VALUE_BYTES;
 use fourscore_ondisk::acl;
+use fourscore_ondisk::inline::InlineRoom;
 use fourscore_ondisk::xattr::{NameIndex, NewValue, Value, XattrEditError, Xattrs, XattrsMut};
 
 use super::facts::Facts;
@@ -31,6 +34,8 @@ pub(crate) struct SetPlan {
     pub(crate) inside: Vec<usize>,
     /// Values in inodes of their own to which the block leads.
     pub(crate) outside: Vec<usize>,
+    /// What room the area has for content; `None` if the file system keeps none in inodes.
+    pub(crate) inline_room: Option<InlineRoom>,
 }
 
 impl SetPlan {
@@ -203,6 +208,10 @@ fn lay_out(
         }
     }
     let none_inside = inside.is_none_or(|inside| inside.is_empty());
+    if facts.inline_data {
+        // Inodes too short for attributes have no room for content either.
+        plan.inline_room = InlineRoom::of(&mut area).unwrap_or_default();
+    }
     if !none_inside {
         plan.area = area;
     }

@@ -78,6 +78,20 @@ impl Image<'_> {
         self.check(reader, node, &content)
     }
 
+    /// Reads all of an object that is so short that it goes into its inode.
+    pub(super) fn read_whole(
+        &self,
+        reader: &mut Reader<'_>,
+        node: NodeId,
+        whole: &mut Vec<u8>,
+    ) -> BuildResult<()> {
+        let failed = |why| self.read_error(node, why);
+        let content = reader.open(node).map_err(failed)?;
+        whole.resize(to_index(self.forms.size_bytes(node)), 0);
+        reader.read(node, &content, 0, whole).map_err(failed)?;
+        self.check(reader, node, &content)
+    }
+
     /// Shares with the source what the host can share of these blocks of a run; says how many from
     /// the first on.
     fn share(&self, content: &OpenContent<'_>, node: NodeId, run: Run, blocks: Range<u64>) -> u64 {
@@ -145,4 +159,8 @@ impl Image<'_> {
     fn read_error(&self, node: NodeId, why: ReadError) -> BuildError {
         why.of(self.forms.tree.path_of(node))
     }
+}
+
+fn to_index(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
 }

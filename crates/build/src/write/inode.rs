@@ -1,5 +1,6 @@
 //! **Purpose.** The bytes of an inode.
 
+use fourscore_ondisk::inline::InlineMut;
 use fourscore_ondisk::inode::{self, FileMode, FileType, InodeFlags, RawInode, RawInodeExtra};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::xattr::EaInode;
@@ -8,7 +9,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::bytes::{high32, low16, low32, put};
 use crate::error::BuildError;
-use crate::layout::{EXTRA_ISIZE, Forms, IBlock, Placed};
+use crate::layout::{EXTRA_ISIZE, Forms, IBlock, Placed, Shape};
 use crate::options::Options;
 use crate::tree::{NodeId, Stored};
 
@@ -26,12 +27,14 @@ pub(crate) struct InodeMaker<'a> {
 }
 
 impl InodeMaker<'_> {
-    /// Fills in the inode of an object, which is zeroes before.
+    /// Fills in the inode of an object, which is zeroes before. `content` is that of a file or link
+    /// that is in its inode.
     pub(crate) fn fill(
         &self,
         node: NodeId,
         number: InodeNr,
         bytes: &mut [u8],
+        content: &[u8],
     ) -> Result<(), BuildError> {
         let forms = self.forms;
         let meta = self.options.clamped(forms.tree.meta(node));
@@ -68,14 +71,19 @@ impl InodeMaker<'_> {
         } else {
             [raw.i_atime, raw.i_ctime, raw.i_mtime] = times.map(|time| time.to_inode_word().into());
         }
-        put(bytes, 0, raw.as_bytes());
         if has_extra {
             let fixed = size_of::<RawInode>();
             put(bytes, fixed, extra.as_bytes());
+            let behind = fixed + usize::from(EXTRA_ISIZE);
+            let area = bytes.get_mut(behind..).unwrap_or_default();
             if let Some(set) = forms.set_of(node) {
-                put(bytes, fixed + usize::from(EXTRA_ISIZE), &set.area);
+                put(area, 0, &set.area);
+            }
+            if forms.is_inline(node) {
+                self.fill_inline(node, &mut raw.i_block, area, content)?;
             }
         }
+        put(bytes, 0, raw.as_bytes());
         self.seal(bytes, number)
     }
 
@@ -96,6 +104,34 @@ impl InodeMaker<'_> {
             links: links.into(),
             most: MOST_LINKS.into(),
         })
+    }
+
+    /// Puts the content of an object into its inode, beside its attributes. There is room: it was
+    /// counted.
+    fn fill_inline(
+        &self,
+        node: NodeId,
+        i_block: &mut IBlock,
+        area: &mut [u8],
+        content: &[u8],
+    ) -> Result<(), BuildError> {
+        let invalid = || BuildError::Invalid("content that does not fit its inode");
+        let directory = self.forms.directory(node);
+        let len_bytes = match &directory {
+            Some(directory) => directory.shape.size_bytes(&self.forms.facts),
+            None => content.len() as u64,
+        };
+        let len_bytes = usize::try_from(len_bytes).map_err(|_| invalid())?;
+        let mut inline = InlineMut::init(i_block, area).map_err(|_| invalid())?;
+        inline.resize(len_bytes).map_err(|_| invalid())?;
+        let filled = match directory {
+            Some(directory) => inline
+                .parts_mut()
+                .and_then(|(first, second)| directory.fill_inline(first, second))
+                .is_ok(),
+            None => inline.write_at(0, content) == Ok(true),
+        };
+        filled.then_some(()).ok_or_else(invalid)
     }
 
     /// Fills in the inode of a large value of an attribute, which is zeroes before. What it tells
@@ -171,18 +207,24 @@ impl InodeMaker<'_> {
 
     fn flags(&self, node: NodeId) -> InodeFlags {
         let forms = self.forms;
+        if forms.is_inline(node) {
+            return InodeFlags::INLINE_DATA_FL;
+        }
         let mut flags = InodeFlags::empty();
         let kind = forms.tree.file_type(node);
         let mapped = matches!(kind, FileType::Regular | FileType::Directory)
             || (kind == FileType::Symlink && !self.placed.is_empty(node));
         flags.set(InodeFlags::EXTENTS_FL, mapped && forms.facts.extents);
-        let indexed = forms.shape(node).is_some_and(|shape| shape.indexed);
+        let indexed = matches!(forms.shape(node), Some(Shape::Indexed { .. }));
         flags.set(InodeFlags::INDEX_FL, indexed);
         flags
     }
 
     fn i_block(&self, node: NodeId, number: InodeNr) -> IBlock {
         let forms = self.forms;
+        if forms.is_inline(node) {
+            return [0; 60];
+        }
         match &forms.tree.node(node).stored {
             Stored::CharDevice(number) | Stored::BlockDevice(number) => {
                 // Numbers that do not fit were refused.

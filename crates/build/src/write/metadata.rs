@@ -11,7 +11,7 @@ use super::stretch::STRETCH_BYTES;
 use super::{Hands, Image};
 use crate::bytes::put;
 use crate::error::{BuildError, BuildResult};
-use crate::layout::{Directory, SharedBlock};
+use crate::layout::SharedBlock;
 use crate::tree::NodeId;
 
 impl Image<'_> {
@@ -25,18 +25,14 @@ impl Image<'_> {
         let most = STRETCH_BYTES as u64 >> self.block_bits();
         let mut large = Vec::new();
         for &node in nodes {
-            let Some(shape) = self.forms.shape(node) else {
+            let Some(directory) = self.forms.directory(node) else {
                 continue;
             };
-            let directory = Directory {
-                tree: &self.forms.tree,
-                facts: &self.forms.facts,
-                numbers: &self.forms.numbers,
-                node,
-                parent: self.forms.parent(node),
-                shape,
-            };
-            let blocks = u64::from(shape.blocks);
+            let blocks = u64::from(directory.shape.blocks());
+            if blocks == 0 {
+                // It is in its inode.
+                continue;
+            }
             if let Some(block) = self.placed.single_run(node).filter(|_| blocks <= most) {
                 let memory = hands.stretch.blocks(block, blocks).map_err(failed)?;
                 memory.fill(0);
@@ -115,7 +111,12 @@ impl Image<'_> {
     }
 
     /// A part of a group's inode table.
-    pub(super) fn write_inodes(&self, group: GroupNr, range: Range<u32>) -> BuildResult<()> {
+    pub(super) fn write_inodes(
+        &self,
+        hands: &mut Hands<'_>,
+        group: GroupNr,
+        range: Range<u32>,
+    ) -> BuildResult<()> {
         let geometry = self.plan.superblock().geometry();
         let Some(table) = self.inode_table(group) else {
             return Err(BuildError::Invalid("an inode without a group"));
@@ -125,10 +126,15 @@ impl Image<'_> {
         let count = range.end.saturating_sub(range.start) as usize;
         let mut bytes = vec![0; (count * inode_bytes).next_multiple_of(block_bytes)];
         let maker = self.inode_maker();
+        let mut content = Vec::new();
         for (index, inode) in range.clone().zip(bytes.chunks_exact_mut(inode_bytes)) {
             let number = InodeNr(group.0 * geometry.inodes_per_group() + index + 1);
             if let Some(node) = self.forms.numbers.node(number) {
-                maker.fill(node, number, inode)?;
+                content.clear();
+                if self.forms.is_inline(node) && self.forms.tree.list_of(node).is_none() {
+                    self.read_whole(&mut hands.reader, node, &mut content)?;
+                }
+                maker.fill(node, number, inode, &content)?;
             } else if let Some(value) = self.forms.values.of_inode(number) {
                 maker.fill_value(value, number, inode)?;
             } else if let Some(reserved) = self.reserved.get(number) {

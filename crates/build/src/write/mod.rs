@@ -139,7 +139,7 @@ impl Image<'_> {
             Job::Directories(nodes) => self.write_directories(hands, nodes),
             Job::Xattrs => self.write_xattr_blocks(hands),
             Job::Values(range) => self.write_values(hands, range.clone()),
-            Job::Inodes { group, range } => self.write_inodes(*group, range.clone()),
+            Job::Inodes { group, range } => self.write_inodes(hands, *group, range.clone()),
             Job::Contents(range) => self.write_contents(hands, range.clone()),
             Job::Part { node, blocks } => self.write_part(hands, *node, blocks.clone()),
         }

@@ -1,8 +1,8 @@
 //! **Purpose.** What is to be done next, and how far the build is.
 //!
 //! **Model.** The queue is not a list but a place in the order of objects: directories first, then
-//! attributes, their large values and inode tables, then contents. A job is cut from there when a thread asks for one:
-//! neighbours of about a megabyte, or a part of a large file.
+//! attributes, their large values and inode tables, then contents. A job is cut from there when a
+//! thread asks for one: neighbours of about a megabyte, or a part of a large file.
 
 use std::ops::Range;
 
