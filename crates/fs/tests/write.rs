@@ -2,6 +2,8 @@
 
 mod model;
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
 use fourscore::block::{DeviceOptions, open_path};
 use fourscore::mballoc::Tunable;
 use fourscore::mballoc::stats::Count;
@@ -312,4 +314,58 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
     );
     fs.unmount().unwrap();
     assert_clean(image.path());
+}
+
+/// Names change places, also across directories, and whiteouts are what overlayfs looks for.
+#[test]
+fn names_change_places_and_leave_whiteouts() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let image = image(4096, &[]);
+    let fs = mount(&image);
+    let root = InodeNr::ROOT;
+    let one = fs.mkdir(root, b"one", &OWNER).unwrap();
+    let two = fs.mkdir(root, b"two", &OWNER).unwrap();
+    let dir = fs.mkdir(one, b"dir", &OWNER).unwrap();
+    let file = fs.create(two, b"file", &OWNER).unwrap();
+    let refused = |result: fourscore::Result<()>, errno: i32| {
+        assert_eq!(result.unwrap_err().errno(), errno);
+    };
+    refused(fs.exchange((one, b"dir"), (two, b"nothing")), 2);
+    refused(fs.exchange((root, b"one"), (one, b"dir")), 22);
+    refused(fs.exchange((one, b"dir"), (root, b"one")), 22);
+    refused(fs.exchange((one, b"dir"), (two, b"..")), 16);
+    fs.exchange((one, b"dir"), (two, b"file")).unwrap();
+    assert_eq!(fs.lookup(one, b"dir").unwrap(), file);
+    assert_eq!(fs.lookup(two, b"file").unwrap(), dir);
+    assert_eq!(fs.lookup(dir, b"..").unwrap(), two);
+    let links = |nr| fs.stat(nr).unwrap().links;
+    assert_eq!((links(one), links(two)), (2, 3));
+    // In one directory, and two directories.
+    fs.exchange((root, b"one"), (root, b"two")).unwrap();
+    assert_eq!(fs.lookup(root, b"one").unwrap(), two);
+    fs.exchange((root, b"two"), (two, b"file")).unwrap();
+    assert_eq!(fs.lookup(two, b"file").unwrap(), one);
+    assert_eq!(fs.lookup(one, b"..").unwrap(), two);
+    assert_eq!(fs.lookup(dir, b"..").unwrap(), root);
+    // one/{file/{dir: a file}}, two: a directory
+    let (from, to) = ((one, &b"dir"[..]), (root, &b"moved"[..]));
+    fs.rename_leaving_whiteout(from, to, Replace::No, &OWNER)
+        .unwrap();
+    refused(
+        fs.rename_leaving_whiteout(from, to, Replace::No, &OWNER),
+        17,
+    );
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
+    let at = |path: &str| std::fs::symlink_metadata(kernel.path().join(path)).unwrap();
+    let whiteout = at("one/file/dir");
+    assert!(whiteout.file_type().is_char_device());
+    assert_eq!((whiteout.rdev(), whiteout.mode() & 0o7777), (0, 0));
+    assert!(at("moved").is_file() && at("two").is_dir() && at("one/file").is_dir());
+    assert_eq!((at("one").nlink(), at("two").nlink()), (3, 2));
 }

@@ -24,7 +24,7 @@
 //! | `entries` | changing the names in a directory |
 //! | `names` | create, link |
 //! | `removal` | unlink, and what becomes of an inode without a name |
-//! | `rename` | rename |
+//! | `rename`, `exchange` | rename |
 //! | `fallocate` | preallocating, punching, zeroing, moving ranges |
 //! | `content` | write, truncate |
 //! | `attributes` | permissions, owner, times |
@@ -50,6 +50,7 @@ mod acls;
 mod attributes;
 mod content;
 mod entries;
+mod exchange;
 mod fallocate;
 mod flags;
 mod groups;

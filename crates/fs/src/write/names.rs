@@ -203,6 +203,23 @@ impl Fs {
         Ok((slot.nr, pinned))
     }
 
+    /// Plans the inode of a whiteout, for a name in `parent` that is there already.
+    pub(super) fn plan_whiteout(
+        &self,
+        plan: &mut Plan<'_>,
+        parent: &CachedInode,
+        owner: &NewAttributes,
+    ) -> Result<InodeNr> {
+        let new = NewAttributes {
+            permissions: 0,
+            ..*owner
+        };
+        let kind = Kind::Device(FileType::CharDevice, DeviceNr { major: 0, minor: 0 });
+        Ok(self
+            .plan_inode(plan, self.writer()?, parent, &new, kind)?
+            .nr)
+    }
+
     /// Plans a new inode in the directory `parent`, all but its name.
     fn plan_inode(
         &self,

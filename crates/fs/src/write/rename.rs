@@ -1,5 +1,7 @@
 //! **Purpose.** Renaming: a name moves, and what its new name led to before may go.
 //!
+//! **Not here.** Two names that change places ([`super::exchange`]).
+//!
 //! **Model.** The names are looked up without a lock; then all inodes that take part are locked,
 //! and the names are looked up again. If they lead elsewhere now, it begins anew.
 //!
@@ -9,6 +11,7 @@
 
 use std::collections::HashSet;
 
+use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr};
@@ -16,7 +19,7 @@ use fourscore_sync::epoch::{self, Guard};
 
 use super::entries::ChangedDir;
 use super::flags::{check_name_may_go, check_project};
-use super::names::{check_name, entry_type};
+use super::names::{NewAttributes, check_name, entry_type};
 use super::plan::Plan;
 use super::{Writer, now};
 use crate::inode::{CachedInode, Pinned};
@@ -34,24 +37,26 @@ pub enum Replace {
 
 /// A renaming, with what the names lead to.
 #[derive(Clone, Copy, Debug)]
-struct Renaming<'n> {
-    from: (InodeNr, &'n [u8]),
-    to: (InodeNr, &'n [u8]),
-    nr: InodeNr,
-    victim: Option<InodeNr>,
+pub(super) struct Renaming<'n> {
+    pub(super) from: (InodeNr, &'n [u8]),
+    pub(super) to: (InodeNr, &'n [u8]),
+    pub(super) nr: InodeNr,
+    pub(super) victim: Option<InodeNr>,
+    /// Whose the whiteout is that the old name leads to then, if one is left.
+    pub(super) whiteout: Option<&'n NewAttributes>,
 }
 
 impl Renaming<'_> {
-    fn is_across(&self) -> bool {
+    pub(super) fn is_across(&self) -> bool {
         self.from.0 != self.to.0
     }
 }
 
 /// The inodes that take part, in the order in which they are locked.
-struct Taking(Vec<(InodeNr, Pinned)>);
+pub(super) struct Taking(pub(super) Vec<(InodeNr, Pinned)>);
 
 impl Taking {
-    fn get(&self, nr: InodeNr) -> Result<&Pinned> {
+    pub(super) fn get(&self, nr: InodeNr) -> Result<&Pinned> {
         Ok(&self.0[self.position(nr)?].1)
     }
 
@@ -62,7 +67,7 @@ impl Taking {
 }
 
 /// What inodes are after a renaming, but for one whose name was taken.
-type Versions = Vec<(InodeNr, CachedInode)>;
+pub(super) type Versions = Vec<(InodeNr, CachedInode)>;
 
 impl Fs {
     /// Moves the name `from` to `to`.
@@ -78,13 +83,33 @@ impl Fs {
         to: (InodeNr, &[u8]),
         replace: Replace,
     ) -> Result<()> {
+        self.rename_and(from, to, replace, None)
+    }
+
+    /// Moves the name `from` to `to`, and leaves a whiteout at the old place: the character device
+    /// 0:0, with which overlayfs hides the name in a layer below. It belongs to whom `owner` says.
+    ///
+    /// # Errors
+    /// As [`Fs::rename`], and `NoSpace`.
+    pub fn rename_leaving_whiteout(
+        &self,
+        from: (InodeNr, &[u8]),
+        to: (InodeNr, &[u8]),
+        replace: Replace,
+        owner: &NewAttributes,
+    ) -> Result<()> {
+        self.rename_and(from, to, replace, Some(owner))
+    }
+
+    fn rename_and(
+        &self,
+        from: (InodeNr, &[u8]),
+        to: (InodeNr, &[u8]),
+        replace: Replace,
+        whiteout: Option<&NewAttributes>,
+    ) -> Result<()> {
         let writer = self.writer()?;
-        check_name(from.1)?;
-        check_name(to.1)?;
-        let is_dots = |name: &[u8]| matches!(name, b"." | b"..");
-        if is_dots(from.1) || is_dots(to.1) {
-            return Err(Error::Busy);
-        }
+        check_names(from.1, to.1)?;
         loop {
             let nr = self.lookup(from.0, from.1)?;
             let victim = found(self.lookup(to.0, to.1))?;
@@ -99,6 +124,7 @@ impl Fs {
                 to,
                 nr,
                 victim,
+                whiteout,
             };
             if self.try_rename(writer, &names)? {
                 return Ok(());
@@ -153,7 +179,7 @@ impl Fs {
     }
 
     /// Pins the inodes that take part, each once.
-    fn pin_for(&self, names: &Renaming<'_>, guard: &Guard) -> Result<Taking> {
+    pub(super) fn pin_for(&self, names: &Renaming<'_>, guard: &Guard) -> Result<Taking> {
         let mut all = Vec::with_capacity(4);
         for nr in [
             Some(names.from.0),
@@ -202,11 +228,11 @@ impl Fs {
         if across {
             let old_slot = plan.slot(from.0)?;
             let old_changed = ChangedDir::new(self, old_dir, old_slot)?;
-            plan.remove_name(&old_changed, from.1)?;
+            self.plan_old_name(plan, names, old_dir, &old_changed)?;
             let old = self.touch_dir(plan, old_dir, old_slot, -arrives)?;
             versions.push((from.0, old));
         } else {
-            plan.remove_name(&changed, from.1)?;
+            self.plan_old_name(plan, names, old_dir, &changed)?;
         }
         let kind = entry_type(inode.file_type());
         let mut links = arrives;
@@ -233,6 +259,21 @@ impl Fs {
         Ok(versions)
     }
 
+    /// Takes the old name away, or has it lead to a whiteout.
+    fn plan_old_name(
+        &self,
+        plan: &mut Plan<'_>,
+        names: &Renaming<'_>,
+        dir: &CachedInode,
+        changed: &ChangedDir,
+    ) -> Result<()> {
+        let Some(owner) = names.whiteout else {
+            return plan.remove_name(changed, names.from.1);
+        };
+        let nr = self.plan_whiteout(plan, dir, owner)?;
+        plan.redirect_name(changed, names.from.1, nr, EntryType::CharDevice)
+    }
+
     /// Whether `inode` may take the place of `victim`.
     fn check_replacing(
         &self,
@@ -250,7 +291,7 @@ impl Fs {
     }
 
     /// Whether `dir` is `ancestor` or lies below it.
-    fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
+    pub(super) fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut at = dir;
         loop {
@@ -270,8 +311,19 @@ impl Fs {
     }
 }
 
+/// Checks the names that a renaming is about.
+pub(super) fn check_names(from: &[u8], to: &[u8]) -> Result<()> {
+    check_name(from)?;
+    check_name(to)?;
+    let is_dots = |name: &[u8]| matches!(name, b"." | b"..");
+    if is_dots(from) || is_dots(to) {
+        return Err(Error::Busy);
+    }
+    Ok(())
+}
+
 /// What a lookup found, if anything.
-fn found(lookup: Result<InodeNr>) -> Result<Option<InodeNr>> {
+pub(super) fn found(lookup: Result<InodeNr>) -> Result<Option<InodeNr>> {
     match lookup {
         Ok(found) => Ok(Some(found)),
         Err(Error::NotFound) => Ok(None),
