@@ -73,7 +73,8 @@ fn main() {
         ["flag", threads] => flag(number(threads)),
         ["group", waiters, micros] => {
             let latency = Duration::from_micros(number(micros));
-            let slow: Arc<dyn BlockDevice> = Arc::new(Slow::new(ram(&SMALL_HOME), latency));
+            let memory = Arc::new(Flat::new(&SMALL_HOME));
+            let slow: Arc<dyn BlockDevice> = Arc::new(Slow::new(memory, latency));
             group(&slow, number(waiters));
         }
         ["disk", waiters, dir] => group(&on_disk(Path::new(dir)), number(waiters)),
@@ -263,7 +264,7 @@ fn with_checksums() -> LogFormat {
 
 /// How many seals tell how long the gate is closed, and how long they may take.
 const SEALS: u64 = 200;
-const MOST_SEALING: Duration = Duration::from_secs(15);
+const MOST_SEALING: Duration = Duration::from_secs(10);
 
 /// Prints how long the gate, or the flag, was closed.
 fn print_closed(mut closed: Vec<Duration>) {
