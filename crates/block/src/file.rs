@@ -20,7 +20,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes, write_zeroes_by_hand};
@@ -56,6 +56,14 @@ pub(crate) enum Discards {
     Device,
 }
 
+/// The lock on an image is given up at once. Closing the file would not always do that: a child
+/// that another thread has just started holds what was open until it runs its own program.
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.cached, FlockOperation::Unlock);
+    }
+}
+
 impl FileDevice {
     /// An image file of the length it has now. The caller has checked that it is a regular
     /// file and opened it for what `hints.read_only` says.
@@ -84,11 +92,9 @@ impl FileDevice {
     }
 
     /// Sends aligned transfers to `file`, the same file opened for direct I/O.
-    pub(crate) fn with_direct(self, file: File, align_bytes: u64) -> Self {
-        Self {
-            direct: Some(Direct { file, align_bytes }),
-            ..self
-        }
+    pub(crate) fn with_direct(mut self, file: File, align_bytes: u64) -> Self {
+        self.direct = Some(Direct { file, align_bytes });
+        self
     }
 
     /// The descriptor for a transfer at `offset` from or to `memory`: addresses and lengths.

@@ -204,8 +204,12 @@ fn one_writer_at_a_time_unless_asked_otherwise() {
     };
     assert_eq!(unlocked.access, Access::ReadWrite);
     assert!(open_path(&path, unlocked).is_ok());
+    // As a child has it that was started meanwhile and has not become another program yet.
+    let range = first.host_range(0..4096).expect("a file");
+    let inherited = range.fd.try_clone_to_owned().expect("a descriptor");
     drop(first);
     assert!(open_path(&path, DeviceOptions::read_write()).is_ok());
+    drop(inherited);
 }
 
 #[test]

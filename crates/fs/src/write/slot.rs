@@ -111,11 +111,10 @@ impl Plan<'_> {
     /// Its `i_version` goes up, and it gets the extra fields that new inodes have, if its
     /// attributes leave room for them.
     pub(crate) fn version(&mut self, slot: Slot) -> Result<CachedInode> {
-        let version = self.inode(slot)?.version();
         self.edit(slot, |inode| {
             // Where there is no room, Linux leaves it as it is, too.
             let _ = inode.expand_extra_isize();
-            inode.set_version(version.wrapping_add(1));
+            inode.raise_version();
         })?;
         let inode = self.inode(slot)?;
         CachedInode::new(inode, self.fs())

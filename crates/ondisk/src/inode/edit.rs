@@ -228,6 +228,18 @@ impl InodeMut<'_> {
         );
     }
 
+    /// Raises `i_version` by one: the inode is about to change.
+    pub fn raise_version(&mut self) {
+        let high_at = offset_of!(RawInodeExtra, i_version_hi);
+        let field = self.tail.get(high_at..high_at + size_of::<U32>());
+        let high = match field {
+            Some(&[a, b, c, d]) if self.has_extra(high_at) => u32::from_le_bytes([a, b, c, d]),
+            _ => 0,
+        };
+        let version = u64::from(high) << 32 | u64::from(self.base.i_version.get());
+        self.set_version(version.wrapping_add(1));
+    }
+
     /// Sets the project; does nothing without the feature `project`.
     pub fn set_project_id(&mut self, project_id: u32) {
         if self.sb.features().ro_compat.contains(RoCompat::PROJECT) {

@@ -129,6 +129,17 @@ fn few_extra_fields_are_not_passed() {
             u32::MAX.into()
         };
         assert_eq!(inode.version(), version);
+        // The word in the first 128 bytes goes on into the next one, if there is one.
+        let (before, wraps) = (inode.version(), extra_isize < 28);
+        let mut inode = InodeMut::of(&mut bytes, &sb).unwrap();
+        inode.set_version(before & 0xffff_ffff);
+        inode.raise_version();
+        let inode = parse(&mut bytes, &sb);
+        assert_eq!(
+            inode.version(),
+            if wraps { 0 } else { 1 << 32 },
+            "{extra_isize}"
+        );
     }
 }
 
