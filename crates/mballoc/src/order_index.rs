@@ -152,6 +152,13 @@ pub struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Passes by what is left of the bin of the last answer, in this round.
+    pub fn leave_bin(&mut self) {
+        if self.bin.is_some() {
+            self.enter_bin();
+        }
+    }
+
     /// Goes to the next bin that may have members.
     fn enter_bin(&mut self) {
         self.bin = match self.direction {
@@ -442,6 +449,13 @@ mod tests {
         assert_eq!(walk(1..4, Direction::Upward, 999, 15), [10]);
         assert_eq!(walk(3..9, Direction::Upward, 5, 1000), [20]);
         assert!(walk(4..9, Direction::Upward, 5, 1000).is_empty());
+        let mut leaves = bins.walk(1..4, Direction::Upward, GroupNr(0), 1000);
+        let mut first_of_each = Vec::new();
+        while let Some(group) = leaves.next() {
+            first_of_each.push(group.0);
+            leaves.leave_bin();
+        }
+        assert_eq!(first_of_each, [10, 500, 20]);
     }
 
     #[test]

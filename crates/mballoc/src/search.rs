@@ -130,6 +130,9 @@ const MOST_BUSY: u32 = 8;
 /// Groups in which other streams go on that one criterion passes by before it takes the first of
 /// them after all.
 const MOST_ANOTHERS: u32 = 8;
+/// Groups kept for metadata that Power2Aligned passes by before it leaves each bin in which it meets
+/// another: where little else is free, a bin may hold nothing but these, one for each flex group.
+const MOST_KEPT: u32 = 8;
 /// Bitmaps that one criterion reads and waits for before the next is asked.
 const MOST_READS: u32 = 1;
 
@@ -456,11 +459,16 @@ impl<'a> Search<'a> {
         direction: Direction,
         need: Need,
     ) -> Result<Option<Run>, Error> {
-        let (mut unfit, mut busy, mut reads, mut others) = (0, 0, 0, 0);
+        let (mut unfit, mut busy, mut reads, mut others, mut kept) = (0, 0, 0, 0, 0);
         // The first of those where other streams go on, in case that there is nothing else.
         let mut anothers = None;
-        for group in family.walk(bins, direction, self.want.goal.0, self.limit()) {
+        let mut walk = family.walk(bins, direction, self.want.goal.0, self.limit());
+        while let Some(group) = walk.next() {
             if criterion == Criterion::Power2Aligned && self.is_kept_for_metadata(group) {
+                kept += 1;
+                if kept >= MOST_KEPT {
+                    walk.leave_bin();
+                }
                 continue;
             }
             if self.is_anothers(group) {

@@ -134,19 +134,17 @@ fn group_prealloc(geometry: &Geometry) -> u32 {
 #[derive(Debug)]
 pub struct Tunables {
     geometry: Geometry,
-    values: CachePadded<Box<[AtomicU32]>>,
+    values: CachePadded<[AtomicU32; Tunable::ALL.len()]>,
 }
 
 impl Tunables {
     /// The defaults for a file system.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
-        let values = Tunable::ALL
-            .iter()
-            .map(|tunable| AtomicU32::new(tunable.default_on(&geometry)));
+        let value = |i: usize| AtomicU32::new(Tunable::ALL[i].default_on(&geometry));
         Self {
             geometry,
-            values: CachePadded::new(values.collect()),
+            values: CachePadded::new(std::array::from_fn(value)),
         }
     }
 
@@ -236,6 +234,15 @@ mod tests {
             Tunables::new(geometry(0, 48)).get(Tunable::MbGroupPrealloc),
             528
         );
+    }
+
+    #[test]
+    fn what_every_request_reads_shares_no_line_with_what_others_write() {
+        let tunables = Tunables::new(geometry(0, 0));
+        let first = std::ptr::from_ref(&tunables.values[0]).addr();
+        let behind = std::ptr::from_ref(&tunables).addr() + size_of::<Tunables>();
+        assert_eq!(first % 64, 0);
+        assert!(behind >= (first + size_of_val(&*tunables.values)).next_multiple_of(64));
     }
 
     #[test]

@@ -169,6 +169,38 @@ fn data_in_powers_of_two_stays_out_of_the_group_kept_for_metadata() {
 }
 
 #[test]
+fn a_search_does_not_pass_by_all_groups_kept_for_metadata() {
+    const GROUPS: u32 = 200;
+    // Chunks of 256 in the groups kept for metadata and in the last one; elsewhere only crumbs.
+    let bench = |larger: Option<u32>| {
+        let geometry = geometry(GROUPS, 1024);
+        let disk = Disk::new(geometry);
+        for group in 0..GROUPS {
+            if Some(group) == larger {
+                continue;
+            }
+            let has_chunks = group.is_multiple_of(4) || group == GROUPS - 1;
+            disk.preset(&run(group, 0, if has_chunks { 768 } else { 1020 }));
+        }
+        let bench = Bench::on(disk, geometry);
+        (0..GROUPS).for_each(|group| bench.allocator.load(GroupNr(group)).unwrap());
+        bench
+    };
+    let ask = |bench: &Bench| {
+        let goal = bench
+            .allocator
+            .geometry()
+            .block_of(GroupNr(1), GroupOffset(0));
+        bench.use_up(&Request { goal, ..exact(128) }, Tid(1)).group
+    };
+    // Data comes into a group kept for metadata before 49 of them are passed by for the one group
+    // behind them.
+    assert_eq!(ask(&bench(None)), GroupNr(4));
+    // Where larger chunks are to be had, it does not.
+    assert_eq!(ask(&bench(Some(150))), GroupNr(150));
+}
+
+#[test]
 fn many_who_need_a_commit_are_told_of_the_same_one() {
     let bench = Bench::new(2, 512);
     let runs: Vec<_> = (0..2).map(|_| bench.use_up(&exact(512), Tid(3))).collect();
