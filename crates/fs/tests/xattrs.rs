@@ -23,7 +23,7 @@ use fourscore::{
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::XattrFlags;
@@ -534,5 +534,30 @@ fn nothing_is_changed_by_what_is_refused() {
         ours(fs.set_xattr(file, b"user.a", b"x", SetXattr::Any)),
         Err(30)
     );
+    assert_clean(image.path());
+}
+
+#[test]
+fn the_first_block_of_attributes_is_noted_in_the_superblock() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = Image::builder(MiB(64))
+        .kind("ext4")
+        .features(&["^ext_attr"]);
+    let image = image.make().unwrap();
+    let noted = || {
+        let header = dumpe2fs_header(image.path()).unwrap();
+        header["Filesystem features"].contains("ext_attr")
+    };
+    assert!(!noted());
+    let fs = mount(&image);
+    for name in [b"first", b"other"] {
+        let file = fs.create(InodeNr::ROOT, name, &OWNER).unwrap();
+        let value = [7; 500];
+        fs.set_xattr(file, b"user.large", &value, SetXattr::Any)
+            .unwrap();
+        assert_eq!(fs.xattr(file, b"user.large").unwrap(), value);
+    }
+    fs.unmount().unwrap();
+    assert!(noted());
     assert_clean(image.path());
 }

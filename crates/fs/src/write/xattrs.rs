@@ -20,10 +20,11 @@ use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::Content as Wanted;
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use fourscore_ondisk::xattr::{
     self, NameIndex, NewValue, Placement, Value, XattrEditError, Xattrs, XattrsMut,
 };
-use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
+use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::epoch;
 use fourscore_sync::{CachePadded, Mutex, MutexGuard};
 
@@ -341,10 +342,7 @@ impl Plan<'_> {
     fn new_xattr_block(&mut self, slot: Slot) -> Result<Block> {
         let fs = self.fs();
         if !fs.superblock().features().compat.contains(Compat::EXT_ATTR) {
-            return Err(Error::Unsupported(
-                "attributes do not fit the inode, and the file system has no feature ext_attr"
-                    .into(),
-            ));
+            self.set_ext_attr()?;
         }
         self.set_moves();
         let (group, _) = fs.geometry().inode_group(slot.nr).ok_or(Error::NotFound)?;
@@ -354,6 +352,22 @@ impl Plan<'_> {
         let (at, region) = self.allocate_metadata(slot.nr, goal, tag())?;
         self.set_file_acl(slot, Some(at))?;
         Ok(Block { at, region })
+    }
+
+    /// Notes in the superblock that there are blocks of attributes; without that e2fsck takes them
+    /// for errors. The feature of the mount stays as it is, so this is done again for each block:
+    /// mke2fs leaves the feature out only if it is told to.
+    fn set_ext_attr(&mut self) -> Result<()> {
+        let block_bytes = self.fs().geometry().block_size().bytes() as u64;
+        let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
+        let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0)
+            + std::mem::offset_of!(RawSuperblock, s_feature_compat);
+        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
+        let region = self.part(block, start..start + size_of::<u32>(), tag)?;
+        let features = self.fs().superblock().features().compat | Compat::EXT_ATTR;
+        self.bytes_mut(region)
+            .copy_from_slice(&features.bits().to_le_bytes());
+        Ok(())
     }
 
     fn set_file_acl(&mut self, slot: Slot, block: Option<PhysBlock>) -> Result<()> {
