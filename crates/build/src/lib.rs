@@ -67,7 +67,7 @@ pub use tree::{Content, Kind, Meta, NodeId, Tree, TreeError, Xattrs};
 /// device is written in place, and holds no file system then.)
 pub fn build(
     options: &Options,
-    tree: Tree,
+    mut tree: Tree,
     target: &Path,
     watch: Watch<'_>,
 ) -> BuildResult<Summary> {
@@ -77,9 +77,16 @@ pub fn build(
     let seconds = layout::image_seconds(&options);
     options.format.time_seconds = Some(seconds);
     let made = Timestamp::new(i64::try_from(seconds).unwrap_or(i64::MAX), 0).unwrap_or_default();
-    options.format.old_content = write::Output::old_content(target, options.format.old_content);
-    let settled = layout::settle(&options, tree)?;
-    write::write(&settled, &options, target, made, watch)?;
+    options.format.old_content = write::old_content(target, options.format.old_content);
+    let draft = tree.take_draft().filter(|draft| draft.is_for(target));
+    let place = draft.as_ref().map(|it| (it.file(), it.block_bits()));
+    let settled = layout::settle(&options, tree, place)?;
+    let draft = draft.filter(|_| settled.forms.arrived.is_some());
+    let output = match draft {
+        Some(draft) => draft.into_begun(),
+        None => write::Begun::new(target)?,
+    };
+    write::write(&settled, &options, output, made, watch)?;
     let (sb, forms) = (settled.plan.superblock(), &settled.forms);
     let order = forms.numbers.order();
     Ok(Summary {

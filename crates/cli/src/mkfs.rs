@@ -258,7 +258,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     options.external_journal = journal.as_ref().map(|journal| journal.facts);
     let profile = profile().map_err(told)?;
     if let Some(source) = args.source.as_ref().filter(|_| overwrites) {
-        return fill(args, source, options, profile, len_bytes);
+        return fill(args, source, options, &profile, len_bytes);
     }
     let plan = if options.is_journal_device().map_err(told)? {
         let plan = JournalDevicePlan::new(&options, &profile, len_bytes);
@@ -287,7 +287,7 @@ fn fill(
     args: &Mkfs,
     source: &OsString,
     mut format: Options,
-    profile: Profile,
+    profile: &Profile,
     len_bytes: u64,
 ) -> Result<()> {
     let path = args.image.path.as_path();
@@ -300,7 +300,17 @@ fn fill(
     let excludes = Excludes::default();
     let threads = crate::threads(None);
     let bar = build::Bar::new();
+    let options = |format: Options| build::Options {
+        source_date_epoch: source_date_epoch(&format),
+        format,
+        profile: profile.clone(),
+        size: build::Size::Bytes(len_bytes),
+        threads: Some(threads),
+        ..build::Options::new()
+    };
+    let asked = options(format.clone());
     let intake = build::Intake {
+        options: &asked,
         sources: std::slice::from_ref(source),
         image: path,
         excludes: &excludes,
@@ -333,15 +343,7 @@ fn fill(
         };
         tree.set_meta(NodeId::ROOT, &root);
     }
-    let options = build::Options {
-        source_date_epoch: source_date_epoch(&format),
-        format,
-        profile,
-        size: build::Size::Bytes(len_bytes),
-        threads: Some(threads),
-        ..build::Options::new()
-    };
-    let summary = build::make(&options, tree, path, bar)?;
+    let summary = build::make(&options(format), tree, path, bar)?;
     match args.quiet {
         true => Ok(()),
         false => build::report(path, &summary, build::Style::Text),

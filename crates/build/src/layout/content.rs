@@ -49,22 +49,35 @@ pub(crate) fn ranges(
             whole(u64::from(tree.text(*target).len() > FAST_TARGET_BYTES));
         }
         Stored::File(Content::Sparse(sparse)) => {
-            for piece in sparse.pieces.iter().filter(|piece| piece.len_bytes > 0) {
-                let first = piece.at >> facts.block_bits;
-                let end = facts.blocks(piece.at + piece.len_bytes);
-                match out.last_mut() {
-                    Some(last) if first <= last.end() => {
-                        last.blocks = last.blocks.max(end - last.first);
-                    }
-                    _ => out.push(Range {
-                        first,
-                        blocks: end - first,
-                    }),
-                }
-            }
+            let parts = sparse.pieces.iter();
+            let parts = parts.map(|piece| (piece.at, piece.len_bytes));
+            ranges_of_parts(parts, facts.block_bits, out);
         }
         Stored::File(content) => whole(facts.blocks(content.len_bytes())),
         Stored::CharDevice(_) | Stored::BlockDevice(_) | Stored::Fifo | Stored::Socket => {}
+    }
+}
+
+/// The blocks in which these parts of a file lie: each where it begins and how long it is, in
+/// bytes, in order.
+pub(crate) fn ranges_of_parts(
+    parts: impl Iterator<Item = (u64, u64)>,
+    block_bits: u32,
+    out: &mut Vec<Range>,
+) {
+    out.clear();
+    for (at, len_bytes) in parts.filter(|&(_, len_bytes)| len_bytes > 0) {
+        let first = at >> block_bits;
+        let end = (at + len_bytes).div_ceil(1 << block_bits);
+        match out.last_mut() {
+            Some(last) if first <= last.end() => {
+                last.blocks = last.blocks.max(end - last.first);
+            }
+            _ => out.push(Range {
+                first,
+                blocks: end - first,
+            }),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::extent::{self, RawExtent, RawHeader, RawIndex};
 use zerocopy::IntoBytes;
 
+use super::content::Range;
 use super::facts::Facts;
 use crate::bytes::{low16, low32, put};
 
@@ -35,6 +36,63 @@ pub(crate) struct Run {
     pub(crate) logical: u64,
     pub(crate) physical: u64,
     pub(crate) blocks: u64,
+}
+
+/// The runs of a file whose clusters fill the pieces one after the other; `ranges` are the blocks
+/// of them that the file really has.
+pub(crate) fn runs_in_pieces(
+    clusters: &[Range],
+    ranges: &[Range],
+    pieces: &[std::ops::Range<u64>],
+    runs: &mut Vec<Run>,
+) {
+    let mut pieces = pieces.iter().cloned();
+    let mut piece = 0..0;
+    let mut rest = ranges.iter().copied().peekable();
+    for cluster in clusters {
+        let mut at = cluster.first;
+        let end = cluster.first + cluster.blocks;
+        while at < end {
+            if piece.is_empty() {
+                piece = pieces.next().unwrap_or(0..0);
+            }
+            let now = (end - at).min(piece.end - piece.start);
+            if now == 0 {
+                break;
+            }
+            while let Some(range) = rest.peek().copied() {
+                let first = range.first.max(at);
+                let last = (range.first + range.blocks).min(at + now);
+                if first < last {
+                    let run = Run {
+                        logical: first,
+                        physical: piece.start + (first - at),
+                        blocks: last - first,
+                    };
+                    push_run(runs, run);
+                }
+                if range.first + range.blocks > at + now {
+                    break;
+                }
+                rest.next();
+            }
+            piece.start += now;
+            at += now;
+        }
+    }
+}
+
+/// Adds a run, to the last one if it goes on from there.
+pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last)
+            if last.logical + last.blocks == run.logical
+                && last.physical + last.blocks == run.physical =>
+        {
+            last.blocks += run.blocks;
+        }
+        _ => runs.push(run),
+    }
 }
 
 /// Takes a node: its position among the file's nodes, and its content.

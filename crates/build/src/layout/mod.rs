@@ -9,6 +9,7 @@
 //! | `values` | large values of attributes, in inodes of their own |
 //! | `content` | which blocks of a file hold data |
 //! | `pool` | handing out free blocks |
+//! | `draft` | contents that lie in the image before all of that is known |
 //! | `place` | the blocks of every object |
 //! | `quota` | what everybody uses |
 //! | `mapping` | extent trees and block maps |
@@ -16,13 +17,14 @@
 //!
 //! **Not here.** Geometry and hidden files (`fourscore::format`), writing (`write`).
 //!
-//! **Model.** Nothing is changed after it is decided, and everything is decided before the first
-//! byte is written: numbers, then forms, then how many blocks are needed, then the size, then the
-//! places. All of it follows from the sorted tree and the options alone, so it does not depend on
-//! threads.
+//! **Model.** Nothing is changed after it is decided, and everything but the places of contents
+//! that can be read only once is decided before the first byte is written: numbers, then forms,
+//! then how many blocks are needed, then the size, then the places. All of it follows from the
+//! sorted tree, the options and the order of such contents alone, so it does not depend on threads.
 
 mod content;
 mod directory;
+mod draft;
 mod facts;
 mod mapping;
 mod numbers;
@@ -34,6 +36,7 @@ mod values;
 mod xattr;
 
 pub(crate) use directory::Shape;
+pub(crate) use draft::DraftSpace;
 pub(crate) use facts::EXTRA_ISIZE;
 pub(crate) use mapping::{IBlock, Run};
 pub(crate) use numbers::Numbers;

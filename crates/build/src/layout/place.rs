@@ -1,9 +1,19 @@
 //! **Purpose.** Which blocks every object gets.
 //!
-//! **Model.** In this order: blocks of directories (listing a tree reads one stretch of the disk),
-//! blocks of attributes, large values of attributes, then contents in the order of inodes, each
-//! followed by the nodes of its tree or map where it has any. With `bigalloc` everything begins at
-//! a cluster, and the blocks of a file lie in their clusters as they do in the file.
+//! **Model.** Contents may lie in the image before anything is placed (`draft`). Then
+//!
+//! ```text
+//! blocks of the file system = tables and hidden files around them
+//!                           + contents that stay, in front of the end
+//!                           + free runs, from which everything else is placed here:
+//!                             directories, attributes, nodes, contents from behind the end
+//! ```
+//!
+//! and without a draft nothing stays. What is placed is placed in this order: blocks of directories
+//! (listing a tree reads one stretch of the disk), blocks of attributes, large values of
+//! attributes, then contents in the order of inodes, each followed by the nodes of its tree or map
+//! where it has any. With `bigalloc` everything begins at a cluster, and the blocks of a file lie
+//! in their clusters as they do in the file.
 //!
 //! A place is 8 bytes: nothing, the first block of one run that needs no nodes (nearly every
 //! file), or the number of a mapping.
@@ -11,13 +21,14 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::{InodeNr, PhysBlock};
 
 use super::content::{FAST_TARGET_BYTES, Range, check, ranges, size_bytes};
 use super::directory::{Directory, Shape, shape_all};
+use super::draft::Arrived;
 use super::facts::Facts;
-use super::mapping::Run;
+use super::mapping::{Run, runs_in_pieces};
 use super::numbers::Numbers;
 use super::pool::Pool;
 use super::values::Values;
@@ -39,6 +50,8 @@ pub(crate) struct Forms {
     /// By the number of a set of attributes.
     pub(crate) sets: Vec<SetPlan>,
     pub(crate) values: Values,
+    /// Contents that lie in the image already.
+    pub(crate) arrived: Option<Arrived>,
 }
 
 /// Where an object's content is.
@@ -121,7 +134,12 @@ pub(crate) struct Outcome {
 
 impl Forms {
     /// Lays out the sets of attributes that are in use, and refuses what the format cannot hold.
-    pub(crate) fn new(tree: Tree, facts: Facts, numbers: Numbers) -> BuildResult<Self> {
+    pub(crate) fn new(
+        tree: Tree,
+        facts: Facts,
+        numbers: Numbers,
+        arrived: Option<Arrived>,
+    ) -> BuildResult<Self> {
         let mut sets: Vec<Option<SetPlan>> = Vec::new();
         let mut values = Values::default();
         let of_links = match facts.ea_inode {
@@ -156,6 +174,7 @@ impl Forms {
             shapes: Vec::new(),
             sets,
             values,
+            arrived,
         })
     }
 
@@ -279,8 +298,26 @@ impl Forms {
         self.numbers.inode(parent)
     }
 
-    /// Places everything into these free runs.
-    pub(crate) fn place(&self, pool: &mut Pool) -> Outcome {
+    /// The runs of contents that lie in the image already.
+    pub(crate) fn contents(&self) -> &[std::ops::Range<PhysBlock>] {
+        self.arrived.as_ref().map_or(&[], Arrived::runs)
+    }
+
+    /// How many of their blocks lie in front of `end`.
+    pub(crate) fn blocks_that_stay(&self, end: u64) -> u64 {
+        let arrived = self.arrived.as_ref();
+        arrived.map_or(0, |arrived| arrived.blocks_below(end))
+    }
+
+    /// Whether a run of an object was in its place before anything was placed.
+    pub(crate) fn has_stayed(&self, node: NodeId, run: Run) -> bool {
+        let arrived = self.arrived.as_ref();
+        arrived.is_some_and(|arrived| arrived.has_stayed(&self.tree, node, run))
+    }
+
+    /// Places everything into these free runs but what lies in the image already, in front of
+    /// `end`.
+    pub(crate) fn place(&self, pool: &mut Pool, end: u64) -> Outcome {
         let mut placing = Placing {
             forms: self,
             pool,
@@ -293,8 +330,10 @@ impl Forms {
             },
             needed: 0,
             missing: 0,
+            end,
             ranges: Vec::new(),
             pieces: Vec::new(),
+            stayed: Vec::new(),
         };
         for node in self.numbers.directories(&self.tree) {
             placing.content(node);
@@ -330,8 +369,11 @@ struct Placing<'a> {
     placed: Placed,
     needed: u64,
     missing: u64,
+    /// What lies in front of this block stays.
+    end: u64,
     ranges: Vec<Range>,
     pieces: Vec<std::ops::Range<u64>>,
+    stayed: Vec<Run>,
 }
 
 impl Placing<'_> {
@@ -359,6 +401,13 @@ impl Placing<'_> {
             node,
             &mut ranges_of,
         );
+        self.stayed.clear();
+        if let Some(arrived) = &forms.arrived {
+            arrived.runs_of(&forms.tree, node, self.end, &mut self.stayed);
+        }
+        if !self.stayed.is_empty() {
+            ranges_of = without(&ranges_of, &self.stayed);
+        }
         let place = self.blocks(&ranges_of, forms.size_bytes(node));
         self.placed.places.set(node, place);
         self.ranges = ranges_of;
@@ -366,6 +415,7 @@ impl Placing<'_> {
 
     /// Large values of attributes.
     fn values(&mut self) {
+        self.stayed.clear();
         for value in self.forms.values.iter() {
             let blocks = self.forms.facts.blocks(value.len_bytes());
             let place = self.blocks(&[Range { first: 0, blocks }], value.len_bytes());
@@ -373,60 +423,24 @@ impl Placing<'_> {
         }
     }
 
-    /// Places what has content in these blocks, and is so long.
+    /// Places what has content in these blocks beside those that stayed, and is so long.
     fn blocks(&mut self, ranges: &[Range], len_bytes: u64) -> Place {
         let facts = &self.forms.facts;
         let clusters = in_clusters(facts, ranges);
         let blocks: u64 = clusters.iter().map(|range| range.blocks).sum();
-        if blocks == 0 || !self.take(blocks) {
+        let stayed: u64 = self.stayed.iter().map(|run| run.blocks).sum();
+        self.needed += stayed;
+        if blocks + stayed == 0 || (blocks > 0 && !self.take(blocks)) {
             return Place::None;
         }
-        let runs = self.runs(&clusters, ranges);
-        self.map(runs, facts.clusters(blocks), len_bytes)
-    }
-
-    /// The runs of a file whose clusters fill the pieces one after the other.
-    fn runs(&self, clusters: &[Range], ranges: &[Range]) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::with_capacity(ranges.len());
-        let mut pieces = self.pieces.iter().cloned();
-        let mut piece = 0..0;
-        let mut rest = ranges.iter().copied().peekable();
-        for cluster in clusters {
-            let mut at = cluster.first;
-            let end = cluster.first + cluster.blocks;
-            while at < end {
-                if piece.is_empty() {
-                    piece = pieces.next().unwrap_or(0..0);
-                }
-                let now = (end - at).min(piece.end - piece.start);
-                if now == 0 {
-                    break;
-                }
-                // What of these blocks the file really has.
-                while let Some(range) = rest.peek().copied() {
-                    let first = range.first.max(at);
-                    let last = (range.first + range.blocks).min(at + now);
-                    if first < last {
-                        let physical = piece.start + (first - at);
-                        push_run(
-                            &mut runs,
-                            Run {
-                                logical: first,
-                                physical,
-                                blocks: last - first,
-                            },
-                        );
-                    }
-                    if range.first + range.blocks > at + now {
-                        break;
-                    }
-                    rest.next();
-                }
-                piece.start += now;
-                at += now;
-            }
+        let mut runs = Vec::with_capacity(ranges.len() + self.stayed.len());
+        if blocks > 0 {
+            runs_in_pieces(&clusters, ranges, &self.pieces, &mut runs);
         }
-        runs
+        // Never joined with those that moved: each run is as a whole where it was, or is not.
+        runs.extend_from_slice(&self.stayed);
+        runs.sort_unstable_by_key(|run| run.logical);
+        self.map(runs, facts.clusters(blocks + stayed), len_bytes)
     }
 
     fn map(&mut self, runs: Vec<Run>, clusters: u64, len_bytes: u64) -> Place {
@@ -490,17 +504,27 @@ impl Placing<'_> {
     }
 }
 
-/// Adds a run, to the last one if it goes on from there.
-fn push_run(runs: &mut Vec<Run>, run: Run) {
-    match runs.last_mut() {
-        Some(last)
-            if last.logical + last.blocks == run.logical
-                && last.physical + last.blocks == run.physical =>
-        {
-            last.blocks += run.blocks;
+/// What of these blocks is in none of the runs, sorted both.
+fn without(ranges: &[Range], runs: &[Run]) -> Vec<Range> {
+    let mut rest = Vec::new();
+    let mut runs = runs.iter().peekable();
+    for range in ranges {
+        let (mut at, end) = (range.first, range.first + range.blocks);
+        while at < end {
+            while runs.next_if(|run| run.logical + run.blocks <= at).is_some() {}
+            let (from, to) = runs.peek().map_or((end, end), |run| {
+                (run.logical.clamp(at, end), run.logical + run.blocks)
+            });
+            if from > at {
+                rest.push(Range {
+                    first: at,
+                    blocks: from - at,
+                });
+            }
+            at = to.clamp(from, end);
         }
-        _ => runs.push(run),
     }
+    rest
 }
 
 /// The whole clusters in which these blocks lie; each once.
@@ -625,4 +649,47 @@ impl Placed {
 fn value_blocks(forms: &Forms, number: usize) -> u64 {
     let value = forms.values.get(number);
     value.map_or(0, |value| forms.facts.blocks(value.len_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn runs(of: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut at = 0;
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        for &(gap, length) in of {
+            found.push((at + gap, length));
+            at += gap + length;
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_in_no_run_is_left(
+            ranges in proptest::collection::vec((1u64..20, 1u64..20), 0..10),
+            stayed in proptest::collection::vec((0u64..20, 1u64..20), 0..10),
+        ) {
+            let ranges: Vec<Range> = runs(&ranges)
+                .into_iter()
+                .map(|(first, blocks)| Range { first, blocks })
+                .collect();
+            let stayed: Vec<Run> = runs(&stayed)
+                .into_iter()
+                .map(|(logical, blocks)| Run { logical, physical: 0, blocks })
+                .collect();
+            let is_in = |block: u64| {
+                let has = |run: &Run| (run.logical..run.logical + run.blocks).contains(&block);
+                stayed.iter().any(has)
+            };
+            let blocks = |ranges: &[Range]| -> Vec<u64> {
+                ranges.iter().flat_map(|range| range.first..range.first + range.blocks).collect()
+            };
+            let mut expected = blocks(&ranges);
+            expected.retain(|&block| !is_in(block));
+            prop_assert_eq!(blocks(&without(&ranges, &stayed)), expected);
+        }
+    }
 }

@@ -54,14 +54,27 @@ impl Pool {
             piece(self.cut(index, count));
             return true;
         }
-        let mut missing = count;
+        self.cut_next(count, piece);
+        true
+    }
+
+    /// As [`take`](Self::take), but the very next blocks, however many pieces these are.
+    pub(crate) fn take_next(&mut self, count: u64, piece: impl FnMut(Range<u64>)) -> bool {
+        if count > self.left {
+            return false;
+        }
+        self.left -= count;
+        self.cut_next(count, piece);
+        true
+    }
+
+    fn cut_next(&mut self, mut missing: u64, mut piece: impl FnMut(Range<u64>)) {
         while missing > 0 {
             self.skip_empty();
             let now = missing.min(self.length(self.current));
             piece(self.cut(self.current, now));
             missing -= now;
         }
-        true
     }
 
     /// What has been handed out, in order.

@@ -16,6 +16,7 @@ use fourscore::format::{
 use fourscore_ondisk::features::{Compat, FeatureSet, RoCompat};
 use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, Timestamp};
 
+use super::draft::Arrived;
 use super::facts::Facts;
 use super::numbers::Numbers;
 use super::place::{Forms, Outcome, Placed};
@@ -23,7 +24,7 @@ use super::pool::Pool;
 use crate::error::{BuildError, BuildResult};
 use crate::identity::identify;
 use crate::options::{Options, Size};
-use crate::tree::{Kind, Meta, NodeId, Tree, Xattrs};
+use crate::tree::{FileId, Kind, Meta, NodeId, Tree, Xattrs};
 
 /// The layout, and the plan of the file system around it.
 pub(crate) struct Settled {
@@ -37,6 +38,8 @@ pub(crate) struct Settled {
 const FREE_BYTES_PER_INODE: u64 = 16384;
 /// The least length with which the form of file systems is asked for.
 const PROBE_BYTES: u64 = 64 << 20;
+/// The length for which this is done where the content is not known yet: neither small nor big.
+const DRAFT_BYTES: u64 = 4 << 30;
 /// The smallest journal, in blocks.
 const LEAST_JOURNAL_BLOCKS: u64 = 1024;
 /// From how many blocks on a larger journal is usual.
@@ -44,13 +47,20 @@ const LARGER_JOURNAL_BLOCKS: u64 = 30 << 10;
 /// Inodes in front of the first object's: the reserved ones and one for the orphan file, which a
 /// larger file system may have.
 const HIDDEN_INODES: u64 = 11;
+/// A draft is given up that makes the file system larger than one part in so many.
+const MOST_MORE: u64 = 256;
 /// How often places may need more than was counted.
 const MOST_ROUNDS: u32 = 16;
 /// One past the last block of a file system.
 const BLOCKS_END: u64 = 1 << 48;
 
-/// Decides everything.
-pub(crate) fn settle(options: &Options, mut tree: Tree) -> BuildResult<Settled> {
+/// Decides everything. `draft` is the image as far as it was begun: its file, and log2 of its
+/// block size.
+pub(crate) fn settle(
+    options: &Options,
+    mut tree: Tree,
+    draft: Option<(FileId, u32)>,
+) -> BuildResult<Settled> {
     let threads = options.thread_count();
     let lost_and_found = lost_and_found(&mut tree, options)?;
     tree.sort(threads);
@@ -59,22 +69,44 @@ pub(crate) fn settle(options: &Options, mut tree: Tree) -> BuildResult<Settled> 
         return Err(BuildError::Changed { path });
     }
     let numbers = Numbers::new(&tree, lost_and_found);
-    let mut wish = Wish::new(options, &tree, &numbers)?;
+    let mut wish = Wish::new(options, &tree, &numbers);
+    if let Some(size) = draft.and_then(|(_, bits)| BlockSize::from_log(bits.checked_sub(10)?))
+        && !matches!(wish.format.block_size, Some(BlockSizeWish::Exactly(_)))
+    {
+        wish.format.block_size = Some(BlockSizeWish::Exactly(size));
+    }
     let skeleton = wish.skeleton(wish.probe_bytes(&tree, &numbers))?;
     wish.keep_form(&skeleton);
     let facts = Facts::of(&skeleton);
     let facts = facts.ok_or(BuildError::Invalid("the hash function needs a key"))?;
-    let mut forms = Forms::new(tree, facts, numbers)?;
+    let arrived = draft
+        .filter(|&(_, bits)| bits == facts.block_bits)
+        .and_then(|(file, bits)| Arrived::new(&tree, numbers.order(), file, bits));
+    let mut forms = Forms::new(tree, facts, numbers, arrived)?;
     forms.shape_directories(lost_and_found, threads)?;
     wish.needed_inodes = forms.inodes() + hidden_inodes(&skeleton);
     if skeleton.has_quota_files() {
         wish.owners = forms.owners();
     }
-    let endless = forms.place(&mut Pool::new(vec![0..BLOCKS_END]));
+    let endless = forms.place(&mut Pool::new(vec![0..BLOCKS_END]), 0);
     if skeleton.wants_a_journal() {
         wish.shrink_journal(endless.needed_blocks);
     }
-    let fitted = wish.fit(&forms, endless.needed_blocks)?;
+    let around = match forms.arrived {
+        Some(_) => wish.fit(&forms, endless.needed_blocks).ok(),
+        None => None,
+    };
+    let arrived = forms.arrived.take();
+    let fitted = match (wish.fit(&forms, endless.needed_blocks), around) {
+        (Ok(anew), Some(around))
+            if around.blocks() <= anew.blocks() + anew.blocks() / MOST_MORE =>
+        {
+            forms.arrived = arrived;
+            around
+        }
+        // The draft becomes a source, and the image a new file.
+        (anew, _) => anew?,
+    };
     finish(forms, fitted)
 }
 
@@ -112,6 +144,41 @@ pub(crate) fn image_seconds(options: &Options) -> u64 {
     given.unwrap_or_else(now)
 }
 
+/// What is asked of the file system, whatever is in it.
+fn format_of(options: &Options) -> fourscore::format::Options {
+    let mut format = options.format.clone();
+    format.time_seconds = Some(image_seconds(options));
+    if !matches!(options.size, Size::Bytes(_)) {
+        format.reserved_percent.get_or_insert(0.0);
+        // By size a profile may give small file systems small blocks; what the size is shows
+        // only later, and blocks of a page are quicker everywhere.
+        let page = BlockSize::from_log(2).map(BlockSizeWish::AtLeast);
+        format.block_size = format.block_size.or(page);
+    }
+    if options.size == Size::Minimum {
+        let asked = format.features.take();
+        let asked = asked.map_or(String::new(), |asked| asked + ",");
+        format.features = Some(asked + "^resize_inode");
+    }
+    format
+}
+
+/// A file system of the form that is asked for, before anybody knows what will be in it.
+pub(super) fn draft_skeleton(options: &Options) -> BuildResult<Skeleton> {
+    let len_bytes = match options.size {
+        Size::Bytes(bytes) => bytes,
+        _ => DRAFT_BYTES,
+    };
+    let format = format_of(options);
+    let nobody = QuotaUsage::default();
+    Ok(Skeleton::new(
+        &format,
+        &options.profile,
+        len_bytes,
+        &nobody,
+    )?)
+}
+
 /// What is asked of the file system, made definite.
 struct Wish<'a> {
     options: &'a Options,
@@ -129,31 +196,18 @@ struct Found {
 }
 
 impl<'a> Wish<'a> {
-    fn new(options: &'a Options, tree: &Tree, numbers: &Numbers) -> BuildResult<Self> {
-        let mut format = options.format.clone();
+    fn new(options: &'a Options, tree: &Tree, numbers: &Numbers) -> Self {
+        let mut format = format_of(options);
         let identity = identify(tree, numbers, options);
         format.uuid = format.uuid.or(Some(identity.uuid));
         format.hash_seed = format.hash_seed.or(Some(identity.hash_seed));
-        format.time_seconds = Some(image_seconds(options));
-        if !matches!(options.size, Size::Bytes(_)) {
-            format.reserved_percent.get_or_insert(0.0);
-            // By size a profile may give small file systems small blocks; what the size is shows
-            // only later, and blocks of a page are quicker everywhere.
-            let page = BlockSize::from_log(2).map(BlockSizeWish::AtLeast);
-            format.block_size = format.block_size.or(page);
-        }
-        if options.size == Size::Minimum {
-            let asked = format.features.take();
-            let asked = asked.map_or(String::new(), |asked| asked + ",");
-            format.features = Some(asked + "^resize_inode");
-        }
-        Ok(Self {
+        Self {
             options,
             format,
             needed_inodes: numbers.order().len() as u64,
             block_bits: 0,
             owners: QuotaUsage::default(),
-        })
+        }
     }
 
     /// A length near the one that will come out, for asking what the profile says of such a size.
@@ -192,16 +246,21 @@ impl<'a> Wish<'a> {
     }
 
     fn skeleton(&self, len_bytes: u64) -> BuildResult<Skeleton> {
-        self.with_inodes(len_bytes, 0)
+        self.with_inodes(&[], len_bytes, 0)
     }
 
-    /// A skeleton with as many inodes as are needed and asked for.
-    fn with_inodes(&self, len_bytes: u64, slack_blocks: u64) -> BuildResult<Skeleton> {
+    /// A skeleton around `contents` with as many inodes as are needed and asked for.
+    fn with_inodes(
+        &self,
+        contents: &[Range<PhysBlock>],
+        len_bytes: u64,
+        slack_blocks: u64,
+    ) -> BuildResult<Skeleton> {
         let mut format = self.format.clone();
         let needed = self.needed_inodes;
         if matches!(self.options.size, Size::Bytes(_)) || format.inode_ratio_bytes.is_some() {
             // By the ratio of the profile, if these are enough.
-            let skeleton = self.planned(&format, len_bytes)?;
+            let skeleton = self.planned(contents, &format, len_bytes)?;
             if u64::from(skeleton.superblock().geometry().inodes()) >= needed {
                 return Ok(skeleton);
             }
@@ -211,30 +270,32 @@ impl<'a> Wish<'a> {
         let wanted = format.inodes.unwrap_or(0).max(needed + slack);
         let wanted = wanted.next_multiple_of(8);
         format.inodes = Some(wanted);
-        let skeleton = self.planned(&format, len_bytes)?;
+        let skeleton = self.planned(contents, &format, len_bytes)?;
         let geometry = skeleton.superblock().geometry();
         if u64::from(geometry.inodes()) >= needed {
             return Ok(skeleton);
         }
         // The inodes of each group are rounded down to whole bytes of its bitmap.
         format.inodes = Some(wanted + 8 * u64::from(geometry.groups()));
-        self.planned(&format, len_bytes)
+        self.planned(contents, &format, len_bytes)
     }
 
     fn planned(
         &self,
+        contents: &[Range<PhysBlock>],
         format: &fourscore::format::Options,
         len_bytes: u64,
     ) -> BuildResult<Skeleton> {
         let profile = &self.options.profile;
-        Ok(Skeleton::new(format, profile, len_bytes, &self.owners)?)
+        let skeleton = Skeleton::around(contents, format, profile, len_bytes, &self.owners)?;
+        Ok(skeleton)
     }
 
     /// A file system for the forms, and where they are in it.
     fn fit(&self, forms: &Forms, needed: u64) -> BuildResult<Fitted> {
         match self.options.size {
             Size::Bytes(given_bytes) => {
-                let skeleton = self.skeleton(given_bytes)?;
+                let skeleton = self.with_inodes(forms.contents(), given_bytes, 0)?;
                 let fitted = Fitted::place(forms, skeleton);
                 if fitted.outcome.missing_blocks == 0 {
                     return Ok(fitted);
@@ -262,7 +323,7 @@ impl<'a> Wish<'a> {
     fn least(&self, forms: &Forms, needed: u64, slack: u64) -> BuildResult<Fitted> {
         let mut target = needed + slack;
         for _ in 0..MOST_ROUNDS {
-            let found = self.search(target, slack)?;
+            let found = self.search(forms, target, slack)?;
             let fitted = Fitted::place(forms, found.skeleton);
             let missing = fitted.outcome.missing_blocks;
             let more = (fitted.outcome.needed_blocks + slack).saturating_sub(target);
@@ -274,12 +335,13 @@ impl<'a> Wish<'a> {
         Err(BuildError::Invalid("no size is large enough"))
     }
 
-    /// The smallest file system with `target` blocks free.
-    fn search(&self, target: u64, slack: u64) -> BuildResult<Found> {
+    /// The smallest file system with `target` blocks free, those counted that contents lie in
+    /// already.
+    fn search(&self, forms: &Forms, target: u64, slack: u64) -> BuildResult<Found> {
         let mut low = target;
         let mut step = 0;
         let mut high = loop {
-            match self.try_blocks(low, target, slack)? {
+            match self.try_blocks(forms, low, target, slack)? {
                 Ok(found) => break found,
                 Err(missing) => {
                     // A last group too short to be used makes no progress until it is not.
@@ -291,7 +353,7 @@ impl<'a> Wish<'a> {
         let mut low = high.blocks.saturating_sub(step.max(1));
         while low + 1 < high.blocks {
             let middle = low + (high.blocks - low) / 2;
-            match self.try_blocks(middle, target, slack)? {
+            match self.try_blocks(forms, middle, target, slack)? {
                 Ok(found) => high = found,
                 Err(_) => low = middle,
             }
@@ -300,18 +362,25 @@ impl<'a> Wish<'a> {
     }
 
     /// A file system of so many blocks, or how many are missing in it.
-    fn try_blocks(&self, blocks: u64, target: u64, slack: u64) -> BuildResult<Result<Found, u64>> {
+    fn try_blocks(
+        &self,
+        forms: &Forms,
+        blocks: u64,
+        target: u64,
+        slack: u64,
+    ) -> BuildResult<Result<Found, u64>> {
         if blocks >= BLOCKS_END {
             return Err(BuildError::Invalid("no size is large enough"));
         }
-        let skeleton = match self.with_inodes(blocks << self.block_bits, slack) {
+        let skeleton = match self.with_inodes(forms.contents(), blocks << self.block_bits, slack) {
             Ok(skeleton) => skeleton,
             Err(BuildError::Format(error)) if is_about_size(&error) => {
                 return Ok(Err((blocks / 8).max(16)));
             }
             Err(error) => return Err(error),
         };
-        let free = skeleton.free_blocks().0;
+        let end = skeleton.superblock().geometry().blocks().0;
+        let free = skeleton.free_blocks().0 + forms.blocks_that_stay(end);
         if free < target {
             return Ok(Err(target - free));
         }
@@ -341,13 +410,19 @@ struct Fitted {
 }
 
 impl Fitted {
+    /// The size of the file system.
+    fn blocks(&self) -> u64 {
+        self.skeleton.superblock().geometry().blocks().0
+    }
+
     fn place(forms: &Forms, skeleton: Skeleton) -> Self {
         let free: Vec<_> = skeleton
             .free_runs()
             .map(|run| run.start.0..run.end.0)
             .collect();
         let mut pool = Pool::new(free.clone());
-        let outcome = forms.place(&mut pool);
+        let end = skeleton.superblock().geometry().blocks().0;
+        let outcome = forms.place(&mut pool, end);
         let taken = pool.taken(&free);
         Self {
             skeleton,

@@ -96,7 +96,7 @@ fn options(features: &str) -> Options {
 }
 
 fn settled(change: &str, options: &Options) -> Settled {
-    settle(options, tree(change)).unwrap()
+    settle(options, tree(change), None).unwrap()
 }
 
 /// Compares the image with a tree in which one thing is changed.
@@ -107,6 +107,10 @@ fn compare(change: &str, options: &Options, image: &Path) -> String {
     result.map_or_else(|error| error.to_string(), |_| "the same".to_owned())
 }
 
+fn begun(image: &Path) -> write::Begun {
+    write::Begun::new(image).unwrap()
+}
+
 #[test]
 fn everything_that_differs_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +118,7 @@ fn everything_that_differs_is_found_and_named() {
     let options = options("^has_journal");
     let made = Timestamp::new(2_000_000_000, 0).unwrap();
     let built = settled("", &options);
-    write::write(&built, &options, &image, made, &|_| Flow::Continue).unwrap();
+    write::write(&built, &options, begun(&image), made, &|_| Flow::Continue).unwrap();
     assert_eq!(compare("", &options, &image), "the same");
     for (change, expected) in [
         (
@@ -187,7 +191,7 @@ fn a_byte_that_changes_on_the_way_is_found() {
         let image = folder.path().join("image");
         let options = options(features);
         let built = settled("", &options);
-        write::write(&built, &options, &image, made, &|_| Flow::Continue).unwrap();
+        write::write(&built, &options, begun(&image), made, &|_| Flow::Continue).unwrap();
         let at = find(&image, text);
         let file = std::fs::File::options().write(true).open(&image).unwrap();
         file.write_all_at(b"?", at + if text.starts_with(b"\x04") { 2 } else { 0 })
@@ -207,7 +211,7 @@ fn a_source_with_data_where_the_image_has_a_hole_differs() {
     let options = options("^has_journal");
     let made = Timestamp::new(2_000_000_000, 0).unwrap();
     let built = settled("", &options);
-    write::write(&built, &options, &image, made, &|_| Flow::Continue).unwrap();
+    write::write(&built, &options, begun(&image), made, &|_| Flow::Continue).unwrap();
     let settle_with = |byte: u8| {
         let mut tree = tree("");
         let file = tempfile::tempfile().unwrap();
@@ -226,7 +230,7 @@ fn a_source_with_data_where_the_image_has_a_hole_differs() {
         let kind = Kind::File(Content::Sparse(Box::new(sparse)));
         tree.set_kind(hole, kind, b"hole").unwrap();
         let device = open_path(&image, DeviceOptions::default()).unwrap();
-        let settled = settle(&options, tree).unwrap();
+        let settled = settle(&options, tree, None).unwrap();
         let read = read_back(&settled, &options, Arc::new(device), &|_| Flow::Continue);
         read.err().map(|error| error.to_string())
     };
@@ -248,7 +252,13 @@ fn whoever_asks_to_stop_is_heard() {
         Phase::ReadingBack => Flow::Stop,
         Phase::Writing => Flow::Continue,
     };
-    let result = write::write(&settled("", &options), &options, &image, made, &watch);
+    let result = write::write(
+        &settled("", &options),
+        &options,
+        begun(&image),
+        made,
+        &watch,
+    );
     assert!(matches!(result, Err(BuildError::Stopped)), "{result:?}");
     assert!(!image.exists());
 }

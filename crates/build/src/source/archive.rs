@@ -8,9 +8,11 @@ use std::path::Path;
 use fourscore_sync::Arc;
 
 use crate::source::Context;
+use crate::source::draft::Draft;
 use crate::source::fault::{Fault, SourceError};
 use crate::source::overlay;
-use crate::source::spool::{Spool, read_some};
+use crate::source::sink::read_some;
+use crate::source::spool::Spool;
 use crate::source::tar::input::{FileInput, Input, StreamInput};
 use crate::source::tar::{EndMark, Reader};
 use crate::source::unpack::{Compression, unpacked};
@@ -78,12 +80,29 @@ fn add(tree: &mut Tree, mut file: File, place: &str, context: &mut Context) -> T
     }
     let begun = if is_file { Vec::new() } else { first.to_vec() };
     let stream = io::Cursor::new(begun).chain(file);
+    let stream = unpacked(stream, compression).map_err(failed)?;
+    if let Some(mut draft) = draft(tree, context).map_err(failed)? {
+        let contents = draft.file();
+        let input = StreamInput::new(stream, &mut draft);
+        let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
+        put_all(tree, reader, place, context)?;
+        tree.set_draft(draft);
+        return Ok(());
+    }
     let spool = Spool::create(context.scratch).map_err(failed)?;
     let contents = tree.add_file(Arc::clone(spool.file()));
     let contents = contents.map_err(|error| at(place, error.into()))?;
-    let input = StreamInput::new(unpacked(stream, compression).map_err(failed)?, spool);
+    let input = StreamInput::new(stream, spool);
     let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
     put_all(tree, reader, place, context)
+}
+
+/// The image as far as an earlier archive filled it, else a new one.
+fn draft(tree: &mut Tree, context: &Context) -> io::Result<Option<Draft>> {
+    match (tree.take_draft(), &context.destination) {
+        (None, Some(destination)) => Draft::begin(destination, tree),
+        (draft, _) => Ok(draft),
+    }
 }
 
 fn put_all<I: Input>(

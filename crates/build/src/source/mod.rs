@@ -6,20 +6,26 @@
 //! | `tar` | reading archives |
 //! | `oci` | images in an OCI layout |
 //! | `overlay` | what an entry does to the tree |
-//! | `unpack`, `spool` | compressed streams, and what cannot be read twice |
+//! | `unpack` | compressed streams |
+//! | `keep`, `sink` | what cannot be read twice |
+//! | `draft` | ... goes into the image at once |
+//! | `spool` | ... or waits in a file without a name |
 //! | `exclude`, `ids` | what stays out, whose the rest is |
 //! | `encoding`, `names` | bytes as text, names of users and groups |
 //! | `fault`, `notices` | what is wrong with an entry, what was left out |
 
 mod archive;
+mod draft;
 mod encoding;
 mod exclude;
 mod fault;
 mod ids;
+mod keep;
 mod names;
 mod notices;
 mod oci;
 mod overlay;
+mod sink;
 mod spool;
 mod tar;
 mod unpack;
@@ -32,8 +38,10 @@ use fourscore_sync::Counter;
 
 use crate::host::{self, Scan};
 use crate::manifest::Saved;
+use crate::options::Options;
 use crate::tree::Tree;
 
+pub(crate) use draft::Draft;
 pub(crate) use encoding::{from_base64, push_base64};
 pub use exclude::{Excludes, PatternError};
 pub(crate) use fault::Parsed;
@@ -63,7 +71,11 @@ pub struct Context<'a> {
     pub excludes: &'a Excludes,
     /// What fakeroot said of the files of directories.
     pub saved: Option<&'a Saved>,
-    /// A directory with room for the contents of compressed archives; files in it have no name.
+    /// The image to be. With it, contents that can be read only once go there at once, in the
+    /// order in which they arrive, where it can be begun like that.
+    pub destination: Option<Destination<'a>>,
+    /// A directory with room for the other contents of compressed archives and pipes; files in it
+    /// have no name.
     pub scratch: &'a Path,
     /// How many threads may work at once.
     pub threads: usize,
@@ -73,6 +85,15 @@ pub struct Context<'a> {
     pub read_bytes: &'a Counter,
     /// What was left out, for the user to read.
     pub notices: Notices,
+}
+
+/// What the tree will be given to [`build`](crate::build) with.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    /// What is asked of the image.
+    pub options: &'a Options,
+    /// Where it goes.
+    pub target: &'a Path,
 }
 
 impl Source {

@@ -1,20 +1,25 @@
 //! **Purpose.** A file without a name that keeps the contents of an archive which cannot be read
 //! twice, because it is compressed or comes through a pipe.
 //!
+//! **Not here.** Contents that go into the image at once (`draft`).
+//!
 //! **Model.** Contents are appended through one buffer. A big one begins at a multiple of the
 //! block size, so that a file system that can share blocks may share them with the image.
 //! The file vanishes with its last descriptor, however the program ends.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fourscore_sync::Arc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-const BUFFER_BYTES: usize = 1 << 20;
+use crate::source::keep::{Keep, total_bytes};
+use crate::source::sink::Sink;
+use crate::source::tar::sparse::Run;
+use crate::tree::Piece;
+
 /// Contents from this length on begin at a multiple of [`ALIGNMENT_BYTES`].
 const ALIGNED_FROM_BYTES: u64 = 64 << 10;
 const ALIGNMENT_BYTES: u64 = 4096;
@@ -24,73 +29,48 @@ const NAMES_MAX: u32 = 1000;
 /// Contents, one behind the other.
 #[derive(Debug)]
 pub(crate) struct Spool {
-    file: Arc<File>,
-    buffer: Vec<u8>,
-    /// How much of the file is written.
-    written_bytes: u64,
+    sink: Sink,
 }
 
 impl Spool {
     /// Makes the file in `directory`, which must have room for the contents.
     pub(crate) fn create(directory: &Path) -> io::Result<Self> {
-        let file = nameless(directory)?;
-        Ok(Self {
-            file: Arc::new(file),
-            buffer: Vec::with_capacity(BUFFER_BYTES),
-            written_bytes: 0,
-        })
+        let sink = Sink::new(Arc::new(nameless(directory)?));
+        Ok(Self { sink })
     }
 
-    /// The file, complete after [`flush`](Self::flush).
+    /// The file, complete after it was flushed.
     pub(crate) fn file(&self) -> &Arc<File> {
-        &self.file
-    }
-
-    /// Appends up to `len_bytes` bytes of `from`; returns where they begin, and how many there
-    /// were before `from` ended.
-    pub(crate) fn append(&mut self, from: &mut dyn Read, len_bytes: u64) -> io::Result<(u64, u64)> {
-        if len_bytes >= ALIGNED_FROM_BYTES {
-            self.flush()?;
-            self.written_bytes = self.written_bytes.next_multiple_of(ALIGNMENT_BYTES);
-        }
-        let start = self.written_bytes + self.buffer.len() as u64;
-        let mut left = len_bytes;
-        while left > 0 {
-            if self.buffer.len() == BUFFER_BYTES {
-                self.flush()?;
-            }
-            let used = self.buffer.len();
-            let room = BUFFER_BYTES - used;
-            let wanted = usize::try_from(left).map_or(room, |left| left.min(room));
-            self.buffer.resize(used + wanted, 0);
-            let read = read_some(from, &mut self.buffer[used..]);
-            self.buffer
-                .truncate(used + read.as_ref().copied().unwrap_or(0));
-            let count = read?;
-            if count == 0 {
-                break;
-            }
-            left -= count as u64;
-        }
-        Ok((start, len_bytes - left))
-    }
-
-    /// Writes what is only in memory yet.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all_at(&self.buffer, self.written_bytes)?;
-        self.written_bytes += self.buffer.len() as u64;
-        self.buffer.clear();
-        Ok(())
+        self.sink.file()
     }
 }
 
-/// Reads once, and again if a signal came.
-pub(crate) fn read_some(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match from.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            done => return done,
+impl Keep for Spool {
+    fn keep(
+        &mut self,
+        parts: &[Run],
+        from: &mut dyn Read,
+        pieces: &mut Vec<Piece>,
+    ) -> io::Result<u64> {
+        let len_bytes = total_bytes(parts);
+        let mut start = self.sink.position();
+        if len_bytes >= ALIGNED_FROM_BYTES {
+            start = start.next_multiple_of(ALIGNMENT_BYTES);
+            self.sink.move_to(start)?;
         }
+        for part in parts {
+            pieces.push(Piece {
+                at: part.offset,
+                from: start,
+                len_bytes: part.len_bytes,
+            });
+            start += part.len_bytes;
+        }
+        self.sink.take(from, len_bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
     }
 }
 
@@ -121,17 +101,27 @@ fn nameless(directory: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn contents_come_back_and_big_ones_are_aligned() {
         let place = tempfile::tempdir().expect("a temporary directory");
         let mut spool = Spool::create(place.path()).expect("room");
+        let mut keep = |mut bytes: &[u8], len_bytes| {
+            let part = Run {
+                offset: 0,
+                len_bytes,
+            };
+            let mut pieces = Vec::new();
+            let kept = spool.keep(&[part], &mut bytes, &mut pieces).expect("room");
+            (pieces[0].from, kept)
+        };
         let big = vec![b'b'; 3 << 20];
-        assert_eq!(spool.append(&mut &b"small"[..], 5).expect("room"), (0, 5));
+        assert_eq!(keep(b"small", 5), (0, 5));
         let len = big.len() as u64;
-        assert_eq!(spool.append(&mut &big[..], len).expect("room"), (4096, len));
+        assert_eq!(keep(&big, len), (4096, len));
         let at = 4096 + len;
-        assert_eq!(spool.append(&mut &b"short"[..], 9).expect("room"), (at, 5));
+        assert_eq!(keep(b"short", 9), (at, 5));
         spool.flush().expect("room");
         let mut found = vec![0; 5];
         for (at, expected) in [(0, b"small"), (at, b"short"), (at - 5, b"bbbbb")] {

@@ -15,7 +15,7 @@ use flate2::bufread::GzDecoder;
 use fourscore_sync::{Arc, Condvar, Mutex, thread};
 
 use crate::source::fault::{Fault, Parsed};
-use crate::source::spool::read_some;
+use crate::source::sink::read_some;
 
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait at most.

@@ -41,6 +41,7 @@ pub use xattrs::{XattrIter, XattrSet, Xattrs};
 pub(crate) use entries::Entry;
 pub(crate) use node::{Node, Stored};
 
+use crate::source::Draft;
 use arena::{Arena, Text};
 use entries::Entries;
 use xattrs::XattrSets;
@@ -80,6 +81,8 @@ pub struct Tree {
     parents: Vec<NodeId>,
     files: Vec<Arc<File>>,
     host_dirs: Vec<HostDir>,
+    /// The image as far as contents lie in it already.
+    draft: Option<Draft>,
 }
 
 impl Default for Tree {
@@ -105,6 +108,7 @@ impl Tree {
             parents: vec![NodeId::ROOT],
             files: Vec::new(),
             host_dirs: Vec::new(),
+            draft: None,
         }
     }
 
@@ -250,6 +254,16 @@ impl Tree {
     #[must_use]
     pub fn file(&self, id: FileId) -> Option<&Arc<File>> {
         self.files.get(id.0 as usize)
+    }
+
+    /// Takes in the image as far as contents lie in it already.
+    pub(crate) fn set_draft(&mut self, draft: Draft) {
+        self.draft = Some(draft);
+    }
+
+    /// The image as far as contents lie in it already, to put more into it or complete it.
+    pub(crate) fn take_draft(&mut self) -> Option<Draft> {
+        self.draft.take()
     }
 
     /// Takes in the root of a source directory, opened.

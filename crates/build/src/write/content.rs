@@ -57,10 +57,17 @@ impl Image<'_> {
         node: NodeId,
         wanted: Range<u64>,
     ) -> BuildResult<()> {
+        let runs = self.runs_of(node);
+        if runs.iter().all(|run| self.forms.has_stayed(node, *run)) {
+            return Ok(());
+        }
         let Hands { reader, stretch } = hands;
         let failed = |why| self.read_error(node, why);
         let content = reader.open(node).map_err(failed)?;
-        for run in self.runs_of(node).iter() {
+        for run in runs.iter() {
+            if self.forms.has_stayed(node, *run) {
+                continue;
+            }
             let first = run.logical.max(wanted.start);
             let end = (run.logical + run.blocks).min(wanted.end);
             let mut at = first + self.share(&content, node, *run, first..end);

@@ -29,7 +29,7 @@ mod stretch;
 use std::path::Path;
 
 use fourscore::format::{Plan, ReservedInodes};
-use fourscore_block::FileDevice;
+use fourscore_block::{BlockDevice, FileDevice};
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Timestamp};
 use fourscore_sync::{Arc, Mutex, thread};
 
@@ -41,7 +41,7 @@ use inode::InodeMaker;
 use queue::{Job, Queue};
 use stretch::Stretch;
 
-pub(crate) use output::{HiddenFile, Output};
+pub(crate) use output::{Begun, HiddenFile, old_content};
 pub(crate) use reader::{OpenContent, ReadError, Reader};
 
 /// What all threads look at.
@@ -65,16 +65,18 @@ struct Hands<'a> {
 pub(crate) fn write(
     settled: &Settled,
     options: &Options,
-    target: &Path,
+    begun: Begun,
     made: Timestamp,
     watch: Watch<'_>,
 ) -> BuildResult<()> {
+    let target = begun.target().to_owned();
     let failed = |why| BuildError::Output {
-        path: target.to_owned(),
+        path: target.clone(),
         why,
     };
     let size_bytes = settled.plan.superblock().geometry().size_bytes();
-    let output = Output::create(target, size_bytes).map_err(failed)?;
+    let output = begun.open(size_bytes).map_err(failed)?;
+    clear_between(&settled.forms, size_bytes, &output.device).map_err(failed)?;
     settled.plan.prepare(&output.device)?;
     let image = Image {
         forms: &settled.forms,
@@ -86,6 +88,8 @@ pub(crate) fn write(
         made,
     };
     let done = image.run(watch)?;
+    // Nothing is read any more from behind the end.
+    output.cut(size_bytes).map_err(failed)?;
     settled.plan.complete(&output.device)?;
     let finished = output.reopen().map_err(failed)?;
     let lists = read_back(settled, options, Arc::new(finished), watch)?;
@@ -94,6 +98,20 @@ pub(crate) fn write(
     }
     output.commit().map_err(failed)?;
     lists.commit()
+}
+
+/// Zeroes what lies between contents that stay: what a later entry replaced, and what was excluded.
+fn clear_between(forms: &Forms, size_bytes: u64, device: &FileDevice) -> std::io::Result<()> {
+    let bits = forms.facts.block_bits;
+    let mut at = 0;
+    for run in forms.contents() {
+        let start = (run.start.0 << bits).min(size_bytes);
+        if at < start {
+            device.write_zeroes(at..start)?;
+        }
+        at = run.end.0 << bits;
+    }
+    Ok(())
 }
 
 impl Image<'_> {

@@ -16,9 +16,19 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use fourscore::format::OldContent;
-use fourscore_block::{DeviceOptions, FileDevice, Sharing, open_path};
+use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, Sharing, open_path};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::error::{BuildError, BuildResult};
+
+/// An image that has no content and no size yet, or, where contents arrived before these were
+/// known, just these.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    target: PathBuf,
+    temporary: Temporary,
+}
 
 /// An image that is being written.
 #[derive(Debug)]
@@ -38,51 +48,96 @@ enum Temporary {
     InPlace,
 }
 
-impl Output {
-    /// Whether the target is a block device, which has content and a size of its own.
-    pub(crate) fn is_block_device(target: &Path) -> bool {
-        std::fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device())
-    }
+/// Whether the target is a block device, which has content and a size of its own.
+fn is_block_device(target: &Path) -> bool {
+    std::fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device())
+}
 
-    /// What the target holds before: a new file nothing, a block device what the caller knows.
-    pub(crate) fn old_content(target: &Path, known: OldContent) -> OldContent {
-        match Self::is_block_device(target) {
-            true => known,
-            false => OldContent::AllZero,
+/// What the target holds before: a new file nothing, a block device what the caller knows.
+pub(crate) fn old_content(target: &Path, known: OldContent) -> OldContent {
+    match is_block_device(target) {
+        true => known,
+        false => OldContent::AllZero,
+    }
+}
+
+impl Begun {
+    /// Begins an image, all zeroes but on a block device.
+    pub(crate) fn new(target: &Path) -> BuildResult<Self> {
+        let failed = |why| BuildError::Output {
+            path: target.to_owned(),
+            why,
+        };
+        if let Some((begun, _)) = Self::nameless(target).map_err(failed)? {
+            return Ok(begun);
         }
+        let temporary = match is_block_device(target) {
+            true => Temporary::InPlace,
+            false => Temporary::Named(HiddenFile::create(target).map_err(failed)?),
+        };
+        Ok(Self {
+            target: target.to_owned(),
+            temporary,
+        })
     }
 
-    /// Begins an image of so many bytes, all zeroes.
-    pub(crate) fn create(target: &Path, len_bytes: u64) -> io::Result<Self> {
-        if Self::is_block_device(target) {
-            return Ok(Self {
-                device: open_path(target, DeviceOptions::read_write())?,
-                target: target.to_owned(),
-                temporary: Temporary::InPlace,
-            });
+    /// Begins an image in a file without a name, which is given as well; `None` where the host has
+    /// no such files, and for a block device.
+    pub(crate) fn nameless(target: &Path) -> io::Result<Option<(Self, File)>> {
+        if is_block_device(target) {
+            return Ok(None);
         }
         let folder = match target.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let temporary = match nameless(folder)? {
-            Some(file) => Temporary::Nameless(file),
-            None => Temporary::Named(HiddenFile::create(target)?),
+        let Some(file) = nameless(folder)? else {
+            return Ok(None);
         };
-        let path = temporary.path(target);
-        let options = DeviceOptions {
-            sharing: Sharing::Unlocked,
-            ..DeviceOptions::read_write()
-        };
-        File::options()
-            .write(true)
-            .open(&path)?
-            .set_len(len_bytes)?;
-        Ok(Self {
-            device: open_path(&path, options)?,
+        let begun = Self {
             target: target.to_owned(),
+            temporary: Temporary::Nameless(file.try_clone()?),
+        };
+        Ok(Some((begun, file)))
+    }
+
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Opens the image for writing, with at least so many bytes.
+    pub(crate) fn open(self, len_bytes: u64) -> io::Result<Output> {
+        let Self { target, temporary } = self;
+        let path = temporary.path(&target);
+        let options = match temporary {
+            Temporary::InPlace => DeviceOptions::read_write(),
+            Temporary::Nameless(_) | Temporary::Named(_) => {
+                let file = File::options().write(true).open(&path)?;
+                if file.metadata()?.len() < len_bytes {
+                    file.set_len(len_bytes)?;
+                }
+                DeviceOptions {
+                    sharing: Sharing::Unlocked,
+                    ..DeviceOptions::read_write()
+                }
+            }
+        };
+        Ok(Output {
+            device: open_path(&path, options)?,
+            target,
             temporary,
         })
+    }
+}
+
+impl Output {
+    /// Takes away what is behind the end of the image.
+    pub(crate) fn cut(&self, len_bytes: u64) -> io::Result<()> {
+        if matches!(self.temporary, Temporary::InPlace) || self.device.len_bytes() <= len_bytes {
+            return Ok(());
+        }
+        let path = self.temporary.path(&self.target);
+        File::options().write(true).open(path)?.set_len(len_bytes)
     }
 
     /// The image once more, for reading.
@@ -181,7 +236,10 @@ fn hidden(target: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fourscore_block::BlockDevice;
+
+    fn create(target: &Path, len_bytes: u64) -> Output {
+        Begun::new(target).unwrap().open(len_bytes).unwrap()
+    }
 
     #[test]
     fn nothing_is_there_until_the_end_and_nothing_but_the_image_after() {
@@ -189,7 +247,7 @@ mod tests {
         let target = folder.path().join("image");
         std::fs::write(&target, "before").unwrap();
         let names = || std::fs::read_dir(folder.path()).unwrap().count();
-        let output = Output::create(&target, 8192).unwrap();
+        let output = create(&target, 8192);
         output.device.write_at(b"new", 0).unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"before");
         drop(output);
@@ -198,7 +256,7 @@ mod tests {
             (1, b"before".to_vec())
         );
         for _ in 0..2 {
-            let output = Output::create(&target, 4).unwrap();
+            let output = create(&target, 4);
             output.device.write_at(b"new", 0).unwrap();
             output.commit().unwrap();
             assert_eq!(
@@ -215,7 +273,7 @@ mod tests {
         let target = folder.path().join("image");
         let names = || std::fs::read_dir(folder.path()).unwrap().count();
         let begin = || {
-            let mut output = Output::create(&target, 4).unwrap();
+            let mut output = create(&target, 4);
             let hidden = HiddenFile::create(&target).unwrap();
             output.temporary = Temporary::Named(hidden);
             output
@@ -231,7 +289,10 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Output::create(&folder.path().join("no/image"), 4).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let error = Begun::new(&folder.path().join("no/image")).unwrap_err();
+        let BuildError::Output { why, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(why.kind(), io::ErrorKind::NotFound);
     }
 }

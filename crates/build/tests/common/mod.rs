@@ -25,6 +25,7 @@ pub(crate) fn taken(source: &Source, excludes: &[&str]) -> Result<(Tree, Notices
     let mut context = Context {
         excludes: &patterns,
         saved: None,
+        destination: None,
         scratch: &scratch,
         threads: 2,
         read_objects: &Counter::default(),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fourscore::format::{BlockSizeWish, Options as Format};
-use fourscore_build::source::{Context, Excludes, Notices, Source};
+use fourscore_build::source::{Context, Destination, Excludes, Notices, Source};
 use fourscore_build::{
     BuildError, Comparison, Flow, Options, ReadBack, Summary, Tree, build, host,
 };
@@ -71,16 +71,20 @@ pub fn build_directory(
 /// One form of file system, and where its image goes.
 pub struct Case {
     pub options: Options,
+    /// Where contents of compressed archives wait, if they do.
+    pub scratch: PathBuf,
     form: String,
     folder: TempDir,
 }
 
 impl Case {
     pub fn new(form: &str) -> Self {
+        let folder = scratch::folder().expect("a folder");
         Self {
             options: options(form),
+            scratch: folder.path().to_owned(),
             form: form.to_owned(),
-            folder: scratch::folder().expect("a folder"),
+            folder,
         }
     }
 
@@ -179,7 +183,11 @@ impl Case {
             excludes: &Excludes::default(),
             saved: None,
             read_objects: &Counter::default(),
-            scratch: self.folder.path(),
+            destination: Some(Destination {
+                options: &self.options,
+                target: &self.image(),
+            }),
+            scratch: &self.scratch,
             threads: self.options.thread_count(),
             read_bytes: &Counter::default(),
             notices: Notices::default(),

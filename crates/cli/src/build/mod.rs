@@ -23,7 +23,7 @@ use clap::Args;
 use fourscore::format::parse_size;
 use fourscore_build::manifest::{Manifest, Saved};
 use fourscore_build::source::{
-    Context, Excludes, IdMap, IdRange, Notices, Owner, Owners, Source, SourceError,
+    Context, Destination, Excludes, IdMap, IdRange, Notices, Owner, Owners, Source, SourceError,
 };
 use fourscore_build::{BuildError, Comparison, ReadBack, Summary, Tree};
 
@@ -106,6 +106,7 @@ pub(crate) fn run(args: &Build) -> Result<()> {
     let manifest = manifest.map_err(source_failure)?;
     let bar = Bar::new();
     let intake = Intake {
+        options: &options,
         sources: &args.sources,
         image: &args.output,
         excludes: &excludes,
@@ -134,6 +135,7 @@ fn source_failure(error: SourceError) -> Failure {
 
 /// What an image is made of.
 pub(crate) struct Intake<'a> {
+    pub(crate) options: &'a Options,
     pub(crate) sources: &'a [OsString],
     pub(crate) image: &'a Path,
     pub(crate) excludes: &'a Excludes,
@@ -149,6 +151,10 @@ impl Intake<'_> {
         let mut context = Context {
             excludes: self.excludes,
             saved: self.saved,
+            destination: Some(Destination {
+                options: self.options,
+                target: self.image,
+            }),
             scratch: &scratch,
             threads: self.threads,
             read_objects: bar.read_objects(),
@@ -169,8 +175,8 @@ impl Intake<'_> {
     }
 }
 
-/// Contents of compressed archives wait beside the image, where they may become part of it
-/// without being copied; beside a block device there is no room.
+/// Contents that can be read only once and cannot go into the image at once wait beside it, where
+/// they may become part of it without being copied; beside a block device there is no room.
 fn scratch(image: &Path) -> PathBuf {
     let is_device = std::fs::metadata(image).is_ok_and(|it| it.file_type().is_block_device());
     match image.parent() {

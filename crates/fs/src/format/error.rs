@@ -43,6 +43,13 @@ pub enum FormatError {
         /// What was to be placed.
         what: &'static str,
     },
+    /// The builder put something where superblocks and descriptors must be, or into a file system
+    /// whose tables cannot go around it.
+    #[error("{what} cannot go around what is there already")]
+    InTheWay {
+        /// What was to be placed.
+        what: &'static str,
+    },
     /// The device holds something that would be destroyed.
     #[error("contains {0} (use -F to overwrite it)")]
     Occupied(Signature),

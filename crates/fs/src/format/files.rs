@@ -436,7 +436,9 @@ impl Planner {
         }
         let wish = self.p.journal.location;
         let wish = wish.map(|place| place.blocks(self.geometry().block_size()));
-        let goal = wish.unwrap_or_else(|| self.middle());
+        // Behind contents that were there first it is in one piece.
+        let goal = wish.or_else(|| self.end_of_contents());
+        let goal = goal.unwrap_or_else(|| self.middle());
         let number = InodeNr::JOURNAL.0;
         let mapped = self.map_journal(number, goal, size.blocks())?;
         let block_size = self.geometry().block_size();

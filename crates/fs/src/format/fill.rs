@@ -9,6 +9,9 @@
 //! which writes all metadata but the inode tables; these the builder writes, with the
 //! [`ReservedInodes`] in front.
 //!
+//! A builder may have written contents before it knew the size. The tables go around these: they
+//! are packed into the first blocks that are free, as `mke2fs -E packed_meta_blocks=1` packs them.
+//!
 //! **Invariants.** The builder takes only blocks of [`Skeleton::free_runs`], and inodes without
 //! gaps from [`Skeleton::next_inode`] on.
 
@@ -74,7 +77,23 @@ impl Skeleton {
         len_bytes: u64,
         owners: &QuotaUsage,
     ) -> FormatResult<Self> {
-        let mut planner = Planner::new(options, profile, len_bytes)?;
+        Self::around(&[], options, profile, len_bytes, owners)
+    }
+
+    /// As [`Skeleton::new`], around contents that are there already: sorted runs, of which those
+    /// behind the end of the file system do not count.
+    ///
+    /// # Errors
+    /// Also [`FormatError::InTheWay`], where superblocks or descriptors would have to lie there,
+    /// and where the features tie tables to their groups.
+    pub fn around(
+        contents: &[Range<PhysBlock>],
+        options: &Options,
+        profile: &Profile,
+        len_bytes: u64,
+        owners: &QuotaUsage,
+    ) -> FormatResult<Self> {
+        let mut planner = Planner::around(contents, options, profile, len_bytes)?;
         let overhead = planner.begin_files()?;
         let journal = planner.make_hidden_files(overhead, owners)?;
         Ok(Self { planner, journal })

@@ -73,6 +73,15 @@ pub(super) struct Planner {
     pub(super) zero: Vec<Range<u64>>,
     /// Placed, but not filled yet.
     pub(super) quota_files: Vec<QuotaFile>,
+    /// What was there before any table: how much, and where it ends.
+    contents: Contents,
+}
+
+/// Contents that were there before the file system was planned.
+#[derive(Clone, Copy, Debug, Default)]
+struct Contents {
+    blocks: u64,
+    end: u64,
 }
 
 impl Plan {
@@ -145,6 +154,16 @@ impl Plan {
 impl Planner {
     /// Settles the parameters and places superblocks, descriptors, bitmaps and inode tables.
     pub(super) fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
+        Self::around(&[], options, profile, len_bytes)
+    }
+
+    /// As [`Planner::new`], around these contents, in sorted runs.
+    pub(super) fn around(
+        contents: &[Range<PhysBlock>],
+        options: &Options,
+        profile: &Profile,
+        len_bytes: u64,
+    ) -> FormatResult<Self> {
         let p = resolve(options, profile, len_bytes)?;
         let sizes = settle(&p)?;
         let id = identity(options)?;
@@ -162,10 +181,43 @@ impl Planner {
             raw,
             sb,
             id,
+            contents: Contents::default(),
         };
         planner.begin_groups();
+        planner.take_contents(contents)?;
         planner.place_tables()?;
         Ok(planner)
+    }
+
+    /// Takes the blocks of contents that are there already, as far as they lie in front of the end.
+    fn take_contents(&mut self, contents: &[Range<PhysBlock>]) -> FormatResult<()> {
+        let blocks = self.geometry().blocks().0;
+        let features = self.raw.features().incompat;
+        let is_free_to_place =
+            features.contains(Incompat::FLEX_BG) && !features.contains(Incompat::META_BG);
+        if !contents.is_empty() && !is_free_to_place {
+            return Err(FormatError::InTheWay { what: "the tables" });
+        }
+        for run in contents {
+            let run = run.start.0..run.end.0.min(blocks);
+            if run.is_empty() {
+                break;
+            }
+            let length = run.end - run.start;
+            if self.space.free_in(run.clone()) < length {
+                let what = "superblocks and descriptors";
+                return Err(FormatError::InTheWay { what });
+            }
+            self.claim(run.start, length);
+            self.contents.blocks += length;
+            self.contents.end = run.end;
+        }
+        Ok(())
+    }
+
+    /// Where the last of the contents that were there first ends; `None` without any.
+    pub(super) fn end_of_contents(&self) -> Option<u64> {
+        (self.contents.blocks > 0).then_some(self.contents.end)
     }
 
     pub(super) fn geometry(&self) -> &Geometry {
@@ -224,7 +276,7 @@ impl Planner {
             log_groups_per_flex: if flex { self.p.log_groups_per_flex } else { 0 },
             stride: self.raw.s_raid_stride.get().into(),
         };
-        if flex && self.p.packed {
+        if flex && (self.p.packed || self.contents.blocks > 0) {
             tables.place_packed()
         } else {
             tables.place_all()
@@ -264,7 +316,8 @@ impl Planner {
         self.space.use_clusters(cluster_log);
         let first = self.geometry().first_data_block().0;
         let blocks = self.geometry().blocks().0;
-        let overhead = blocks - first - self.space.free_in(first..blocks);
+        let taken = blocks - first - self.space.free_in(first..blocks);
+        let overhead = taken - self.contents.blocks;
         self.promise_zeroed_tables();
         self.reserve_inodes()?;
         Ok(overhead.div_ceil(1 << cluster_log))

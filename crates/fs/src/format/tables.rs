@@ -105,6 +105,8 @@ impl Tables<'_> {
         let end = self.geometry.blocks().0 - 1;
         for group in 0..self.groups.len() {
             let place = self.space.place_for(table_blocks, goal, end);
+            // Around contents that were there first, smaller gaps may be left in front.
+            let place = place.or_else(|| self.space.place_for(table_blocks, 0, end));
             goal = place.ok_or(NO_ROOM)?;
             self.take(goal, table_blocks);
             self.groups[group].inode_table = goal;

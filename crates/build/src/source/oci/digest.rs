@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256, Sha512};
 use super::documents::Descriptor;
 use super::wrong;
 use crate::source::fault::Fault;
-use crate::source::spool::read_some;
+use crate::source::sink::read_some;
 
 /// Documents are small; a longer one is none.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;

@@ -2,7 +2,7 @@
 //!
 //! **Model.** A plain archive in a file is read where its headers are; the content of its files
 //! stays where it is and is named by its offset. Anything else flows by once, and the contents
-//! go into a [`Spool`] on the way.
+//! are kept on the way ([`Keep`]).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,8 +11,11 @@ use std::os::unix::fs::FileExt;
 use fourscore_sync::Arc;
 
 use crate::source::fault::{Fault, Parsed};
-use crate::source::spool::{Spool, read_some};
+use crate::source::keep::{Keep, total_bytes};
+use crate::source::sink::read_some;
 use crate::source::tar::header::BLOCK_BYTES;
+use crate::source::tar::sparse::Run;
+use crate::tree::Piece;
 
 /// How much of a file is read at once: headers of small files stand close together.
 const WINDOW_BYTES: usize = 64 << 10;
@@ -29,8 +32,9 @@ pub(crate) trait Input {
     /// Moves past `len_bytes` bytes.
     fn skip(&mut self, len_bytes: u64) -> Parsed<()>;
 
-    /// Moves past `len_bytes` bytes of content; returns where in the file of contents they are.
-    fn keep(&mut self, len_bytes: u64) -> Parsed<u64>;
+    /// Moves past the content of a file: its parts that are not holes, one after the other.
+    /// `pieces` gets where in the file of contents they are.
+    fn keep(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()>;
 
     /// Reads to the very end, so that checksums behind the archive are checked.
     fn finish(&mut self) -> Parsed<()>;
@@ -129,16 +133,23 @@ impl Input for FileInput {
     }
 
     fn skip(&mut self, len_bytes: u64) -> Parsed<()> {
-        self.keep(len_bytes).map(|_| ())
-    }
-
-    fn keep(&mut self, len_bytes: u64) -> Parsed<u64> {
-        let start = self.at;
-        match start.checked_add(len_bytes) {
+        match self.at.checked_add(len_bytes) {
             Some(end) if end <= self.len_bytes => self.at = end,
             _ => return Err(Fault::CutOff { at: self.len_bytes }),
         }
-        Ok(start)
+        Ok(())
+    }
+
+    fn keep(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
+        for part in parts {
+            pieces.push(Piece {
+                at: part.offset,
+                from: self.at,
+                len_bytes: part.len_bytes,
+            });
+            self.skip(part.len_bytes)?;
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Parsed<()> {
@@ -148,15 +159,15 @@ impl Input for FileInput {
 
 /// An archive that flows by.
 #[derive(Debug)]
-pub(crate) struct StreamInput<R> {
+pub(crate) struct StreamInput<R, K> {
     from: R,
-    spool: Spool,
+    kept: K,
     at: u64,
 }
 
-impl<R: Read> StreamInput<R> {
-    pub(crate) fn new(from: R, spool: Spool) -> Self {
-        Self { from, spool, at: 0 }
+impl<R: Read, K: Keep> StreamInput<R, K> {
+    pub(crate) fn new(from: R, kept: K) -> Self {
+        Self { from, kept, at: 0 }
     }
 
     fn unpacked<T>(done: io::Result<T>) -> Parsed<T> {
@@ -164,7 +175,7 @@ impl<R: Read> StreamInput<R> {
     }
 }
 
-impl<R: Read> Input for StreamInput<R> {
+impl<R: Read, K: Keep> Input for StreamInput<R, K> {
     fn position(&self) -> u64 {
         self.at
     }
@@ -193,31 +204,31 @@ impl<R: Read> Input for StreamInput<R> {
         Ok(())
     }
 
-    fn keep(&mut self, len_bytes: u64) -> Parsed<u64> {
+    fn keep(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
         let mut from = Marked {
             from: &mut self.from,
             failed: None,
         };
-        let kept = self.spool.append(&mut from, len_bytes);
+        let kept = self.kept.keep(parts, &mut from, pieces);
         if let Some(error) = from.failed {
             return Err(Fault::Unpack(error));
         }
-        let (start, count) = kept?;
+        let count = kept?;
         self.at += count;
-        if count < len_bytes {
+        if count < total_bytes(parts) {
             return Err(cut_off(self));
         }
-        Ok(start)
+        Ok(())
     }
 
     fn finish(&mut self) -> Parsed<()> {
         let mut buffer = vec![0; STREAM_BYTES];
         while self.read(&mut buffer)? > 0 {}
-        Ok(self.spool.flush()?)
+        Ok(self.kept.flush()?)
     }
 }
 
-/// Tells a source that fails from a spool that does.
+/// Tells a source that fails from a place for its contents that does.
 struct Marked<'a, R> {
     from: &'a mut R,
     failed: Option<io::Error>,

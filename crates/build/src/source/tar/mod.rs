@@ -36,7 +36,7 @@ use crate::tree::{Content, DataPlace, FileId, Kind, Meta, Piece, Sparse, Xattrs}
 use header::{BLOCK_BYTES, Header};
 use input::{Input, block, cut_off};
 use member::{Body, Global, Member, Prologue};
-use sparse::Map;
+use sparse::{Map, Run};
 
 /// The most that a pax header or long name may have: room for a full set of attributes.
 const HEADER_BYTES_MAX: u64 = 32 << 20;
@@ -83,6 +83,8 @@ pub(crate) struct Reader<I> {
     global: Global,
     last: Option<Vec<u8>>,
     notices: Notices,
+    /// Where the parts of the last content are.
+    pieces: Vec<Piece>,
 }
 
 impl<I: Input> Reader<I> {
@@ -95,6 +97,7 @@ impl<I: Input> Reader<I> {
             global: Global::default(),
             last: None,
             notices: Notices::default(),
+            pieces: Vec::new(),
         }
     }
 
@@ -239,11 +242,13 @@ impl<I: Input> Reader<I> {
         let padding = padding(stored_bytes);
         let content = match sparse {
             None if stored_bytes == 0 => Content::Empty,
-            None => Content::Range {
-                file: self.contents,
-                offset: self.input.keep(stored_bytes)?,
-                len_bytes: stored_bytes,
-            },
+            None => {
+                let whole = Run {
+                    offset: 0,
+                    len_bytes: stored_bytes,
+                };
+                self.kept(&[whole], stored_bytes)?
+            }
             Some((map, len_bytes)) => self.sparse(map, len_bytes, stored_bytes, is_continued)?,
         };
         self.input.skip(padding)?;
@@ -274,22 +279,26 @@ impl<I: Input> Reader<I> {
             why: "it is longer than what the archive has of the file",
         })?;
         let runs = sparse::check(&map, len_bytes, data_bytes)?;
-        let mut from = self.input.keep(data_bytes)?;
-        let mut pieces = Vec::with_capacity(runs.len());
-        for run in runs {
-            pieces.push(Piece {
-                at: run.offset,
-                from,
-                len_bytes: run.len_bytes,
-            });
-            from += run.len_bytes;
+        match len_bytes {
+            0 => Ok(Content::Empty),
+            _ => self.kept(&runs, len_bytes),
         }
-        Ok(match (len_bytes, pieces.as_slice()) {
-            (0, _) => Content::Empty,
+    }
+
+    /// Moves past the parts of a file of `len_bytes` bytes.
+    fn kept(&mut self, parts: &[Run], len_bytes: u64) -> Parsed<Content> {
+        self.pieces.clear();
+        self.input.keep(parts, &mut self.pieces)?;
+        Ok(match *self.pieces.as_slice() {
+            [piece] if piece.len_bytes == len_bytes => Content::Range {
+                file: self.contents,
+                offset: piece.from,
+                len_bytes,
+            },
             _ => Content::Sparse(Box::new(Sparse {
                 data: DataPlace::Open(self.contents),
                 len_bytes,
-                pieces,
+                pieces: self.pieces.clone(),
             })),
         })
     }
