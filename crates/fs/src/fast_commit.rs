@@ -58,9 +58,8 @@ use fourscore_sync::epoch;
 use crate::names::Wanted;
 use crate::{Error, Fs, Result};
 
-pub(crate) use patch::InodePatch;
-
-use ranges::RangeEdits;
+pub(crate) use patch::{Base, InodePatch};
+pub(crate) use ranges::RangeEdits;
 
 /// What the records need to know of the state before them.
 pub(crate) trait Before {
@@ -140,6 +139,45 @@ impl FastCommitOverlay {
         }
         apply::apply(commits.records(), before, superblock).map(Some)
     }
+}
+
+/// What whoever writes them asks.
+impl FastCommitOverlay {
+    /// Every inode that differs from its bytes on disk, in ascending order.
+    pub(crate) fn changed_inodes(&self) -> Vec<(InodeNr, &InodeChange)> {
+        sorted(&self.inodes)
+    }
+
+    /// Whether bytes of inode `nr` differ.
+    pub(crate) fn changes_inode(&self, nr: InodeNr) -> bool {
+        self.inodes.contains_key(&nr)
+    }
+
+    /// How the map of inode `nr` differs.
+    pub(crate) fn ranges_of(&self, nr: InodeNr) -> Option<&RangeEdits> {
+        self.ranges.get(&nr)
+    }
+
+    /// Every inode whose map differs, in ascending order.
+    pub(crate) fn changed_maps(&self) -> Vec<(InodeNr, &RangeEdits)> {
+        sorted(&self.ranges)
+    }
+
+    /// Every directory in which names differ, in ascending order.
+    pub(crate) fn changed_dirs(&self) -> Vec<(InodeNr, &DirChanges)> {
+        sorted(&self.dirs)
+    }
+
+    /// The parent of a directory that the fast commits made.
+    pub(crate) fn made_in(&self, dir: InodeNr) -> Option<InodeNr> {
+        self.dirs.get(&dir)?.made_in
+    }
+}
+
+fn sorted<T>(map: &HashMap<InodeNr, T>) -> Vec<(InodeNr, &T)> {
+    let mut all: Vec<_> = map.iter().map(|(&nr, change)| (nr, change)).collect();
+    all.sort_unstable_by_key(|&(nr, _)| nr);
+    all
 }
 
 /// What the read path asks. The answer is `None` at the price of one test in a file system
@@ -233,6 +271,18 @@ impl DirChanges {
                 self.added()
                     .map(|new| (&*new.name, new.inode, new.file_type)),
             )
+    }
+
+    /// Every name that differs: what it leads to now, if to anything. A directory whose names are
+    /// not compared as they are is never fast-committed by whoever writes here.
+    pub(crate) fn changed_names(
+        &self,
+    ) -> impl Iterator<Item = (&[u8], Option<(InodeNr, FileType)>)> {
+        let names = self.names.iter();
+        names.map(|(key, now)| match now {
+            Some(new) => (&*new.name, Some((new.inode, new.file_type))),
+            None => (&**key, None),
+        })
     }
 
     /// The names that were added, by key.

@@ -51,7 +51,11 @@ impl Fs {
         let log = self.log(options)?;
         let recovered = recover(&log, self.geometry().blocks())?;
         let inode_bytes = self.geometry().inode_size_bytes();
-        let records = FastCommits::read(&log, recovered.end_tid(), inode_bytes)?;
+        // As for the kernel, fast commits count only behind a log that is not empty.
+        let records = match log.superblock().start() {
+            Some(_) => FastCommits::read(&log, recovered.end_tid(), inode_bytes)?,
+            None => FastCommits::default(),
+        };
         let device: Arc<dyn BlockDevice> = if recovered.copies().is_empty() {
             fourscore_sync::clone_arc(&self.device)
         } else {

@@ -3,10 +3,13 @@
 
 mod tree;
 
-use fourscore::InodeNr;
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::{Arc, Error, Fs, InodeNr, MountOptions};
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
+use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
@@ -26,6 +29,31 @@ fn comparable(mut tree: Tree, has_fast_commits: bool, orphans: &[InodeNr]) -> Tr
         }
     }
     tree
+}
+
+/// A mount for writing finishes what the crash left, where it is possible at all.
+fn check_written(image: &Image, read: &Tree, fast_commits: bool, orphans: &[InodeNr], what: &str) {
+    let written = image.copy().unwrap();
+    let device = open_path(written.path(), DeviceOptions::read_write()).unwrap();
+    match Fs::mount(Arc::new(device), &MountOptions::new()) {
+        Ok(mounted) => mounted.unmount().unwrap(),
+        Err(Error::ReadOnly(feature)) => {
+            eprintln!("{what}: not written: {feature}");
+            return;
+        }
+        Err(error) => panic!("{what}: {error}"),
+    }
+    assert_clean(written.path());
+    let found = comparable(our_tree(&open(written.path())), fast_commits, orphans);
+    assert!(found.keys().eq(read.keys()), "{what}");
+    for (path, object) in read {
+        assert_eq!(
+            found.get(path),
+            Some(object),
+            "{what}: {}",
+            path.escape_ascii()
+        );
+    }
 }
 
 #[test]
@@ -53,6 +81,7 @@ fn every_crashed_image_reads_as_if_recovered() {
                 assert_eq!(ours.get(path), Some(object), "{what}: {path_text}");
             }
             assert_eq!(ours.len(), kernels.len(), "{what}");
+            check_written(&crashed.image, &ours, has_fast_commits, &orphans, &what);
         }
     }
 }

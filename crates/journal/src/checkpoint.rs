@@ -126,11 +126,11 @@ struct Part {
 }
 
 impl LogSpace {
-    /// The empty log of `ring`, whose first transaction will be `next`.
-    pub(crate) fn new(ring: Ring, next: Tid) -> Self {
+    /// The empty log of `ring`, whose first transaction will be `next` and begin at `head`.
+    pub(crate) fn new(ring: Ring, head: JournalBlock, next: Tid) -> Self {
         let lists = Lists {
             ring,
-            head: ring.first(),
+            head,
             next,
             used: 0,
             transactions: VecDeque::new(),

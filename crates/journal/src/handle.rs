@@ -142,14 +142,28 @@ impl<'j> Handle<'j> {
             Ok(place) => place,
             Err(refused) => journal.join_slowly(credits, refused)?,
         };
+        Ok(Self::inside(journal, place, credits))
+    }
+
+    /// Joins the running transaction if it is `tid` and has room.
+    pub(crate) fn start_in(journal: &'j Inner, tid: Tid, credits: Credits) -> Result<Self, Error> {
+        assert!(
+            !is_inside(),
+            "a handle was started by a thread that has one"
+        );
+        let place = journal.join_in(tid, credits)?;
+        Ok(Self::inside(journal, place, credits))
+    }
+
+    fn inside(journal: &'j Inner, place: Place, credits: Credits) -> Self {
         INSIDE.with(|inside| inside.set(true));
-        Ok(Self {
+        Self {
             journal,
             place,
             credits: credits.0,
             revokes_left: 0,
             not_send: PhantomData,
-        })
+        }
     }
 
     /// The transaction.
@@ -321,6 +335,25 @@ impl Inner {
                 Err(again) => refused = again,
             }
         }
+    }
+
+    /// Joins the transaction `tid` with credits, if it is running and has them.
+    fn join_in(&self, tid: Tid, credits: Credits) -> Result<Place, Error> {
+        let no_room = Error::TooManyCredits {
+            wanted: credits,
+            most: Credits(self.budget().limits().credits),
+        };
+        let place = match self.gate().join(0) {
+            Ok(place) => place,
+            Err(Refused::Aborted) => return Err(self.aborted()),
+            Err(Refused::Closed | Refused::Credits) => return Err(no_room),
+        };
+        let gathers = || self.budget().gather(self.gate(), place, credits.0).is_ok();
+        if place.tid == tid && gathers() {
+            return Ok(place);
+        }
+        self.gate().leave(place, 0);
+        Err(no_room)
     }
 
     /// Joins without credits and gathers them, or has the transaction sealed if it has none left.

@@ -134,6 +134,9 @@ impl Journal {
     /// Opens an empty log for writing. `home` is the device of the file system, whose blocks are
     /// journaled; for an internal journal, the log's own.
     ///
+    /// A log that [`replay_before_fast_commits`](crate::replay_before_fast_commits) has replayed is
+    /// empty too; then the first transaction is the one to which the fast commits belong.
+    ///
     /// Gives the log the features it needs: revoke records, block numbers wide enough for `home`,
     /// checksums and an area for fast commits as `options` say.
     ///
@@ -145,7 +148,8 @@ impl Journal {
         hook: Arc<dyn SealHook>,
         options: JournalOptions,
     ) -> Result<Self, Error> {
-        if let Some(start) = log.superblock().start() {
+        let start = log.superblock().start();
+        if let Some(start) = start.filter(|_| !log.is_replayed()) {
             return Err(Error::NeedsRecovery { start });
         }
         upgrade(&mut log, &*home, &options)?;
@@ -156,7 +160,12 @@ impl Journal {
         let set_aside = options.seal_credits.0;
         let limits = Limits::new(ring.len(), log.block_size(), &format, set_aside)
             .ok_or(Error::LogTooShort { blocks: ring.len() })?;
-        let last = log.superblock().sequence();
+        let sequence = log.superblock().sequence();
+        let (head, last) = match start {
+            Some(start) if ring.contains(start) => (start, Tid(sequence.0.wrapping_sub(1))),
+            Some(start) => return Err(Error::NeedsRecovery { start }),
+            None => (ring.first(), sequence),
+        };
         let inner = Arc::new(Inner {
             is_external: !log.map().is_internal(),
             superblock: LiveSuperblock::new(log.superblock().clone()),
@@ -164,7 +173,7 @@ impl Journal {
             budget: Budget::new(limits),
             running: Running::default(),
             queue: Queue::new(last),
-            space: LogSpace::new(ring, last.next()),
+            space: LogSpace::new(ring, head, last.next()),
             cause: OnceLock::new(),
             tally: Mutex::new(Tally::default()),
             options,
@@ -203,6 +212,19 @@ impl Journal {
     #[inline]
     pub fn start(&self, credits: Credits) -> Result<Handle<'_>, Error> {
         Handle::start(&self.inner, credits)
+    }
+
+    /// As [`Journal::start`], in the transaction `tid` or not at all: nothing is sealed to make
+    /// room.
+    ///
+    /// # Errors
+    /// [`Error::TooManyCredits`] if `tid` has no room for that many more, or is not the running
+    /// transaction; [`Error::Aborted`].
+    ///
+    /// # Panics
+    /// If this thread has an open handle already.
+    pub fn start_in(&self, tid: Tid, credits: Credits) -> Result<Handle<'_>, Error> {
+        Handle::start_in(&self.inner, tid, credits)
     }
 
     /// The running transaction.

@@ -116,7 +116,7 @@ pub use handle::{Extended, Handle, LastTid, ModifyError};
 pub use journal::{Background, Batching, FastCommitArea, Journal, JournalOptions, NewChecksums};
 pub use log::{JournalMap, JournalRun, Log};
 pub use recovery::{LoggedCopy, Recovered, recover};
-pub use replay::replay;
+pub use replay::{replay, replay_before_fast_commits};
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
 pub use seal::{NoHook, SealHook, Sealing};

@@ -170,6 +170,8 @@ pub struct Log {
     map: JournalMap,
     superblock: JournalSuperblock,
     superblock_at: JournalBlock,
+    /// Whether all that it holds, up to where the superblock says that it begins, is in place.
+    is_replayed: bool,
 }
 
 impl Log {
@@ -267,6 +269,7 @@ impl Log {
             map,
             superblock,
             superblock_at: at,
+            is_replayed: false,
         })
     }
 
@@ -285,6 +288,16 @@ impl Log {
     pub(crate) fn superblock_offset(&self) -> u64 {
         // It was read from there, so it is mapped.
         self.offset(self.superblock_at).unwrap_or(u64::MAX)
+    }
+
+    /// Whether nothing is to be replayed, although the superblock does not say that it is empty.
+    pub(crate) fn is_replayed(&self) -> bool {
+        self.is_replayed
+    }
+
+    /// Notes that.
+    pub(crate) fn set_replayed(&mut self) {
+        self.is_replayed = true;
     }
 
     /// Replaces what was read by what was written since.

@@ -29,13 +29,37 @@ pub fn replay(log: &mut Log, recovered: &Recovered, home: &dyn BlockDevice) -> R
     if log.superblock().start().is_none() {
         return Ok(());
     }
+    write_home(log, recovered, home)?;
+    log.mark_empty(recovered.end_tid())
+}
+
+/// As [`replay`], for a log behind which fast commits count: the journal is left beginning where
+/// the replayed transactions end, so that they go on to count until the transaction that they
+/// belong to is committed as a whole. [`Journal::open`](crate::Journal::open) takes it, and begins
+/// that one.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_before_fast_commits(
+    log: &mut Log,
+    recovered: &Recovered,
+    home: &dyn BlockDevice,
+) -> Result<(), Error> {
+    write_home(log, recovered, home)?;
+    let mut marked = log.superblock().clone();
+    marked.set_tail(Some(recovered.head()), recovered.end_tid());
+    log.replace_superblock(marked)?;
+    log.set_replayed();
+    Ok(())
+}
+
+fn write_home(log: &Log, recovered: &Recovered, home: &dyn BlockDevice) -> Result<(), Error> {
     for copies in recovered.copies().chunks(MOST_BLOCKS) {
         let batch = read(log, copies)?;
         let written = home.submit(batch).wait_all_ok();
         written.map_err(Error::Replay)?;
     }
-    home.flush().map_err(Error::Replay)?;
-    log.mark_empty(recovered.end_tid())
+    home.flush().map_err(Error::Replay)
 }
 
 /// The writes of `copies`, which are in the order of their blocks.

@@ -28,6 +28,11 @@ impl Ring {
         JournalBlock(self.first)
     }
 
+    /// Whether `block` is one of them.
+    pub(crate) fn contains(self, block: JournalBlock) -> bool {
+        (self.first..self.end).contains(&block.0)
+    }
+
     /// The block `blocks` after `from`, at most one turn away.
     pub(crate) fn after(self, from: JournalBlock, blocks: u32) -> JournalBlock {
         let (to, len) = (u64::from(from.0) + u64::from(blocks), self.len());

@@ -44,6 +44,12 @@ pub(crate) struct InodePatch {
 }
 
 impl InodePatch {
+    /// The type that the record says, if there is one.
+    pub(crate) fn file_type(&self) -> Option<FileType> {
+        let (raw, _) = RawInode::ref_from_prefix(self.record.as_deref()?).ok()?;
+        FileType::from_mode(FileMode(raw.i_mode.get()))
+    }
+
     /// Inode `nr` as it is now, where its table has `before` (which may go on behind it).
     ///
     /// # Errors

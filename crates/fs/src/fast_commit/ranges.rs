@@ -94,6 +94,11 @@ impl RangeEdits {
         })
     }
 
+    /// All of them, ascending and disjoint.
+    pub(crate) fn runs(&self) -> &[Mapping] {
+        &self.runs
+    }
+
     /// Where the next changed run begins after `logical`, or the end of all files.
     pub(crate) fn next_after(&self, logical: LogicalBlock) -> LogicalBlock {
         let after = self.runs.partition_point(|run| run.logical <= logical);

@@ -130,6 +130,22 @@ impl Inodes {
         }))
     }
 
+    /// Claims the inode `nr`, which is free.
+    pub(crate) fn take(
+        &self,
+        fs: &Fs,
+        writer: &Writer,
+        nr: InodeNr,
+        is_directory: bool,
+    ) -> Result<InodeClaim> {
+        let claim = Self::of(fs, nr, is_directory).ok_or(Error::NotFound)?;
+        let used = self.groups.get(claim.group.0 as usize);
+        let mut used = used.ok_or(Error::NotFound)?.lock();
+        make_table_ready(fs, writer, claim.group, claim.index)?;
+        used.set(claim.index, true);
+        Ok(claim)
+    }
+
     /// The claim of an inode that is in use, to free it.
     pub(crate) fn of(fs: &Fs, nr: InodeNr, is_directory: bool) -> Option<InodeClaim> {
         let (group, index) = fs.geometry().inode_group(nr)?;
@@ -207,7 +223,7 @@ fn make_table_ready(fs: &Fs, writer: &Writer, group: GroupNr, index: u32) -> Res
         let tag = VerifiedAs::new(Structure::InodeTable, InodeNr(0));
         loop {
             let buffer = fs.buffers.create(block);
-            let mut handle = writer.journal().start(Credits(1))?;
+            let mut handle = writer.start(Credits(1))?;
             if handle.modify(&buffer, tag, |bytes| bytes.fill(0)).is_ok() {
                 break;
             }

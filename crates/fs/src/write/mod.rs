@@ -36,6 +36,7 @@
 //! | `orphans` | the record of inodes that are not whole |
 //! | `slots` | the slots of the orphan file |
 //! | `recovery` | what a crash left, finished when mounting |
+//! | `fast_commits` | what fast commits changed, written when mounting |
 //!
 //! **Locking.** Rename lock -> directories by inode number -> files by inode number -> inodes of a
 //! group -> a block of attributes -> slots of the orphan file, chain of orphans -> handle ->
@@ -52,6 +53,7 @@ mod content;
 mod entries;
 mod exchange;
 mod fallocate;
+mod fast_commits;
 mod flags;
 mod groups;
 mod inodes;
@@ -74,15 +76,15 @@ mod xattrs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice;
-use fourscore_journal::{Journal, Log, NewChecksums, recover, replay};
+use fourscore_journal::{Credits, Handle, Journal, Log, NewChecksums};
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Stamp, Tunables};
-use fourscore_ondisk::RawSuperblock;
 use fourscore_ondisk::features::{Compat, Feature, FeatureClass, Incompat, RoCompat};
 use fourscore_ondisk::superblock::{
     JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock,
 };
 use fourscore_ondisk::time::Timestamp;
+use fourscore_ondisk::{RawSuperblock, Tid};
 use fourscore_sync::{Arc, Counter, Mutex, Weak};
 use zerocopy::IntoBytes;
 
@@ -92,7 +94,7 @@ use self::orphans::Orphans;
 use self::quiet::Quiet;
 use self::seal::Seal;
 use self::xattrs::BlockLocks;
-use crate::{Error, Fs, OpenOptions, Replay, Result};
+use crate::{Error, Fs, Result};
 
 pub use self::access_times::AccessTimes;
 pub use self::attributes::AttributeChange;
@@ -121,11 +123,30 @@ pub(crate) struct Writer {
     nodiratime: bool,
     retries: Counter,
     revokes_per_credit: usize,
+    /// The transaction in which everything has to be, if that is so.
+    only: Option<Tid>,
 }
 
 impl Writer {
     pub(crate) fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    /// Opens a handle.
+    pub(crate) fn start(&self, credits: Credits) -> Result<Handle<'_>> {
+        use fourscore_journal::Error as Refusal;
+        let Some(tid) = self.only else {
+            return Ok(self.journal.start(credits)?);
+        };
+        self.journal
+            .start_in(tid, credits)
+            .map_err(|error| match error {
+                Refusal::TooManyCredits { .. } => Error::ReadOnly(
+                    "the fast commits in the journal are more than one transaction has room for"
+                        .into(),
+                ),
+                other => other.into(),
+            })
     }
 
     pub(crate) fn allocator(&self) -> &Allocator {
@@ -233,13 +254,16 @@ impl Fs {
             .incompat
             .contains(Incompat::RECOVER)
         {
-            fs.replay_onto_device(&options.open)?;
+            if let Some((log, overlay)) = fs.replay_onto_device(&options.open)? {
+                Self::write_fast_commits(bare()?, log, &overlay)?;
+            }
             fs = bare()?;
         }
+        fs.read_orphans()?;
         let log = fs.log(&options.open)?;
         fs.mark(Mounted::Yes, None)?;
         let fs = bare()?;
-        let fs = Self::with_writer(fs, log, options)?;
+        let fs = Self::with_writer(fs, log, options, Scope::All)?;
         options.tune(fs.writer()?.allocator().tunables())?;
         match fs.finish_orphans() {
             Ok(()) => Ok(fs),
@@ -251,7 +275,12 @@ impl Fs {
         }
     }
 
-    fn with_writer(mut fs: Self, log: Log, mount: &MountOptions) -> Result<Arc<Self>> {
+    fn with_writer(
+        mut fs: Self,
+        log: Log,
+        mount: &MountOptions,
+        scope: Scope,
+    ) -> Result<Arc<Self>> {
         let mut journal = mount.journal;
         if !fs.superblock().has_metadata_csum() {
             journal.checksums = NewChecksums::None;
@@ -271,6 +300,10 @@ impl Fs {
             durable: journal.committed_tid(),
             root_clusters: reserved >> geometry.layout().cluster_bits,
             reserved_clusters: 0,
+        };
+        let only = match scope {
+            Scope::All => None,
+            Scope::OneTransaction => Some(journal.running_tid()),
         };
         let inodes = Inodes::new(&fs, &geometry);
         let orphans = Orphans::read(&fs)?;
@@ -292,6 +325,7 @@ impl Fs {
                 retries: Counter::default(),
                 // A header and a checksum are less than 32 bytes, a record is at most 8.
                 revokes_per_credit: (block_bytes - 32) / 8,
+                only,
             }));
             fs
         });
@@ -364,24 +398,6 @@ impl Fs {
         fs.mark(left, Some((blocks, sums.free_inodes)))
     }
 
-    /// Replays a dirty journal onto the device.
-    fn replay_onto_device(&self, options: &OpenOptions) -> Result<()> {
-        if Self::open(
-            Arc::clone(&self.device),
-            &options.clone().replay(Replay::InMemory),
-        )?
-        .fast_commit
-        .is_some()
-        {
-            return Err(Error::ReadOnly(
-                "the journal ends with fast commits, which are not replayed here".into(),
-            ));
-        }
-        let mut log = self.log(options)?;
-        let recovered = recover(&log, self.geometry().blocks())?;
-        Ok(replay(&mut log, &recovered, &*self.device)?)
-    }
-
     /// Writes into the superblock on the device whether the file system is mounted, and what is
     /// free if that is known.
     fn mark(&self, mounted: Mounted, free: Option<(u64, u64)>) -> Result<()> {
@@ -423,6 +439,15 @@ impl Fs {
         let slice = std::io::IoSlice::new(raw.as_bytes());
         Ok(self.device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)
     }
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// Whatever users want.
+    All,
+    /// One transaction, which has to hold everything.
+    OneTransaction,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -257,3 +257,48 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// The chain as it is on disk: the head, and what each member leads to.
+    #[derive(Default)]
+    struct Disk {
+        head: Option<InodeNr>,
+        links: HashMap<InodeNr, Option<InodeNr>>,
+    }
+
+    impl Disk {
+        fn walk(&self) -> Vec<InodeNr> {
+            std::iter::successors(self.head, |at| self.links[at]).collect()
+        }
+    }
+
+    #[test]
+    fn a_chain_on_disk_has_the_members_that_memory_has() {
+        let (mut chain, mut disk) = (Chain::default(), Disk::default());
+        for step in 0..400_u32 {
+            if step % 3 < 2 {
+                let inode = InodeNr(step + 11);
+                disk.links.insert(inode, chain.head());
+                disk.head = Some(inode);
+                chain.members.insert(chain.next, inode);
+                chain.next += 1;
+            } else {
+                let nth = (step as usize * 7919) % chain.members.len();
+                let (&place, &inode) = chain.members.iter().nth(nth).unwrap();
+                let after = chain.after(place);
+                assert_eq!(disk.links.remove(&inode), Some(after));
+                match chain.before(place) {
+                    Some(before) => *disk.links.get_mut(&before).unwrap() = after,
+                    None => disk.head = after,
+                }
+                chain.members.remove(&place);
+            }
+            let members: Vec<_> = chain.members.values().rev().copied().collect();
+            assert_eq!(disk.walk(), members);
+        }
+    }
+}

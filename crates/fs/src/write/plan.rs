@@ -146,6 +146,8 @@ pub(crate) struct Plan<'f> {
     /// What becomes of the record of orphans: one change at most.
     recording: Option<Recording<'f>>,
     moves: bool,
+    /// How large it may become by freeing what is mapped.
+    room: usize,
     /// The lock of the block of attributes that it changes.
     xattr_block: Option<(PhysBlock, MutexGuard<'f, ()>)>,
 }
@@ -163,6 +165,7 @@ impl<'f> Plan<'f> {
             freed_inodes: Vec::new(),
             recording: None,
             moves: false,
+            room: writer.room_of_a_step(),
             xattr_block: None,
         }
     }
@@ -203,6 +206,17 @@ impl<'f> Plan<'f> {
 
     pub(super) fn writer(&self) -> &'f Writer {
         self.writer
+    }
+
+    /// How large it may become, in blocks, by freeing what is mapped.
+    pub(super) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Lets it become as large as it must, so that nothing is left to be freed later.
+    pub(super) fn in_one_step(mut self) -> Self {
+        self.room = usize::MAX;
+        self
     }
 
     /// Notes what becomes of the record of orphans.
@@ -535,9 +549,8 @@ impl<'f> Plan<'f> {
     /// Nothing was changed then.
     pub(crate) fn carry_out(mut self, last: &[&LastTid]) -> Result<Tid> {
         let credits = self.credits();
-        let journal = self.writer.journal();
         for _ in 0..MOST_ATTEMPTS {
-            let mut handle = journal.start(credits)?;
+            let mut handle = self.writer.start(credits)?;
             match self.join(&mut handle) {
                 Ok(()) => {
                     last.iter().for_each(|last| handle.note(last));

@@ -1,24 +1,51 @@
 //! **Purpose.** Finishing, when a file system is mounted for writing, what a crash left half done:
-//! files that were being deleted or truncated.
+//! the journal's transactions, and files that were being deleted or truncated.
 //!
-//! **Not here.** The journal's replay, which comes first (crate `journal`).
+//! **Not here.** Fast commits, whose changes are known after the replay and written before anything
+//! else is done ([`super::fast_commits`]).
 //!
-//! **Model.** An inode on record that has no name is freed. One that has a name loses what is
-//! mapped behind its size. Either is taken off the record in the handle that ends it.
+//! **Model.** The journal is replayed as for reading, but onto the device. An inode on record that
+//! has no name is freed. One that has a name loses what is mapped behind its size. Either is taken
+//! off the record in the handle that ends it.
 //!
 //! **Crash safety.** A recovery that is cut is made again: what is not finished is still on record.
 
-use fourscore_journal::LastTid;
+use fourscore_journal::{LastTid, Log, recover, replay, replay_before_fast_commits};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr};
+use fourscore_sync::Arc;
 
 use super::Writer;
 use super::orphans::OrphanPlace;
 use super::plan::Plan;
+use crate::fast_commit::FastCommitOverlay;
 use crate::inode::CachedInode;
-use crate::{Error, FileType, Fs, Result};
+use crate::{Error, FileType, Fs, OpenOptions, Replay, Result};
 
 impl Fs {
+    /// Replays a dirty journal onto the device. Gives what its fast commits change, which is still
+    /// to be written, with the log that holds them.
+    pub(super) fn replay_onto_device(
+        &self,
+        options: &OpenOptions,
+    ) -> Result<Option<(Log, FastCommitOverlay)>> {
+        let in_memory = options.clone().replay(Replay::InMemory);
+        let replayed = Self::open(Arc::clone(&self.device), &in_memory)?;
+        let overlay = Arc::into_inner(replayed).and_then(|fs| fs.fast_commit);
+        let mut log = self.log(options)?;
+        let recovered = recover(&log, self.geometry().blocks())?;
+        match overlay {
+            None => {
+                replay(&mut log, &recovered, &*self.device)?;
+                Ok(None)
+            }
+            Some(overlay) => {
+                replay_before_fast_commits(&mut log, &recovered, &*self.device)?;
+                Ok(Some((log, overlay)))
+            }
+        }
+    }
+
     /// Finishes everything on record.
     ///
     /// # Errors

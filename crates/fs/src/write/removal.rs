@@ -176,7 +176,7 @@ impl Fs {
     }
 
     /// Plans that an inode goes whose blocks are free: all else of it, and its place on record.
-    fn plan_end(
+    pub(super) fn plan_end(
         &self,
         plan: &mut Plan<'_>,
         inode: &CachedInode,

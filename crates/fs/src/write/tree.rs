@@ -155,7 +155,10 @@ impl Plan<'_> {
     ) -> Result<()> {
         let file = Mapped { inode, slot };
         let mut at = blocks.start;
-        while let Some(found) = self.next_extent(file, at, blocks.end)? {
+        // An extent that goes on behind the end would be found again and again.
+        while at < blocks.end
+            && let Some(found) = self.next_extent(file, at, blocks.end)?
+        {
             let part = found.logical.max(at)..found.logical_end().min(blocks.end);
             if found.state != state {
                 // The part in the middle of an extent makes three of one, and the longest written
@@ -251,7 +254,7 @@ impl Plan<'_> {
         was: Content,
     ) -> Result<Freed> {
         let file = Mapped { inode, slot };
-        let room = self.writer().room_of_a_step();
+        let room = self.room();
         let mut at = start;
         while self.size() < room {
             let budget = self.budget(room, was);

@@ -342,6 +342,12 @@ pub enum JournalError {
     /// The fast-commit area needs features that this code does not know.
     #[error("fast commit: fc_features {found:#x}, expected 0")]
     FastCommitFeatures { found: u32 },
+    /// A fast commit maps a block that belongs to something else.
+    #[error("fast commit: block {block} is in use already")]
+    FastCommitInUse {
+        /// The block.
+        block: PhysBlock,
+    },
     /// A fast commit maps blocks outside the file system.
     #[error("fast commit: {blocks} blocks from {block} on lie outside the file system")]
     FastCommitRange { block: PhysBlock, blocks: u32 },
