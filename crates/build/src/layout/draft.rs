@@ -14,8 +14,8 @@
 //!
 //! When the size is found, blocks in front of the end of the file system stay and those behind it
 //! move into what is free: since nothing is placed behind the end, no block is overwritten before
-//! it was read. So gaps, and what later entries replaced, cost the copy of as many blocks from the end
-//! of the stream, and no space.
+//! it was read. So gaps, and what later entries replaced, cost the copy of as many blocks from the
+//! end of the stream, and no space.
 //!
 //! **Invariants.** A block of the file is in the block of the image that its bytes in the draft are
 //! in, and no two files have one block.
