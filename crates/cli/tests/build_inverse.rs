@@ -83,13 +83,22 @@ fn a_tree_comes_back_as_it_was() {
     let place = Place::new();
     make_odd(&place.tree()).expect("a tree");
     UnixListener::bind(place.path("tree/socket")).expect("a socket");
-    for form in ["ext4", "ext3", "ext2"] {
-        place.build("image", &["-t", form, "--verify"]);
+    for (form, features) in [
+        ("ext4", "quota,project"),
+        ("ext4", "inline_data,ea_inode"),
+        ("ext4", "orphan_file"),
+        ("ext3", "sparse_super"),
+        ("ext2", "sparse_super"),
+    ] {
+        place.build("image", &["-t", form, "-O", features, "--verify"]);
         place.check("image").expect("clean");
-        let (image, out) = (place.text("image"), place.path(form));
+        let (image, out) = (
+            place.text("image"),
+            place.path(&format!("{form}-{features}")),
+        );
         printed(&mut fourscore(&["extract", &image, text(&out)]));
         let (ours, source) = (walk_of_host(&out), walk_of_host(&place.tree()));
-        assert_eq!(lines_of(&ours), lines_of(&source), "{form}");
+        assert_eq!(lines_of(&ours), lines_of(&source), "{form} {features}");
         assert_eq!(ours.lines().count(), source.lines().count() + 1);
     }
 }
