@@ -577,18 +577,6 @@ impl Allocator {
         result
     }
 
-    /// Makes buddies of bitmaps whose reading was begun ahead and that have arrived: for a thread
-    /// in the background. Returns how many.
-    ///
-    /// # Errors
-    /// The first group's that could not be loaded.
-    pub fn load_arrived(&self) -> Result<u32, Error> {
-        let mut tally = Tally::default();
-        let result = prefetch::finish_all(&self.table, &self.started, &mut tally);
-        self.table.shared.stats.add(CoreNr::current(), &tally);
-        result
-    }
-
     /// Groups that are not loaded.
     #[must_use]
     pub fn absent_groups(&self) -> u32 {

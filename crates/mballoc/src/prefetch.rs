@@ -3,9 +3,9 @@
 //! **Model.** Three gates, cheapest first: the number of groups not loaded, one word for the whole
 //! file system that nobody writes any more once it is zero; the same number for the flex group;
 //! the group's own state. Only behind all three is the descriptor looked at. Groups whose reading
-//! began wait in a list of the core that began it; when their bitmaps have arrived, a later
-//! request of that core or the file system's background thread makes the buddies. Bitmaps that
-//! were never written need no I/O and have arrived at once.
+//! began wait in a list of the core that began it; when their bitmaps have arrived, later requests of
+//! that core make the buddies, a few each. A group that is needed before is loaded by whoever needs
+//! it. Bitmaps that were never written need no I/O and have arrived at once.
 //!
 //! **Locking.** A list for each core, with a count beside its lock, so that an empty list costs a
 //! load.
@@ -18,7 +18,6 @@ use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicU32, Ordering};
 use fourscore_sync::{CoreNr, Mutex, PerCore};
 
-use crate::error::Error;
 use crate::num::len32;
 use crate::stats::{Count, Tally};
 use crate::table::{GroupTable, Patience};
@@ -147,27 +146,4 @@ pub(crate) fn finish(table: &GroupTable, started: &Started, core: CoreNr, tally:
     for group in started.take_arrived(core, FINISHED_A_REQUEST, arrived) {
         let _ = table.load(group, Patience::Skip, tally);
     }
-}
-
-/// Makes buddies of all bitmaps that have arrived, for a thread in the background.
-///
-/// # Errors
-/// The first group's that could not be loaded; the others are loaded all the same.
-pub(crate) fn finish_all(
-    table: &GroupTable,
-    started: &Started,
-    tally: &mut Tally,
-) -> Result<u32, Error> {
-    let mut result = Ok(0);
-    for core in CoreNr::all() {
-        let arrived = |group| table.source.has_arrived(group);
-        for group in started.take_arrived(core, usize::MAX, arrived) {
-            match (table.load(group, Patience::Skip, tally), &mut result) {
-                (Ok(()), Ok(count)) => *count += 1,
-                (Err(error), Ok(_)) => result = Err(error),
-                (_, Err(_)) => {}
-            }
-        }
-    }
-    result
 }
