@@ -5,9 +5,11 @@ use fourscore_ondisk::{BlockSize, GroupNr};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, Mutex};
 
+use crate::allocator::Allocator;
 use crate::claim::{Change, ChangeKind};
 use crate::geometry::{ClusterCount, Geometry, Layout};
 use crate::source::{BitmapState, Descriptor, GroupSource, SourceError};
+use crate::stats::Tally;
 use crate::words;
 
 /// The groups of a disk.
@@ -94,6 +96,19 @@ impl Disk {
         let bits = self.groups[group.0 as usize].lock();
         let used: u32 = (0..clusters).map(|i| u32::from(words::get(&bits, i))).sum();
         clusters - used
+    }
+
+    /// Compares the buddies of an allocator at rest with the bitmaps, bit by bit.
+    pub(crate) fn assert_same(&self, allocator: &Allocator) {
+        for group in (0..self.geometry.groups()).map(GroupNr) {
+            let locked = allocator.table().lock_loaded(group, &mut Tally::default());
+            let locked = locked.expect("nothing is broken");
+            let bits = self.groups[group.0 as usize].lock();
+            for i in 0..self.geometry.clusters_in(group) {
+                let (ours, theirs) = (words::get(locked.buddy().bits(), i), words::get(&bits, i));
+                assert_eq!(ours, theirs, "cluster {i} of group {group}");
+            }
+        }
     }
 
     pub(crate) fn free(&self) -> u64 {

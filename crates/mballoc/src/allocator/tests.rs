@@ -76,10 +76,18 @@ impl Bench {
         assert_eq!(self.allocator.sweep(), 0);
         self.allocator.check().unwrap();
         assert_eq!(self.allocator.free_clusters(), self.disk.free());
+        self.disk.assert_same(&self.allocator);
+        let mut with_space = 0;
         for group in (0..self.allocator.geometry().groups()).map(GroupNr) {
             let report = self.allocator.group_report(group).unwrap();
             assert_eq!(report.free, self.disk.free_in(group), "group {group}");
+            with_space += u32::from(report.free > 0);
         }
+        // A group may be listed for a while after it has filled up, but not be left out.
+        let summary = self.allocator.structs_summary();
+        let listed: u32 = summary.max_free_order_lists.iter().sum();
+        assert!(listed >= with_space, "{summary}");
+        assert_eq!(summary.absent_groups, 0);
     }
 }
 
