@@ -52,6 +52,14 @@ pub(crate) enum Verb {
     /// Prints the target of a symbolic link
     #[command(after_help = "Example:\n  fourscore readlink disk.img /etc/localtime")]
     Readlink(OnePath),
+    /// Copies files and trees into an image, or out of one
+    ///
+    /// A side inside of an image is IMAGE:PATH, or IMAGE@OFFSET:PATH for a partition. A path of the
+    /// host with a colon in it is written with ./ in front. Without -a files are copied with their
+    /// permissions, and replace files that are there; with -a everything survives.
+    #[command(after_help = "Examples:\n  fourscore cp disk.img:/etc/fstab .\n  \
+                            fourscore cp -a rootfs/etc overlay/opt disk.img:/")]
+    Cp(crate::cp::Cp),
     /// Copies the whole tree to a directory, or as a tar to standard output
     ///
     /// To a directory: owners (as root), modes, times in nanoseconds, hard links, symbolic links,

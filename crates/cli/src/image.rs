@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::TypedValueParser;
-use fourscore::{Error, Follow, Fs, OpenOptions, Stat};
+use fourscore::{Error, Follow, Fs, MountOptions, OpenOptions, Stat};
 use fourscore_block::{Access, BlockDevice, DeviceOptions, Window, open_path};
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
@@ -30,7 +30,7 @@ pub(crate) struct ImageSpec {
 impl ImageSpec {
     /// Splits at the last `@`. A file whose name has an `@` in it and exists under the whole
     /// name is taken as it is, unless what follows is an offset.
-    fn parse(text: &OsStr) -> std::result::Result<Self, String> {
+    pub(crate) fn parse(text: &OsStr) -> std::result::Result<Self, String> {
         let bytes = text.as_bytes();
         let whole = || Self {
             path: PathBuf::from(text),
@@ -65,25 +65,20 @@ pub(crate) struct Image {
 impl Image {
     /// Opens the file system for reading; a dirty journal is replayed in memory.
     pub(crate) fn open(spec: &ImageSpec) -> Result<Self> {
+        let device = device(spec, DeviceOptions::default(), Access::ReadOnly)?;
+        let options = OpenOptions::new().cache_bytes(CACHE_BYTES);
+        Self::of(spec, Fs::open(device, &options))
+    }
+
+    /// Opens the file system for writing; a dirty journal is replayed.
+    pub(crate) fn open_to_write(spec: &ImageSpec) -> Result<Self> {
+        let device = device(spec, DeviceOptions::read_write(), Access::ReadWrite)?;
+        Self::of(spec, Fs::mount(device, &MountOptions::new()))
+    }
+
+    fn of(spec: &ImageSpec, opened: fourscore::Result<Arc<Fs>>) -> Result<Self> {
         let name = spec.path.display().to_string();
-        let in_file = |why: std::io::Error| Failure::new(name.as_str(), why);
-        let file = open_path(&spec.path, DeviceOptions::default()).map_err(in_file)?;
-        let file: Arc<dyn BlockDevice> = Arc::new(file);
-        let device = if spec.offset_bytes == 0 {
-            file
-        } else {
-            let len_bytes = file.len_bytes();
-            if spec.offset_bytes >= len_bytes {
-                let why = format!(
-                    "ends at byte {len_bytes}, before byte {}",
-                    spec.offset_bytes
-                );
-                return Err(Failure::new(name, why).advise("check the offset behind the @"));
-            }
-            let window = Window::from_offset(file, spec.offset_bytes, Access::ReadOnly);
-            Arc::new(window.map_err(in_file)?)
-        };
-        let fs = Fs::open(device, &OpenOptions::new().cache_bytes(CACHE_BYTES)).map_err(|why| {
+        let fs = opened.map_err(|why| {
             let failure = Failure::new(name.as_str(), &why);
             match why {
                 Error::Refused(SuperblockRejected::NotExt4 { .. }) => failure.advise(OFFSET_ADVICE),
@@ -119,6 +114,28 @@ impl Image {
     pub(crate) fn facts(&self, inode: InodeNr) -> fourscore::Result<Facts> {
         self.fs.stat(inode).map(|stat| Facts::from(&stat))
     }
+}
+
+/// What the image lies on, from its offset on.
+fn device(
+    spec: &ImageSpec,
+    options: DeviceOptions,
+    access: Access,
+) -> Result<Arc<dyn BlockDevice>> {
+    let name = spec.path.display().to_string();
+    let in_file = |why: std::io::Error| Failure::new(name.as_str(), why);
+    let file: Arc<dyn BlockDevice> = Arc::new(open_path(&spec.path, options).map_err(in_file)?);
+    if spec.offset_bytes == 0 {
+        return Ok(file);
+    }
+    let len_bytes = file.len_bytes();
+    if spec.offset_bytes >= len_bytes {
+        let offset = spec.offset_bytes;
+        let why = format!("ends at byte {len_bytes}, before byte {offset}");
+        return Err(Failure::new(name, why).advise("check the offset behind the @"));
+    }
+    let window = Window::from_offset(file, spec.offset_bytes, access);
+    Ok(Arc::new(window.map_err(in_file)?))
 }
 
 const OFFSET_ADVICE: &str =

@@ -15,7 +15,7 @@
 //! | `text`, `facts` | numbers, names, stat facts as bytes |
 //! | `tree` | a tree walked by many threads, its output in order |
 //! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
-//! | `build`, `info`, `ls`, `stat`, `cat`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench` | the verbs |
+//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -23,6 +23,7 @@ mod bench;
 mod build;
 mod cat;
 mod content;
+mod cp;
 mod extract;
 mod facts;
 mod failure;
@@ -100,6 +101,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Stat(args) => stat::run(&args),
         Verb::Cat(args) => cat::run(&args),
         Verb::Readlink(args) => cat::readlink(&args),
+        Verb::Cp(args) => cp::run(&args),
         Verb::Extract(args) => extract(&args),
         Verb::Walk(args) => walk(&args),
         Verb::Build(args) => build::run(&args),

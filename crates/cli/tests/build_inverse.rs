@@ -5,11 +5,8 @@ mod common;
 mod place;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -17,45 +14,8 @@ use anyhow::{Context, Result};
 use common::{complained, fourscore, printed, text};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use place::{Place, run, walk_of_host};
+use place::{Place, make_odd, run, walk_of_host};
 use sha2::{Digest as _, Sha256};
-
-/// Adds what only root has, and what is odd.
-fn make_odd(tree: &Path) -> Result<()> {
-    let flags = rustix::fs::XattrFlags::empty();
-    let set = |name: &str, key: &str, value: &[u8]| {
-        rustix::fs::lsetxattr(tree.join(name), key, value, flags)
-    };
-    fs::write(tree.join(OsStr::from_bytes(&[0xfe; 255])), "not text")?;
-    fs::write(tree.join("line\nbreak \\ and tab\t"), "odd")?;
-    fs::hard_link(tree.join("etc/passwd"), tree.join("many/third name"))?;
-    set("etc/big", "user.a=b", b"equals")?;
-    set("etc/big", "user.c%3Dd", b"percent")?;
-    set("etc/big", "user.empty", b"")?;
-    set("etc/empty", "user.long", &[7; 3000])?;
-    set(
-        "etc/passwd",
-        "security.capability",
-        b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-    )?;
-    set("link", "trusted.of a link", b"\0")?;
-    let sparse = fs::File::create(tree.join("pieces"))?;
-    for at in [0, 1 << 20, (3 << 20) + 5, (9 << 20) - 1] {
-        sparse.write_all_at(b"data", at)?;
-    }
-    sparse.set_len(16 << 20)?;
-    run("mknod", &["etc/disk", "b", "259", "70000"], tree)?;
-    run("touch", &["-d", "@-5.000000007", "etc/empty"], tree)?;
-    run(
-        "touch",
-        &["-h", "-d", "@4000000000.123456789", "long"],
-        tree,
-    )?;
-    run("chmod", &["1777", "many"], tree)?;
-    run("chmod", &["2750", "etc"], tree)?;
-    run("setfacl", &["-m", "u:1234:rwx,g:99:r", "many/3.txt"], tree)?;
-    run("setfacl", &["-d", "-m", "u:1234:rwx", "many"], tree)
-}
 
 /// A line for each object but the directory that every file system has.
 fn lines_of(walk: &str) -> Vec<&str> {

@@ -19,7 +19,7 @@ fn every_verb_has_an_example() {
     assert_eq!(
         verbs,
         [
-            "info", "ls", "stat", "cat", "readlink", "extract", "walk", "build", "mkfs",
+            "info", "ls", "stat", "cat", "readlink", "cp", "extract", "walk", "build", "mkfs",
             "freefrag", "filefrag", "stats", "bench"
         ]
     );

@@ -69,6 +69,11 @@ impl TargetTree {
                     .advise("extract into a new or an empty directory"),
             );
         }
+        Self::existing(path)
+    }
+
+    /// Opens the directory `path`, whatever is in it.
+    pub(crate) fn existing(path: &Path) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty());
         let privilege = if rustix::process::geteuid().is_root() {
@@ -77,7 +82,7 @@ impl TargetTree {
             Privilege::User
         };
         Ok(Self {
-            root: root.map_err(|errno| named(errno.into()))?,
+            root: root.map_err(|errno| Failure::new(path.display().to_string(), errno))?,
             privilege,
         })
     }

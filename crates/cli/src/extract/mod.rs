@@ -48,27 +48,37 @@ const SHARDS: usize = 64;
 
 /// Extracts the tree of `image` to the directory `to` with `threads` threads.
 pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<()> {
-    let target = TargetTree::open(to)?;
-    let extractor = Extractor {
-        image,
-        target,
-        problems: Problems::default(),
-        progress: Progress::of_objects(image.objects()),
-        seen: Seen::default(),
-        first_names: FirstNames::default(),
-        more_names: Mutex::default(),
-        directories: Mutex::default(),
-        left_out: Counter::default(),
-    };
     let root = Task::Directory {
         inode: InodeNr::ROOT,
         path: Vec::new(),
     };
-    tree::walk(&extractor, root, threads, |received| match received {
-        Received::Bytes(_) => Ok(()),
-        Received::Special(never) => match never {},
-    })?;
-    extractor.finish()
+    Extractor::new(image, TargetTree::open(to)?).run_all(root, threads)
+}
+
+/// Extracts objects of `image`, with all that is below them, into the directory `parent`, where
+/// nothing has their names.
+pub(crate) fn objects(
+    image: &Image,
+    objects: &[(InodeNr, Vec<u8>)],
+    parent: &Path,
+    threads: usize,
+) -> Result<()> {
+    let extractor = Extractor::new(image, TargetTree::existing(parent)?);
+    let mut listing = Listing::default();
+    for (inode, name) in objects {
+        listing.push(name, inode.0.into(), None);
+    }
+    let shared = Shared {
+        dir: extractor.target.directory(b"")?,
+        listing,
+        path: Vec::new(),
+    };
+    let all = Task::Chunk {
+        shared: Arc::new(shared),
+        from: 0,
+        to: objects.len(),
+    };
+    extractor.run_all(all, threads)
 }
 
 struct Extractor<'i> {
@@ -159,7 +169,29 @@ impl Walker for Extractor<'_> {
     }
 }
 
-impl Extractor<'_> {
+impl<'i> Extractor<'i> {
+    fn new(image: &'i Image, target: TargetTree) -> Self {
+        Self {
+            image,
+            target,
+            problems: Problems::default(),
+            progress: Progress::of_objects(image.objects()),
+            seen: Seen::default(),
+            first_names: FirstNames::default(),
+            more_names: Mutex::default(),
+            directories: Mutex::default(),
+            left_out: Counter::default(),
+        }
+    }
+
+    fn run_all(self, first: Task, threads: usize) -> Result<()> {
+        tree::walk(&self, first, threads, |received| match received {
+            Received::Bytes(_) => Ok(()),
+            Received::Special(never) => match never {},
+        })?;
+        self.finish()
+    }
+
     fn fill(
         &self,
         inode: InodeNr,
@@ -239,7 +271,7 @@ impl Extractor<'_> {
             Kind::File => {
                 let file = shared.dir.make_file(name)?;
                 // A file that could not be read to its end keeps what there is, and is told.
-                let copied = self.copy(&stat, &file, &mut buffers.content);
+                let copied = copy_content(self.image, &stat, &file, &mut buffers.content);
                 let left_out = finish_open(&file, &facts, &buffers.attributes, privilege)?;
                 copied?;
                 left_out
@@ -274,69 +306,6 @@ impl Extractor<'_> {
         }
         names.insert(inode, path.to_vec());
         false
-    }
-
-    /// Copies the data of a file; what is not copied is a hole.
-    fn copy(&self, stat: &Stat, file: &File, buffer: &mut Vec<u8>) -> Result<()> {
-        file.set_len(stat.size_bytes)
-            .map_err(|error| Failure::new("", error))?;
-        let copied = for_each_run(&self.image.fs, stat, |run| {
-            if self.copy_in_kernel(run, file)? {
-                return Ok(());
-            }
-            buffer.resize(COPY_BYTES, 0);
-            let (mut at, end) = (run.offset, run.offset + run.len_bytes);
-            while at < end {
-                let len = usize::try_from(end - at).map_or(COPY_BYTES, |len| len.min(COPY_BYTES));
-                let part = &mut buffer[..len];
-                read_exactly(&self.image.fs, stat.inode, part, at)
-                    .map_err(|error| Failure::new("", error))?;
-                file.write_all_at(part, at)
-                    .map_err(|error| Failure::new("", error))?;
-                at += len as u64;
-            }
-            Ok(())
-        });
-        copied.map_err(|stopped| match stopped {
-            Stopped::Fs(error) => Failure::new("", error),
-            Stopped::Visitor(failure) => failure,
-        })
-    }
-
-    /// Has the kernel copy a long run from the image's file, or share its blocks where the host's
-    /// file system can. Returns whether it did.
-    fn copy_in_kernel(&self, run: Run, file: &File) -> Result<bool> {
-        let Some(from) = run
-            .device_offset
-            .filter(|_| run.len_bytes >= KERNEL_COPY_BYTES_MIN)
-        else {
-            return Ok(false);
-        };
-        let Some(source) = self
-            .image
-            .fs
-            .device()
-            .host_range(from..from + run.len_bytes)
-        else {
-            return Ok(false);
-        };
-        let (mut from, mut to, mut left) = (source.offset, run.offset, run.len_bytes);
-        while left > 0 {
-            let len = usize::try_from(left).unwrap_or(COPY_BYTES);
-            let result =
-                rustix::fs::copy_file_range(source.fd, Some(&mut from), file, Some(&mut to), len);
-            match result {
-                // The image ends early: the other way of copying reports where.
-                Ok(0) => return Ok(false),
-                Ok(count) => left = left.saturating_sub(count as u64),
-                Err(Errno::INTR) => {}
-                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                    return Ok(false);
-                }
-                Err(errno) => return Err(Failure::new("", errno)),
-            }
-        }
-        Ok(true)
     }
 
     /// Links the further names and finishes the directories.
@@ -398,6 +367,69 @@ impl Extractor<'_> {
         self.problems
             .tell_at(&[b"/", path.as_slice()].concat(), failure);
     }
+}
+
+/// Copies the data of a file; what is not copied is a hole.
+pub(crate) fn copy_content(
+    image: &Image,
+    stat: &Stat,
+    file: &File,
+    buffer: &mut Vec<u8>,
+) -> Result<()> {
+    file.set_len(stat.size_bytes)
+        .map_err(|error| Failure::new("", error))?;
+    let copied = for_each_run(&image.fs, stat, |run| {
+        if copy_in_kernel(image, run, file)? {
+            return Ok(());
+        }
+        buffer.resize(COPY_BYTES, 0);
+        let (mut at, end) = (run.offset, run.offset + run.len_bytes);
+        while at < end {
+            let len = usize::try_from(end - at).map_or(COPY_BYTES, |len| len.min(COPY_BYTES));
+            let part = &mut buffer[..len];
+            read_exactly(&image.fs, stat.inode, part, at)
+                .map_err(|error| Failure::new("", error))?;
+            file.write_all_at(part, at)
+                .map_err(|error| Failure::new("", error))?;
+            at += len as u64;
+        }
+        Ok(())
+    });
+    copied.map_err(|stopped| match stopped {
+        Stopped::Fs(error) => Failure::new("", error),
+        Stopped::Visitor(failure) => failure,
+    })
+}
+
+/// Has the kernel copy a long run from the image's file, or share its blocks where the host's
+/// file system can. Returns whether it did.
+fn copy_in_kernel(image: &Image, run: Run, file: &File) -> Result<bool> {
+    let Some(from) = run
+        .device_offset
+        .filter(|_| run.len_bytes >= KERNEL_COPY_BYTES_MIN)
+    else {
+        return Ok(false);
+    };
+    let Some(source) = image.fs.device().host_range(from..from + run.len_bytes) else {
+        return Ok(false);
+    };
+    let (mut from, mut to, mut left) = (source.offset, run.offset, run.len_bytes);
+    while left > 0 {
+        let len = usize::try_from(left).unwrap_or(COPY_BYTES);
+        let result =
+            rustix::fs::copy_file_range(source.fd, Some(&mut from), file, Some(&mut to), len);
+        match result {
+            // The image ends early: the other way of copying reports where.
+            Ok(0) => return Ok(false),
+            Ok(count) => left = left.saturating_sub(count as u64),
+            Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                return Ok(false);
+            }
+            Err(errno) => return Err(Failure::new("", errno)),
+        }
+    }
+    Ok(true)
 }
 
 fn join(path: &[u8], name: &[u8]) -> Vec<u8> {

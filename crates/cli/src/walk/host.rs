@@ -46,6 +46,10 @@ pub(crate) struct HostOpen {
     path: Vec<u8>,
 }
 
+/// The device and the inode of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity(u64, u64);
+
 /// Buffers of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct HostScratch {
@@ -65,6 +69,26 @@ impl HostTree {
             path: path.to_owned(),
             root,
         })
+    }
+
+    /// Opens a regular file to read it.
+    pub(crate) fn file(&self, open: &HostOpen, entry: Entry<'_>) -> Result<File> {
+        let fd = match entry {
+            Entry::Itself => rustix::fs::open(&self.path, OFlags::CLOEXEC, Mode::empty()),
+            Entry::Named(name, _) => beneath::open(&open.fd, name, OFlags::empty()),
+        };
+        fd.map(File::from).map_err(why)
+    }
+
+    /// What tells an object from all others.
+    pub(crate) fn identity(&self, open: &HostOpen, entry: Entry<'_>) -> Result<Identity> {
+        let found = match entry {
+            Entry::Itself => rustix::fs::fstat(&open.fd),
+            Entry::Named(name, _) => rustix::fs::statat(&open.fd, name, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        found
+            .map(|found| Identity(found.st_dev, found.st_ino))
+            .map_err(why)
     }
 }
 
@@ -226,12 +250,9 @@ impl Source for HostTree {
         facts: &Facts,
         s: &mut HostScratch,
     ) -> Result<[u8; 32]> {
-        let fd = match entry {
-            Entry::Itself => rustix::fs::open(&self.path, OFlags::CLOEXEC, Mode::empty()),
-            Entry::Named(name, _) => beneath::open(&open.fd, name, OFlags::empty()),
-        };
+        let file = self.file(open, entry)?;
         s.content.resize(READ_BYTES, 0);
-        hash_file(&File::from(fd.map_err(why)?), facts, &mut s.content)
+        hash_file(&file, facts, &mut s.content)
     }
 
     fn child(&self, open: &HostOpen, name: &[u8], _inode: u64) -> Result<HostDirectory> {

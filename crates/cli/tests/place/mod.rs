@@ -1,8 +1,10 @@
 //! A folder with a tree of everything that an image can hold.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
@@ -92,4 +94,41 @@ pub(crate) fn make_tree(root: &Path) -> Result<()> {
         rustix::fs::lsetxattr(root.join("etc/passwd"), "trusted.x", b"a\0b", flags)?;
     }
     run("mkfifo", &["fifo"], root)
+}
+
+/// Adds what only root has, and what is odd.
+pub(crate) fn make_odd(tree: &Path) -> Result<()> {
+    let flags = rustix::fs::XattrFlags::empty();
+    let set = |name: &str, key: &str, value: &[u8]| {
+        rustix::fs::lsetxattr(tree.join(name), key, value, flags)
+    };
+    fs::write(tree.join(OsStr::from_bytes(&[0xfe; 255])), "not text")?;
+    fs::write(tree.join("line\nbreak \\ and tab\t"), "odd")?;
+    fs::hard_link(tree.join("etc/passwd"), tree.join("many/third name"))?;
+    set("etc/big", "user.a=b", b"equals")?;
+    set("etc/big", "user.c%3Dd", b"percent")?;
+    set("etc/big", "user.empty", b"")?;
+    set("etc/empty", "user.long", &[7; 3000])?;
+    set(
+        "etc/passwd",
+        "security.capability",
+        b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    )?;
+    set("link", "trusted.of a link", b"\0")?;
+    let sparse = fs::File::create(tree.join("pieces"))?;
+    for at in [0, 1 << 20, (3 << 20) + 5, (9 << 20) - 1] {
+        sparse.write_all_at(b"data", at)?;
+    }
+    sparse.set_len(16 << 20)?;
+    run("mknod", &["etc/disk", "b", "259", "70000"], tree)?;
+    run("touch", &["-d", "@-5.000000007", "etc/empty"], tree)?;
+    run(
+        "touch",
+        &["-h", "-d", "@4000000000.123456789", "long"],
+        tree,
+    )?;
+    run("chmod", &["1777", "many"], tree)?;
+    run("chmod", &["2750", "etc"], tree)?;
+    run("setfacl", &["-m", "u:1234:rwx,g:99:r", "many/3.txt"], tree)?;
+    run("setfacl", &["-d", "-m", "u:1234:rwx", "many"], tree)
 }
