@@ -130,8 +130,9 @@ const MOST_BUSY: u32 = 8;
 /// Groups in which other streams go on that one criterion passes by before it takes the first of
 /// them after all.
 const MOST_ANOTHERS: u32 = 8;
-/// Groups kept for metadata that Power2Aligned passes by before it leaves each bin in which it meets
-/// another: where little else is free, a bin may hold nothing but these, one for each flex group.
+/// Groups kept for metadata that Power2Aligned passes by before it leaves each bin in which it
+/// meets another: where little else is free, a bin may hold nothing but these, one for each flex
+/// group.
 const MOST_KEPT: u32 = 8;
 /// Bitmaps that one criterion reads and waits for before the next is asked.
 const MOST_READS: u32 = 1;
