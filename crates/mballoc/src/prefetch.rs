@@ -3,9 +3,9 @@
 //! **Model.** Three gates, cheapest first: the number of groups not loaded, one word for the whole
 //! file system that nobody writes any more once it is zero; the same number for the flex group;
 //! the group's own state. Only behind all three is the descriptor looked at. Groups whose reading
-//! began wait in a list of the core that began it; when their bitmaps have arrived, later requests of
-//! that core make the buddies, a few each. A group that is needed before is loaded by whoever needs
-//! it. Bitmaps that were never written need no I/O and have arrived at once.
+//! began wait in a list of the core that began it; when their bitmaps have arrived, later requests
+//! of that core make the buddies, a few each. A group that is needed before is loaded by whoever
+//! needs it. Bitmaps that were never written need no I/O and have arrived at once.
 //!
 //! **Locking.** A list for each core, with a count beside its lock, so that an empty list costs a
 //! load.
