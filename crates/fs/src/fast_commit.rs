@@ -43,7 +43,7 @@
 mod apply;
 mod patch;
 mod ranges;
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};

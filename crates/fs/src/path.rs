@@ -79,7 +79,7 @@ fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     Some((name, start + name.len()))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -284,7 +284,7 @@ fn number(block: usize) -> u32 {
     u32::try_from(block).unwrap_or(u32::MAX)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -178,7 +178,7 @@ impl Space {
     }
 
     /// The taken runs, in order.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         self.taken.chunks.iter().flatten().cloned()
     }
@@ -288,7 +288,7 @@ impl Space {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -347,7 +347,7 @@ fn feature(name: &str) -> FormatResult<FeatureSet> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -261,7 +261,7 @@ fn merged(runs: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     found
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -127,7 +127,7 @@ fn commit_interval(seconds: u32) -> Option<Duration> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -258,7 +258,7 @@ impl<'f> Plan<'f> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use std::collections::HashMap;

@@ -130,3 +130,6 @@ impl Block {
         }
     }
 }
+
+#[cfg(all(test, feature = "shuttle"))]
+mod model_tests;

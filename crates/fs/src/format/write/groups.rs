@@ -309,7 +309,7 @@ fn group_nr(index: usize) -> GroupNr {
     GroupNr(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
