@@ -23,9 +23,9 @@ use fourscore_mballoc::{
 use fourscore_ondisk::group::{self, BitmapSummary, GroupDescMut, GroupFlags};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
-use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use fourscore_sync::epoch;
-use fourscore_sync::{Arc, CachePadded, Weak};
+use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore, Weak};
 
 use super::plan::Refused;
 use super::prefetch::Prefetcher;
@@ -108,12 +108,24 @@ impl Group {
     }
 }
 
+/// What a core has changed of the sums over all groups.
+#[derive(Debug, Default)]
+struct Changed {
+    free_clusters: AtomicI64,
+    free_inodes: AtomicI64,
+    used_dirs: AtomicI64,
+}
+
 /// All groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
     superblock: Arc<Superblock>,
     buffers: Arc<BufferCache>,
     groups: Box<[CachePadded<Group>]>,
+    /// The sums over all groups when they were read, and what cores have changed of them since: a
+    /// directory is placed by these, and must not ask each group.
+    sums_at_first: Totals,
+    changed: PerCore<Changed>,
     /// The blocks of descriptors in ascending order, each with the first group in it.
     tables: Box<[(PhysBlock, GroupNr)]>,
 }
@@ -203,10 +215,21 @@ impl Groups {
                 used_dirs: AtomicU32::new(desc.used_dirs()),
             }))
         };
+        let groups: Box<[CachePadded<Group>]> =
+            (0..geometry.groups()).map(read).collect::<Result<_>>()?;
+        let mut sums_at_first = Totals::default();
+        for group in &groups {
+            let counts = group.counts();
+            sums_at_first.free_inodes += u64::from(counts.free_inodes);
+            sums_at_first.free_clusters += u64::from(counts.free_clusters);
+            sums_at_first.used_dirs += u64::from(counts.used_dirs);
+        }
         Ok(Self {
             superblock: Arc::clone(&fs.superblock),
             buffers: Arc::clone(&fs.buffers),
-            groups: (0..geometry.groups()).map(read).collect::<Result<_>>()?,
+            groups,
+            sums_at_first,
+            changed: PerCore::default(),
             tables: tables.into(),
         })
     }
@@ -295,14 +318,22 @@ impl Groups {
             write_bits(bytes, change.start, change.len, change.kind);
         });
         made.map_err(|error| Refused::new(error, change.buffer.block()))?;
-        let counter = match change.map {
-            Map::Blocks => &state.free_clusters,
-            Map::Inodes => &state.free_inodes,
+        let changed = self.changed.of(CoreNr::current());
+        let (counter, sum) = match change.map {
+            Map::Blocks => (&state.free_clusters, &changed.free_clusters),
+            Map::Inodes => (&state.free_inodes, &changed.free_inodes),
         };
+        let len = i64::from(change.len);
         match change.kind {
-            ChangeKind::Set => counter.fetch_sub(change.len, Ordering::Relaxed),
-            ChangeKind::Clear => counter.fetch_add(change.len, Ordering::Relaxed),
-        };
+            ChangeKind::Set => {
+                counter.fetch_sub(change.len, Ordering::Relaxed);
+                sum.fetch_sub(len, Ordering::Relaxed);
+            }
+            ChangeKind::Clear => {
+                counter.fetch_add(change.len, Ordering::Relaxed);
+                sum.fetch_add(len, Ordering::Relaxed);
+            }
+        }
         Ok(())
     }
 
@@ -330,6 +361,10 @@ impl Groups {
         if let Some(state) = self.get(bits.group) {
             let dirs = &state.used_dirs;
             dirs.fetch_add(change.cast_unsigned(), Ordering::Relaxed);
+            let changed = self.changed.of(CoreNr::current());
+            changed
+                .used_dirs
+                .fetch_add(i64::from(change), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -399,16 +434,24 @@ impl Groups {
         at.ok().map(|at| self.tables[at].1)
     }
 
-    /// Free inodes and directories, summed over all groups.
+    /// The sums over all groups, exact while nobody changes them.
     pub(crate) fn sums(&self) -> Totals {
-        let mut sums = Totals::default();
-        for group in &self.groups {
-            let counts = group.counts();
-            sums.free_inodes += u64::from(counts.free_inodes);
-            sums.free_clusters += u64::from(counts.free_clusters);
-            sums.used_dirs += u64::from(counts.used_dirs);
+        let changed = |count: fn(&Changed) -> &AtomicI64| -> i64 {
+            let cores = self.changed.iter();
+            cores.map(|core| count(core).load(Ordering::Relaxed)).sum()
+        };
+        let first = self.sums_at_first;
+        Totals {
+            free_inodes: first
+                .free_inodes
+                .saturating_add_signed(changed(|core| &core.free_inodes)),
+            free_clusters: first
+                .free_clusters
+                .saturating_add_signed(changed(|core| &core.free_clusters)),
+            used_dirs: first
+                .used_dirs
+                .saturating_add_signed(changed(|core| &core.used_dirs)),
         }
-        sums
     }
 }
 

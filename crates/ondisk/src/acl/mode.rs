@@ -68,18 +68,25 @@ pub fn mode_of(entries: &[AclEntry]) -> (u16, Says) {
     (mode, says)
 }
 
+/// Where the permission bits of an entry lie in a mode, for those entries that have some there: the
+/// owning group gives way to the mask.
+fn shift_of(who: AclWho, has_mask: bool) -> Option<u16> {
+    match who {
+        AclWho::Owner => Some(OWNER_SHIFT),
+        AclWho::Mask => Some(GROUP_SHIFT),
+        AclWho::OwningGroup if !has_mask => Some(GROUP_SHIFT),
+        AclWho::Other => Some(0),
+        AclWho::OwningGroup | AclWho::User(_) | AclWho::Group(_) => None,
+    }
+}
+
 /// Lets a list say what the permission bits `mode` do, after they were changed.
 pub fn chmod(entries: &mut [AclEntry], mode: u16) {
     let has_mask = entries.iter().any(|entry| entry.who == AclWho::Mask);
     for entry in entries {
-        let shift = match entry.who {
-            AclWho::Owner => OWNER_SHIFT,
-            AclWho::Mask => GROUP_SHIFT,
-            AclWho::OwningGroup if !has_mask => GROUP_SHIFT,
-            AclWho::Other => 0,
-            AclWho::OwningGroup | AclWho::User(_) | AclWho::Group(_) => continue,
-        };
-        entry.permissions = (mode >> shift) & READ_WRITE_EXECUTE;
+        if let Some(shift) = shift_of(entry.who, has_mask) {
+            entry.permissions = (mode >> shift) & READ_WRITE_EXECUTE;
+        }
     }
 }
 
@@ -88,14 +95,9 @@ pub fn chmod(entries: &mut [AclEntry], mode: u16) {
 pub fn inherit(entries: &mut [AclEntry], mode: u16) -> u16 {
     let has_mask = entries.iter().any(|entry| entry.who == AclWho::Mask);
     for entry in entries.iter_mut() {
-        let shift = match entry.who {
-            AclWho::Owner => OWNER_SHIFT,
-            AclWho::Mask => GROUP_SHIFT,
-            AclWho::OwningGroup if !has_mask => GROUP_SHIFT,
-            AclWho::Other => 0,
-            AclWho::OwningGroup | AclWho::User(_) | AclWho::Group(_) => continue,
-        };
-        entry.permissions &= mode >> shift;
+        if let Some(shift) = shift_of(entry.who, has_mask) {
+            entry.permissions &= mode >> shift;
+        }
     }
     mode_of(entries).0
 }
