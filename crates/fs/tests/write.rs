@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use fourscore::block::{DeviceOptions, open_path};
 use fourscore::mballoc::Tunable;
 use fourscore::mballoc::stats::Count;
-use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Replace};
+use fourscore::{
+    Arc, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Replace,
+};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
@@ -312,6 +314,39 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
         stats[Count::Reqs] >= 2 && stats[Count::Success] >= 2,
         "{stats:?}"
     );
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
+fn buddies_that_nobody_uses_leave_memory() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    // 32 groups of 8 MiB, each of which a file nearly fills; room for four.
+    let image = image(1024, &[]);
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    let options = MountOptions::new().buddy_bytes(4 * 2 * 1024);
+    let fs = Fs::mount(Arc::new(device), &options).unwrap();
+    let mut most = 0;
+    for number in 0..20_u32 {
+        let name = number.to_string();
+        let file = fs.create(InodeNr::ROOT, name.as_bytes(), &OWNER).unwrap();
+        let bytes = 8 << 20;
+        fs.fallocate(file, Fallocate::Allocate, 0, bytes).unwrap();
+        most = most.max(fs.groups_loaded().unwrap());
+    }
+    assert!(most >= 20, "{most} groups at once");
+    for number in 0..5_u32 {
+        // Something to commit.
+        let name = format!("more {number}");
+        fs.create(InodeNr::ROOT, name.as_bytes(), &OWNER).unwrap();
+        fs.sync().unwrap();
+    }
+    let left = fs.groups_loaded().unwrap();
+    assert!(left <= 8, "{left} groups are left of {most}");
+    for number in 0..20_u32 {
+        let name = number.to_string();
+        fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap();
+    }
     fs.unmount().unwrap();
     assert_clean(image.path());
 }

@@ -288,7 +288,8 @@ impl Fs {
         let groups = Arc::new(Groups::read(&fs)?);
         let geometry = geometry(fs.superblock())?;
         let block_bytes = fs.geometry().block_size().bytes();
-        let quiet = Arc::new(Quiet::new());
+        let most_loaded = mount.most_groups_loaded(block_bytes);
+        let quiet = Arc::new(Quiet::new(geometry.groups(), most_loaded));
         let hook = Arc::new(Seal::new(
             Arc::clone(&fs.superblock),
             Arc::clone(&groups),
@@ -339,6 +340,15 @@ impl Fs {
     /// `ReadOnly` for a file system that was opened for reading.
     pub fn tunables(&self) -> Result<&Tunables> {
         Ok(self.writer()?.allocator().tunables())
+    }
+
+    /// How many groups have their buddy in memory; see [`MountOptions::buddy_bytes`].
+    ///
+    /// # Errors
+    /// `ReadOnly` for a file system that was opened for reading.
+    pub fn groups_loaded(&self) -> Result<u32> {
+        let absent = self.writer()?.allocator().absent_groups();
+        Ok(self.geometry().groups().saturating_sub(absent))
     }
 
     /// The allocator's figures so far, under the names of `mb_stats`.

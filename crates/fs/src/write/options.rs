@@ -17,6 +17,9 @@ const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
 /// The longest `commit=` that the kernel takes, so that its clock does not wrap.
 const LONGEST_COMMIT_SECS: u32 = i32::MAX as u32 / 1000;
 
+/// Memory for the buddies of groups that are not in use, unless told otherwise: those of 4 TiB.
+const BUDDY_BYTES: u64 = 256 << 20;
+
 /// How to open a file system for writing.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -25,6 +28,7 @@ pub struct MountOptions {
     pub(super) access_times: AccessTimes,
     pub(super) nodiratime: bool,
     tunables: Vec<(String, u32)>,
+    buddy_bytes: u64,
 }
 
 impl MountOptions {
@@ -37,6 +41,7 @@ impl MountOptions {
             access_times: AccessTimes::default(),
             nodiratime: false,
             tunables: Vec::new(),
+            buddy_bytes: BUDDY_BYTES,
         }
     }
 
@@ -82,6 +87,20 @@ impl MountOptions {
     pub fn tunable(mut self, name: &str, value: u32) -> Self {
         self.tunables.push((name.to_owned(), value));
         self
+    }
+
+    /// How much memory the buddies of groups may take that nobody has allocated in lately, in
+    /// bytes. They are made again of their bitmaps when they are needed.
+    #[must_use]
+    pub fn buddy_bytes(mut self, bytes: u64) -> Self {
+        self.buddy_bytes = bytes;
+        self
+    }
+
+    /// The same as a number of groups: a bitmap, and another of all its orders, of a block each.
+    pub(super) fn most_groups_loaded(&self, block_bytes: usize) -> u32 {
+        let groups = self.buddy_bytes / (2 * block_bytes as u64);
+        u32::try_from(groups).unwrap_or(u32::MAX)
     }
 
     /// How it is read: caches.

@@ -5,6 +5,9 @@
 //! retires a token through the epochs, and when the last reader from before the tick has left, the
 //! token is dropped and tells the allocator that everything stamped so far is quiet.
 //!
+//! A commit is also when buddies leave memory that nobody has used since the commit before, if
+//! there are more of them than the mount allows.
+//!
 //! **Locking.** None. The clock is a word that is written once per commit.
 
 use fourscore_mballoc::{Allocator, Stamp};
@@ -13,12 +16,17 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::{Arc, OnceLock, Weak};
 
+/// Buddies that one commit takes out of memory at most, so that it does not take long.
+const EVICTED_PER_COMMIT: u32 = 1024;
+
 /// The quiet clock of one file system.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     now: AtomicU64,
     current: EpochCell<Token>,
     allocator: OnceLock<Weak<Allocator>>,
+    groups: u32,
+    most_loaded: u32,
 }
 
 /// Dropped when nobody reads any more who did when it was retired.
@@ -37,11 +45,15 @@ impl Drop for Token {
 }
 
 impl Quiet {
-    pub(crate) fn new() -> Self {
+    /// The clock of a file system with so many `groups`, of which `most_loaded` may be in memory
+    /// while nobody uses them.
+    pub(crate) fn new(groups: u32, most_loaded: u32) -> Self {
         Self {
             now: AtomicU64::new(1),
             current: EpochCell::new(None),
             allocator: OnceLock::new(),
+            groups,
+            most_loaded,
         }
     }
 
@@ -64,6 +76,11 @@ impl Quiet {
         allocator.set_durable(tid);
         self.hurry();
         allocator.sweep();
+        let loaded = self.groups.saturating_sub(allocator.absent_groups());
+        let too_many = loaded.saturating_sub(self.most_loaded);
+        if too_many > 0 {
+            allocator.evict_idle(too_many.min(EVICTED_PER_COMMIT));
+        }
     }
 
     /// Lets the clock tick.
