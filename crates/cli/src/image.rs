@@ -70,10 +70,11 @@ impl Image {
         Self::of(spec, Fs::open(device, &options))
     }
 
-    /// Opens the file system for writing; a dirty journal is replayed.
+    /// Opens the file system for writing; a dirty journal is replayed. All of its space may be
+    /// used.
     pub(crate) fn open_to_write(spec: &ImageSpec) -> Result<Self> {
         let device = device(spec, DeviceOptions::read_write(), Access::ReadWrite)?;
-        Self::of(spec, Fs::mount(device, &MountOptions::new()))
+        Self::of(spec, Fs::mount(device, &MountOptions::new().use_reserve()))
     }
 
     fn of(spec: &ImageSpec, opened: fourscore::Result<Arc<Fs>>) -> Result<Self> {

@@ -30,18 +30,30 @@ pub struct StatFs {
 }
 
 impl Fs {
-    /// How full the file system is. Reads every group descriptor.
+    /// Free clusters and inodes.
+    fn free_counts(&self) -> Result<(u64, u32)> {
+        if let Ok(writer) = self.writer() {
+            let sums = writer.groups().sums();
+            let free_inodes = u32::try_from(sums.free_inodes).unwrap_or(u32::MAX);
+            return Ok((sums.free_clusters, free_inodes));
+        }
+        let (mut free_clusters, mut free_inodes) = (0_u64, 0_u32);
+        for group in 0..self.geometry().groups() {
+            let desc = self.group(GroupNr(group))?;
+            free_clusters = free_clusters.saturating_add(desc.free_clusters().into());
+            free_inodes = free_inodes.saturating_add(desc.free_inodes());
+        }
+        Ok((free_clusters, free_inodes))
+    }
+
+    /// How full the file system is: as it is now if it is mounted for writing; else every group
+    /// descriptor is read.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
     pub fn statfs(&self) -> Result<StatFs> {
         let geometry = self.geometry();
-        let (mut free_clusters, mut free_inodes) = (0_u64, 0_u32);
-        for group in 0..geometry.groups() {
-            let desc = self.group(GroupNr(group))?;
-            free_clusters = free_clusters.saturating_add(desc.free_clusters().into());
-            free_inodes = free_inodes.saturating_add(desc.free_inodes());
-        }
+        let (free_clusters, free_inodes) = self.free_counts()?;
         let free_blocks = free_clusters << geometry.blocks_per_cluster_log();
         let reserved = self.superblock.reserved_blocks().0;
         Ok(StatFs {

@@ -351,6 +351,38 @@ fn buddies_that_nobody_uses_leave_memory() {
     assert_clean(image.path());
 }
 
+/// The blocks kept for the super-user are for who asks for them at the mount.
+#[test]
+fn the_reserve_is_for_who_may_use_it() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(1024, &[]);
+    let fill = |name: &[u8], options: MountOptions| {
+        let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+        let fs = Fs::mount(Arc::new(device), &options).unwrap();
+        let file = fs.create(InodeNr::ROOT, name, &OWNER).unwrap();
+        let mut size = 0;
+        while fs.write_at(file, &[1; 64 << 10], size).is_ok() {
+            size += 64 << 10;
+        }
+        let free = fs.statfs().unwrap().free_blocks;
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+        (size, free)
+    };
+    let reserved = open(&image).superblock().reserved_blocks().0;
+    assert!(reserved > 5_000, "{reserved} blocks are kept");
+    let (_, free) = fill(b"user", MountOptions::new());
+    assert!(
+        (reserved..reserved + 100).contains(&free),
+        "{free} are free"
+    );
+    let (size, free) = fill(b"root", MountOptions::new().use_reserve());
+    assert!(
+        size > 0 && free < 100,
+        "{size} bytes more, {free} blocks free"
+    );
+}
+
 /// Names change places, also across directories, and whiteouts are what overlayfs looks for.
 #[test]
 fn names_change_places_and_leave_whiteouts() {

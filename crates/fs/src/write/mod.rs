@@ -78,7 +78,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fourscore_block::BlockDevice;
 use fourscore_journal::{Credits, Handle, Journal, Log, NewChecksums};
 use fourscore_mballoc::stats::Tally;
-use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Stamp, Tunables};
+use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Privilege, Stamp, Tunables};
 use fourscore_ondisk::features::{Compat, Feature, FeatureClass, Incompat, RoCompat};
 use fourscore_ondisk::superblock::{
     JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock,
@@ -122,6 +122,7 @@ pub(crate) struct Writer {
     access_times: AccessTimes,
     nodiratime: bool,
     retries: Counter,
+    privilege: Privilege,
     revokes_per_credit: usize,
     /// The transaction in which everything has to be, if that is so.
     only: Option<Tid>,
@@ -188,6 +189,11 @@ impl Writer {
     /// The locks of blocks of attributes.
     pub(crate) fn xattr_blocks(&self) -> &BlockLocks {
         &self.xattr_blocks
+    }
+
+    /// Whether the blocks that are kept for the super-user may be used.
+    pub(crate) fn privilege(&self) -> Privilege {
+        self.privilege
     }
 
     /// What a free has to wait for, beside its commit.
@@ -324,6 +330,7 @@ impl Fs {
                 access_times: mount.access_times,
                 nodiratime: mount.nodiratime,
                 retries: Counter::default(),
+                privilege: mount.privilege(),
                 // A header and a checksum are less than 32 bytes, a record is at most 8.
                 revokes_per_credit: (block_bytes - 32) / 8,
                 only,

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use fourscore_journal::{Background, JournalOptions};
-use fourscore_mballoc::Tunables;
+use fourscore_mballoc::{Privilege, Tunables};
 
 use super::access_times::AccessTimes;
 use crate::{Error, OpenOptions, Result};
@@ -29,6 +29,7 @@ pub struct MountOptions {
     pub(super) nodiratime: bool,
     tunables: Vec<(String, u32)>,
     buddy_bytes: u64,
+    privilege: Privilege,
 }
 
 impl MountOptions {
@@ -42,6 +43,7 @@ impl MountOptions {
             nodiratime: false,
             tunables: Vec::new(),
             buddy_bytes: BUDDY_BYTES,
+            privilege: Privilege::User,
         }
     }
 
@@ -87,6 +89,19 @@ impl MountOptions {
     pub fn tunable(mut self, name: &str, value: u32) -> Self {
         self.tunables.push((name.to_owned(), value));
         self
+    }
+
+    /// Lets everything that is written through this mount use the blocks that are kept for the
+    /// super-user (`s_r_blocks_count`), as Linux lets the super-user: for a program that is alone
+    /// with an image.
+    #[must_use]
+    pub fn use_reserve(mut self) -> Self {
+        self.privilege = Privilege::Root;
+        self
+    }
+
+    pub(super) fn privilege(&self) -> Privilege {
+        self.privilege
     }
 
     /// How much memory the buddies of groups may take that nobody has allocated in lately, in

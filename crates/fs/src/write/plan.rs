@@ -27,7 +27,7 @@ use std::ops::Range;
 
 use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
-use fourscore_mballoc::{ChangeKind, Claim, FilePrealloc, Freeing, Privilege, Request, Stamp};
+use fourscore_mballoc::{ChangeKind, Claim, FilePrealloc, Freeing, Request, Stamp};
 use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
@@ -388,9 +388,10 @@ impl<'f> Plan<'f> {
         file: Option<&Arc<FilePrealloc>>,
     ) -> Result<(PhysBlock, u32)> {
         let allocator = self.writer.allocator();
+        let privilege = self.writer.privilege();
         let mut reservation = self
             .writer
-            .with_room(|| allocator.reserve(u64::from(request.len.0), Privilege::User))?;
+            .with_room(|| allocator.reserve(u64::from(request.len.0), privilege))?;
         let claimed = allocator.allocate(request, file, &mut reservation);
         allocator.unreserve(reservation);
         let claim = claimed.map_err(Error::from)?;
