@@ -61,6 +61,15 @@ fn archive(name: &str, len: usize) -> Vec<u8> {
     builder.into_inner().expect("memory")
 }
 
+/// The command as a shell in the foreground runs it: whoever started the tests in the background may
+/// have them ignore Ctrl-C, and with them all that they start.
+fn stoppable(arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_fourscore")]);
+    command.args(arguments).env("TZ", "UTC");
+    command
+}
+
 /// A build of the tree with an archive from a pipe over it, which waits for the archive's end
 /// after it has read the tree.
 fn build_that_waits(place: &Place) -> (Child, Vec<u8>) {
@@ -71,7 +80,7 @@ fn build_that_waits(place: &Place) -> (Child, Vec<u8>) {
         "-o",
         &place.text("image"),
     ];
-    let mut child = fourscore(&arguments)
+    let mut child = stoppable(&arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -249,7 +258,7 @@ fn a_signal_leaves_nothing_behind() {
         let sums = ["--sums", &place.text("sums")];
         // A machine with other work may have it finished before it is asked to stop.
         let was_stopped = (0..20).any(|_| {
-            let mut child = fourscore(&[&arguments[..], &sums].concat())
+            let mut child = stoppable(&[&arguments[..], &sums].concat())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
