@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`into`] | objects of the host, made in the image |
 //!
-//! **Not here.** What leaves the image: [`crate::extract`] makes it.
+//! **Not here.** What leaves the image: [`mod@crate::extract`] makes it.
 //!
 //! **Model.** As cp(1): without `-a` files are copied with their permissions, and nothing else is;
 //! with it everything is, whole trees with owners, times, attributes and links. `-a` replaces no
