@@ -61,8 +61,8 @@ fn archive(name: &str, len: usize) -> Vec<u8> {
     builder.into_inner().expect("memory")
 }
 
-/// The command as a shell in the foreground runs it: whoever started the tests in the background may
-/// have them ignore Ctrl-C, and with them all that they start.
+/// The command as a shell in the foreground runs it: whoever started the tests in the background
+/// may have them ignore Ctrl-C, and with them all that they start.
 fn stoppable(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_fourscore")]);
