@@ -140,7 +140,7 @@ pub(crate) struct InodeCell {
     /// Who holds it beside the cache, to change it or to have it open.
     pins: AtomicU32,
     /// Odd while names move between the blocks of a directory, or extents between the nodes of a
-    /// map.
+    /// map, or a map is taken apart.
     moves: AtomicU64,
     changing: Mutex<Changing>,
 }

@@ -29,8 +29,8 @@ const NEW: NewAttributes = NewAttributes {
     umask: 0,
 };
 
-/// With a chain of orphans, and with a file of them.
-const RECORDS: [&str; 2] = ["^orphan_file", "orphan_file"];
+/// With a chain of orphans, with a file of them, and with a chain and maps of pointers.
+const RECORDS: [&str; 3] = ["^orphan_file", "orphan_file", "^orphan_file,^extent,^64bit"];
 
 fn image(record: &str) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4");

@@ -14,7 +14,7 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
@@ -42,9 +42,14 @@ fn open(image: &Image) -> Arc<Fs> {
 }
 
 fn image(block_size: u32, features: &[&str]) -> Image {
+    image_of("ext4", block_size, 256, features)
+}
+
+fn image_of(kind: &str, block_size: u32, inode_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(256))
-        .kind("ext4")
+        .kind(kind)
         .block_size_bytes(block_size)
+        .inode_size_bytes(inode_size)
         .features(features);
     image.make().unwrap()
 }
@@ -106,14 +111,35 @@ fn random_operations_leave_what_the_model_says() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    let configurations: [(u32, &[&str]); 4] = [
-        (4096, &[]),
-        (1024, &[]),
-        (4096, &["^metadata_csum"]),
-        (2048, &["^64bit", "^flex_bg", "meta_bg", "^resize_inode"]),
+    // The last but one lacks all that came after the first ext3.
+    let configurations: [(&str, u32, u32, &[&str]); 7] = [
+        ("ext4", 4096, 256, &[]),
+        ("ext4", 1024, 256, &[]),
+        ("ext4", 4096, 256, &["^metadata_csum"]),
+        (
+            "ext4",
+            2048,
+            256,
+            &["^64bit", "^flex_bg", "meta_bg", "^resize_inode"],
+        ),
+        ("ext3", 4096, 256, &[]),
+        (
+            "ext3",
+            1024,
+            128,
+            &[
+                "^filetype",
+                "^dir_index",
+                "^sparse_super",
+                "^resize_inode",
+                "^large_file",
+                "^ext_attr",
+            ],
+        ),
+        ("ext4", 1024, 256, &["^extent", "^64bit"]),
     ];
-    for (seed, (block_size, features)) in (1..).zip(configurations) {
-        let image = image(block_size, features);
+    for (seed, (kind, block_size, inode_size, features)) in (1..).zip(configurations) {
+        let image = image_of(kind, block_size, inode_size, features);
         let mut model = Model::new();
         let mut random = Random(seed);
         for _ in 0..3 {
@@ -138,26 +164,32 @@ fn a_file_system_that_was_not_unmounted_is_recovered_by_all() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    let image = image(4096, &[]);
-    let mut model = Model::new();
-    let mut random = Random(99);
-    let fs = mount(&image);
-    for _ in 0..1000 {
-        model.step(&fs, &mut random);
+    for (kind, block_size) in [("ext4", 4096), ("ext3", 1024)] {
+        let image = image_of(kind, block_size, 256, &[]);
+        let mut model = Model::new();
+        let mut random = Random(99);
+        let fs = mount(&image);
+        for _ in 0..1000 {
+            model.step(&fs, &mut random);
+        }
+        fs.sync().unwrap();
+        let crashed = image.copy().unwrap();
+        fs.unmount().unwrap();
+        model.compare(&open(&crashed));
+        let by_kernel = crashed.copy().unwrap();
+        let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
+        model.compare_with_host(kernel.path());
+        drop(kernel);
+        assert_clean(by_kernel.path());
+        let by_e2fsck = crashed.copy().unwrap();
+        e2fsck_repair(by_e2fsck.path(), &[]).unwrap();
+        assert_clean(by_e2fsck.path());
+        model.compare(&open(&by_e2fsck));
+        let fs = mount(&crashed);
+        model.compare(&fs);
+        fs.unmount().unwrap();
+        assert_clean(crashed.path());
     }
-    fs.sync().unwrap();
-    let crashed = image.copy().unwrap();
-    fs.unmount().unwrap();
-    model.compare(&open(&crashed));
-    let by_kernel = crashed.copy().unwrap();
-    let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
-    model.compare_with_host(kernel.path());
-    drop(kernel);
-    assert_clean(by_kernel.path());
-    let fs = mount(&crashed);
-    model.compare(&fs);
-    fs.unmount().unwrap();
-    assert_clean(crashed.path());
 }
 
 #[test]

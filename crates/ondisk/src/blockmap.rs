@@ -27,7 +27,7 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-use crate::types::{BlockSize, LogicalBlock, PhysBlock};
+use crate::types::{BlockCount, BlockSize, LogicalBlock, PhysBlock};
 
 mod edit;
 
@@ -65,6 +65,12 @@ pub enum BlockMapError {
         found: usize,
         /// Pointers there must be.
         expected: usize,
+    },
+    /// A pointer where the map had a hole: two ways lead to the same block of pointers.
+    #[error("block map entry {entry}: in use, where the map had a hole")]
+    Taken {
+        /// Position of the first pointer of the hole.
+        entry: u16,
     },
 }
 
@@ -138,6 +144,39 @@ impl Path {
         let levels = u32::try_from(below.len()).unwrap_or(0);
         (1_u64 << (u32::from(self.pointer_bits) * levels)) - offset
     }
+
+    /// How many pointers there are from the last slot on, in the block that has it or among the
+    /// direct ones: so many blocks of the file can be mapped by a change in one place. At least 1.
+    #[must_use]
+    pub fn neighbours(&self) -> u32 {
+        match (self.slots(), self.indirections.checked_sub(1)) {
+            (_, Some(above)) => u32::try_from(self.blocks_below(above.into())).unwrap_or(u32::MAX),
+            (&[direct], None) => DIRECT.saturating_sub(direct.into()).max(1),
+            _ => 1,
+        }
+    }
+}
+
+/// The most blocks that a file can have if data and blocks of pointers together may be `most`, and
+/// the map ends where it ends.
+#[must_use]
+pub fn max_blocks(block_size: BlockSize, most: BlockCount) -> BlockCount {
+    let p = 1_u64 << (block_size.bits() - 2);
+    let (direct, double, triple) = (u64::from(DIRECT), p * p, p * p * p);
+    let all_data = direct + p + double + triple;
+    let all_nodes = 1 + (1 + p) + (1 + p + double);
+    if all_data + all_nodes <= most.0 {
+        return BlockCount(all_data);
+    }
+    // As if all of it were data, which takes a few nodes more than are needed in the end.
+    let behind_single = most.0.saturating_sub(direct + p);
+    let nodes = if behind_single < double {
+        2 + behind_single.div_ceil(p)
+    } else {
+        let behind_double = behind_single - double;
+        3 + p + behind_double.div_ceil(p) + behind_double.div_ceil(double)
+    };
+    BlockCount(most.0.saturating_sub(nodes))
 }
 
 /// One past the last logical block that a map with blocks of this size reaches.
@@ -284,6 +323,41 @@ mod tests {
         assert_eq!(path.blocks_below(0), 256 * 256 - 5);
         assert_eq!(path.blocks_below(1), 251);
         assert_eq!(path.blocks_below(2), 1);
+    }
+
+    #[test]
+    fn neighbours_end_with_the_direct_pointers_and_with_a_block() {
+        let of = |logical| {
+            Path::to(LogicalBlock(logical), size(0))
+                .unwrap()
+                .neighbours()
+        };
+        assert_eq!([of(0), of(5), of(11)], [12, 7, 1]);
+        assert_eq!([of(12), of(12 + 255), of(12 + 256)], [256, 1, 256]);
+        assert_eq!(of(12 + 256 + (1 << 16) + 300), 256 - 44);
+    }
+
+    /// What the kernel's `s_bitmap_maxbytes` comes to.
+    #[test]
+    fn files_are_as_large_as_their_map_or_the_count_of_their_blocks() {
+        let sectors = |log: u32| BlockCount(u64::from(u32::MAX) >> (log + 1));
+        let wide = BlockCount((1 << 48) - 1);
+        for log in 0..2 {
+            let all = u64::from(logical_end(size(log)).0);
+            assert_eq!(max_blocks(size(log), sectors(log)).0, all);
+            assert_eq!(max_blocks(size(log), wide).0, all);
+        }
+        // 2 TiB without the nodes, found by trying with the kernel.
+        assert_eq!(max_blocks(size(2), sectors(2)).0, 536_346_110);
+        for log in 2..7 {
+            let (p, most) = (1_u64 << (log + 8), sectors(log).0);
+            let data = max_blocks(size(log), sectors(log)).0;
+            let indirect = (data - 12).div_ceil(p);
+            assert!(
+                data + indirect <= most && data + indirect + 2 * p + 4 > most,
+                "{log}"
+            );
+        }
     }
 
     fn bytes(pointers: &[u32]) -> Vec<u8> {

@@ -14,26 +14,23 @@
 use std::io::IoSlice;
 
 use fourscore_mballoc::{ClusterCount, FilePrealloc, LogicalCluster, Neighbour, Request};
-use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
-use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::extent::{Extent, ExtentState};
+use fourscore_ondisk::inode::{InodeFlags, needs_large_file};
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
 use super::flags::check_changeable;
+use super::map::{Freed, MapForm};
 use super::now;
 use super::plan::Plan;
 use super::slot::Slot;
-use super::tree::Freed;
 use crate::inode::{CachedInode, Changing, Layout, Pinned};
 use crate::map::{Mapping, Target};
 use crate::{Error, FileType, Fs, Result};
 
 /// What pads a block at either end.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
-
-/// The longest extent of data, in blocks.
-const EXTENT_MAX_BLOCKS: u32 = 32_768;
 
 /// A write, cut to what one plan does.
 #[derive(Clone, Copy)]
@@ -79,7 +76,7 @@ impl Fs {
         const MOST_BYTES: usize = 64 << 20;
         self.writer()?;
         let end = offset.checked_add(data.len() as u64);
-        let limit = u64::from(LOGICAL_END.0) << self.geometry().block_size().bits();
+        let limit = self.max_file_bytes(pinned.version(&epoch::pin())?);
         if end.is_none_or(|end| end > limit) {
             return Err(Error::FileTooLarge);
         }
@@ -130,7 +127,7 @@ impl Fs {
                     (block, blocks)
                 }
                 Target::Hole => {
-                    let blocks = blocks.min(EXTENT_MAX_BLOCKS);
+                    let blocks = blocks.min(self.blocks_at_once(inode, at));
                     let (block, blocks) =
                         self.claim(&mut plan, (inode, locked), (at, blocks), range.end, &guard)?;
                     let extent = Extent {
@@ -168,6 +165,7 @@ impl Fs {
         let mut request = Request::data(inode.nr(), LogicalCluster(at.0), len, goal);
         let size = inode.size_bytes().max(end_bytes);
         request.size = ClusterCount(low32((size + (1 << bits) - 1) >> bits));
+        request.reach = MapForm::of(inode).reach();
         request.left = match at.0.checked_sub(1) {
             None => None,
             Some(before) => neighbour(&self.map(inode, LogicalBlock(before), guard)?),
@@ -242,9 +240,13 @@ impl Fs {
     pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
-        check_changeable(self.file_to_change(&pinned, &epoch::pin())?)?;
-        if size > u64::from(LOGICAL_END.0) << self.geometry().block_size().bits() {
-            return Err(Error::FileTooLarge);
+        {
+            let guard = epoch::pin();
+            let inode = self.file_to_change(&pinned, &guard)?;
+            check_changeable(inode)?;
+            if size > self.max_file_bytes(inode) {
+                return Err(Error::FileTooLarge);
+            }
         }
         self.truncate_locked(&pinned, &mut locked, size)
     }
@@ -333,9 +335,9 @@ impl Fs {
         if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::VERITY_FL) {
             return Err(Error::NotPermitted);
         }
-        if inode.layout() != Layout::Extents {
+        if !matches!(inode.layout(), Layout::Extents | Layout::BlockMap) {
             return Err(Error::Unsupported(format!(
-                "inode {}: a file that is not mapped by extents is not changed",
+                "inode {}: a file that has no blocks is not changed",
                 inode.nr()
             )));
         }
@@ -363,6 +365,10 @@ pub(super) fn show(
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
     let now = now();
+    let before = pinned.version(&epoch::pin())?.size_bytes();
+    if needs_large_file(size) && !needs_large_file(before) {
+        plan.set_large_file()?;
+    }
     let sized = plan.edit(slot, |inode| {
         inode.set_mtime(now);
         inode.set_ctime(now);

@@ -22,9 +22,9 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::content::{finish, low32, show};
+use super::map::{Freed, MapForm};
 use super::plan::{Content, Plan};
 use super::slot::Slot;
-use super::tree::Freed;
 use crate::inode::{CachedInode, Changing, Pinned};
 use crate::map::Target;
 use crate::{Error, Fs, Result};
@@ -81,7 +81,8 @@ impl Fs {
     ///
     /// # Errors
     /// `IsADirectory`; `InvalidArgument` for what is no file, for a range that is empty, and for
-    /// one that cannot be moved; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
+    /// one that cannot be moved; `Unsupported` for all but `PunchHole` if the file is mapped by
+    /// pointers, as in ext2 and ext3; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
     /// `NoSpace` a part at the front may be done.
     pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.writer()?;
@@ -94,13 +95,19 @@ impl Fs {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
         self.end_truncation(&pinned, &mut locked)?;
-        let (size, only_grows) = {
+        let (size, only_grows, form) = {
             let guard = epoch::pin();
             let inode = self.file_to_change(&pinned, &guard)?;
-            (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
+            let only_grows = inode.has(InodeFlags::APPEND_FL);
+            (inode.size_bytes(), only_grows, MapForm::of(inode))
         };
         if only_grows && !what.only_adds() {
             return Err(Error::NotPermitted);
+        }
+        if form == MapForm::Pointers && what != Fallocate::PunchHole {
+            return Err(Error::Unsupported(
+                "a file mapped by pointers has holes and nothing else".into(),
+            ));
         }
         let _moving = what.moves().then(|| pinned.moving());
         let mut steps = Steps {

@@ -28,11 +28,11 @@ use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch;
 
 use super::entries::ChangedDir;
+use super::map::Freed;
 use super::names::entry_type;
 use super::orphans::OrphanPlace;
 use super::plan::{Content, Plan};
 use super::slot::Slot;
-use super::tree::Freed;
 use super::{MountOptions, Scope, Writer};
 use crate::fast_commit::{
     Base, DirChanges, FastCommitOverlay, InodeChange, InodePatch, RangeEdits,

@@ -20,7 +20,10 @@
 //! | `seal` | what is written once per commit: checksums, descriptors |
 //! | `quiet` | when readers of freed blocks are gone |
 //! | `slot` | an inode's bytes in its table |
-//! | `tree` | changing the map of a file |
+//! | `superblock` | words of the superblock that change with something else |
+//! | `map` | changing the map of a file, whatever form it has |
+//! | `tree` | changing a tree of extents |
+//! | `block_map` | changing direct and indirect pointers |
 //! | `entries` | changing the names in a directory |
 //! | `names` | create, link |
 //! | `removal` | unlink, and what becomes of an inode without a name |
@@ -49,6 +52,7 @@
 mod access_times;
 mod acls;
 mod attributes;
+mod block_map;
 mod content;
 mod entries;
 mod exchange;
@@ -57,6 +61,7 @@ mod fast_commits;
 mod flags;
 mod groups;
 mod inodes;
+mod map;
 mod names;
 mod opened;
 mod options;
@@ -70,6 +75,7 @@ mod rename;
 mod seal;
 mod slot;
 mod slots;
+mod superblock;
 mod tree;
 mod xattrs;
 
@@ -527,13 +533,13 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
     if let Some(feature) = features.iter().find(|feature| !is_written(feature)) {
         return Err(Error::ReadOnly(format!("it has the feature {feature}")));
     }
+    if superblock.revision().0 == 0 {
+        return Err(Error::ReadOnly("it has revision 0".into()));
+    }
     if !features.compat.contains(Compat::HAS_JOURNAL)
         || !matches!(superblock.journal(), Some(JournalPlace::Inode(_)))
     {
         return Err(Error::ReadOnly("it has no journal of its own".into()));
-    }
-    if !features.incompat.contains(Incompat::EXTENTS) {
-        return Err(Error::ReadOnly("its files are block-mapped".into()));
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use zerocopy::FromBytes;
 use super::entries::{ChangedDir, tag};
 use super::flags;
 use super::inodes::Want;
+use super::map::MapForm;
 use super::plan::{NewContent, Plan};
 use super::slot::Slot;
 use super::{Writer, now};
@@ -262,12 +263,14 @@ impl Fs {
         }
         let mode = FileMode(type_bits(kind.file_type()) | permissions);
         let content = match kind {
-            Kind::File | Kind::Unnamed | Kind::Directory => NewContent::Mapped,
-            Kind::Symlink(target) if target.len() > FAST_SYMLINK_MAX_BYTES => NewContent::Mapped,
-            Kind::Symlink(_) | Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
+            Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => NewContent::InInode,
+            Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
+            Kind::File | Kind::Unnamed | Kind::Directory | Kind::Symlink(_) => {
+                NewContent::mapped(MapForm::of_new(self.superblock()))
+            }
         };
         let (mut flags, project_id) = flags::inherited(parent, kind.file_type());
-        if content == NewContent::Mapped {
+        if content == NewContent::Tree {
             flags |= InodeFlags::EXTENTS_FL;
         }
         let made = NewInode {
@@ -322,7 +325,8 @@ impl Fs {
         let inode = plan.version(slot)?;
         let goal = plan.goal_behind(&inode, LogicalBlock(0))?;
         let tag = tag(Structure::Symlink, &inode);
-        let (block, region) = plan.allocate_metadata(slot.nr, goal, tag)?;
+        let owner = (slot.nr, MapForm::of(&inode).reach());
+        let (block, region) = plan.allocate_metadata(owner, goal, tag)?;
         plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
         plan.map_block(&inode, slot, LogicalBlock(0), block)?;
         let sized = plan.edit(slot, |inode| inode.set_size_bytes(target.len() as u64))?;
@@ -445,9 +449,9 @@ impl Fs {
         if dir.is_encrypted() {
             return Err(Error::NoKey { inode: dir.nr() });
         }
-        if dir.layout() != Layout::Extents {
+        if !matches!(dir.layout(), Layout::Extents | Layout::BlockMap) {
             return Err(Error::Unsupported(format!(
-                "inode {}: a directory that is not mapped by extents is not changed",
+                "inode {}: a directory that has no blocks is not changed",
                 dir.nr()
             )));
         }

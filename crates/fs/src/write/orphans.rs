@@ -23,8 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
-use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 
 use super::plan::Plan;
@@ -242,18 +241,6 @@ impl<'f> Plan<'f> {
             let nr = inode.map_or(0, |nr| nr.0);
             self.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
         }
-        Ok(())
-    }
-
-    fn set_last_orphan(&mut self, head: Option<InodeNr>) -> Result<()> {
-        let block_bytes = self.fs().geometry().block_size().bytes() as u64;
-        let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
-        let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0)
-            + std::mem::offset_of!(RawSuperblock, s_last_orphan);
-        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
-        let region = self.part(block, start..start + size_of::<u32>(), tag)?;
-        let nr = head.map_or(0, |nr| nr.0);
-        self.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
         Ok(())
     }
 }

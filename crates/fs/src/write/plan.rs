@@ -27,7 +27,9 @@ use std::ops::Range;
 
 use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
-use fourscore_mballoc::{ChangeKind, Claim, FilePrealloc, Freeing, Request, Stamp};
+use fourscore_mballoc::{
+    ChangeKind, Claim, ClusterCount, FilePrealloc, Freeing, Reach, Request, Stamp,
+};
 use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
@@ -37,6 +39,7 @@ use zerocopy::FromBytes;
 use super::Writer;
 use super::groups::{BitsChange, Map};
 use super::inodes::InodeClaim;
+use super::map::MapForm;
 use super::orphans::Recording;
 use super::slot::Slot;
 use crate::{Error, Fs, Result};
@@ -412,14 +415,16 @@ impl<'f> Plan<'f> {
         Ok((allocator.geometry().first_block(&run), run.len.0))
     }
 
-    /// Allocates one block for metadata near `goal`, to be written as `tag` says.
+    /// Allocates one block for metadata of `inode` near `goal` and within `reach`, to be written as
+    /// `tag` says.
     pub(crate) fn allocate_metadata(
         &mut self,
-        inode: InodeNr,
+        (inode, reach): (InodeNr, Reach),
         goal: PhysBlock,
         tag: VerifiedAs,
     ) -> Result<(PhysBlock, RegionId)> {
-        let request = Request::metadata(inode, fourscore_mballoc::ClusterCount(1), goal);
+        let request = Request::metadata(inode, ClusterCount(1), goal);
+        let request = Request { reach, ..request };
         let (block, _) = self.allocate(&request, None)?;
         Ok((block, self.fresh(block, tag)))
     }
@@ -435,7 +440,7 @@ impl<'f> Plan<'f> {
         self.set_whole(slot.region());
         let made = InodeMut::init(self.slot_bytes_mut(slot), fs.superblock(), new);
         let mut made = made.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
-        if content == NewContent::Mapped {
+        if content == NewContent::Tree {
             extent::init_root(made.i_block_mut());
         }
         Ok(())
@@ -658,9 +663,21 @@ fn inode_table_tag() -> VerifiedAs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewContent {
     /// In blocks, mapped by an extent tree.
-    Mapped,
+    Tree,
+    /// In blocks, mapped by pointers.
+    Pointers,
     /// In the inode, or nowhere.
     InInode,
+}
+
+impl NewContent {
+    /// In blocks, with a map of this form.
+    pub(crate) fn mapped(form: MapForm) -> Self {
+        match form {
+            MapForm::Tree => Self::Tree,
+            MapForm::Pointers => Self::Pointers,
+        }
+    }
 }
 
 /// What freed blocks held.

@@ -26,13 +26,13 @@ use fourscore_sync::{MutexGuard, epoch};
 use super::entries::ChangedDir;
 use super::flags::check_name_may_go;
 use super::inodes::Inodes;
+use super::map::Freed;
 use super::names::check_name;
 use super::orphans::OrphanPlace;
 use super::plan::Plan;
 use super::slot::Slot;
-use super::tree::Freed;
 use super::{Writer, now};
-use crate::inode::{CachedInode, Changing, Pinned};
+use crate::inode::{CachedInode, Changing, Moving, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
 /// What a removal is for.
@@ -53,6 +53,17 @@ pub(super) enum Lost {
     Everything,
     /// It goes: this is what is left to be freed.
     Part(CachedInode, OrphanPlace),
+}
+
+impl Lost {
+    /// Tells readers of an inode that goes, until the result is dropped, that its map is taken
+    /// apart: who sees a part of it as it was looks again.
+    pub(super) fn moving<'p>(&self, pinned: &'p Pinned) -> Option<Moving<'p>> {
+        match self {
+            Self::Name(_) | Self::LastName(..) => None,
+            Self::Everything | Self::Part(..) => Some(pinned.moving()),
+        }
+    }
 }
 
 impl Fs {
@@ -121,6 +132,7 @@ impl Fs {
             let links = -i32::from(is_directory);
             let parent_version = self.touch_dir(&mut plan, parent, slot, links)?;
             let lost = self.plan_lost_name(&mut plan, inode, &locked)?;
+            let _moving = lost.moving(&pinned);
             plan.carry_out(&[&locked_dir.last, &locked.last])?;
             pinned_dir.publish(Some(parent_version));
             drop((locked_dir, guard));
@@ -265,6 +277,7 @@ impl Fs {
         }
         // What its table holds is what was shown last.
         let inode = CachedInode::new(self.load_inode(nr)?, self)?;
+        let _moving = pinned.moving();
         pinned.publish(None);
         self.free_orphan(writer, inode, &locked.last, place)?;
         self.forget_inode(writer, nr, pinned);

@@ -164,6 +164,9 @@ impl Fs {
         let moving = taking.get(names.from.0)?.moving();
         let other = taking.get(names.to.0)?;
         let other_moving = (names.is_across() && plan.moves()).then(|| other.moving());
+        let lost_moving = lost
+            .as_ref()
+            .and_then(|(at, lost)| lost.moving(&taking.0[*at].1));
         plan.carry_out(&last)?;
         for (nr, version) in versions.drain(..) {
             taking.get(nr)?.publish(Some(version));
@@ -175,6 +178,7 @@ impl Fs {
             drop(locked);
             self.show_lost(writer, (*nr, pinned), victim, lost)?;
         }
+        drop(lost_moving);
         Ok(true)
     }
 

@@ -1,7 +1,7 @@
 //! **Purpose.** Changing the extent tree of a file, as part of a plan.
 //!
-//! **Not here.** The bytes of a node (`fourscore_ondisk::extent::edit`); reading the map
-//! ([`crate::map`]).
+//! **Not here.** The bytes of a node (`fourscore_ondisk::extent::edit`); maps of another form
+//! ([`super::map`] asks which it is); reading the map ([`crate::map`]).
 //!
 //! **Model.** Every change goes down from the root in the inode's slot to the leaf in question,
 //! through nodes that the plan takes in, and changes that path. A change for which there is no room
@@ -12,35 +12,23 @@
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_mballoc::Content as Wanted;
+use fourscore_mballoc::Reach;
 use fourscore_ondisk::extent::{
     self, Extent, ExtentEditError, ExtentState, ForParent, LOGICAL_END, LeafMut, NewNode, Node,
     NodeMut, Step,
 };
 use fourscore_ondisk::inode::InodeMut;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
-use fourscore_sync::epoch;
 
 use super::entries::tag;
+use super::map::Freed;
 use super::plan::{Content, Plan, RegionId};
 use super::slot::Slot;
-use crate::inode::{CachedInode, Layout};
-use crate::map::Target;
+use crate::inode::CachedInode;
 use crate::{Error, Result};
 
-/// Units in which an inode counts its space.
-const SECTOR_BITS: u32 = 9;
 /// No tree is deeper.
 const MAX_LEVELS: usize = 6;
-
-/// How much of a map was freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Freed {
-    /// Everything that was asked for.
-    All,
-    /// What one transaction has room for.
-    Part,
-}
 
 /// What is freed at once.
 #[derive(Clone, Copy, Debug)]
@@ -88,54 +76,14 @@ impl Mapped<'_> {
 }
 
 impl Plan<'_> {
-    /// Where to look for a block of `inode` that shall follow the blocks before `at`.
-    pub(crate) fn goal_behind(&self, inode: &CachedInode, at: LogicalBlock) -> Result<PhysBlock> {
-        let fs = self.fs();
-        let guard = epoch::pin();
-        if let Some(before) = at.0.checked_sub(1) {
-            let mapping = fs.map(inode, LogicalBlock(before), &guard)?;
-            if let Target::Written(block) | Target::Unwritten(block) = mapping.target {
-                return Ok(PhysBlock(block.0 + 1));
-            }
-        }
-        let (group, _) = fs
-            .geometry()
-            .inode_group(inode.nr())
-            .ok_or(Error::NotFound)?;
-        let content = match inode.file_type() {
-            crate::FileType::Regular => Wanted::Data,
-            _ => Wanted::Metadata,
-        };
-        let group = fs.writer()?.inodes().placement().goal(group, content);
-        Ok(fs.geometry().group_first_block(group))
-    }
-
-    /// Maps one written block.
-    pub(crate) fn map_block(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        at: LogicalBlock,
-        block: PhysBlock,
-    ) -> Result<()> {
-        let extent = Extent {
-            logical: at,
-            physical: block,
-            blocks: 1,
-            state: ExtentState::Written,
-        };
-        self.map_extent(inode, slot, extent)
-    }
-
-    /// Maps an extent where nothing is mapped.
-    pub(crate) fn map_extent(
+    /// Enters an extent into the tree, where nothing is mapped.
+    pub(super) fn enter_extent(
         &mut self,
         inode: &CachedInode,
         slot: Slot,
         extent: Extent,
     ) -> Result<()> {
-        self.insert_extent(Mapped { inode, slot }, extent)?;
-        self.count_blocks(slot, i64::from(extent.blocks))
+        self.insert_extent(Mapped { inode, slot }, extent)
     }
 
     fn insert_extent(&mut self, file: Mapped<'_>, extent: Extent) -> Result<()> {
@@ -145,8 +93,8 @@ impl Plan<'_> {
         })
     }
 
-    /// Gives all that is mapped in `blocks` the state `state`.
-    pub(crate) fn set_state(
+    /// Gives all that the tree maps in `blocks` the state `state`.
+    pub(super) fn set_extent_state(
         &mut self,
         inode: &CachedInode,
         slot: Slot,
@@ -244,9 +192,9 @@ impl Plan<'_> {
         self.insert_extent(file, moved)
     }
 
-    /// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front
-    /// on and as far as the plan has room for.
-    pub(crate) fn unmap(
+    /// Takes the blocks from `start` to `end - 1` out of the tree, and frees what was mapped there,
+    /// from the front on and as far as the plan has room for.
+    pub(super) fn cut_extents(
         &mut self,
         inode: &CachedInode,
         slot: Slot,
@@ -278,29 +226,6 @@ impl Plan<'_> {
             }
         }
         Ok(Freed::Part)
-    }
-
-    /// Frees what is mapped from `start` on, as far as the plan has room for; all of it, where
-    /// `start` is 0, leaves an empty tree.
-    pub(crate) fn free_map(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        start: LogicalBlock,
-    ) -> Result<Freed> {
-        let was = if inode.file_type() == crate::FileType::Regular {
-            Content::Data
-        } else {
-            Content::Metadata
-        };
-        match inode.layout() {
-            Layout::Extents => self.unmap(inode, slot, (start, LOGICAL_END), was),
-            Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(Freed::All),
-            Layout::BlockMap => Err(Error::Unsupported(format!(
-                "inode {}: a file mapped by pointers is not changed",
-                inode.nr()
-            ))),
-        }
     }
 
     /// What is freed at once by a plan that shall not become much larger than `room`. An extent can
@@ -354,14 +279,6 @@ impl Plan<'_> {
             return Err(file.broken(ExtentEditError::Shape));
         }
         Ok(Some(part))
-    }
-
-    pub(super) fn count_blocks(&mut self, slot: Slot, change: i64) -> Result<()> {
-        let bits = self.fs().geometry().block_size().bits() - SECTOR_BITS;
-        let before = self.inode(slot)?.sectors();
-        let after = before.saturating_add_signed(change << bits);
-        let set = self.edit(slot, |inode| inode.set_sectors(after))?;
-        set.map_err(|_| Error::FileTooLarge)
     }
 
     /// Goes down to the leaf for `logical`.
@@ -437,8 +354,8 @@ impl Plan<'_> {
                 None => self.goal_behind(file.inode, LogicalBlock(0))?,
             };
             while fresh.len() < needed {
-                let nr = file.inode.nr();
-                let (block, region) = self.allocate_metadata(nr, goal, file.tag())?;
+                let owner = (file.inode.nr(), Reach::Full);
+                let (block, region) = self.allocate_metadata(owner, goal, file.tag())?;
                 self.count_blocks(file.slot, 1)?;
                 fresh.push(Below { region, block });
             }

@@ -17,14 +17,12 @@
 //! and block they look for again.
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_mballoc::Content as Wanted;
-use fourscore_ondisk::features::Compat;
+use fourscore_mballoc::{Content as Wanted, Reach};
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use fourscore_ondisk::xattr::{
     self, NameIndex, NewValue, Placement, Value, XattrEditError, Xattrs, XattrsMut,
 };
-use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock, RawSuperblock};
+use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 use fourscore_sync::{CachePadded, Mutex, MutexGuard};
 
@@ -341,33 +339,15 @@ impl Plan<'_> {
     /// Allocates a block of attributes for the inode, all zeroes.
     fn new_xattr_block(&mut self, slot: Slot) -> Result<Block> {
         let fs = self.fs();
-        if !fs.superblock().features().compat.contains(Compat::EXT_ATTR) {
-            self.set_ext_attr()?;
-        }
+        self.set_ext_attr()?;
         self.set_moves();
         let (group, _) = fs.geometry().inode_group(slot.nr).ok_or(Error::NotFound)?;
         let inodes = fs.writer()?.inodes();
         let group = inodes.placement().goal(group, Wanted::Metadata);
         let goal = fs.geometry().group_first_block(group);
-        let (at, region) = self.allocate_metadata(slot.nr, goal, tag())?;
+        let (at, region) = self.allocate_metadata((slot.nr, Reach::Full), goal, tag())?;
         self.set_file_acl(slot, Some(at))?;
         Ok(Block { at, region })
-    }
-
-    /// Notes in the superblock that there are blocks of attributes; without that e2fsck takes them
-    /// for errors. The feature of the mount stays as it is, so this is done again for each block:
-    /// mke2fs leaves the feature out only if it is told to.
-    fn set_ext_attr(&mut self) -> Result<()> {
-        let block_bytes = self.fs().geometry().block_size().bytes() as u64;
-        let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
-        let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0)
-            + std::mem::offset_of!(RawSuperblock, s_feature_compat);
-        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
-        let region = self.part(block, start..start + size_of::<u32>(), tag)?;
-        let features = self.fs().superblock().features().compat | Compat::EXT_ATTR;
-        self.bytes_mut(region)
-            .copy_from_slice(&features.bits().to_le_bytes());
-        Ok(())
     }
 
     fn set_file_acl(&mut self, slot: Slot, block: Option<PhysBlock>) -> Result<()> {

@@ -1,0 +1,59 @@
+//! **Purpose.** Changing words of the superblock on disk, as part of a plan: what must be true
+//! there together with the change that needs it.
+//!
+//! **Not here.** What is written when a file system is mounted and unmounted ([`super`]).
+//!
+//! **Model.** A plan takes only the word that it changes, so that others change others. What the
+//! mount knows of the superblock stays as it was: features gained on the way are written by whoever
+//! needs them, again if need be.
+//!
+//! **Locking.** None but the buffer's, and what the word itself is protected by.
+
+use std::mem::offset_of;
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_ondisk::features::{Compat, RoCompat};
+use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
+use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+
+use super::plan::Plan;
+use crate::Result;
+
+impl Plan<'_> {
+    /// Sets the head of the chain of orphans. Its lock is held.
+    pub(super) fn set_last_orphan(&mut self, head: Option<InodeNr>) -> Result<()> {
+        let at = offset_of!(RawSuperblock, s_last_orphan);
+        self.set_superblock_word(at, head.map_or(0, |nr| nr.0))
+    }
+
+    /// Notes that there are blocks of attributes; without that e2fsck takes them for errors.
+    pub(super) fn set_ext_attr(&mut self) -> Result<()> {
+        let features = self.fs().superblock().features().compat;
+        if features.contains(Compat::EXT_ATTR) {
+            return Ok(());
+        }
+        let at = offset_of!(RawSuperblock, s_feature_compat);
+        self.set_superblock_word(at, (features | Compat::EXT_ATTR).bits())
+    }
+
+    /// Notes that there are files of 2 GiB and more.
+    pub(super) fn set_large_file(&mut self) -> Result<()> {
+        let features = self.fs().superblock().features().ro_compat;
+        if features.contains(RoCompat::LARGE_FILE) {
+            return Ok(());
+        }
+        let at = offset_of!(RawSuperblock, s_feature_ro_compat);
+        self.set_superblock_word(at, (features | RoCompat::LARGE_FILE).bits())
+    }
+
+    /// Sets the word `at` bytes from the start of the superblock.
+    fn set_superblock_word(&mut self, at: usize, value: u32) -> Result<()> {
+        let block_bytes = self.fs().geometry().block_size().bytes() as u64;
+        let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
+        let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0) + at;
+        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
+        let region = self.part(block, start..start + size_of::<u32>(), tag)?;
+        self.bytes_mut(region).copy_from_slice(&value.to_le_bytes());
+        Ok(())
+    }
+}
