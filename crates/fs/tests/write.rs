@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use fourscore::block::{DeviceOptions, open_path};
 use fourscore::mballoc::Tunable;
 use fourscore::mballoc::stats::Count;
+use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Replace,
 };
@@ -14,7 +15,7 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};
+use fourscore_testkit::oracle::{assert_clean, debugfs_write, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
@@ -227,6 +228,39 @@ fn directories_and_maps_grow_deep_and_shrink_again() {
     fs.unlink(InodeNr::ROOT, b"holes").unwrap();
     fs.unmount().unwrap();
     assert_clean(image.path());
+}
+
+/// A directory whose index does not count any more is one without.
+#[test]
+fn an_index_without_its_feature_is_given_up() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let image = image(1024, &["^metadata_csum"]);
+    let fs = mount(&image);
+    let dir = fs.mkdir(InodeNr::ROOT, b"many", &OWNER).unwrap();
+    let target = fs.create(InodeNr::ROOT, b"target", &OWNER).unwrap();
+    let name = |number: u32| format!("a name of some length, number {number}").into_bytes();
+    for number in 0..200 {
+        fs.link(target, dir, &name(number)).unwrap();
+    }
+    let indexed = |fs: &Fs| fs.stat(dir).unwrap().flags.contains(InodeFlags::INDEX_FL);
+    assert!(indexed(&fs));
+    fs.unmount().unwrap();
+    debugfs_write(image.path(), &["feature -dir_index"]).unwrap();
+    let fs = mount(&image);
+    for number in 200..300 {
+        fs.link(target, dir, &name(number)).unwrap();
+    }
+    assert!(!indexed(&fs));
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = open(&image);
+    for number in 0..300 {
+        assert_eq!(fs.lookup(dir, &name(number)).unwrap(), target);
+    }
 }
 
 #[test]

@@ -124,6 +124,12 @@ impl Plan<'_> {
         if self.fs().is_indexed(dir.inode) {
             return self.add_indexed(dir, new);
         }
+        if dir.inode.has(InodeFlags::INDEX_FL) {
+            // The feature is gone; who brings it back must not follow an index without this name.
+            self.edit(dir.slot, |inode| {
+                inode.set_flags(inode.flags() - InodeFlags::INDEX_FL);
+            })?;
+        }
         let needed = dir.format.needed_bytes(new.name());
         let guard = epoch::pin();
         for at in 0..dir.end.0 {
