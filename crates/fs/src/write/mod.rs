@@ -24,6 +24,7 @@
 //! | `map` | changing the map of a file, whatever form it has |
 //! | `tree` | changing a tree of extents |
 //! | `block_map` | changing direct and indirect pointers |
+//! | `clusters` | blocks of a file that share a cluster |
 //! | `entries` | changing the names in a directory |
 //! | `names` | create, link |
 //! | `removal` | unlink, and what becomes of an inode without a name |
@@ -53,6 +54,7 @@ mod access_times;
 mod acls;
 mod attributes;
 mod block_map;
+mod clusters;
 mod content;
 mod entries;
 mod exchange;
@@ -522,6 +524,7 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
         | RoCompat::GDT_CSUM
         | RoCompat::DIR_NLINK
         | RoCompat::EXTRA_ISIZE
+        | RoCompat::BIGALLOC
         | RoCompat::METADATA_CSUM
         | RoCompat::PROJECT
         | RoCompat::ORPHAN_PRESENT;
@@ -532,6 +535,15 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
     };
     if let Some(feature) = features.iter().find(|feature| !is_written(feature)) {
         return Err(Error::ReadOnly(format!("it has the feature {feature}")));
+    }
+    let cluster_blocks = 1 << superblock.geometry().blocks_per_cluster_log();
+    if !superblock
+        .geometry()
+        .blocks()
+        .0
+        .is_multiple_of(cluster_blocks)
+    {
+        return Err(Error::ReadOnly("its last cluster is not whole".into()));
     }
     if superblock.revision().0 == 0 {
         return Err(Error::ReadOnly("it has revision 0".into()));

@@ -323,12 +323,9 @@ impl Fs {
 
     fn plan_long_symlink(&self, plan: &mut Plan<'_>, slot: Slot, target: &[u8]) -> Result<()> {
         let inode = plan.version(slot)?;
-        let goal = plan.goal_behind(&inode, LogicalBlock(0))?;
         let tag = tag(Structure::Symlink, &inode);
-        let owner = (slot.nr, MapForm::of(&inode).reach());
-        let (block, region) = plan.allocate_metadata(owner, goal, tag)?;
+        let (_, region) = plan.new_block(&inode, slot, LogicalBlock(0), tag)?;
         plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
-        plan.map_block(&inode, slot, LogicalBlock(0), block)?;
         let sized = plan.edit(slot, |inode| inode.set_size_bytes(target.len() as u64))?;
         sized.map_err(|_| Error::NameTooLong)
     }

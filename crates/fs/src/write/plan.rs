@@ -423,10 +423,20 @@ impl<'f> Plan<'f> {
         goal: PhysBlock,
         tag: VerifiedAs,
     ) -> Result<(PhysBlock, RegionId)> {
-        let request = Request::metadata(inode, ClusterCount(1), goal);
-        let request = Request { reach, ..request };
-        let (block, _) = self.allocate(&request, None)?;
+        let block = self.claim_metadata((inode, reach), goal)?;
         Ok((block, self.fresh(block, tag)))
+    }
+
+    /// Claims a cluster for metadata of `inode` near `goal` and within `reach`; gives its first
+    /// block.
+    pub(super) fn claim_metadata(
+        &mut self,
+        (inode, reach): (InodeNr, Reach),
+        goal: PhysBlock,
+    ) -> Result<PhysBlock> {
+        let request = Request::metadata(inode, ClusterCount(1), goal);
+        let (block, _) = self.allocate(&Request { reach, ..request }, None)?;
+        Ok(block)
     }
 
     /// Makes a new inode of a slot.
@@ -446,13 +456,18 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// Frees `count` blocks from `first` on. What they held as metadata is forgotten.
-    pub(crate) fn free(&mut self, first: PhysBlock, count: u32, was: Content) -> Result<()> {
+    /// Frees a block of metadata and its cluster, in which nothing else is. What it held is
+    /// forgotten.
+    pub(crate) fn free_metadata(&mut self, block: PhysBlock) -> Result<()> {
+        self.free_clusters(block, ClusterCount(1))?;
+        self.forget(block, 1);
+        Ok(())
+    }
+
+    /// Frees `count` clusters from the one on that holds `first`.
+    pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
         let allocator = self.writer.allocator();
-        let geometry = allocator.geometry();
-        let bits = geometry.layout().cluster_bits;
-        let clusters = u64::from(count) + (first.0 & ((1 << bits) - 1));
-        let runs = geometry.runs(first, clusters.div_ceil(1 << bits));
+        let runs = allocator.geometry().runs(first, count.0.into());
         for run in runs.into_iter().flatten() {
             let freeing = allocator.begin_free(run).map_err(Error::from)?;
             let change = self.writer.groups().change(
@@ -469,14 +484,16 @@ impl<'f> Plan<'f> {
                 }
             }
         }
-        if was == Content::Metadata {
-            let blocks = first.0..first.0.saturating_add(u64::from(count));
-            self.revoked.extend(blocks.clone().map(PhysBlock));
-            for region in &mut self.regions {
-                region.is_void |= blocks.contains(&region.buffer.block().0);
-            }
-        }
         Ok(())
+    }
+
+    /// Forgets what `count` blocks from `first` on held as metadata, and were unmapped or freed.
+    pub(super) fn forget(&mut self, first: PhysBlock, count: u32) {
+        let blocks = first.0..first.0.saturating_add(u64::from(count));
+        self.revoked.extend(blocks.clone().map(PhysBlock));
+        for region in &mut self.regions {
+            region.is_void |= blocks.contains(&region.buffer.block().0);
+        }
     }
 
     /// Takes an inode that was claimed into the plan.

@@ -28,7 +28,7 @@ use fourscore_sync::{CachePadded, Mutex, MutexGuard};
 
 use super::flags::check_changeable;
 use super::now;
-use super::plan::{Content, Plan, RegionId};
+use super::plan::{Plan, RegionId};
 use super::slot::Slot;
 use crate::inode::{CachedInode, Changing, Pinned};
 use crate::xattr::{MAX_NAME_BYTES, MAX_VALUE_BYTES, settable};
@@ -271,7 +271,7 @@ impl Plan<'_> {
             }
             Placement::NewBlock => {
                 let block = self.new_xattr_block(slot)?;
-                self.count_blocks(slot, 1)?;
+                self.count_clusters(slot, 1)?;
                 XattrsMut::init_block(self.bytes_mut(block.region))
                     .map_err(XattrEditError::from)
                     .and_then(|mut xattrs| xattrs.set(index, name, new))
@@ -315,7 +315,7 @@ impl Plan<'_> {
         }
         self.set_moves();
         self.drop_user(block)?;
-        self.count_blocks(slot, -1)?;
+        self.count_clusters(slot, -1)?;
         self.set_file_acl(slot, None)
     }
 
@@ -379,7 +379,7 @@ impl Plan<'_> {
     /// The block has one user less; with the last one it is freed.
     fn drop_user(&mut self, block: Block) -> Result<()> {
         match xattr::drop_user(self.bytes_mut(block.region)) {
-            0 => self.free(block.at, 1, Content::Metadata),
+            0 => self.free_metadata(block.at),
             _ => Ok(()),
         }
     }
