@@ -366,6 +366,12 @@ fn threads_work_side_by_side() {
         }
     };
     check(&fs);
+    // An operation begins anew now and then, and none of them goes on doing so.
+    let (anew, operations) = (fs.plans_begun_anew().unwrap(), 8 * 300 * 3);
+    assert!(
+        anew < operations,
+        "{anew} of {operations} plans were begun anew"
+    );
     fs.unmount().unwrap();
     assert_clean(image.path());
     check(&open(&image));

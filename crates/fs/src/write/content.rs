@@ -320,7 +320,7 @@ impl Fs {
     /// `Io` if the device fails.
     pub fn fsync(&self, inode: InodeNr) -> Result<()> {
         let writer = self.writer()?;
-        let tid = self.pin_inode(inode)?.lock().last.get();
+        let tid = self.pin_inode(inode)?.share().last.get();
         match tid {
             Some(tid) if tid.is_after(writer.journal().committed_tid()) => {
                 Ok(writer.journal().commit_and_wait(tid)?)

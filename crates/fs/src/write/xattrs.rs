@@ -24,7 +24,6 @@ use fourscore_ondisk::xattr::{
 };
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
-use fourscore_sync::{CachePadded, Mutex, MutexGuard};
 
 use super::flags::check_changeable;
 use super::now;
@@ -63,24 +62,6 @@ pub(super) enum Changed {
 impl Changed {
     pub(super) fn or(self, other: Self) -> Self {
         if self == Self::Yes { self } else { other }
-    }
-}
-
-/// The locks of blocks of attributes, each for many blocks.
-#[derive(Debug)]
-pub(crate) struct BlockLocks(Box<[CachePadded<Mutex<()>>]>);
-
-impl BlockLocks {
-    pub(crate) fn new() -> Self {
-        /// Enough that two threads seldom want the same.
-        const LOCKS: usize = 256;
-        Self((0..LOCKS).map(|_| CachePadded::default()).collect())
-    }
-
-    pub(crate) fn lock(&self, block: PhysBlock) -> MutexGuard<'_, ()> {
-        let spread = block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-        let nth = usize::try_from(spread).unwrap_or(0) % self.0.len();
-        self.0[nth].lock()
     }
 }
 
