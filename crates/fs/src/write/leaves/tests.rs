@@ -1,10 +1,10 @@
 //! Whose names lie in different leaves do not wait for each other; whose lie in one do, and so
 //! does who needs the whole directory.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
@@ -41,6 +41,18 @@ fn name(number: u32) -> Vec<u8> {
     format!("a name of some length, number {number}").into_bytes()
 }
 
+/// Whether `flag` is set within a time.
+fn is_set(flag: &AtomicBool, within: Duration) -> bool {
+    let end = Instant::now() + within;
+    while !flag.load(Ordering::Acquire) {
+        if Instant::now() > end {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
 fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
     let guard = epoch::pin();
     let inode = fs.inode(dir, &guard).unwrap();
@@ -59,15 +71,14 @@ fn creators_wait_for_their_own_leaf_only() {
     let elsewhere = (1..).map(|nth| 2 * nth).find(|&number| {
         let block = leaf_of(&fs, dir, &name(number));
         let guard = lock(held);
-        let (fs, done) = (&fs, channel());
+        let (fs, done) = (&fs, &AtomicBool::new(false));
         block != held
             && thread::scope(|scope| {
-                let sender = done.0;
                 scope.spawn(move || {
                     fs.create(dir, &name(number), &OWNER).unwrap();
-                    sender.send(()).unwrap();
+                    done.store(true, Ordering::Release);
                 });
-                let is_free = done.1.recv_timeout(Duration::from_secs(5)).is_ok();
+                let is_free = is_set(done, Duration::from_secs(5));
                 drop(guard);
                 is_free
             })
@@ -75,22 +86,18 @@ fn creators_wait_for_their_own_leaf_only() {
     assert!(fs.lookup(dir, &name(elsewhere.unwrap())).is_ok());
 
     let guard = lock(held);
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (sender, done) = channel();
-        let fs = &fs;
+        let (fs, done) = (&fs, &done);
         scope.spawn(move || {
             fs.create(dir, &name(0), &OWNER).unwrap();
-            sender.send(()).unwrap();
+            done.store(true, Ordering::Release);
         });
-        let waits = done.recv_timeout(Duration::from_millis(300));
-        assert_eq!(
-            waits,
-            Err(RecvTimeoutError::Timeout),
-            "it went past the lock"
-        );
+        let went = is_set(done, Duration::from_millis(300));
+        assert!(!went, "it went past the lock");
         assert!(fs.lookup(dir, &name(1)).is_ok(), "lookups never wait");
         drop(guard);
-        done.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(is_set(done, Duration::from_secs(60)));
     });
     assert!(fs.lookup(dir, &name(0)).is_ok());
     fs.unmount().unwrap();
@@ -103,18 +110,18 @@ fn who_needs_the_whole_directory_waits_for_who_shares_it() {
     let (image, fs, dir) = large_directory();
     let pinned = fs.pin_inode(dir).unwrap();
     let shared = pinned.share();
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (sender, done) = channel();
-        let fs = &fs;
+        let (fs, done) = (&fs, &done);
         scope.spawn(move || {
             fs.rename((dir, &name(1)), (dir, &name(0)), crate::Replace::No)
                 .unwrap();
-            sender.send(()).unwrap();
+            done.store(true, Ordering::Release);
         });
-        let waits = done.recv_timeout(Duration::from_millis(300));
-        assert_eq!(waits, Err(RecvTimeoutError::Timeout));
+        let went = is_set(done, Duration::from_millis(300));
+        assert!(!went, "it went past who shares");
         drop(shared);
-        done.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(is_set(done, Duration::from_secs(60)));
     });
     drop(pinned);
     fs.unmount().unwrap();

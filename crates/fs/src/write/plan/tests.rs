@@ -92,8 +92,8 @@ fn who_asks_for_a_place_in_front_of_what_he_holds_is_refused() {
     let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
     let (dir, file) = (fs.pin_inode(dir).unwrap(), fs.pin_inode(file).unwrap());
     let refused = |wrong: &dyn Fn()| {
-        let wrong = std::panic::AssertUnwindSafe(wrong);
-        std::panic::catch_unwind(|| wrong()).is_err() == cfg!(debug_assertions)
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wrong));
+        refused.is_err() == cfg!(debug_assertions)
     };
     {
         let _file = file.lock();
