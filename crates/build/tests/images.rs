@@ -6,7 +6,7 @@ mod images;
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use fourscore_build::{BuildError, Flow, Size, Tree, build};
@@ -15,6 +15,7 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{require, scratch};
+use rustix::fs::SeekFrom;
 
 use images::{Case, build_directory, options, sha256, with_everything};
 
@@ -160,6 +161,105 @@ fn times_after_the_epoch_are_the_epoch() {
     assert_eq!(images::mtime(&image, "/new"), epoch);
 }
 
+/// Nothing is inserted and split, moved or logged: each file lies in one piece, no directory has a
+/// block that it does not need, the journal is empty, and what holds nothing takes no space of the
+/// host.
+#[test]
+fn everything_is_in_its_final_form_at_once() {
+    require!(Need::Program("e2fsck"), Need::Program("dumpe2fs"));
+    let source = with_everything();
+    let mut case = Case::new("-t ext4 -b 4096");
+    case.options.size = Size::Bytes(4 << 30);
+    let summary = case.check_unmounted(source.path());
+    let image = case.image();
+    let found = fs::metadata(&image).unwrap();
+    let on_host = found.blocks() * 512;
+    assert_eq!(found.len(), 4 << 30);
+    let used = summary.content_bytes + summary.objects * 4096;
+    assert!(on_host < used + (8 << 20), "{on_host} bytes, {summary:?}");
+    let said = tools::run("e2fsck", &["-fn".as_ref(), image.as_os_str()]).unwrap();
+    assert!(said.contains("(0.0% non-contiguous)"), "{said}");
+    let said = tools::run("dumpe2fs", &["-h".as_ref(), image.as_os_str()]).unwrap();
+    let is_empty = |line: &str| line.starts_with("Journal start:") && line.ends_with(" 0");
+    assert!(said.lines().any(is_empty), "{said}");
+    assert!(!said.contains("needs_recovery"), "{said}");
+}
+
+/// Seconds and nanoseconds of last access, last change of the content, last change of the object.
+fn times(path: &Path) -> [(i64, i64); 3] {
+    let found = fs::symlink_metadata(path).unwrap();
+    [
+        (found.atime(), found.atime_nsec()),
+        (found.mtime(), found.mtime_nsec()),
+        (found.ctime(), found.ctime_nsec()),
+    ]
+}
+
+#[test]
+fn all_three_times_survive_to_the_nanosecond() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let source = with_everything();
+    let names = [
+        "dir/symlink-900",
+        "dense/60",
+        "dir",
+        "big",
+        "holes",
+        "empty",
+    ];
+    let before = names.map(|name| times(&source.path().join(name)));
+    let case = Case::new("-t ext4");
+    let image = case.image_of(source.path());
+    let after = names.map(|name| times(&source.path().join(name)));
+    // Nobody can look at a link and leave no trace.
+    assert_eq!(before[1..], after[1..], "reading leaves no trace");
+    let mount = KernelMount::new(&image, Access::ReadOnly, "").unwrap();
+    let found = names.map(|name| times(&mount.path().join(name)));
+    mount.unmount().unwrap();
+    assert_eq!(found, before);
+    assert_eq!(before[1][0], (5, 6));
+    assert_eq!(before[1][1], (1_234_567_890, 987_654_321));
+    assert!(before.iter().any(|times| times[2].1 != 0));
+}
+
+/// Where a file has data, in bytes.
+fn data_of(path: &Path) -> Vec<(u64, u64)> {
+    let file = fs::File::open(path).unwrap();
+    let mut data = Vec::new();
+    let mut at = 0;
+    while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        at = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap();
+        data.push((start, at));
+    }
+    data
+}
+
+#[test]
+fn holes_are_where_they_were() {
+    require!(Need::KernelMount, Need::Program("e2fsck"));
+    let source = with_everything();
+    // No archive holds sockets, which only root could make.
+    if tools::is_root() {
+        fs::remove_file(source.path().join("socket")).unwrap();
+    }
+    let theirs = data_of(&source.path().join("holes"));
+    assert!(theirs.len() > 200, "{} pieces", theirs.len());
+    // Blocks of the size that the host counts holes in.
+    for form in ["-t ext4 -b 4096", "-t ext2 -b 4096"] {
+        let case = Case::new(form);
+        for is_archive in [false, true] {
+            match is_archive {
+                true => case.check_archive(source.path()),
+                false => case.check(source.path()),
+            };
+            let mount = KernelMount::new(&case.image(), Access::ReadOnly, "").unwrap();
+            let ours = data_of(&mount.path().join("holes"));
+            mount.unmount().unwrap();
+            assert_eq!(ours, theirs, "{form}, archive: {is_archive}");
+        }
+    }
+}
+
 #[test]
 fn an_empty_tree() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
@@ -211,7 +311,18 @@ fn a_hundred_thousand_names_in_one_directory() {
         )
         .unwrap();
     }
-    Case::new("-t ext4").check_archive(folder.path());
+    let case = Case::new("-t ext4");
+    case.check_archive(folder.path());
+    // Leaves are full: all entries would fit into hardly a block less.
+    let needed_bytes: usize = (0..120_000)
+        .map(|number| format!("a-name-with-a-number-{number}").len())
+        .map(|len| (8 + len).next_multiple_of(4))
+        .sum();
+    let leaves = needed_bytes.div_ceil(4096 - 12) as u64;
+    let mount = KernelMount::new(&case.image(), Access::ReadOnly, "").unwrap();
+    let blocks = fs::metadata(mount.path()).unwrap().len() / 4096;
+    mount.unmount().unwrap();
+    assert!((leaves..leaves + leaves / 50).contains(&blocks), "{blocks}");
     Case::new("-t ext4 -b 1024").check(folder.path());
 }
 

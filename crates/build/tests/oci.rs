@@ -1,6 +1,8 @@
 //! Images in OCI layouts: layers against what unpacking them by hand gives, and broken layouts.
 
 mod common;
+#[path = "images/mod.rs"]
+mod images;
 
 use std::fs;
 use std::io::Write;
@@ -8,110 +10,15 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use common::oci::{Layout, MANIFEST, TAR, TAR_GZIP, TAR_ZSTD, descriptor, index};
 use common::{END, ensure_same, header, of_host, of_tree, seal, taken, tool};
-use fourscore_build::source::{OciImage, Source};
+use fourscore_build::source::Source;
 use fourscore_build::{Flow, Options, build};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
-use sha2::{Digest as _, Sha256};
-
-/// A layout that is put together blob by blob.
-struct Layout {
-    folder: tempfile::TempDir,
-}
-
-#[derive(Clone)]
-struct Blob {
-    digest: String,
-    size: usize,
-}
-
-impl Layout {
-    fn new() -> Self {
-        let folder = scratch::folder().expect("a folder");
-        fs::create_dir_all(folder.path().join("blobs/sha256")).expect("room");
-        let version = r#"{"imageLayoutVersion": "1.0.0"}"#;
-        fs::write(folder.path().join("oci-layout"), version).expect("room");
-        Self { folder }
-    }
-
-    fn path(&self, blob: &Blob) -> PathBuf {
-        let hex = blob.digest.strip_prefix("sha256:").expect("a digest");
-        self.folder.path().join("blobs/sha256").join(hex)
-    }
-
-    fn blob(&self, bytes: &[u8]) -> Blob {
-        let hex: String = Sha256::digest(bytes)
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
-        let blob = Blob {
-            digest: format!("sha256:{hex}"),
-            size: bytes.len(),
-        };
-        fs::write(self.path(&blob), bytes).expect("room");
-        blob
-    }
-
-    fn manifest(&self, layers: &[(&str, Blob)]) -> Blob {
-        let config = self.blob(b"{}");
-        let config = descriptor("application/vnd.oci.image.config.v1+json", &config, "");
-        let layers: Vec<String> = layers
-            .iter()
-            .map(|(kind, blob)| descriptor(kind, blob, ""))
-            .collect();
-        let layers = layers.join(",");
-        let text = format!(r#"{{"schemaVersion": 2, "config": {config}, "layers": [{layers}]}}"#);
-        self.blob(text.as_bytes())
-    }
-
-    fn index(&self, descriptors: &[String]) {
-        fs::write(self.folder.path().join("index.json"), index(descriptors)).expect("room");
-    }
-
-    /// A layout with one image of these layers, which are plain archives.
-    fn of_layers(layers: &[&[u8]]) -> Self {
-        let layout = Self::new();
-        let layers: Vec<_> = layers
-            .iter()
-            .map(|bytes| (TAR, layout.blob(bytes)))
-            .collect();
-        let manifest = layout.manifest(&layers);
-        layout.index(&[descriptor(MANIFEST, &manifest, "")]);
-        layout
-    }
-
-    fn source(&self, tag: Option<&str>) -> Source {
-        Source::Oci(OciImage {
-            directory: self.folder.path().to_owned(),
-            tag: tag.map(str::to_owned),
-        })
-    }
-
-    fn complaint(&self, tag: Option<&str>) -> String {
-        match taken(&self.source(tag), &[]) {
-            Ok(_) => "none".to_owned(),
-            Err(error) => error.to_string(),
-        }
-    }
-}
-
-const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
-const TAR_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
-const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-
-fn descriptor(kind: &str, blob: &Blob, more: &str) -> String {
-    let Blob { digest, size } = blob;
-    format!(r#"{{"mediaType": "{kind}", "digest": "{digest}", "size": {size}{more}}}"#)
-}
-
-fn index(descriptors: &[String]) -> String {
-    let all = descriptors.join(",");
-    format!(r#"{{"schemaVersion": 2, "manifests": [{all}]}}"#)
-}
+use images::{Case, sha256};
 
 fn tagged(tag: &str) -> String {
     format!(r#", "annotations": {{"org.opencontainers.image.ref.name": "{tag}"}}"#)
@@ -295,6 +202,31 @@ fn layers_give_what_unpacking_them_by_hand_gives() {
         .collect();
     mount.unmount().expect("nobody uses it");
     ensure_same(&ours, &theirs).expect("the same in the kernel's mount");
+}
+
+#[test]
+fn layers_give_the_same_bytes_on_any_number_of_threads() {
+    require!(Need::Program("tar"));
+    let folder = scratch::folder().expect("a folder");
+    let layers = make_layers(folder.path()).expect("layers");
+    let layout = Layout::new();
+    let packed = |layer: &PathBuf| {
+        let bytes = layer_of(layer).expect("an archive");
+        (TAR_GZIP, layout.blob(&gzip(&bytes).expect("memory")))
+    };
+    let manifest = layout.manifest(&layers.iter().map(packed).collect::<Vec<_>>());
+    layout.index(&[descriptor(MANIFEST, &manifest, "")]);
+    let sums: Vec<String> = [1, 2, 7, 7]
+        .into_iter()
+        .map(|threads| {
+            let mut case = Case::new("-t ext4");
+            case.options.threads = Some(threads);
+            case.options.source_date_epoch = Some(1_700_000_000);
+            case.build_source(&layout.source(None)).expect("room");
+            sha256(&case.image())
+        })
+        .collect();
+    assert!(sums.windows(2).all(|pair| pair[0] == pair[1]), "{sums:?}");
 }
 
 #[test]

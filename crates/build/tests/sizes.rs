@@ -89,6 +89,26 @@ fn made(form: &Options, size: Size, kinds: &Kinds) -> Result<Summary, BuildError
     Ok(summary)
 }
 
+fn less(made: &Summary, unit: u64) -> Size {
+    Size::Bytes(made.size_bytes - unit)
+}
+
+/// What [`Size::Minimum`] makes of these options, for sizes that are given.
+fn of_least_form(options: &Options, least: &Summary) -> Options {
+    let mut options = options.clone();
+    let format = &mut options.format;
+    let features = format.features.take();
+    let features = features.map_or(String::new(), |features| features + ",");
+    format.features = Some(features + "^resize_inode");
+    // No more inodes than are needed.
+    format.inodes = Some(16);
+    format.reserved_percent = Some(0.0);
+    if least.size_bytes >= 64 << 20 {
+        format.journal.size_mib = Some(4);
+    }
+    options
+}
+
 #[test]
 fn sizes_are_exact() {
     require!(Need::Program("e2fsck"));
@@ -121,6 +141,7 @@ fn sizes_are_exact() {
         prop_assert!(is_tight(&auto, 0), "auto, {}: {:?}", form, auto);
         let least = made(&options, Size::Minimum, &kinds).expect("no limit was set");
         prop_assert!(least.size_bytes <= auto.size_bytes, "{}: {:?}", form, least);
+        prop_assert!(is_tight(&least, 0), "least, {}: {:?}", form, least);
         let small = made(&options, Size::Bytes(least.size_bytes - unit), &kinds);
         match small {
             Err(BuildError::NoSpace { needed_bytes, .. }) => {
@@ -130,13 +151,19 @@ fn sizes_are_exact() {
             Err(BuildError::Format(_)) => {}
             other => prop_assert!(false, "{}: {:?}", form, other),
         }
+        let smaller = made(&of_least_form(&options, &least), less(&least, unit), &kinds);
+        let does_not_fit = matches!(
+            smaller,
+            Err(BuildError::NoSpace { .. } | BuildError::Format(_))
+        );
+        prop_assert!(does_not_fit, "one unit below the least, {}: {:?}", form, smaller);
         let slack = slack << 20;
         let more = made(&options, Size::AutoPlusBytes(slack), &kinds).expect("no limit was set");
         prop_assert!(more.free_bytes >= slack, "{}: {:?}", form, more);
         prop_assert!(is_tight(&more, slack), "plus {}, {}: {:?}", slack, form, more);
         let more = made(&options, Size::AutoPlusPercent(20), &kinds).expect("no limit was set");
         let asked = auto.size_bytes / 5;
-        prop_assert!(more.free_bytes + unit >= asked, "{}: {:?}", form, more);
+        prop_assert!(more.free_bytes >= asked, "{}: {:?}", form, more);
         prop_assert!(is_tight(&more, asked), "plus 20 %, {}: {:?}", form, more);
     });
 }

@@ -60,6 +60,9 @@ use walk::host::HostTree;
 use walk::image::ImageTree;
 use walk::line::Detail;
 
+/// More threads help nobody, and no host has any number of them.
+const MOST_THREADS: usize = 1024;
+
 /// The command line, for what is generated from it.
 #[must_use]
 pub fn command() -> clap::Command {
@@ -113,10 +116,10 @@ fn run(verb: Verb) -> Result<()> {
     }
 }
 
-/// As many threads as asked for, or as this process may run at once.
+/// As many threads as asked for, within reason, or as this process may run at once.
 fn threads(asked: Option<usize>) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    asked.unwrap_or_else(cores).max(1)
+    asked.unwrap_or_else(cores).clamp(1, MOST_THREADS)
 }
 
 fn extract(args: &args::Extract) -> Result<()> {

@@ -21,7 +21,7 @@ use fourscore::format::{
 };
 use fourscore_block::{Caching, DeviceOptions, FileDevice, Sharing, Window, open_path};
 use fourscore_build::source::Excludes;
-use fourscore_build::{Meta, NodeId, TreeError, Xattrs};
+use fourscore_build::{Meta, NodeId};
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use fourscore_ondisk::{BlockSize, Timestamp};
 use uuid::Uuid;
@@ -318,12 +318,6 @@ fn fill(
         threads,
     };
     let mut tree = intake.tree(&bar)?;
-    if format.without_source_xattrs {
-        let in_tree = |why: TreeError| Failure::new(source.display().to_string(), why);
-        for id in tree.ids() {
-            tree.set_xattrs(id, &Xattrs::new()).map_err(in_tree)?;
-        }
-    }
     if Path::new(source).is_dir() {
         // As mke2fs has it: the root has the attributes of the source, but is made now and for the
         // file system. The source may be anybody's folder.
@@ -332,10 +326,11 @@ fn fill(
         format.time_seconds = made;
         let made = i64::try_from(made.unwrap_or_default()).unwrap_or(i64::MAX);
         let time = Timestamp::new(made, 0).unwrap_or_default();
+        let owner = format.root_owner.unwrap_or_default();
         let root = Meta {
             permissions: 0o755,
-            uid: format.root_owner.uid,
-            gid: format.root_owner.gid,
+            uid: owner.uid,
+            gid: owner.gid,
             atime: time,
             mtime: time,
             ctime: time,

@@ -6,7 +6,7 @@ mod place;
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use common::{complained, fourscore, text};
 use fourscore_sync::thread;
 use fourscore_testkit::require;
-use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::tools::Need;
 use place::{Place, run};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -70,12 +70,12 @@ fn stoppable(arguments: &[&str]) -> Command {
     command
 }
 
-/// A build of the tree with an archive from a pipe over it, which waits for the archive's end
-/// after it has read the tree.
-fn build_that_waits(place: &Place) -> (Child, Vec<u8>) {
+/// A build of a source with an archive from a pipe over it, which waits for the archive's end after
+/// it has read the source.
+fn build_that_waits(place: &Place, source: &str) -> (Child, Vec<u8>) {
     let arguments = [
         "build",
-        &place.text("tree"),
+        &place.text(source),
         "-",
         "-o",
         &place.text("image"),
@@ -125,33 +125,36 @@ fn a_source_that_changes_while_it_is_read() {
     ];
     for (change, expected) in changes {
         let place = Place::new();
-        let (mut child, end) = build_that_waits(&place);
+        let (child, end) = build_that_waits(&place, "tree");
         change(&place.path("tree/etc/big")).expect("room");
-        let mut pipe = child.stdin.take().expect("a pipe");
-        pipe.write_all(&end).expect("the build reads it");
-        drop(pipe);
-        let output = child.wait_with_output().expect("it ran");
-        fails(&place, &output, expected);
+        fails(&place, &goes_on(child, &end), expected);
     }
 }
 
-/// The command as a normal user runs it, who can reach it and write here.
-fn as_nobody(place: &Place, arguments: &[&str]) -> Output {
-    let binary = place.path("output/fourscore");
-    if !binary.exists() {
-        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
-        fs::create_dir(place.path("output")).expect("room");
-        fs::copy(env!("CARGO_BIN_EXE_fourscore"), &binary).expect("room");
-        open(place.0.path()).expect("it is ours");
-        open(&place.path("output")).expect("it is ours");
-    }
-    tools::command("setpriv")
-        .expect("it is there")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(binary)
-        .args(arguments)
-        .output()
-        .expect("it runs")
+/// Gives a build the end that it waits for.
+fn goes_on(mut child: Child, end: &[u8]) -> Output {
+    let mut pipe = child.stdin.take().expect("a pipe");
+    pipe.write_all(end).expect("the build reads it");
+    drop(pipe);
+    child.wait_with_output().expect("it ran")
+}
+
+/// Of an archive in a file the headers are read first and the contents later.
+#[test]
+fn an_archive_that_changes_while_it_is_read() {
+    require!(Need::Program("tar"));
+    let place = Place::new();
+    run("tar", &["-cf", "../in.tar", "."], &place.tree()).expect("an archive");
+    let (child, end) = build_that_waits(&place, "in.tar");
+    let output = goes_on(child, &end);
+    assert!(output.status.success(), "{output:?}");
+    fs::remove_file(place.path("image")).expect("it was built");
+    let (child, end) = build_that_waits(&place, "in.tar");
+    let file = fs::File::options().write(true).open(place.path("in.tar"));
+    let written = file.and_then(|file| file.write_all_at(b"changed", 1 << 20));
+    written.expect("room");
+    let expected = "in.tar: the file changed while it was read";
+    fails(&place, &goes_on(child, &end), expected);
 }
 
 #[test]
@@ -161,7 +164,7 @@ fn what_a_normal_user_may_not_read_is_named() {
     let (tree, image) = (place.text("tree"), place.text("image"));
     run("chmod", &["0644", "etc/big"], &place.tree()).expect("it is ours");
     let build = ["build", &tree, "-o", &image, "--owner", "0:0"];
-    let output = as_nobody(&place, &build);
+    let output = place.as_nobody(&build).output().expect("it runs");
     assert!(output.status.success(), "{output:?}");
     let walk = place.walk("image");
     let owners = walk
@@ -173,7 +176,7 @@ fn what_a_normal_user_may_not_read_is_named() {
         let path = place.path("tree").join(closed);
         let before = fs::metadata(&path).expect("it is there").permissions();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("it is ours");
-        let output = as_nobody(&place, &build);
+        let output = place.as_nobody(&build).output().expect("it runs");
         fails(&place, &output, &format!("{closed}: Permission denied"));
         fs::set_permissions(&path, before).expect("it is ours");
     }
@@ -242,7 +245,7 @@ fn has_begun_the_image(child: &Child, folder: &Path) -> bool {
 fn a_signal_leaves_nothing_behind() {
     for signal in [Signal::INT, Signal::TERM] {
         let place = Place::new();
-        let (mut child, _end) = build_that_waits(&place);
+        let (mut child, _end) = build_that_waits(&place, "tree");
         let status = ended_by(signal, &mut child);
         assert_eq!(status.signal(), Some(signal.as_raw()), "while it reads");
         assert_eq!(left_behind(&place), Vec::<String>::new());
@@ -286,13 +289,12 @@ fn a_signal_leaves_nothing_behind() {
     }
 }
 
-#[test]
-fn a_terminal_shows_how_far_the_sources_are_read() {
-    require!(Need::Program("script"), Need::Program("mkfifo"));
-    let place = Place::new();
+/// What a terminal shows of a build of the tree with an archive of one file of this length over it,
+/// which comes after bars have begun to show.
+fn shown_on_a_terminal(place: &Place, more: &str, len: usize) -> String {
     run("mkfifo", &["output"], place.0.path()).expect("room");
     let line = format!(
-        "{} build {} - -o {} <{}",
+        "{} build {} - -o {} {more} <{}",
         env!("CARGO_BIN_EXE_fourscore"),
         place.text("tree"),
         place.text("image"),
@@ -307,7 +309,7 @@ fn a_terminal_shows_how_far_the_sources_are_read() {
         .expect("it runs");
     let fifo = fs::File::options().write(true).open(place.path("output"));
     let mut fifo = fifo.expect("the build reads it");
-    let mut archive = archive("from/pipe", 1 << 20);
+    let mut archive = archive("from/pipe", len);
     let end = archive.split_off(archive.len() - 1024);
     fifo.write_all(&archive).expect("the build reads it");
     // Bars are silent for the first second.
@@ -315,12 +317,62 @@ fn a_terminal_shows_how_far_the_sources_are_read() {
     fifo.write_all(&end).expect("the build reads it");
     drop(fifo);
     let output = child.wait_with_output().expect("it ran");
-    let shown = String::from_utf8_lossy(&output.stdout);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{shown}");
+    fs::remove_file(place.path("output")).expect("it is ours");
+    shown
+}
+
+#[test]
+fn a_terminal_shows_how_far_the_sources_are_read() {
+    require!(Need::Program("script"), Need::Program("mkfifo"));
+    let shown = shown_on_a_terminal(&Place::new(), "", 1 << 20);
     assert!(
         shown.contains("reading the sources: 511 objects, "),
         "{shown:?}"
     );
+}
+
+/// A redrawing of the bar that has all that it is to have: `PHASE [bar] FILES/FILES files,
+/// BYTES/BYTES, BYTES/s, TIME left`.
+fn is_whole_bar(drawn: &str, phase: &str) -> bool {
+    let parts: Vec<&str> = drawn.split(", ").collect();
+    let [files, bytes, rate, left] = parts.as_slice() else {
+        return false;
+    };
+    let is_count = |text: &str| text.parse::<u64>().is_ok();
+    let counts = files
+        .strip_suffix(" files")
+        .and_then(|rest| rest.rsplit(' ').next());
+    let counts = counts.and_then(|counts| counts.split_once('/'));
+    files.contains(phase)
+        && counts.is_some_and(|(done, all)| is_count(done) && is_count(all))
+        && bytes
+            .split_once('/')
+            .is_some_and(|(_, all)| all.ends_with("iB"))
+        && rate.ends_with("B/s")
+        && left.contains("s left")
+}
+
+#[test]
+fn a_terminal_shows_files_bytes_rate_and_what_is_left() {
+    require!(Need::Program("script"), Need::Program("mkfifo"));
+    // The bar is drawn ten times a second; a fast machine needs more work to be seen at it.
+    let mut seen = Vec::new();
+    let mut shown = String::new();
+    for mib in [64, 256, 1024] {
+        let place = Place::new();
+        shown = shown_on_a_terminal(&place, "--threads 1 --verify", mib << 20);
+        let drawn: Vec<&str> = shown.split('\r').collect();
+        seen = ["writing ", "reading back "]
+            .into_iter()
+            .filter(|phase| drawn.iter().any(|drawn| is_whole_bar(drawn, phase)))
+            .collect();
+        if seen.len() == 2 {
+            return;
+        }
+    }
+    panic!("only {seen:?} in {shown:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod place;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use common::{complained, fourscore, printed, text};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use place::{Place, make_odd, run, walk_of_host};
+use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
 
 /// A line for each object but the directory that every file system has.
@@ -342,6 +344,111 @@ fn an_oci_image_is_what_its_layers_say() {
     fails("x/../../escape: the path climbs out");
     let (_, said) = complained(&["build", &source.replace("v1", "v2"), "-o", &image]);
     assert!(said.contains("v2"), "{said}");
+}
+
+/// Sources of all kinds, each with a file of its own and one that all have.
+#[test]
+fn sources_of_all_kinds_lie_over_each_other_in_any_order() {
+    require!(
+        Need::Program("tar"),
+        Need::Program("gzip"),
+        Need::Program("e2fsck")
+    );
+    let place = Place::new();
+    let mut sources = Vec::new();
+    for kind in ["directory", "plain", "gzip", "zstd", "layout"] {
+        let folder = place.path(kind);
+        fs::create_dir_all(folder.join("common")).expect("room");
+        fs::write(folder.join("common/which"), kind).expect("room");
+        fs::write(folder.join("common").join(kind), vec![b'x'; 100_000]).expect("room");
+        let archive = format!("../{kind}.tar");
+        if kind != "directory" {
+            run("tar", &["-cf", &archive, "common"], &folder).expect("an archive");
+        }
+        let archive = place.text(&format!("{kind}.tar"));
+        sources.push(match kind {
+            "directory" => place.text(kind),
+            "plain" => archive,
+            "layout" => {
+                let bytes = fs::read(archive).expect("an archive");
+                let layout = Layout::new(&place.path("oci")).expect("room");
+                layout.image("v1", &[bytes]).expect("room");
+                format!("oci:{}", place.text("oci"))
+            }
+            packer => {
+                run(packer, &["-q", &archive], place.0.path()).expect("packed");
+                let suffix = if packer == "gzip" { "gz" } else { "zst" };
+                format!("{archive}.{suffix}")
+            }
+        });
+    }
+    let image = place.text("image");
+    for first in 0..sources.len() {
+        sources.rotate_left(1);
+        let kinds = ["directory", "plain", "gzip", "zstd", "layout"];
+        let arguments = [
+            vec!["build".to_owned(), "-o".to_owned(), image.clone()],
+            sources.clone(),
+        ];
+        printed(&mut fourscore(&arguments.concat()));
+        place.check("image").expect("clean");
+        let found = printed(&mut fourscore(&["cat", &image, "/common/which"]));
+        assert_eq!(found, kinds[first], "{sources:?}");
+        let walk = place.walk("image");
+        for kind in kinds {
+            let wanted = format!("/common/{kind} f ");
+            assert!(walk.contains(&wanted), "{wanted}\n{walk}");
+        }
+        assert_eq!(walk.lines().count(), 2 + 1 + kinds.len(), "{walk}");
+    }
+}
+
+/// Longer, more and larger than programs expect: a path beyond what one call can open, more names
+/// than a byte can count, a file of 100 GiB.
+#[test]
+fn extremes_walk_as_their_source_and_come_back() {
+    require!(Need::Program("e2fsck"));
+    let place = Place::new();
+    let extremes = place.path("extremes");
+    fs::create_dir(&extremes).expect("room");
+    let mut folder = fs::File::open(&extremes).expect("it is there");
+    let name = "d".repeat(39);
+    for _ in 0..101 {
+        rustix::fs::mkdirat(&folder, &*name, Mode::from(0o755)).expect("room");
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY;
+        let below = rustix::fs::openat(&folder, &*name, flags, Mode::empty());
+        folder = below.expect("it is there").into();
+    }
+    rustix::fs::symlinkat("nowhere", &folder, "bottom").expect("room");
+    fs::write(extremes.join("file"), "content").expect("room");
+    for number in 1..10_000 {
+        let link = extremes.join(format!("link-{number}"));
+        fs::hard_link(extremes.join("file"), link).expect("room");
+    }
+    let sparse = fs::File::create(extremes.join("sparse")).expect("room");
+    sparse.set_len(100 << 30).expect("room");
+    sparse.write_all_at(b"data", 70 << 30).expect("room");
+    let (source, image) = (place.text("extremes"), place.text("image"));
+    let summary = printed(&mut fourscore(&["build", &source, "-o", &image, "--json"]));
+    place.check("image").expect("clean");
+    let facts: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+    assert_eq!(facts["objects"], 1 + 101 + 1 + 1 + 1 + 1, "{summary}");
+    // Without sums, which of 100 GiB take minutes.
+    let theirs = printed(&mut fourscore(&["walk", "--host", &source]));
+    assert!(
+        theirs
+            .lines()
+            .any(|line| line.split(' ').next().is_some_and(|path| path.len() > 4000))
+    );
+    assert!(theirs.contains("/link-9999 f 0644 ") && theirs.contains(" 10000 7 "));
+    let ours = printed(&mut fourscore(&["walk", &image]));
+    assert_eq!(lines_of(&ours), lines_of(&theirs));
+    let data = printed(&mut fourscore(&["filefrag", &image, "/sparse"]));
+    assert!(data.contains("1 extent found"), "{data}");
+    let out = place.text("out");
+    printed(&mut fourscore(&["extract", &image, &out]));
+    let back = printed(&mut fourscore(&["walk", "--host", &out]));
+    assert_eq!(lines_of(&back), lines_of(&theirs));
 }
 
 #[test]

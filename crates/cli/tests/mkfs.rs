@@ -6,7 +6,6 @@
 
 mod common;
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +13,7 @@ use std::process::Command;
 use common::{fourscore, text};
 use fourscore_block::{BlockDevice, DeviceOptions, open_path};
 use fourscore_testkit::tools::{self, Need};
-use fourscore_testkit::{Access, KernelMount, oracle, require, scratch};
+use fourscore_testkit::{Access, KernelMount, LoopDevice, oracle, require, scratch};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -454,28 +453,6 @@ fn fixed_uuid_seed_and_time_make_the_same_bytes() {
     assert!(different[0] != different[1]);
 }
 
-/// A loop device, detached when it is dropped.
-struct LoopDevice {
-    path: PathBuf,
-}
-
-impl LoopDevice {
-    fn new(image: &Path) -> Self {
-        let arguments = ["--find", "--show"].map(OsStr::new);
-        let printed = tools::run("losetup", &[&arguments[..], &[image.as_os_str()]].concat());
-        let path = PathBuf::from(printed.expect("a loop device").trim());
-        Self { path }
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        if let Err(error) = tools::run("losetup", &["-d".as_ref(), self.path.as_os_str()]) {
-            eprintln!("{}: {error:#}", self.path.display());
-        }
-    }
-}
-
 #[test]
 fn journals_on_their_own_device_equal_those_of_mke2fs() {
     require!(Need::Program("mke2fs"));
@@ -505,14 +482,14 @@ fn a_file_system_uses_the_journal_of_another_device() {
         Need::Program("e2fsck")
     );
     let place = Place::new();
-    let journal = LoopDevice::new(&place.image("journal", 8 * MIB));
+    let journal = LoopDevice::new(&place.image("journal", 8 * MIB)).expect("a device");
     let make_journal = || {
         let arguments = "-q -F -O journal_dev -b 4096";
-        done(&mut mkfs(arguments, text(&journal.path), ""));
+        done(&mut mkfs(arguments, text(journal.path()), ""));
     };
     make_journal();
     let image = place.path("image");
-    let arguments = format!("-q -t ext4 -U {UUID} -J device={}", text(&journal.path));
+    let arguments = format!("-q -t ext4 -U {UUID} -J device={}", text(journal.path()));
     done(&mut mkfs(&arguments, text(&image), "64M"));
 
     let theirs = place.path("theirs");
@@ -534,7 +511,7 @@ fn a_file_system_uses_the_journal_of_another_device() {
     assert_eq!(dump(&image), dump(&theirs));
 
     // The journal now belongs to the file system that mke2fs made.
-    let others = format!("-q -t ext4 -J device={}", text(&journal.path));
+    let others = format!("-q -t ext4 -J device={}", text(journal.path()));
     let (status, complaint) = refused(&mut mkfs(&others, text(&place.path("other")), "64M"));
     assert_eq!(status, Some(1), "{complaint}");
     assert!(

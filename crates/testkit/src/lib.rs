@@ -12,6 +12,7 @@
 //! | [`scratch`] | folders that disappear, in memory where the machine has room |
 //! | [`image`] | image files, made by mke2fs |
 //! | [`mount`] | mounts of the kernel, undone on drop |
+//! | [`loop_device`] | block devices that are image files |
 //! | [`oracle`] | e2fsck, debugfs, dumpe2fs |
 //! | [`matrix`] | the named configurations that everything is tested on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
@@ -36,6 +37,7 @@ pub mod crash;
 pub mod explore;
 pub mod image;
 pub mod journal_alone;
+pub mod loop_device;
 pub mod matrix;
 pub mod mount;
 pub mod oracle;
@@ -44,4 +46,5 @@ pub mod scratch;
 pub mod tools;
 
 pub use image::{Image, ImageBuilder, MiB};
+pub use loop_device::LoopDevice;
 pub use mount::{Access, KernelMount};

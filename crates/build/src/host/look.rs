@@ -23,11 +23,14 @@ use super::Directory;
 use super::beneath;
 use crate::manifest::Saved;
 use crate::tree::{
-    Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs,
+    Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs, is_kept,
 };
 
 /// The longest list of attribute names the host hands out, and the longest value.
 const ATTRIBUTES_MAX_BYTES: usize = 64 << 10;
+/// What nearly all of them fit into. The host takes memory as long as the buffer that it is to
+/// fill, for each question anew.
+const ATTRIBUTES_USUAL_BYTES: usize = 512;
 
 /// Device and inode number: what tells objects of the host apart.
 pub(super) type ObjectKey = (u32, u32, u64);
@@ -38,6 +41,8 @@ pub(super) struct Object {
     meta: Meta,
     kind: Found,
     xattrs: Option<Box<Xattrs>>,
+    /// Attributes that ext4 has no place for.
+    pub(super) left_out: Vec<Vec<u8>>,
     /// Of objects with more than one name.
     shared: Option<ObjectKey>,
 }
@@ -54,6 +59,8 @@ enum Found {
 pub(super) struct Look {
     names: Vec<u8>,
     value: Vec<u8>,
+    /// Names of attributes of the last object that ext4 has no place for.
+    left_out: Vec<Vec<u8>>,
     /// Whether the thread may change its working directory.
     own_directory: bool,
     /// What stands in front of a name: nothing, or the open directory in `/proc` and a slash.
@@ -85,7 +92,7 @@ impl Look {
         &mut self,
         root: &File,
         saved: Option<&Saved>,
-    ) -> io::Result<(Meta, Xattrs)> {
+    ) -> io::Result<(Meta, Xattrs, Vec<Vec<u8>>)> {
         let mut found = statx(root, c".", AtFlags::empty(), StatxFlags::BASIC_STATS)?;
         apply_saved(&mut found, saved);
         self.path = format!("/proc/self/fd/{}\0", root.as_raw_fd()).into_bytes();
@@ -93,6 +100,7 @@ impl Look {
         Ok((
             meta(&found),
             xattrs.map_or_else(Xattrs::new, |xattrs| *xattrs),
+            std::mem::take(&mut self.left_out),
         ))
     }
 
@@ -118,38 +126,56 @@ impl Look {
             meta: meta(&found),
             kind,
             xattrs,
+            left_out: std::mem::take(&mut self.left_out),
             shared: shared.then_some(key),
         })
     }
 
     /// The extended attributes of what is at `path`.
     fn attributes(&mut self, follow: Follow) -> io::Result<Option<Box<Xattrs>>> {
-        self.names.resize(ATTRIBUTES_MAX_BYTES, 0);
         let path = CStr::from_bytes_with_nul(&self.path).unwrap_or_default();
-        let listed = match follow {
-            Follow::MagicLink => rustix::fs::listxattr(path, self.names.as_mut_slice()),
-            Follow::Never => rustix::fs::llistxattr(path, self.names.as_mut_slice()),
-        };
+        let listed = answer(&mut self.names, |buffer| match follow {
+            Follow::MagicLink => rustix::fs::listxattr(path, buffer),
+            Follow::Never => rustix::fs::llistxattr(path, buffer),
+        });
         let names = match listed {
-            Ok(0) => return Ok(None),
-            Ok(len) => self.names.get(..len).unwrap_or_default(),
+            Ok([]) => return Ok(None),
+            Ok(names) => names,
             // File systems without attributes say so; there are none then.
             Err(Errno::OPNOTSUPP) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        self.value.resize(ATTRIBUTES_MAX_BYTES, 0);
         let mut xattrs = Box::new(Xattrs::new());
         for name in names
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
         {
-            let got = match follow {
-                Follow::MagicLink => rustix::fs::getxattr(path, name, self.value.as_mut_slice()),
-                Follow::Never => rustix::fs::lgetxattr(path, name, self.value.as_mut_slice()),
-            };
-            xattrs.set(name, self.value.get(..got?).unwrap_or_default());
+            if !is_kept(name) {
+                self.left_out.push(name.to_vec());
+                continue;
+            }
+            let value = answer(&mut self.value, |buffer| match follow {
+                Follow::MagicLink => rustix::fs::getxattr(path, name, buffer),
+                Follow::Never => rustix::fs::lgetxattr(path, name, buffer),
+            })?;
+            xattrs.set(name, value);
         }
         Ok(Some(xattrs))
+    }
+}
+
+/// What the host answers into a buffer, which is made longer if the answer is longer.
+fn answer(
+    buffer: &mut Vec<u8>,
+    mut ask: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<&[u8]> {
+    let mut most = ATTRIBUTES_USUAL_BYTES;
+    loop {
+        buffer.resize(most.max(buffer.len()), 0);
+        match ask(buffer.get_mut(..most).unwrap_or_default()) {
+            Err(Errno::RANGE) if most < ATTRIBUTES_MAX_BYTES => most = ATTRIBUTES_MAX_BYTES,
+            answered => return Ok(buffer.get(..answered?).unwrap_or_default()),
+        }
     }
 }
 

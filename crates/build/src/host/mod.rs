@@ -33,7 +33,9 @@ use fourscore_sync::{Arc, Counter, Mutex, thread};
 use rustix::fs::{Mode, OFlags, RawDir};
 
 use crate::error::{BuildError, BuildResult};
+use crate::layout::XattrProblem;
 use crate::manifest::Saved;
+use crate::source::Notices;
 use crate::tree::{HostDirId, NodeId, Tree};
 use look::{Look, ObjectKey};
 use work::Work;
@@ -55,6 +57,9 @@ pub struct Scan<'a> {
     pub saved: Option<&'a Saved>,
     /// Counts objects as they are found.
     pub found: Option<&'a Counter>,
+    /// Is told of attributes that stay out because ext4 has no place for them, as those of NFS and
+    /// btrfs have none. Without it they are an error.
+    pub left_out: Option<&'a Mutex<Notices>>,
 }
 
 impl Scan<'_> {
@@ -66,7 +71,20 @@ impl Scan<'_> {
             keep: &|_| true,
             saved: None,
             found: None,
+            left_out: None,
         }
+    }
+
+    fn tell_left_out(&self, path: &[u8], names: Vec<Vec<u8>>) -> BuildResult<()> {
+        for name in names {
+            let name = name.escape_ascii().to_string();
+            let Some(notices) = self.left_out else {
+                let (path, why) = (path.to_vec(), XattrProblem::Name { name });
+                return Err(BuildError::Xattr { path, why });
+            };
+            notices.lock().push_left_out(path, &name);
+        }
+        Ok(())
     }
 }
 
@@ -84,7 +102,8 @@ pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResu
     let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|why| failed(why.into()))?;
     let root = File::from(root);
     let mut look = Look::default();
-    let (meta, xattrs) = look.root(&root, scan.saved).map_err(failed)?;
+    let (meta, xattrs, left_out) = look.root(&root, scan.saved).map_err(failed)?;
+    scan.tell_left_out(b"/", left_out)?;
     tree.set_meta(NodeId::ROOT, &meta);
     tree.set_xattrs(NodeId::ROOT, &xattrs)?;
     let root = Arc::new(root);
@@ -218,7 +237,12 @@ impl Scanning<'_> {
                 continue;
             }
             let object = look.object(fd, name, self.scan.saved);
-            all.push(object.map_err(|why| BuildError::Source { path: path(), why })?);
+            let mut object = object.map_err(|why| BuildError::Source { path: path(), why })?;
+            let left_out = std::mem::take(&mut object.left_out);
+            if !left_out.is_empty() {
+                self.scan.tell_left_out(&path(), left_out)?;
+            }
+            all.push(object);
         }
         if let Some(counter) = self.scan.found {
             counter.add(all.len() as u64);

@@ -84,6 +84,7 @@ fn what_is_not_kept_is_not_entered() {
         keep: &|path| !path.starts_with(b"out"),
         saved: None,
         found: None,
+        left_out: None,
     };
     let mut tree = Tree::new();
     add_directory(&mut tree, folder.path(), &scan).unwrap();

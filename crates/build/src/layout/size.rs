@@ -113,7 +113,9 @@ pub(crate) fn settle(
 /// The directory for what e2fsck finds: of the sources, else a new one.
 fn lost_and_found(tree: &mut Tree, options: &Options) -> BuildResult<Option<NodeId>> {
     let name = b"lost+found";
-    if let Some(found) = tree.find(NodeId::ROOT, name) {
+    // Looked for by hand: the first question for a name has the tree index all it holds.
+    let found = tree.children(NodeId::ROOT).find(|(own, _)| *own == name);
+    if let Some((_, found)) = found {
         return Ok(tree.list_of(found).map(|_| found));
     }
     let seconds = i64::try_from(image_seconds(options)).unwrap_or(i64::MAX);
@@ -125,7 +127,7 @@ fn lost_and_found(tree: &mut Tree, options: &Options) -> BuildResult<Option<Node
         ctime: time,
         ..Meta::default()
     };
-    let made = tree.insert_in(NodeId::ROOT, name, &meta, Kind::Directory, &Xattrs::new())?;
+    let made = tree.insert_new(NodeId::ROOT, name, &meta, Kind::Directory, &Xattrs::new())?;
     Ok(Some(made))
 }
 
@@ -312,7 +314,7 @@ impl<'a> Wish<'a> {
             Size::AutoPlusPercent(percent) => {
                 let least = self.least(forms, needed, 0)?;
                 let blocks = u128::from(least.skeleton.superblock().geometry().blocks().0);
-                let slack = blocks * u128::from(percent) / 100;
+                let slack = (blocks * u128::from(percent)).div_ceil(100);
                 let slack = u64::try_from(slack).unwrap_or(BLOCKS_END).min(BLOCKS_END);
                 self.least(forms, needed, slack)
             }

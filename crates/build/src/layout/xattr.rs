@@ -21,7 +21,7 @@ use fourscore_ondisk::xattr::{NameIndex, NewValue, Value, XattrEditError, Xattrs
 
 use super::facts::Facts;
 use super::values::Values;
-use crate::tree::{NodeId, XattrIter};
+use crate::tree::{NodeId, XattrIter, is_kept};
 
 /// A set of attributes, laid out.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +86,7 @@ fn lead(
 /// Why attributes cannot be kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XattrProblem {
-    /// A name whose prefix ext4 has no number for.
+    /// A name that ext4 has no place for.
     #[error("the extended attribute {name} cannot be kept by ext4")]
     Name {
         /// The full name.
@@ -232,7 +232,8 @@ fn lay_out(
 
 fn stored<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Attribute<'a>, XattrProblem> {
     let shown = || name.escape_ascii().to_string();
-    let Some((index, rest)) = NameIndex::split(name).filter(|(_, rest)| rest.len() <= 255) else {
+    let split = NameIndex::split(name).filter(|(_, rest)| rest.len() <= 255 && is_kept(name));
+    let Some((index, rest)) = split else {
         return Err(XattrProblem::Name { name: shown() });
     };
     let is_acl = matches!(

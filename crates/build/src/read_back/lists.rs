@@ -12,7 +12,7 @@ use crate::layout::Settled;
 use crate::manifest::{Described, Sha256Sum, manifest_line, sums_line};
 use crate::options::Options;
 use crate::tree::NodeId;
-use crate::write::HiddenFile;
+use crate::write::{HiddenFile, sync_folder};
 
 /// Lists that are written and have no names yet.
 #[derive(Debug, Default)]
@@ -66,10 +66,11 @@ impl Lists {
         Ok(())
     }
 
-    /// Gives the lists their names.
+    /// Gives the lists their names. Durable when it returns.
     pub(crate) fn commit(self) -> BuildResult<()> {
         for (path, hidden) in self.pending {
-            std::fs::rename(hidden.path(), &path).map_err(|why| failed(&path, why))?;
+            let named = std::fs::rename(hidden.path(), &path).and_then(|()| sync_folder(&path));
+            named.map_err(|why| failed(&path, why))?;
         }
         Ok(())
     }

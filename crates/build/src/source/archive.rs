@@ -71,6 +71,7 @@ fn add(tree: &mut Tree, mut file: File, place: &str, context: &mut Context) -> T
         let file = Arc::new(file);
         let contents = tree.add_file(Arc::clone(&file));
         let contents = contents.map_err(|error| at(place, error.into()))?;
+        tree.watch_file(Arc::clone(&file), place).map_err(failed)?;
         let input = FileInput::new(file, start).map_err(failed)?;
         let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
         return put_all(tree, reader, place, context);

@@ -50,7 +50,12 @@ impl Draft {
         let Some(space) = DraftSpace::of(options) else {
             return Ok(None);
         };
-        let Some((begun, file)) = Begun::nameless(target)? else {
+        // Whoever reads the source does not know about the image.
+        let named = |why: io::Error| {
+            let text = format!("{}: {why}", target.display());
+            io::Error::new(why.kind(), text)
+        };
+        let Some((begun, file)) = Begun::nameless(target).map_err(named)? else {
             return Ok(None);
         };
         let sink = Sink::new(Arc::new(file));
@@ -74,7 +79,7 @@ impl Draft {
     }
 
     pub(crate) fn is_for(&self, target: &Path) -> bool {
-        self.begun.target() == target
+        self.begun.asked() == target
     }
 
     pub(crate) fn into_begun(self) -> Begun {

@@ -34,7 +34,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use fourscore_sync::Counter;
+use fourscore_sync::{Counter, Mutex};
 
 use crate::host::{self, Scan};
 use crate::manifest::Saved;
@@ -117,13 +117,17 @@ impl Source {
     pub fn add_to(&self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
         match self {
             Self::Directory(path) => {
+                let left_out = Mutex::new(Notices::default());
                 let scan = Scan {
                     threads: context.threads,
                     keep: &|path| !context.excludes.matches(path),
                     saved: context.saved,
                     found: Some(context.read_objects),
+                    left_out: Some(&left_out),
                 };
-                host::add_directory(tree, path, &scan).map_err(|error| SourceError {
+                let added = host::add_directory(tree, path, &scan);
+                context.notices.append(left_out.into_inner());
+                added.map_err(|error| SourceError {
                     place: path.display().to_string(),
                     entry: None,
                     fault: Fault::Directory(Box::new(error)),

@@ -21,6 +21,13 @@ impl Notices {
         }
     }
 
+    /// Adds that an attribute of the object at `path` stays out.
+    pub(crate) fn push_left_out(&mut self, path: &[u8], attribute: &str) {
+        let path = path.escape_ascii();
+        let why = "ext4 has no place for the attribute";
+        self.push(format!("{path}: {why} {attribute} (left out)"));
+    }
+
     /// The first hundred.
     #[must_use]
     pub fn kept(&self) -> &[String] {

@@ -127,12 +127,20 @@ impl Entries {
 
     /// Removes all names of a directory; says which objects they led to.
     pub(crate) fn clear(&mut self, directory: u32) -> Vec<u32> {
-        let Some(entries) = self.directories.get_mut(directory as usize) else {
-            return Vec::new();
-        };
-        let removed = std::mem::take(entries);
-        // Rare, and cheaper to build anew than to empty name by name.
-        self.index = None;
+        // Name by name: a layer may empty thousands of directories of a tree of a million names,
+        // and each index built anew would cost as much as the whole tree.
+        if let Some(mut index) = self.index.take() {
+            for position in (0..).take(self.of(directory).len()) {
+                let slot = Slot {
+                    directory,
+                    position,
+                };
+                index.remove(self, slot);
+            }
+            self.index = Some(index);
+        }
+        let entries = self.directories.get_mut(directory as usize);
+        let removed = entries.map(std::mem::take).unwrap_or_default();
         removed.iter().map(|entry| entry.node).collect()
     }
 
@@ -257,14 +265,20 @@ mod tests {
     proptest! {
         #[test]
         fn any_history_equals_a_map(
-            steps in proptest::collection::vec((0u8..40, 0u32..1000, any::<bool>()), 1..300),
+            steps in proptest::collection::vec((0u8..40, 0u32..1000, 0u8..16), 1..300),
         ) {
             let mut entries = Entries::default();
             let directory = entries.add_directory().unwrap();
             let mut map = std::collections::BTreeMap::new();
-            for (name, node, add) in steps {
+            for (name, node, step) in steps {
                 let name = vec![b'n', name];
-                if !add {
+                if step == 15 {
+                    let mut cleared = entries.clear(directory);
+                    cleared.sort_unstable();
+                    let mut nodes: Vec<u32> = std::mem::take(&mut map).into_values().collect();
+                    nodes.sort_unstable();
+                    prop_assert_eq!(cleared, nodes);
+                } else if step < 7 {
                     prop_assert_eq!(entries.remove(directory, &name), map.remove(&name));
                 } else if map.insert(name.clone(), node).is_some() {
                     entries.replace(directory, &name, node);

@@ -5,6 +5,7 @@
 //! | `node` | what one object is |
 //! | `entries` | which names each directory holds |
 //! | `paths` | walking from the root to a name |
+//! | `watched` | archives that others may change while they are read |
 //! | `xattrs` | sets of extended attributes, each stored once |
 //! | `arena` | names and link targets |
 //!
@@ -27,9 +28,11 @@ mod entries;
 mod error;
 mod node;
 mod paths;
+mod watched;
 mod xattrs;
 
 use std::fs::File;
+use std::io;
 
 use fourscore_ondisk::inode::FileType;
 use fourscore_sync::Arc;
@@ -40,10 +43,12 @@ pub use xattrs::{XattrIter, XattrSet, Xattrs};
 
 pub(crate) use entries::Entry;
 pub(crate) use node::{Node, Stored};
+pub(crate) use xattrs::is_kept;
 
 use crate::source::Draft;
 use arena::{Arena, Text};
 use entries::Entries;
+use watched::Watched;
 use xattrs::XattrSets;
 
 /// The longest name of an entry in bytes.
@@ -80,6 +85,7 @@ pub struct Tree {
     /// By the number of a directory's list: the directory it is in; the root is in itself.
     parents: Vec<NodeId>,
     files: Vec<Arc<File>>,
+    watched: Vec<Watched>,
     host_dirs: Vec<HostDir>,
     /// The image as far as contents lie in it already.
     draft: Option<Draft>,
@@ -107,6 +113,7 @@ impl Tree {
             xattrs: XattrSets::default(),
             parents: vec![NodeId::ROOT],
             files: Vec::new(),
+            watched: Vec::new(),
             host_dirs: Vec::new(),
             draft: None,
         }
@@ -254,6 +261,18 @@ impl Tree {
     #[must_use]
     pub fn file(&self, id: FileId) -> Option<&Arc<File>> {
         self.files.get(id.0 as usize)
+    }
+
+    /// Remembers what a file of contents is now, which is somebody else's. `place` names it.
+    pub(crate) fn watch_file(&mut self, file: Arc<File>, place: &str) -> io::Result<()> {
+        self.watched.push(Watched::new(file, place)?);
+        Ok(())
+    }
+
+    /// The first of the files that are watched which is not what it was.
+    pub(crate) fn changed_file(&self) -> Option<&str> {
+        let changed = self.watched.iter().find(|watched| watched.has_changed());
+        changed.map(Watched::place)
     }
 
     /// Takes in the image as far as contents lie in it already.

@@ -10,7 +10,17 @@
 
 use std::collections::HashMap;
 
+use fourscore_ondisk::xattr::NameIndex;
 use fourscore_sync::Arc;
+
+/// Whether ext4 has a place for an attribute of this name: whether Linux would show it of a file of
+/// ext4. Under `system.` these are the two access control lists; what else is there belongs to
+/// other file systems, or, as `system.data`, to ext4 itself.
+pub(crate) fn is_kept(name: &[u8]) -> bool {
+    let index = NameIndex::split(name).map(|(index, _)| index);
+    let is_foreign = matches!(index, None | Some(NameIndex::SYSTEM | NameIndex::RICHACL));
+    !is_foreign && !name.contains(&0)
+}
 
 /// The extended attributes of one object, by their full names (`user.x`). ACLs are in the form of
 /// the attributes of Linux (`system.posix_acl_access`).

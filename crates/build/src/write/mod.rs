@@ -37,11 +37,12 @@ use crate::error::{BuildError, BuildResult};
 use crate::layout::{Forms, Placed, Settled};
 use crate::options::{Flow, Options, Progress, Watch};
 use crate::read_back::read_back;
+use crate::tree::Tree;
 use inode::InodeMaker;
 use queue::{Job, Queue};
 use stretch::Stretch;
 
-pub(crate) use output::{Begun, HiddenFile, old_content};
+pub(crate) use output::{Begun, HiddenFile, old_content, sync_folder};
 pub(crate) use reader::{OpenContent, ReadError, Reader};
 
 /// What all threads look at.
@@ -69,7 +70,7 @@ pub(crate) fn write(
     made: Timestamp,
     watch: Watch<'_>,
 ) -> BuildResult<()> {
-    let target = begun.target().to_owned();
+    let target = begun.asked().to_owned();
     let failed = |why| BuildError::Output {
         path: target.clone(),
         why,
@@ -88,6 +89,7 @@ pub(crate) fn write(
         made,
     };
     let done = image.run(watch)?;
+    check_archives(&settled.forms.tree)?;
     // Nothing is read any more from behind the end.
     output.cut(size_bytes).map_err(failed)?;
     settled.plan.complete(&output.device)?;
@@ -98,6 +100,16 @@ pub(crate) fn write(
     }
     output.commit().map_err(failed)?;
     lists.commit()
+}
+
+/// Refuses archives that are not what they were when their headers were read.
+fn check_archives(tree: &Tree) -> BuildResult<()> {
+    let changed = tree.changed_file().map(str::as_bytes);
+    changed.map_or(Ok(()), |place| {
+        Err(BuildError::Changed {
+            path: place.to_vec(),
+        })
+    })
 }
 
 /// Zeroes what lies between contents that stay: what a later entry replaced, and what was excluded.
@@ -119,10 +131,11 @@ impl Image<'_> {
     fn run(&self, watch: Watch<'_>) -> BuildResult<Progress> {
         let queue = Queue::new(self);
         let failed: Mutex<Option<BuildError>> = Mutex::new(None);
+        let threads = self.options.thread_count();
         let work = || {
             let mut hands = Hands {
                 reader: Reader::new(&self.forms.tree),
-                stretch: Stretch::new(self.device, self.block_bits()),
+                stretch: Stretch::new(self.device, self.block_bits(), threads),
             };
             let mut result = Ok(());
             while result.is_ok()
@@ -141,7 +154,7 @@ impl Image<'_> {
             }
         };
         thread::scope(|scope| {
-            for _ in 1..self.options.thread_count() {
+            for _ in 1..threads {
                 scope.spawn(work);
             }
             work();

@@ -5,14 +5,19 @@
 //! or the whole image. Where the host has no nameless files it has a hidden name, which is removed
 //! when the image is given up. A block device is written in place.
 //!
+//! Symbolic links to the target stay; what they lead to is replaced. Permissions and, as far as
+//! this user may give files away, the owner of a file that is replaced go over to the image.
+//! Nothing but a file or a block device is ever replaced: `-o /dev/null` must not end with a new
+//! `/dev/null`.
+//!
 //! **Crash safety.** Nothing is left behind by an error, by Ctrl-C, nor, where there are nameless
-//! files, by the death of the process.
+//! files, by the death of the process. The name is durable once it is given.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use fourscore::format::OldContent;
@@ -26,6 +31,9 @@ use crate::error::{BuildError, BuildResult};
 /// known, just these.
 #[derive(Debug)]
 pub(crate) struct Begun {
+    /// As the caller named it.
+    asked: PathBuf,
+    /// What that leads to.
     target: PathBuf,
     temporary: Temporary,
 }
@@ -71,12 +79,14 @@ impl Begun {
         if let Some((begun, _)) = Self::nameless(target).map_err(failed)? {
             return Ok(begun);
         }
-        let temporary = match is_block_device(target) {
+        let place = place_of(target).map_err(failed)?;
+        let temporary = match is_block_device(&place) {
             true => Temporary::InPlace,
-            false => Temporary::Named(HiddenFile::create(target).map_err(failed)?),
+            false => Temporary::Named(HiddenFile::create(&place).map_err(failed)?),
         };
         Ok(Self {
-            target: target.to_owned(),
+            asked: target.to_owned(),
+            target: place,
             temporary,
         })
     }
@@ -84,30 +94,31 @@ impl Begun {
     /// Begins an image in a file without a name, which is given as well; `None` where the host has
     /// no such files, and for a block device.
     pub(crate) fn nameless(target: &Path) -> io::Result<Option<(Self, File)>> {
-        if is_block_device(target) {
+        let place = place_of(target)?;
+        if is_block_device(&place) {
             return Ok(None);
         }
-        let folder = match target.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let Some(file) = nameless(folder)? else {
+        let Some(file) = nameless(folder_of(&place))? else {
             return Ok(None);
         };
         let begun = Self {
-            target: target.to_owned(),
+            asked: target.to_owned(),
+            target: place,
             temporary: Temporary::Nameless(file.try_clone()?),
         };
         Ok(Some((begun, file)))
     }
 
-    pub(crate) fn target(&self) -> &Path {
-        &self.target
+    /// Where the image is to be, as the caller named it.
+    pub(crate) fn asked(&self) -> &Path {
+        &self.asked
     }
 
     /// Opens the image for writing, with at least so many bytes.
     pub(crate) fn open(self, len_bytes: u64) -> io::Result<Output> {
-        let Self { target, temporary } = self;
+        let Self {
+            target, temporary, ..
+        } = self;
         let path = temporary.path(&target);
         let options = match temporary {
             Temporary::InPlace => DeviceOptions::read_write(),
@@ -145,26 +156,77 @@ impl Output {
         open_path(&self.temporary.path(&self.target), DeviceOptions::default())
     }
 
-    /// Gives the image its name. Replaces what had it.
+    /// Gives the image its name. Replaces what had it. Durable when it returns.
     pub(crate) fn commit(mut self) -> io::Result<()> {
         match std::mem::replace(&mut self.temporary, Temporary::InPlace) {
-            Temporary::InPlace => Ok(()),
-            Temporary::Named(hidden) => std::fs::rename(&hidden.0, &self.target),
+            Temporary::InPlace => return Ok(()),
+            Temporary::Named(hidden) => {
+                take_over(&hidden.0, &self.target)?;
+                std::fs::rename(&hidden.0, &self.target)?;
+            }
             Temporary::Nameless(file) => {
                 let from = proc_path(&file);
+                take_over(&from, &self.target)?;
                 let link =
                     |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW);
                 match link(&self.target) {
-                    Ok(()) => Ok(()),
+                    Ok(()) => {}
                     Err(Errno::EXIST) => {
                         let path = hidden(&self.target)?;
                         link(&path)?;
-                        std::fs::rename(&HiddenFile(path).0, &self.target)
+                        std::fs::rename(&HiddenFile(path).0, &self.target)?;
                     }
-                    Err(error) => Err(error.into()),
+                    Err(error) => return Err(error.into()),
                 }
             }
         }
+        sync_folder(&self.target)
+    }
+}
+
+/// What symbolic links at `target` lead to, if that is something an image may replace. A link that
+/// leads nowhere is itself replaced.
+fn place_of(target: &Path) -> io::Result<PathBuf> {
+    let kind = match std::fs::metadata(target) {
+        Ok(found) => found.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(target.to_owned()),
+        Err(error) => return Err(error),
+    };
+    if !kind.is_file() && !kind.is_block_device() {
+        let why = "is neither a file nor a block device";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    target.canonicalize()
+}
+
+/// Gives the file at `image` the permissions and the owner of the file that it will replace.
+fn take_over(image: &Path, target: &Path) -> io::Result<()> {
+    let Ok(before) = std::fs::metadata(target) else {
+        return Ok(());
+    };
+    let own = std::fs::metadata(image)?;
+    if (own.uid(), own.gid()) != (before.uid(), before.gid()) {
+        // A normal user has made a file of his own, as every program does that replaces files.
+        let _ = std::os::unix::fs::chown(image, Some(before.uid()), Some(before.gid()));
+    }
+    std::fs::set_permissions(image, before.permissions())
+}
+
+/// Has a name that was given in the folder of `path` be there after a crash, where the host can
+/// promise that.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+    let synced = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
+    match synced.as_ref().map_err(io::Error::kind) {
+        // A folder that may be written to and not be read, or a host that syncs no folders.
+        Err(io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => Ok(()),
+        _ => synced,
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     }
 }
 
@@ -235,6 +297,9 @@ fn hidden(target: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     fn create(target: &Path, len_bytes: u64) -> Output {
@@ -284,6 +349,31 @@ mod tests {
         assert_eq!(names(), 0);
         begin().commit().unwrap();
         assert_eq!((names(), target.exists()), (1, true));
+    }
+
+    #[test]
+    fn permissions_and_links_stay_and_nothing_else_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("secret"), "before").unwrap();
+        std::fs::set_permissions(at("secret"), Permissions::from_mode(0o600)).unwrap();
+        symlink("secret", at("link")).unwrap();
+        create(&at("link"), 4).commit().unwrap();
+        assert!(at("link").symlink_metadata().unwrap().is_symlink());
+        let found = at("secret").metadata().unwrap();
+        assert_eq!((found.len(), found.mode() & 0o7777), (4, 0o600));
+        symlink("nowhere", at("dangling")).unwrap();
+        create(&at("dangling"), 4).commit().unwrap();
+        assert!(at("dangling").symlink_metadata().unwrap().is_file());
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for kept in [&at("socket"), folder.path()] {
+            let error = Begun::new(kept).unwrap_err().to_string();
+            assert!(
+                error.ends_with("neither a file nor a block device"),
+                "{error}"
+            );
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 
     #[test]

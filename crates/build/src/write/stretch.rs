@@ -12,13 +12,17 @@ use fourscore_block::BlockDevice;
 
 /// What fits a core's own cache, so that the copy into the host's page cache reads from there.
 pub(crate) const STRETCH_BYTES: usize = 512 << 10;
-/// Buffers that wait for another thread at most.
+/// Buffers of a thread that wait for another one at most.
 const MOST_WAITING: usize = 4;
+/// Those of all threads together: with hundreds of these a build would need as much memory for
+/// them as for a million files.
+const MOST_WAITING_OF_ALL: usize = 128;
 
 /// Blocks in a row that are not written yet. [`Stretch::flush`] ends it.
 pub(crate) struct Stretch<'a, D: ?Sized> {
     device: &'a D,
     block_bits: u32,
+    most_waiting: usize,
     filling: Filled,
     waiting: VecDeque<Filled>,
     empty: Vec<Vec<u8>>,
@@ -42,10 +46,12 @@ impl Filled {
 }
 
 impl<'a, D: BlockDevice + ?Sized> Stretch<'a, D> {
-    pub(crate) fn new(device: &'a D, block_bits: u32) -> Self {
+    /// The buffers of one of so many threads.
+    pub(crate) fn new(device: &'a D, block_bits: u32, threads: usize) -> Self {
         Self {
             device,
             block_bits,
+            most_waiting: (MOST_WAITING_OF_ALL / threads.max(1)).min(MOST_WAITING),
             filling: Filled::new(vec![0; STRETCH_BYTES], 0),
             waiting: VecDeque::new(),
             empty: Vec::new(),
@@ -89,7 +95,7 @@ impl<'a, D: BlockDevice + ?Sized> Stretch<'a, D> {
         while !self.waiting.is_empty() && !self.device.is_being_written() {
             self.write_down_to(self.waiting.len() - 1)?;
         }
-        self.write_down_to(MOST_WAITING)
+        self.write_down_to(self.most_waiting)
     }
 
     /// Writes until no more than `left` buffers wait.
@@ -114,7 +120,7 @@ mod tests {
     #[test]
     fn neighbours_go_out_together() {
         let device = RecordingDevice::new(Arc::new(RamDevice::new(1 << 20)));
-        let mut stretch = Stretch::new(&device, 10);
+        let mut stretch = Stretch::new(&device, 10, 1);
         for (block, byte) in [(3, 1), (4, 2), (9, 3)] {
             stretch.blocks(block, 1).unwrap().fill(byte);
         }
@@ -134,5 +140,12 @@ mod tests {
             *byte = one[0];
         }
         assert_eq!(found, [1, 3, 5]);
+    }
+
+    #[test]
+    fn hundreds_of_threads_keep_few_buffers() {
+        let device = RamDevice::new(1 << 20);
+        let most = |threads| Stretch::new(&device, 12, threads).most_waiting;
+        assert_eq!([1, 2, 32, 64, 192, 4096].map(most), [4, 4, 4, 2, 0, 0]);
     }
 }

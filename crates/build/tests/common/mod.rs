@@ -1,6 +1,8 @@
 //! Trees of the host and trees from sources, described line by line so that they compare.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod oci;
+
 use std::fs::{self, File, Metadata};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -7,9 +7,9 @@
 //!
 //! **Not here.** Reading sources and writing the image: crate `fourscore-build`.
 //!
-//! **Model.** Sources are laid over each other in the order given, then owners are changed, then
-//! the manifest is applied, then the image is made and, if that was asked for, read back. Until all
-//! of that is done it has no name.
+//! **Model.** Sources are laid over each other in the order given, then owners are changed (that of
+//! the root once more by `-E root_owner`), then the manifest is applied, then the image is made
+//! and, if that was asked for, read back. Until all of that is done it has no name.
 
 mod bar;
 mod interrupt;
@@ -25,7 +25,9 @@ use fourscore_build::manifest::{Manifest, Saved};
 use fourscore_build::source::{
     Context, Destination, Excludes, IdMap, IdRange, Notices, Owner, Owners, Source, SourceError,
 };
-use fourscore_build::{BuildError, Comparison, ReadBack, Summary, Tree};
+use fourscore_build::{
+    BuildError, Comparison, Meta, NodeId, ReadBack, Summary, Tree, TreeError, Xattrs,
+};
 
 pub(crate) use bar::Bar;
 pub(crate) use fourscore_build::{Options, Size};
@@ -116,6 +118,14 @@ pub(crate) fn run(args: &Build) -> Result<()> {
     let mut tree = intake.tree(&bar)?;
     let moved = owners.apply(&mut tree);
     moved.map_err(|error| Failure::new(args.output.display().to_string(), error))?;
+    if let Some(owner) = options.format.root_owner {
+        let root = Meta {
+            uid: owner.uid,
+            gid: owner.gid,
+            ..tree.meta(NodeId::ROOT)
+        };
+        tree.set_meta(NodeId::ROOT, &root);
+    }
     if let Some(manifest) = &manifest {
         let applied = manifest.apply(&mut tree, &excludes);
         applied.map_err(source_failure)?;
@@ -170,6 +180,12 @@ impl Intake<'_> {
         }
         if context.notices.more() > 0 {
             say(&format!("and {} more like these", context.notices.more()));
+        }
+        if self.options.format.without_source_xattrs {
+            let in_tree = |why: TreeError| Failure::new(self.image.display().to_string(), why);
+            for id in tree.ids() {
+                tree.set_xattrs(id, &Xattrs::new()).map_err(in_tree)?;
+            }
         }
         Ok(tree)
     }

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use fourscore_testkit::{scratch, tools};
@@ -43,6 +44,24 @@ impl Place {
         ))
     }
 
+    /// The command as a normal user runs it, who can reach it and write into `output`.
+    pub(crate) fn as_nobody(&self, arguments: &[&str]) -> Command {
+        let binary = self.path("output/fourscore");
+        if !binary.exists() {
+            let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
+            fs::create_dir(self.path("output")).expect("room");
+            fs::copy(env!("CARGO_BIN_EXE_fourscore"), &binary).expect("room");
+            open(self.0.path()).expect("it is ours");
+            open(&self.path("output")).expect("it is ours");
+        }
+        let mut command = tools::command("setpriv").expect("it is there");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(binary)
+            .args(arguments);
+        command
+    }
+
     pub(crate) fn check(&self, image: &str) -> Result<()> {
         run("e2fsck", &["-fn", &self.text(image)], self.0.path())
     }
@@ -78,7 +97,6 @@ pub(crate) fn make_tree(root: &Path) -> Result<()> {
     fs::hard_link(root.join("etc/passwd"), root.join("etc/alias"))?;
     symlink("etc/passwd", root.join("link"))?;
     symlink("t".repeat(200), root.join("long"))?;
-    fs::set_permissions(root.join("etc/big"), fs::Permissions::from_mode(0o4711))?;
     fs::File::create(root.join("sparse"))?.set_len(5 << 20)?;
     for nr in 0..500 {
         fs::write(root.join(format!("many/{nr}.txt")), nr.to_string())?;
@@ -93,6 +111,8 @@ pub(crate) fn make_tree(root: &Path) -> Result<()> {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::lsetxattr(root.join("etc/passwd"), "trusted.x", b"a\0b", flags)?;
     }
+    // A change of the owner takes the bit away.
+    fs::set_permissions(root.join("etc/big"), fs::Permissions::from_mode(0o4711))?;
     run("mkfifo", &["fifo"], root)
 }
 

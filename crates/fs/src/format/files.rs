@@ -208,7 +208,7 @@ impl Planner {
         };
         let flags = self.extents_flag();
         self.put_file(root, &directory(0o40_755, 3, mapped, flags))?;
-        let owner = self.p.options.root_owner;
+        let owner = self.p.options.root_owner.unwrap_or_default();
         self.change_owner(root, owner.uid, owner.gid)?;
 
         self.use_new_inode(lost_and_found)?;

@@ -187,8 +187,8 @@ pub struct Options {
     pub mmp_update_interval_seconds: Option<u16>,
     /// What the MMP block names as host and as device; at most 64 and 32 bytes.
     pub mmp_names: (Vec<u8>, Vec<u8>),
-    /// `-E root_owner`.
-    pub root_owner: Owner,
+    /// `-E root_owner`: user and group 0 when not given.
+    pub root_owner: Option<Owner>,
     /// `-E quotatype`.
     pub quota_types: Option<QuotaTypes>,
     /// `-E orphan_file_size`.

@@ -294,7 +294,7 @@ impl Planner {
         let used: u32 = self.groups.iter().map(|plan| plan.used_inodes).sum();
         self.raw.s_free_inodes_count = (geometry.inodes() - used).into();
         let superblock = checked(&mut self.raw)?;
-        let owner = self.p.options.root_owner;
+        let owner = self.p.options.root_owner.unwrap_or_default();
         Ok(Plan {
             superblock,
             groups: self.groups,

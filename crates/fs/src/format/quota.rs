@@ -132,7 +132,7 @@ impl Planner {
 
     /// What root and lost+found of an empty file system use.
     pub(super) fn root_usage(&self) -> QuotaUsage {
-        let owner = self.p.options.root_owner;
+        let owner = self.p.options.root_owner.unwrap_or_default();
         let root = QuotaIds {
             user: owner.uid,
             group: owner.gid,

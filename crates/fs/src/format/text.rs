@@ -99,7 +99,7 @@ impl Options {
             "hash_seed" => self.hash_seed = parse_uuid(&given.option, given.needed()?)?,
             "offset" => self.offset_bytes = parse_size(&given.option, given.needed()?, 1)?,
             "mmp_update_interval" => self.mmp_update_interval_seconds = Some(given.number()?),
-            "root_owner" => self.root_owner = given.owner()?,
+            "root_owner" => self.root_owner = Some(given.owner()?),
             "quotatype" => self.quota_types = Some(given.quota_types()?),
             "orphan_file_size" => self.orphan_file_size = Some(given.amount()?),
             "encoding" => self.encoding = Some(given.encoding()?),

@@ -3,8 +3,7 @@
 //! **Model.** Each is one plan in one handle: the name, the inode it leads to, and the directory's
 //! own inode change together or not at all.
 //!
-//! **Locking.** The directory, then the inode that the name leads to. A new name that fits into
-//! its leaf takes only that leaf ([`super::leaves`]).
+//! **Locking.** The directory, then the inode that the name leads to.
 
 use fourscore_block::Structure;
 use fourscore_mballoc::Kinship;
@@ -48,7 +47,7 @@ pub struct NewAttributes {
 
 /// What is made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind<'a> {
+enum Kind<'a> {
     File,
     /// A file that gets its name later, or never.
     Unnamed,
@@ -60,7 +59,7 @@ pub(super) enum Kind<'a> {
 }
 
 impl Kind<'_> {
-    pub(super) fn file_type(self) -> FileType {
+    fn file_type(self) -> FileType {
         match self {
             Self::File | Self::Unnamed => FileType::Regular,
             Self::Directory => FileType::Directory,
@@ -151,9 +150,6 @@ impl Fs {
         let writer = self.writer()?;
         check_name(name)?;
         let pinned = self.pin_inode(dir)?;
-        if let Some(nr) = self.make_in_leaf((dir, &pinned), name, new, kind)? {
-            return Ok(nr);
-        }
         let locked = pinned.lock();
         let guard = epoch::pin();
         let parent = self.directory_to_change(&pinned, &guard)?;
@@ -195,9 +191,9 @@ impl Fs {
         let slot = self.plan_inode(&mut plan, writer, parent, new, Kind::Unnamed)?;
         let place = plan.add_orphan(slot)?;
         let version = plan.version(slot)?;
-        let pinned = Pinned::unseen(version);
-        let mut locked = pinned.lock_unseen();
-        self.enter_pinned(slot.nr, &pinned);
+        // Claimed, so nobody else asks for it.
+        let pinned = self.pin_new(version);
+        let mut locked = pinned.lock();
         if let Err(error) = plan.carry_out(&[&locked.last]) {
             pinned.publish(None);
             self.drop_pinned(slot.nr, &pinned);
@@ -226,7 +222,7 @@ impl Fs {
     }
 
     /// Plans a new inode in the directory `parent`, all but its name.
-    pub(super) fn plan_inode(
+    fn plan_inode(
         &self,
         plan: &mut Plan<'_>,
         writer: &Writer,
@@ -327,9 +323,12 @@ impl Fs {
 
     fn plan_long_symlink(&self, plan: &mut Plan<'_>, slot: Slot, target: &[u8]) -> Result<()> {
         let inode = plan.version(slot)?;
+        let goal = plan.goal_behind(&inode, LogicalBlock(0))?;
         let tag = tag(Structure::Symlink, &inode);
-        let (_, region) = plan.new_block(&inode, slot, LogicalBlock(0), tag)?;
+        let owner = (slot.nr, MapForm::of(&inode).reach());
+        let (block, region) = plan.allocate_metadata(owner, goal, tag)?;
         plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
+        plan.map_block(&inode, slot, LogicalBlock(0), block)?;
         let sized = plan.edit(slot, |inode| inode.set_size_bytes(target.len() as u64))?;
         sized.map_err(|_| Error::NameTooLong)
     }
@@ -410,7 +409,7 @@ impl Fs {
     }
 
     /// A directory's link count after a change; 1 means "too many to count".
-    pub(super) fn links_after(&self, before: u16, change: i32) -> u16 {
+    fn links_after(&self, before: u16, change: i32) -> u16 {
         if before == 1 && self.has_dir_nlink() {
             return 1;
         }
@@ -421,7 +420,7 @@ impl Fs {
         u16::try_from(after).unwrap_or(u16::MAX)
     }
 
-    pub(super) fn has_dir_nlink(&self) -> bool {
+    fn has_dir_nlink(&self) -> bool {
         let features = self.superblock().features();
         features.ro_compat.contains(RoCompat::DIR_NLINK)
     }

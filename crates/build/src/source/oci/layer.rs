@@ -29,6 +29,8 @@ const INTERNAL: &[u8] = b".wh..wh.";
 
 /// How many bytes of entries are read before somebody is told.
 const TOLD_BYTES: usize = 64 << 10;
+/// Entries of a layer that are kept, and given back, together.
+const PART_ENTRIES: usize = 4096;
 
 /// A layer that nobody has looked into.
 pub(super) struct Unread {
@@ -44,7 +46,9 @@ pub(super) struct Unread {
 /// The entries of a layer.
 pub(super) struct Layer {
     place: String,
-    entries: Vec<Entry>,
+    /// In parts, so that memory goes back while the tree grows: all entries of a layer and all
+    /// objects made of them are never there together.
+    parts: Vec<Vec<Entry>>,
     notices: Notices,
 }
 
@@ -64,6 +68,7 @@ impl Unread {
             };
             let file = spool.as_ref().map_or(&blob, Spool::file);
             let contents = tree.add_file(Arc::clone(file))?;
+            tree.watch_file(Arc::clone(&blob), &place)?;
             Ok((blob, compression, spool, contents))
         });
         let (blob, compression, spool, contents) = opened.map_err(|fault| SourceError {
@@ -157,7 +162,7 @@ fn entries<I: Input>(
     read_bytes: &Counter,
     hold: &dyn Fn(usize),
 ) -> Result<Layer, SourceError> {
-    let mut entries = Vec::new();
+    let mut parts: Vec<Vec<Entry>> = Vec::new();
     let mut seen = 0;
     let mut new_bytes = 0;
     while let Some(entry) = reader.next()? {
@@ -165,13 +170,16 @@ fn entries<I: Input>(
         if new_bytes >= TOLD_BYTES {
             hold(std::mem::take(&mut new_bytes));
         }
-        entries.push(entry);
+        match parts.last_mut().filter(|part| part.len() < PART_ENTRIES) {
+            Some(part) => part.push(entry),
+            None => parts.push(vec![entry]),
+        }
         read_bytes.add(reader.position() - seen);
         seen = reader.position();
     }
     Ok(Layer {
         place,
-        entries,
+        parts,
         notices: reader.into_notices(),
     })
 }
@@ -179,19 +187,23 @@ fn entries<I: Input>(
 impl Layer {
     /// Lays the layer over the tree.
     pub(super) fn apply(self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
-        let (whiteouts, entries): (Vec<Entry>, Vec<Entry>) = self
-            .entries
-            .into_iter()
-            .partition(|entry| split(&entry.path).1.starts_with(WHITEOUT));
-        for entry in whiteouts {
+        let is_whiteout = |entry: &Entry| split(&entry.path).1.starts_with(WHITEOUT);
+        for entry in self
+            .parts
+            .iter()
+            .flatten()
+            .filter(|entry| is_whiteout(entry))
+        {
             remove(tree, &entry.path).map_err(|fault| SourceError {
                 place: self.place.clone(),
-                entry: Some(entry.path),
+                entry: Some(entry.path.clone()),
                 fault,
             })?;
         }
-        for entry in entries {
-            overlay::put(tree, entry, context.excludes, &self.place)?;
+        for part in self.parts {
+            for entry in part.into_iter().filter(|entry| !is_whiteout(entry)) {
+                overlay::put(tree, entry, context.excludes, &self.place)?;
+            }
         }
         context.notices.append(self.notices);
         Ok(())

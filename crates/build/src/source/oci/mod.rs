@@ -73,22 +73,7 @@ impl OciImage {
             entry: None,
             fault,
         })?;
-        let mut unread = Vec::new();
-        for (number, descriptor) in layers.iter().enumerate() {
-            let place = format!(
-                "{}: layer {} ({})",
-                self.place(),
-                number + 1,
-                descriptor.digest
-            );
-            unread.push(Unread::new(
-                &self.directory,
-                descriptor,
-                place,
-                tree,
-                context,
-            )?);
-        }
+        let unread = self.unread(&layers, tree, context)?;
         let threads = context.threads.clamp(1, unread.len().max(1));
         let desk = Desk::new(unread, AHEAD_BYTES);
         thread::scope(|scope| {
@@ -102,6 +87,23 @@ impl OciImage {
             desk.close();
             applied
         })
+    }
+
+    /// Opens the layers.
+    fn unread(
+        &self,
+        layers: &[Descriptor],
+        tree: &mut Tree,
+        context: &Context,
+    ) -> Result<Vec<Unread>, SourceError> {
+        let mut unread = Vec::new();
+        for (number, descriptor) in layers.iter().enumerate() {
+            let (place, digest) = (self.place(), &descriptor.digest);
+            let place = format!("{place}: layer {} ({digest})", number + 1);
+            let directory = &self.directory;
+            unread.push(Unread::new(directory, descriptor, place, tree, context)?);
+        }
+        Ok(unread)
     }
 
     /// The layers of the image, the lowest first.
@@ -284,7 +286,92 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use fourscore_sync::Counter;
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
+    use crate::source::{Excludes, Notices};
+
+    /// A compressed layer of empty files, in a layout; what leads to it.
+    fn layer(layout: &Path, files: usize) -> Descriptor {
+        let mut archive = Vec::new();
+        for number in 0..files {
+            let mut header = [0; 512];
+            let name = format!("layer-of-{files}/{number}");
+            header[..name.len()].copy_from_slice(name.as_bytes());
+            header[100..108].copy_from_slice(b"0000644\0");
+            header[124..136].copy_from_slice(b"00000000000\0");
+            header[148..156].fill(b' ');
+            let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+            header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+            archive.extend(header);
+        }
+        archive.resize(archive.len() + 1024, 0);
+        let packed = zstd::encode_all(&archive[..], 1).expect("memory");
+        let hash = Sha256::digest(&packed);
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let descriptor = Descriptor {
+            digest: format!("sha256:{hex}"),
+            size: packed.len() as u64,
+            ..Descriptor::default()
+        };
+        let path = blob_path(layout, &descriptor.digest).expect("a digest");
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("room");
+        std::fs::write(path, packed).expect("room");
+        descriptor
+    }
+
+    /// Nothing may be read ahead here, so a layer whose turn has not come stops after its first
+    /// entries: two that stop there at once are unpacked by two threads at the same time.
+    #[test]
+    fn compressed_layers_are_unpacked_side_by_side() {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let layers: Vec<Descriptor> = [1000, 2000, 3000]
+            .map(|files| layer(place.path(), files))
+            .into();
+        let image = OciImage {
+            directory: place.path().to_owned(),
+            tag: None,
+        };
+        let (read_objects, read_bytes) = (Counter::default(), Counter::default());
+        let mut context = Context {
+            excludes: &Excludes::default(),
+            saved: None,
+            destination: None,
+            scratch: place.path(),
+            threads: 3,
+            read_objects: &read_objects,
+            read_bytes: &read_bytes,
+            notices: Notices::default(),
+        };
+        let mut tree = Tree::new();
+        let unread = image.unread(&layers, &mut tree, &context).expect("layers");
+        let desk = Desk::new(unread, 0);
+        let are_both_begun = || {
+            let state = desk.state.lock();
+            let is_begun =
+                |layer: usize| state.held_bytes[layer] > 0 && state.read[layer].is_none();
+            is_begun(1) && is_begun(2)
+        };
+        thread::scope(|scope| {
+            for _ in 0..context.threads {
+                scope.spawn(|| desk.work(&read_bytes));
+            }
+            let both = (0..20_000).any(|_| {
+                thread::sleep(Duration::from_millis(1));
+                are_both_begun()
+            });
+            for number in 0..layers.len() {
+                let layer = desk.take(number).expect("a good layer");
+                layer.apply(&mut tree, &mut context).expect("good entries");
+            }
+            desk.close();
+            assert!(both, "layers were unpacked one after the other");
+        });
+        assert_eq!(tree.ids().count(), 1 + 3 + 6000);
+    }
 
     /// A layer ahead waits until its turn comes; the one whose turn it is goes on.
     #[test]

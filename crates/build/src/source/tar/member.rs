@@ -17,7 +17,7 @@ use crate::source::tar::acl;
 use crate::source::tar::header::{GnuSparse, Header};
 use crate::source::tar::pax::{Record, Records, decimal, time};
 use crate::source::tar::sparse::{Map, SparseRecords};
-use crate::tree::{Meta, Xattrs};
+use crate::tree::{Meta, Xattrs, is_kept};
 
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -287,9 +287,9 @@ fn attributes(header: &Header, texts: &Texts, meta: &mut Meta) -> Parsed<(Xattrs
                 continue;
             }
         }
-        match fourscore_ondisk::xattr::NameIndex::split(&name) {
-            Some(_) if !name.contains(&0) => xattrs.set(&name, &value),
-            _ => left_out.push(name),
+        match is_kept(&name) {
+            true => xattrs.set(&name, &value),
+            false => left_out.push(name),
         }
     }
     Ok((xattrs, left_out))

@@ -205,9 +205,8 @@ impl<I: Input> Reader<I> {
             left_out,
         } = member;
         for name in left_out {
-            let (path, name) = (path.escape_ascii(), name.escape_ascii());
-            let notice = format!("{path}: ext4 has no place for the attribute {name} (left out)");
-            self.notices.push(notice);
+            let name = name.escape_ascii().to_string();
+            self.notices.push_left_out(&path, &name);
         }
         let kind = match body {
             Body::HardLink(target) => {

@@ -87,9 +87,10 @@ pub(super) fn time(text: &[u8], field: &'static str) -> Parsed<(i128, u32)> {
         return Ok((seconds, nanoseconds));
     }
     nanoseconds += u32::from(is_finer);
-    match nanoseconds {
-        0 => Ok((seconds, 0)),
-        _ => Ok((seconds - 1, 1_000_000_000 - nanoseconds)),
+    match (nanoseconds, seconds.checked_sub(1)) {
+        (0, _) => Ok((seconds, 0)),
+        (_, Some(before)) => Ok((before, 1_000_000_000 - nanoseconds)),
+        (_, None) => Err(Fault::Number { field }),
     }
 }
 
@@ -134,7 +135,8 @@ mod tests {
         assert_eq!(parsed("-0.5"), Some((-1, 500_000_000)));
         assert_eq!(parsed("-3.000"), Some((-3, 0)));
         assert_eq!(parsed("-0.9999999999"), Some((-1, 0)));
-        for wrong in ["", "-", "1.x", "1e3", "+1", "0x1"] {
+        let least = format!("{}.5", i128::MIN);
+        for wrong in ["", "-", "1.x", "1e3", "+1", "0x1", &least] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }
     }

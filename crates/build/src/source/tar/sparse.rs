@@ -161,7 +161,8 @@ pub(super) fn check(map: &[(i128, i128)], size_bytes: u64, stored_bytes: u64) ->
     let mut runs: Vec<Run> = Vec::with_capacity(map.len());
     let (mut end, mut sum) = (0, 0);
     for &(offset, len) in map {
-        if offset < i128::from(end) || len < 0 || offset + len > i128::from(size_bytes) {
+        let fits = |end: i128| end <= i128::from(size_bytes);
+        if offset < i128::from(end) || len < 0 || !offset.checked_add(len).is_some_and(fits) {
             return Err(wrong("its runs overlap, go backwards or leave the file"));
         }
         let number = |value| u64::try_from(value).map_err(|_| wrong("a number is too large"));
@@ -268,6 +269,7 @@ mod tests {
             (&[(0, -1)], 20, 0),
             (&[(0, 4)], 20, 5),
             (&[(i128::MAX - 5, 4)], u64::MAX, 4),
+            (&[(i128::MAX, i128::MAX)], u64::MAX, 4),
         ] {
             assert!(check(map, size, stored).is_err(), "{map:?}");
         }

@@ -1,0 +1,106 @@
+//! OCI layouts of layers that tests make.
+
+use std::fs;
+use std::path::PathBuf;
+
+use fourscore_build::source::{OciImage, Source};
+use fourscore_testkit::scratch;
+use sha2::{Digest as _, Sha256};
+
+use super::taken;
+
+/// A layout that is put together blob by blob.
+pub(crate) struct Layout {
+    pub(crate) folder: tempfile::TempDir,
+}
+
+#[derive(Clone)]
+pub(crate) struct Blob {
+    digest: String,
+    size: usize,
+}
+
+impl Layout {
+    pub(crate) fn new() -> Self {
+        let folder = scratch::folder().expect("a folder");
+        fs::create_dir_all(folder.path().join("blobs/sha256")).expect("room");
+        let version = r#"{"imageLayoutVersion": "1.0.0"}"#;
+        fs::write(folder.path().join("oci-layout"), version).expect("room");
+        Self { folder }
+    }
+
+    pub(crate) fn path(&self, blob: &Blob) -> PathBuf {
+        let hex = blob.digest.strip_prefix("sha256:").expect("a digest");
+        self.folder.path().join("blobs/sha256").join(hex)
+    }
+
+    pub(crate) fn blob(&self, bytes: &[u8]) -> Blob {
+        let hex: String = Sha256::digest(bytes)
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let blob = Blob {
+            digest: format!("sha256:{hex}"),
+            size: bytes.len(),
+        };
+        fs::write(self.path(&blob), bytes).expect("room");
+        blob
+    }
+
+    pub(crate) fn manifest(&self, layers: &[(&str, Blob)]) -> Blob {
+        let config = self.blob(b"{}");
+        let config = descriptor("application/vnd.oci.image.config.v1+json", &config, "");
+        let layers: Vec<String> = layers
+            .iter()
+            .map(|(kind, blob)| descriptor(kind, blob, ""))
+            .collect();
+        let layers = layers.join(",");
+        let text = format!(r#"{{"schemaVersion": 2, "config": {config}, "layers": [{layers}]}}"#);
+        self.blob(text.as_bytes())
+    }
+
+    pub(crate) fn index(&self, descriptors: &[String]) {
+        fs::write(self.folder.path().join("index.json"), index(descriptors)).expect("room");
+    }
+
+    /// A layout with one image of these layers, which are plain archives.
+    pub(crate) fn of_layers(layers: &[&[u8]]) -> Self {
+        let layout = Self::new();
+        let layers: Vec<_> = layers
+            .iter()
+            .map(|bytes| (TAR, layout.blob(bytes)))
+            .collect();
+        let manifest = layout.manifest(&layers);
+        layout.index(&[descriptor(MANIFEST, &manifest, "")]);
+        layout
+    }
+
+    pub(crate) fn source(&self, tag: Option<&str>) -> Source {
+        Source::Oci(OciImage {
+            directory: self.folder.path().to_owned(),
+            tag: tag.map(str::to_owned),
+        })
+    }
+
+    pub(crate) fn complaint(&self, tag: Option<&str>) -> String {
+        match taken(&self.source(tag), &[]) {
+            Ok(_) => "none".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+pub(crate) const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
+pub(crate) const TAR_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
+pub(crate) const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+pub(crate) fn descriptor(kind: &str, blob: &Blob, more: &str) -> String {
+    let Blob { digest, size } = blob;
+    format!(r#"{{"mediaType": "{kind}", "digest": "{digest}", "size": {size}{more}}}"#)
+}
+
+pub(crate) fn index(descriptors: &[String]) -> String {
+    let all = descriptors.join(",");
+    format!(r#"{{"schemaVersion": 2, "manifests": [{all}]}}"#)
+}
