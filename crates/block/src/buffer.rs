@@ -311,6 +311,45 @@ impl Buffer {
         Ok(&version.bytes)
     }
 
+    /// What `look` makes of the live bytes, after `check` has accepted them as [`verified`] says.
+    /// For who is going to change them: unlike a reader, it leaves a draft as it is, so that the
+    /// change needs no copy. Both run under the buffer's lock if there is a draft.
+    ///
+    /// # Errors
+    /// What `check` returns.
+    ///
+    /// [`verified`]: Self::verified
+    pub fn look_verified<R, E>(
+        &self,
+        tag: VerifiedAs,
+        check: impl FnOnce(&[u8]) -> Result<(), E>,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, E> {
+        let guard = epoch::pin();
+        if self.frozen.load(&guard).is_none() {
+            let writing = self.writing.lock();
+            if let Some(draft) = &writing.draft {
+                if draft.verified_as != tag {
+                    check(&draft.bytes)?;
+                }
+                return Ok(look(&draft.bytes));
+            }
+        }
+        self.verified(tag, &guard, check).map(look)
+    }
+
+    /// The same for bytes of which each user checks a part.
+    pub fn look<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+        let guard = epoch::pin();
+        if self.frozen.load(&guard).is_none() {
+            let writing = self.writing.lock();
+            if let Some(draft) = &writing.draft {
+                return look(&draft.bytes);
+            }
+        }
+        look(self.bytes(&guard))
+    }
+
     /// The live content as a version, frozen first if it is a draft.
     fn version<'g>(&self, guard: &'g Guard) -> &'g Version {
         match self.frozen.load(guard) {

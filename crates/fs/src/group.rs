@@ -188,13 +188,15 @@ impl Fs {
     pub(crate) fn unused_block_bitmap(&self, group: GroupNr, bits: u32) -> Result<Bitmap> {
         let geometry = self.geometry();
         let mut bytes = vec![0; geometry.block_size().bytes()];
+        let cluster_bits = geometry.blocks_per_cluster_log();
         let mut mark = |first: PhysBlock, count: u32| {
             for block in first.0..first.0.saturating_add(count.into()) {
                 if let Some((owner, offset)) = geometry.block_group(PhysBlock(block))
                     && owner == group
-                    && let Some(byte) = bytes.get_mut(offset.0 as usize / 8)
+                    && let cluster = offset.0 >> cluster_bits
+                    && let Some(byte) = bytes.get_mut(cluster as usize / 8)
                 {
-                    *byte |= 1 << (offset.0 % 8);
+                    *byte |= 1 << (cluster % 8);
                 }
             }
         };

@@ -48,7 +48,6 @@ impl Fs {
         guard: &Guard,
     ) -> Result<Option<InodeNr>> {
         let format = self.dir_format(dir);
-        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
         let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
         let Some(input) = wanted.hash_input() else {
             return Ok(None);
@@ -59,19 +58,9 @@ impl Fs {
                 .map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
             return Ok(Some(dots.parent));
         }
-        let info = htree::root_info(root).map_err(place)?;
-        let Some(hasher) = self.hasher(info.algorithm) else {
+        let Some((hash, mut path)) = self.path_to(dir, &format, root, input, guard)? else {
             return Ok(None);
         };
-        let hash = hasher.hash(input).hash;
-
-        let mut path = IndexPath {
-            steps: [None; MAX_LEVELS],
-            levels: usize::from(info.indirect_levels) + 1,
-        };
-        let top = Index::root(root).map_err(place)?;
-        path.steps[0] = Some((top, top.search(hash)));
-        self.descend(dir, &format, &mut path, 0, hash, guard)?;
         for _ in 0..self.size_in_blocks(dir)?.0 {
             let Some(leaf) = path.leaf() else {
                 return Ok(None);
@@ -88,6 +77,53 @@ impl Fs {
             }
         }
         Ok(None)
+    }
+
+    /// The leaf of the indexed directory `dir` in which `wanted` is, if it is there at all; `None`
+    /// where that is not certain, because names with its hash may be in more than one.
+    pub(crate) fn only_leaf(
+        &self,
+        dir: &CachedInode,
+        wanted: &Wanted<'_>,
+        guard: &Guard,
+    ) -> Result<Option<LogicalBlock>> {
+        let format = self.dir_format(dir);
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        let Some(input) = wanted.hash_input().filter(|_| !wanted.hash_may_mislead()) else {
+            return Ok(None);
+        };
+        let Some((hash, mut path)) = self.path_to(dir, &format, root, input, guard)? else {
+            return Ok(None);
+        };
+        let leaf = path.leaf();
+        let goes_on = self.move_right(dir, &format, &mut path, hash, guard)?;
+        Ok(leaf.filter(|_| !goes_on))
+    }
+
+    /// The hash of a name, and the path that it takes through the index below `root`; `None` if
+    /// the hash function is not known.
+    fn path_to<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        root: &'g [u8],
+        input: &[u8],
+        guard: &'g Guard,
+    ) -> Result<Option<(u32, IndexPath<'g>)>> {
+        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
+        let info = htree::root_info(root).map_err(place)?;
+        let Some(hasher) = self.hasher(info.algorithm) else {
+            return Ok(None);
+        };
+        let hash = hasher.hash(input).hash;
+        let mut path = IndexPath {
+            steps: [None; MAX_LEVELS],
+            levels: usize::from(info.indirect_levels) + 1,
+        };
+        let top = Index::root(root).map_err(place)?;
+        path.steps[0] = Some((top, top.search(hash)));
+        self.descend(dir, format, &mut path, 0, hash, guard)?;
+        Ok(Some((hash, path)))
     }
 
     /// The hash function that an indexed directory says it uses.

@@ -13,7 +13,8 @@
 //!
 //! **Locking.** A hit writes nothing. A miss takes the cache shard's lock to insert, never across
 //! the read of the table. The lock of a cell is the inode's lock (see the crate's head for the
-//! order); it may be held across I/O, and is not taken by readers.
+//! order); it may be held across I/O, and is not taken by readers. Who changes one leaf of a
+//! directory shares it with others who do ([`Pinned::share`]); everybody else has it alone.
 
 use fourscore_journal::LastTid;
 use fourscore_mballoc::FilePrealloc;
@@ -25,10 +26,11 @@ use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
 use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell, Guard};
-use fourscore_sync::{Arc, Mutex, MutexGuard};
+use fourscore_sync::rank::{Place, Ranked};
+use fourscore_sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::fast_commit::{InodeChange, InodePatch};
-use crate::write::OrphanPlace;
+use crate::write::{OrphanPlace, order};
 use crate::{Error, Fs, Result};
 
 /// The size from which on a target does not fit `i_block`, with a NUL behind it.
@@ -142,7 +144,9 @@ pub(crate) struct InodeCell {
     /// Odd while names move between the blocks of a directory, or extents between the nodes of a
     /// map, or a map is taken apart.
     moves: AtomicU64,
-    changing: Mutex<Changing>,
+    changing: RwLock<Changing>,
+    /// Where its lock stands in the order.
+    place: Place,
 }
 
 /// What is guarded by the inode's lock.
@@ -163,11 +167,16 @@ pub(crate) struct Changing {
 
 impl InodeCell {
     fn new(inode: CachedInode) -> Self {
+        let rank = match inode.file_type() {
+            FileType::Directory => order::DIRECTORY,
+            _ => order::FILE,
+        };
         Self {
+            place: rank.place(inode.nr().0.into()),
             version: EpochCell::new(Some(Box::new(inode))),
             pins: AtomicU32::new(0),
             moves: AtomicU64::new(0),
-            changing: Mutex::new(Changing::default()),
+            changing: RwLock::new(Changing::default()),
         }
     }
 
@@ -184,7 +193,7 @@ impl InodeCell {
     /// Lets the cell go, unless somebody needs it. What was claimed ahead for the file is found by
     /// the allocator when space is short.
     pub(crate) fn retire(&self) -> bool {
-        let Some(mut changing) = self.changing.try_lock() else {
+        let Some(mut changing) = self.changing.try_write() else {
             return false;
         };
         let idle = self.pins.load(Ordering::Acquire) == 0;
@@ -193,6 +202,11 @@ impl InodeCell {
     }
 }
 
+/// The lock of an inode, held alone.
+pub(crate) type Locked<'c> = Ranked<RwLockWriteGuard<'c, Changing>>;
+/// The lock of an inode, shared with others.
+pub(crate) type Shared<'c> = Ranked<RwLockReadGuard<'c, Changing>>;
+
 /// An inode that stays in memory as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Pinned(Arc<InodeCell>);
@@ -200,7 +214,7 @@ pub(crate) struct Pinned(Arc<InodeCell>);
 impl Pinned {
     /// The pin on `cell`; `None` if it has left the cache.
     fn on(cell: Arc<InodeCell>) -> Option<Self> {
-        let changing = cell.changing.lock();
+        let changing = cell.place.lock(|| cell.changing.read());
         if changing.retired {
             return None;
         }
@@ -210,9 +224,30 @@ impl Pinned {
         Some(Self(cell))
     }
 
+    /// A pin on an inode that is just being made and that nobody finds before
+    /// [`Fs::enter_pinned`].
+    pub(crate) fn unseen(inode: CachedInode) -> Self {
+        let cell = InodeCell::new(inode);
+        cell.pins.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::new(cell))
+    }
+
+    /// The lock of an inode that nobody else knows of. It is not waited for, so it has no place in
+    /// the order.
+    pub(crate) fn lock_unseen(&self) -> RwLockWriteGuard<'_, Changing> {
+        let lock = self.0.changing.try_write();
+        lock.expect("nobody else knows it")
+    }
+
     /// Takes the inode's lock.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Changing> {
-        self.0.changing.lock()
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        self.0.place.lock(|| self.0.changing.write())
+    }
+
+    /// Keeps out who takes the lock alone, and lets others in who share it: who does not change
+    /// the inode, or changes names of a directory each in a leaf of its own.
+    pub(crate) fn share(&self) -> Shared<'_> {
+        self.0.place.lock(|| self.0.changing.read())
     }
 
     /// The inode as it is; does not change under the lock.
@@ -445,16 +480,16 @@ impl Fs {
         }
     }
 
-    /// Keeps an inode in memory that is just being made, so that nobody asks for it yet.
-    pub(crate) fn pin_new(&self, inode: CachedInode) -> Pinned {
-        let (nr, weight_bytes) = (inode.nr(), inode.weight_bytes());
-        let cell = Arc::new(InodeCell::new(inode));
-        cell.pins.fetch_add(1, Ordering::AcqRel);
-        let pinned = Pinned(Arc::clone(&cell));
+    /// Lets an inode be found that was just made.
+    pub(crate) fn enter_pinned(&self, nr: InodeNr, pinned: &Pinned) {
+        let cell = &pinned.0;
+        let weight_bytes = cell
+            .version(&epoch::pin())
+            .map_or(0, CachedInode::weight_bytes);
         loop {
-            let there = self.inodes.insert(nr, Arc::clone(&cell), weight_bytes);
-            if Arc::ptr_eq(&there, &cell) {
-                return pinned;
+            let there = self.inodes.insert(nr, Arc::clone(cell), weight_bytes);
+            if Arc::ptr_eq(&there, cell) {
+                return;
             }
             // Left from an earlier life of the number.
             self.drop_cell(nr, &there);

@@ -48,8 +48,8 @@
 //! # Locking
 //! The read path takes no lock on a hit; on a miss those of the caches, never across I/O. The
 //! order for writers: rename lock (directory renames only) -> directory inodes by number -> file
-//! inode -> inodes of a group -> block of attributes -> handle -> directory, xattr and extent
-//! buffers -> group -> core-local state.
+//! inodes by number -> leaf of a directory -> block of attributes -> record of orphans -> inodes of
+//! a group -> handle -> directory, xattr and extent buffers -> group -> core-local state.
 #![forbid(unsafe_code)]
 
 mod dir;

@@ -1,8 +1,9 @@
-//! What reading moves between cores: nothing, however many there are.
+//! What operations move between cores. Reading moves nothing, however many there are; writing in
+//! separate directories moves as much per operation on 192 cores as on 2.
 //!
 //! The counting build knows of every shared location which core touched its cache line last.
-//! Each operation is run on 2, 80 and 192 virtual cores in turn, over the same files; once every
-//! core has seen them, no line may move any more.
+//! Each operation is run on 2, 80 and 192 virtual cores in turn. What is read is the same files;
+//! once every core has seen them, no line may move any more. Who writes has a directory of its own.
 #![cfg(feature = "count")]
 
 use std::ops::ControlFlow;
@@ -10,8 +11,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Follow, Fs, InodeNr, OpenOptions, Seek};
-use fourscore_sync::count::{Cores, with_cores};
+use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Seek};
+use fourscore_journal::{Background, Batching, JournalOptions};
+use fourscore_sync::CoreNr;
+use fourscore_sync::count::{Cores, Report, with_cores};
 use fourscore_testkit::image::{Image, MiB};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -93,5 +96,163 @@ fn reading_moves_no_line() {
         with_cores(size, |cores| {
             assert_reading_moves_nothing(cores, image.path())
         });
+    }
+}
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    umask: 0,
+    uid: 7,
+    gid: 8,
+};
+
+/// How many groups belong together.
+enum Groups {
+    /// Each is by itself, so that every directory gets its own.
+    Alone,
+    /// All, so that every core has its own for the files of one directory.
+    Together,
+}
+
+/// An image of 256 groups.
+fn image_of_many_groups(groups: &Groups) -> Image {
+    let (flex_bg, size) = match groups {
+        Groups::Alone => ("^flex_bg", "1"),
+        Groups::Together => ("flex_bg", "256"),
+    };
+    Image::builder(MiB(8192))
+        .kind("ext4")
+        .block_size_bytes(4096)
+        .features(&[flex_bg, "^resize_inode"])
+        .journal(MiB(64))
+        .arguments(["-g", "8192", "-G", size, "-N", "131072"])
+        .make()
+        .unwrap()
+}
+
+/// Mounts an image so that nobody works in the background, whom nobody would count.
+fn mount(image: &Path) -> Arc<Fs> {
+    let device = open_path(image, DeviceOptions::read_write()).unwrap();
+    let journal = JournalOptions {
+        background: Background::None,
+        batching: Batching::Off,
+        ..JournalOptions::default()
+    };
+    let options = MountOptions::new().journal(journal);
+    Fs::mount(Arc::new(device), &options).unwrap()
+}
+
+/// What each operation moves when every core works in a directory of its own.
+fn writing_apart(cores: &Cores, image: &Path) -> Vec<(&'static str, Report)> {
+    /// More names than fit into one block of a directory would divide it, which is not counted.
+    const ROUNDS: usize = 12;
+    let fs = mount(image);
+    let dirs: Vec<InodeNr> = CoreNr::all()
+        .map(|core| {
+            let name = format!("dir {}", core.index()).into_bytes();
+            cores.on(core, || fs.mkdir(InodeNr::ROOT, &name, &OWNER).unwrap())
+        })
+        .collect();
+    let dir = |core: CoreNr| dirs[core.index()];
+    let name = |round: usize| format!("file {round}").into_bytes();
+    let file = |core, round| fs.lookup(dir(core), &name(round)).unwrap();
+    // Everything once by every core: groups and buddies are loaded, blocks join the transaction.
+    cores.run(2, |core, round| {
+        let warm = format!("warm {round}").into_bytes();
+        let file = fs.create(dir(core), &warm, &OWNER).unwrap();
+        fs.append(file, &[1; 4096]).unwrap();
+        fs.truncate(file, 0).unwrap();
+        fs.append(file, &[1; 4096]).unwrap();
+        if round == 0 {
+            fs.unlink(dir(core), &warm).unwrap();
+        }
+    });
+    let create = cores.run(ROUNDS, |core, round| {
+        fs.create(dir(core), &name(round), &OWNER).unwrap();
+    });
+    cores.run(ROUNDS, |core, round| {
+        fs.stat(file(core, round)).unwrap();
+    });
+    let stat = cores.run(ROUNDS, |core, round| {
+        fs.stat(file(core, round)).unwrap();
+    });
+    let append = cores.run(ROUNDS, |core, round| {
+        fs.append(file(core, round), &[2; 4096]).unwrap();
+    });
+    let truncate = cores.run(ROUNDS, |core, round| {
+        fs.truncate(file(core, round), 0).unwrap();
+    });
+    let unlink = cores.run(ROUNDS, |core, round| {
+        fs.unlink(dir(core), &name(round)).unwrap();
+    });
+    fs.unmount().unwrap();
+    vec![
+        ("create", create),
+        ("stat", stat),
+        ("append", append),
+        ("truncate", truncate),
+        ("unlink", unlink),
+    ]
+}
+
+#[test]
+fn writing_apart_moves_no_more_on_many_cores_than_on_two() {
+    let image = image_of_many_groups(&Groups::Alone);
+    let measured: Vec<_> = [2, 80, 192]
+        .map(|size| {
+            let image = image.copy().unwrap();
+            let reports = with_cores(size, |cores| writing_apart(cores, image.path()));
+            fourscore_testkit::oracle::assert_clean(image.path());
+            reports
+        })
+        .into();
+    for nth in 0..measured[0].len() {
+        let (what, few) = &measured[0][nth];
+        for many in measured.iter().map(|reports| &reports[nth].1) {
+            let (few, found) = (few.transfers_per_op(), many.transfers_per_op());
+            println!("{what}: {many}");
+            assert!(found <= few * 1.05, "{what}: {few:.2} on two cores; {many}");
+        }
+    }
+}
+
+/// Creators in one directory meet in its inode, but no more of them on many cores than on two.
+#[test]
+fn creators_in_one_directory_move_as_much_on_many_cores_as_on_two() {
+    const ROUNDS: usize = 6;
+    let image = image_of_many_groups(&Groups::Together);
+    let mut moved = Vec::new();
+    for size in [2, 80, 192] {
+        let image = image.copy().unwrap();
+        moved.push(with_cores(size, |cores| {
+            let fs = mount(image.path());
+            let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+            let name = |core: CoreNr, number: usize| {
+                format!("name {number} of core {}", core.index()).into_bytes()
+            };
+            // Many leaves, half of the names of which are free.
+            for number in 0..8000 {
+                let (core, own) = (CoreNr::new(0).unwrap(), number + ROUNDS + 2);
+                fs.create(dir, &name(core, own), &OWNER).unwrap();
+            }
+            for number in (0..8000).step_by(2) {
+                let (core, own) = (CoreNr::new(0).unwrap(), number + ROUNDS + 2);
+                fs.unlink(dir, &name(core, own)).unwrap();
+            }
+            cores.run(2, |core, round| {
+                fs.create(dir, &name(core, ROUNDS + round), &OWNER).unwrap();
+            });
+            let report = cores.run(ROUNDS, |core, round| {
+                fs.create(dir, &name(core, round), &OWNER).unwrap();
+            });
+            fs.unmount().unwrap();
+            report
+        }));
+        fourscore_testkit::oracle::assert_clean(image.path());
+    }
+    for many in &moved {
+        println!("{many}");
+        let (few, found) = (moved[0].transfers_per_op(), many.transfers_per_op());
+        assert!(found <= few * 1.05, "{few:.2} on two cores; {many}");
     }
 }

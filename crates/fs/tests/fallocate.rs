@@ -43,14 +43,15 @@ fn flags(what: Fallocate) -> FallocateFlags {
 }
 
 fn image(block_size: u32) -> Image {
-    image_with(block_size, &[])
+    image_with(block_size, &[], &[])
 }
 
-fn image_with(block_size: u32, features: &[&str]) -> Image {
+fn image_with(block_size: u32, features: &[&str], arguments: &[&str]) -> Image {
     let image = Image::builder(MiB(64))
         .kind("ext4")
         .block_size_bytes(block_size)
-        .features(features);
+        .features(features)
+        .arguments(arguments.iter().copied());
     image.make().unwrap()
 }
 
@@ -67,7 +68,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn step(&self, rng: &mut Rng, block_size: u64) {
+    fn step(&self, rng: &mut Rng, unit: u64) {
         let (mut offset, mut len) = (rng.bits() % 200_000, 1 + rng.bits() % 60_000);
         match rng.below(10) {
             0..=2 => {
@@ -83,8 +84,8 @@ impl Pair {
             _ => {
                 let what = *rng.pick(&ALL);
                 if rng.happens(7, 8) {
-                    offset -= offset % block_size;
-                    len += block_size - len % block_size;
+                    offset -= offset % unit;
+                    len += unit - len % unit;
                 }
                 let ours = self.fs.fallocate(self.ours, what, offset, len);
                 let theirs = fallocate(&self.host, flags(what), offset, len);
@@ -95,8 +96,8 @@ impl Pair {
         }
     }
 
-    /// Content, size, space, and which ranges hold data.
-    fn compare(&self, block_size: u64) {
+    /// Content, size, and space but for a few nodes.
+    fn compare(&self, cluster_size: u64) {
         let found = self.fs.stat(self.ours).unwrap();
         let size = self.host.metadata().unwrap().len();
         assert_eq!(found.size_bytes, size);
@@ -112,7 +113,7 @@ impl Pair {
         // What the kernel has not written yet has no blocks there.
         self.host.sync_all().unwrap();
         let sectors = self.host.metadata().unwrap().blocks();
-        let nodes = 4 * block_size / 512;
+        let nodes = 4 * cluster_size / 512;
         assert!(
             found.sectors.abs_diff(sectors) <= nodes,
             "{} and {sectors}",
@@ -143,15 +144,26 @@ fn ranges_end_as_the_kernel_leaves_them() {
     );
     // Files that are mapped by pointers only have holes punched.
     let pointers: &[&str] = &["^extent", "^64bit"];
+    let bigalloc: &[&str] = &["bigalloc"];
     let runs = [
-        (1, 4096_u32, &[][..]),
-        (2, 1024, &[]),
-        (3, 1024, &[]),
-        (4, 1024, pointers),
-        (5, 4096, pointers),
+        (1, 4096_u32, 4096_u32, &[][..]),
+        (2, 1024, 1024, &[]),
+        (3, 1024, 1024, &[]),
+        (4, 1024, 1024, pointers),
+        (5, 4096, 4096, pointers),
+        (6, 4096, 16 << 10, bigalloc),
+        (7, 1024, 16 << 10, bigalloc),
+        (8, 4096, 64 << 10, bigalloc),
     ];
-    for (seed, block_size, features) in runs {
-        let made = || image_with(block_size, features);
+    for (seed, block_size, cluster_size, features) in runs {
+        let size = cluster_size.to_string();
+        let clusters = ["-C", &size];
+        let clusters = if cluster_size > block_size {
+            &clusters[..]
+        } else {
+            &[]
+        };
+        let made = || image_with(block_size, features, clusters);
         let (mine, theirs) = (made(), made());
         let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
         let host = HostOptions::new()
@@ -165,9 +177,10 @@ fn ranges_end_as_the_kernel_leaves_them() {
         let pair = Pair { fs, ours, host };
         let mut rng = Rng::new(seed);
         for step in 0..400 {
-            pair.step(&mut rng, block_size.into());
+            let unit = *rng.pick(&[block_size, cluster_size]);
+            pair.step(&mut rng, unit.into());
             if step % 20 == 19 {
-                pair.compare(block_size.into());
+                pair.compare(cluster_size.into());
             }
         }
         let data = pair.data();

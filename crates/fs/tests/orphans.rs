@@ -29,8 +29,14 @@ const NEW: NewAttributes = NewAttributes {
     umask: 0,
 };
 
-/// With a chain of orphans, with a file of them, and with a chain and maps of pointers.
-const RECORDS: [&str; 3] = ["^orphan_file", "orphan_file", "^orphan_file,^extent,^64bit"];
+/// With a chain of orphans, with a file of them, with a chain and maps of pointers, and with
+/// clusters of 16 blocks.
+const RECORDS: [&str; 4] = [
+    "^orphan_file",
+    "orphan_file",
+    "^orphan_file,^extent,^64bit",
+    "^orphan_file,bigalloc",
+];
 
 fn image(record: &str) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4");
@@ -58,23 +64,14 @@ fn comparable(mut tree: Tree) -> Tree {
     tree
 }
 
-/// Has the kernel, e2fsck and us recover copies of a crashed image, and compares what they make of
-/// it; each must be clean.
-fn assert_recovered_alike(crashed: &Image, what: &str) -> Tree {
+/// Has the kernel and us recover copies of a crashed image, and compares what they make of it; each
+/// must be clean.
+fn assert_recovered_as_in_linux(crashed: &Image, what: &str) -> Tree {
     let by_kernel = crashed.copy().unwrap();
     let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
     let expected = comparable(host_tree(kernel.path()));
     kernel.unmount().unwrap();
     assert_clean(by_kernel.path());
-
-    let by_e2fsck = crashed.copy().unwrap();
-    e2fsck_repair(by_e2fsck.path(), &[]).unwrap();
-    assert_clean(by_e2fsck.path());
-    assert_same(
-        &open(by_e2fsck.path()),
-        &expected,
-        &format!("{what}: e2fsck"),
-    );
 
     let by_us = crashed.copy().unwrap();
     let fs = mount(&by_us);
@@ -82,6 +79,17 @@ fn assert_recovered_alike(crashed: &Image, what: &str) -> Tree {
     fs.unmount().unwrap();
     assert_clean(by_us.path());
     assert_same(&open(by_us.path()), &expected, &format!("{what}: ours"));
+    expected
+}
+
+/// The same with e2fsck as a third.
+fn assert_recovered_alike(crashed: &Image, what: &str) -> Tree {
+    let expected = assert_recovered_as_in_linux(crashed, what);
+    let by_e2fsck = crashed.copy().unwrap();
+    let repaired = e2fsck_repair(by_e2fsck.path(), &[]).unwrap().output;
+    assert_clean(by_e2fsck.path());
+    let what = format!("{what}: e2fsck: {repaired}");
+    assert_same(&open(by_e2fsck.path()), &expected, &what);
     expected
 }
 
@@ -294,7 +302,14 @@ fn what_is_freed_in_several_transactions_is_finished_after_any_crash() {
         for at in [0, cuts.len() / 2, cuts.len() - 1] {
             let crashed = Image::blank(MiB(64)).unwrap();
             write_out(&device.as_of(cuts[at]).unwrap(), &crashed);
-            assert_recovered_alike(&crashed, &format!("{record}, cut at {}", cuts[at]));
+            let what = format!("{record}, cut at {}", cuts[at]);
+            // Where the border of two leaves of a tree lies inside a cluster, e2fsck 1.47 takes the
+            // second part of the cluster for freed twice, gives up, and clears the inode.
+            if record.contains("bigalloc") {
+                assert_recovered_as_in_linux(&crashed, &what);
+            } else {
+                assert_recovered_alike(&crashed, &what);
+            }
         }
     }
 }

@@ -42,17 +42,75 @@ fn open(image: &Image) -> Arc<Fs> {
     Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
 }
 
-fn image(block_size: u32, features: &[&str]) -> Image {
-    image_of("ext4", block_size, 256, features)
+/// What mke2fs is asked for.
+#[derive(Clone, Copy)]
+struct Shape {
+    kind: &'static str,
+    size: MiB,
+    block_size: u32,
+    inode_size: u32,
+    /// In bytes; `None` for clusters that are blocks.
+    cluster_size: Option<u32>,
+    features: &'static [&'static str],
 }
 
-fn image_of(kind: &str, block_size: u32, inode_size: u32, features: &[&str]) -> Image {
-    let image = Image::builder(MiB(256))
-        .kind(kind)
-        .block_size_bytes(block_size)
-        .inode_size_bytes(inode_size)
-        .features(features);
-    image.make().unwrap()
+const EXT4: Shape = Shape {
+    kind: "ext4",
+    size: MiB(256),
+    block_size: 4096,
+    inode_size: 256,
+    cluster_size: None,
+    features: &[],
+};
+
+const EXT3: Shape = Shape {
+    kind: "ext3",
+    ..EXT4
+};
+
+/// What came after the first ext3 is missing.
+const OLD: Shape = Shape {
+    block_size: 1024,
+    inode_size: 128,
+    features: &[
+        "^filetype",
+        "^dir_index",
+        "^sparse_super",
+        "^resize_inode",
+        "^large_file",
+        "^ext_attr",
+    ],
+    ..EXT3
+};
+
+const BIGALLOC: Shape = Shape {
+    size: MiB(1024),
+    cluster_size: Some(16 << 10),
+    features: &["bigalloc"],
+    ..EXT4
+};
+
+impl Shape {
+    fn make(&self) -> Image {
+        let mut image = Image::builder(self.size)
+            .kind(self.kind)
+            .block_size_bytes(self.block_size)
+            .inode_size_bytes(self.inode_size)
+            .features(self.features);
+        if let Some(bytes) = self.cluster_size {
+            image = image.arguments(["-C", &bytes.to_string()]);
+        }
+        image.make().unwrap()
+    }
+}
+
+fn image(block_size: u32, features: &'static [&'static str]) -> Image {
+    let shape = Shape {
+        block_size,
+        features,
+        ..EXT4
+    };
+    shape.make()
 }
 
 #[test]
@@ -112,35 +170,31 @@ fn random_operations_leave_what_the_model_says() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    // The last but one lacks all that came after the first ext3.
-    let configurations: [(&str, u32, u32, &[&str]); 7] = [
-        ("ext4", 4096, 256, &[]),
-        ("ext4", 1024, 256, &[]),
-        ("ext4", 4096, 256, &["^metadata_csum"]),
-        (
-            "ext4",
-            2048,
-            256,
-            &["^64bit", "^flex_bg", "meta_bg", "^resize_inode"],
-        ),
-        ("ext3", 4096, 256, &[]),
-        (
-            "ext3",
-            1024,
-            128,
-            &[
-                "^filetype",
-                "^dir_index",
-                "^sparse_super",
-                "^resize_inode",
-                "^large_file",
-                "^ext_attr",
-            ],
-        ),
-        ("ext4", 1024, 256, &["^extent", "^64bit"]),
+    let ext4 = |block_size, features| Shape {
+        block_size,
+        features,
+        ..EXT4
+    };
+    let bigalloc = |block_size, cluster_size| Shape {
+        block_size,
+        cluster_size: Some(cluster_size),
+        ..BIGALLOC
+    };
+    let shapes = [
+        EXT4,
+        ext4(1024, &[]),
+        ext4(4096, &["^metadata_csum"]),
+        ext4(2048, &["^64bit", "^flex_bg", "meta_bg", "^resize_inode"]),
+        EXT3,
+        OLD,
+        ext4(1024, &["^extent", "^64bit"]),
+        BIGALLOC,
+        bigalloc(4096, 64 << 10),
+        bigalloc(1024, 16 << 10),
+        bigalloc(1024, 64 << 10),
     ];
-    for (seed, (kind, block_size, inode_size, features)) in (1..).zip(configurations) {
-        let image = image_of(kind, block_size, inode_size, features);
+    for (seed, shape) in (1..).zip(shapes) {
+        let image = shape.make();
         let mut model = Model::new();
         let mut random = Random(seed);
         for _ in 0..3 {
@@ -165,8 +219,8 @@ fn a_file_system_that_was_not_unmounted_is_recovered_by_all() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    for (kind, block_size) in [("ext4", 4096), ("ext3", 1024)] {
-        let image = image_of(kind, block_size, 256, &[]);
+    for shape in [EXT4, OLD, BIGALLOC] {
+        let image = shape.make();
         let mut model = Model::new();
         let mut random = Random(99);
         let fs = mount(&image);
@@ -312,6 +366,12 @@ fn threads_work_side_by_side() {
         }
     };
     check(&fs);
+    // An operation begins anew now and then, and none of them goes on doing so.
+    let (anew, operations) = (fs.plans_begun_anew().unwrap(), 8 * 300 * 3);
+    assert!(
+        anew < operations,
+        "{anew} of {operations} plans were begun anew"
+    );
     fs.unmount().unwrap();
     assert_clean(image.path());
     check(&open(&image));

@@ -19,11 +19,11 @@
 //! with the slot it joined.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 
 use fourscore_block::{Buffer, BufferCache, Joined, Retired, VerifiedAs};
 use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::rank::{Held, Rank};
 use fourscore_sync::{Arc, thread};
 
 use crate::credits::Credits;
@@ -31,6 +31,9 @@ use crate::error::{During, Error};
 use crate::gate::{Place, Refused};
 use crate::journal::Inner;
 use crate::transaction::{BeforeCommit, OnCommit};
+
+/// Where handles stand in the order of locks: behind all that a client of the journal holds.
+const HANDLE: Rank = Rank::new(80, "handle");
 
 thread::thread_local! {
     /// Whether this thread has an open handle.
@@ -127,7 +130,7 @@ pub struct Handle<'j> {
     /// Revoke records that are paid for and not used yet.
     revokes_left: u32,
     /// The thread knows that it has a handle, so it cannot be given away.
-    not_send: PhantomData<*const ()>,
+    _held: Held,
 }
 
 impl<'j> Handle<'j> {
@@ -162,7 +165,7 @@ impl<'j> Handle<'j> {
             place,
             credits: credits.0,
             revokes_left: 0,
-            not_send: PhantomData,
+            _held: HANDLE.only().enter(),
         }
     }
 

@@ -31,6 +31,14 @@ pub enum RelationError {
         /// Blocks of the file system.
         limit: u64,
     },
+    /// A block at another place in its cluster on disk than in the file.
+    #[error("block {logical} lies at {physical}, another place in its cluster")]
+    Cluster {
+        /// The block of the file.
+        logical: LogicalBlock,
+        /// Where it is mapped.
+        physical: PhysBlock,
+    },
     /// A directory or orphan file with more blocks than the file system.
     #[error("i_size is {found_bytes}, the file system has {limit} blocks")]
     DirectorySize {

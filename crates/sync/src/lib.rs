@@ -12,6 +12,7 @@
 //! | [`epoch`] | read guards and cells whose old values outlive their readers |
 //! | [`core_nr`] | the number of the core a thread runs on, and values kept per core |
 //! | [`thread`] | spawning, scoping, yielding |
+//! | [`rank`] | the order of locks, asserted in debug builds |
 //! | `model` | (feature `shuttle`) running a test in every order of its threads' steps |
 //! | `count` | (feature `count`) virtual cores, and the report of what moved between them |
 //!
@@ -48,6 +49,7 @@ pub mod epoch;
 pub mod lock;
 #[cfg(feature = "shuttle")]
 pub mod model;
+pub mod rank;
 pub mod thread;
 
 pub use core_nr::{CoreNr, Counter, PerCore};

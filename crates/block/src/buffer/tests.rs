@@ -55,6 +55,23 @@ fn tags_tell_structures_and_owners_apart() {
 }
 
 #[test]
+fn who_looks_before_changing_leaves_the_draft_as_it_is() {
+    let buffer = buffer(b"old");
+    let looked = || buffer.look(|bytes| (bytes[0], bytes.as_ptr().addr()));
+    assert_eq!(looked().0, b'o');
+    set(&buffer, 1, b'n');
+    let address = change_address(&buffer, 1);
+    assert_eq!(looked(), (b'n', address));
+    let verified = buffer.look_verified(tag(), |_| Err(()), |bytes| bytes[0]);
+    assert_eq!(verified, Ok(b'n'), "the writer vouched for it");
+    let other = VerifiedAs::new(Structure::Xattrs, InodeNr(12));
+    assert_eq!(buffer.look_verified(other, |_| Err(()), |_| ()), Err(()));
+    assert_eq!(change_address(&buffer, 1), address, "nothing was copied");
+    assert_eq!(live(&buffer), b'n');
+    assert_ne!(change_address(&buffer, 1), address, "a reader has it");
+}
+
+#[test]
 fn the_bytes_a_reader_holds_never_change() {
     let buffer = buffer(b"old");
     let guard = epoch::pin();

@@ -13,13 +13,14 @@
 //!
 //! **Invariants.** A branch has one level less than the one it hangs from, so a walk ends whatever
 //! the pointers are; what is freed twice, because two of them lead to the same block, the allocator
-//! refuses.
+//! refuses. A cluster is a block here: file systems with larger ones have no such maps.
 //!
 //! **Locking.** The inode's lock is held.
 
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
+use fourscore_mballoc::ClusterCount;
 use fourscore_ondisk::blockmap::{self, BlockMapEditError, BlockMapError, Branch, Path};
 use fourscore_ondisk::extent::Extent;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
@@ -114,7 +115,7 @@ impl Plan<'_> {
                 None => {
                     let owner = (file.inode.nr(), MapForm::Pointers.reach());
                     let (block, region) = self.allocate_metadata(owner, goal, file.tag())?;
-                    self.count_blocks(file.slot, 1)?;
+                    self.count_clusters(file.slot, 1)?;
                     self.change_pointers(file, holder, |bytes| {
                         blockmap::set_pointer(bytes, entry, block).map(drop)
                     })?;
@@ -166,8 +167,11 @@ impl Plan<'_> {
             }
             let run = data_run(rest);
             let blocks = u32::try_from(run.len()).unwrap_or(u32::MAX);
-            self.free(first.block, blocks, cut.was)?;
-            self.count_blocks(file.slot, -i64::from(blocks))?;
+            self.free_clusters(first.block, ClusterCount(blocks))?;
+            self.count_clusters(file.slot, -i64::from(blocks))?;
+            if cut.was == Content::Metadata {
+                self.forget(first.block, blocks);
+            }
             self.change_pointers(file, holder, |bytes| {
                 run.iter()
                     .try_for_each(|data| blockmap::clear_pointer(bytes, data.slot).map(drop))
@@ -196,8 +200,8 @@ impl Plan<'_> {
             self.change_pointers(file, holder, |bytes| {
                 blockmap::clear_pointer(bytes, branch.slot).map(drop)
             })?;
-            self.free(branch.block, 1, Content::Metadata)?;
-            self.count_blocks(file.slot, -1)?;
+            self.free_metadata(branch.block)?;
+            self.count_clusters(file.slot, -1)?;
         }
         Ok(freed)
     }

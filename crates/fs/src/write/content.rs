@@ -13,13 +13,14 @@
 
 use std::io::IoSlice;
 
-use fourscore_mballoc::{ClusterCount, FilePrealloc, LogicalCluster, Neighbour, Request};
+use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request};
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::{InodeFlags, needs_large_file};
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
+use super::clusters::{Clusters, Place};
 use super::flags::check_changeable;
 use super::map::{Freed, MapForm};
 use super::now;
@@ -128,8 +129,9 @@ impl Fs {
                 }
                 Target::Hole => {
                     let blocks = blocks.min(self.blocks_at_once(inode, at));
+                    let file = (inode, slot, &mut *locked);
                     let (block, blocks) =
-                        self.claim(&mut plan, (inode, locked), (at, blocks), range.end, &guard)?;
+                        self.claim(&mut plan, file, (at, blocks), range.end, &guard)?;
                     let extent = Extent {
                         logical: at,
                         physical: block,
@@ -150,32 +152,42 @@ impl Fs {
         Ok(index(reached - offset))
     }
 
-    /// Claims blocks for a hole in a file that is going to be at least `end_bytes` long.
+    /// Finds blocks for a hole in a file that is going to be at least `end_bytes` long: those of a
+    /// cluster that the file has, or new ones.
     pub(super) fn claim(
         &self,
         plan: &mut Plan<'_>,
-        (inode, locked): (&CachedInode, &mut Changing),
+        (inode, slot, locked): (&CachedInode, Slot, &mut Changing),
         (at, blocks): (LogicalBlock, u32),
         end_bytes: u64,
         guard: &Guard,
     ) -> Result<(PhysBlock, u32)> {
-        let bits = self.geometry().block_size().bits();
-        let goal = plan.goal_behind(inode, at)?;
-        let len = ClusterCount(blocks);
-        let mut request = Request::data(inode.nr(), LogicalCluster(at.0), len, goal);
-        let size = inode.size_bytes().max(end_bytes);
-        request.size = ClusterCount(low32((size + (1 << bits) - 1) >> bits));
-        request.reach = MapForm::of(inode).reach();
-        request.left = match at.0.checked_sub(1) {
-            None => None,
-            Some(before) => neighbour(&self.map(inode, LogicalBlock(before), guard)?),
+        let blocks = match plan.place_for(inode, slot, (at, blocks))? {
+            Place::There(block, blocks) => return Ok((block, blocks)),
+            Place::New(blocks) => blocks,
         };
-        let behind = LogicalBlock(at.0.saturating_add(blocks));
-        request.right = neighbour(&self.map(inode, behind, guard)?);
+        let clusters = Clusters::of(self);
+        let wanted = at..LogicalBlock(at.0.saturating_add(blocks));
+        let start = clusters.floor(at);
+        let goal = plan.goal_behind(inode, start)?;
+        let len = clusters.count(&wanted);
+        let mut request = Request::data(inode.nr(), clusters.nr(at), len, goal);
+        let size = inode.size_bytes().max(end_bytes);
+        let cluster_bytes = self.geometry().cluster_size_bytes() as u64;
+        request.size = ClusterCount(low32(size.div_ceil(cluster_bytes)));
+        request.reach = MapForm::of(inode).reach();
+        request.left = match start.0.checked_sub(1) {
+            None => None,
+            Some(before) => neighbour(&self.map(inode, LogicalBlock(before), guard)?, clusters),
+        };
+        let behind = clusters.ceil(wanted.end);
+        request.right = neighbour(&self.map(inode, behind, guard)?, clusters);
         let file = locked
             .prealloc
             .get_or_insert_with(|| Arc::new(FilePrealloc::default()));
-        plan.allocate(&request, Some(file))
+        let (first, found) = plan.allocate(&request, Some(file))?;
+        let block = PhysBlock(first.0 + u64::from(clusters.inside(at)));
+        Ok((block, blocks.min(clusters.blocks(ClusterCount(found), at))))
     }
 
     /// Writes the part of `data` that falls into a run of blocks; the rest of new blocks is
@@ -308,7 +320,7 @@ impl Fs {
     /// `Io` if the device fails.
     pub fn fsync(&self, inode: InodeNr) -> Result<()> {
         let writer = self.writer()?;
-        let tid = self.pin_inode(inode)?.lock().last.get();
+        let tid = self.pin_inode(inode)?.share().last.get();
         match tid {
             Some(tid) if tid.is_after(writer.journal().committed_tid()) => {
                 Ok(writer.journal().commit_and_wait(tid)?)
@@ -381,11 +393,11 @@ pub(super) fn show(
     Ok(())
 }
 
-fn neighbour(mapping: &Mapping) -> Option<Neighbour> {
+fn neighbour(mapping: &Mapping, clusters: Clusters) -> Option<Neighbour> {
     match mapping.target {
         Target::Hole => None,
         Target::Written(block) | Target::Unwritten(block) => Some(Neighbour {
-            logical: LogicalCluster(mapping.logical.0),
+            logical: clusters.nr(mapping.logical),
             block,
         }),
     }

@@ -23,7 +23,6 @@ use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, InodeSeed, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
 
-use super::map::MapForm;
 use super::plan::{Plan, RegionId};
 use super::slot::Slot;
 use crate::dir::DirBlock;
@@ -347,10 +346,7 @@ impl Plan<'_> {
         what: DirBlock,
     ) -> Result<(Place, RegionId)> {
         let at = dir.end;
-        let goal = self.goal_behind(dir.inode, at)?;
-        let owner = (dir.inode.nr(), MapForm::of(dir.inode).reach());
-        let (block, region) = self.allocate_metadata(owner, goal, dir.tag(what))?;
-        self.map_block(dir.inode, dir.slot, at, block)?;
+        let (block, region) = self.new_block(dir.inode, dir.slot, at, dir.tag(what))?;
         dir.end = LogicalBlock(at.0 + 1);
         let size = u64::from(dir.end.0) << self.fs().geometry().block_size().bits();
         let sized = self.edit(dir.slot, |inode| inode.set_size_bytes(size))?;

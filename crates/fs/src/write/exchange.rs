@@ -50,7 +50,7 @@ impl Fs {
             |nr| -> Result<bool> { Ok(self.inode(nr, &guard)?.file_type() == FileType::Directory) };
         let (first_is_dir, second_is_dir) = (is_dir(names.nr)?, is_dir(second)?);
         let moves_dirs = (first_is_dir || second_is_dir) && names.is_across();
-        let _renames = moves_dirs.then(|| writer.renames().lock());
+        let _renames = moves_dirs.then(|| writer.lock_renames());
         if first_is_dir && self.is_below(names.to.0, names.nr)?
             || second_is_dir && self.is_below(names.from.0, second)?
         {

@@ -21,6 +21,7 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
+use super::clusters::Clusters;
 use super::content::{finish, low32, show};
 use super::map::{Freed, MapForm};
 use super::plan::{Content, Plan};
@@ -43,11 +44,12 @@ pub enum Fallocate {
     /// The same, and the size stays.
     ZeroRangeKeepSize,
     /// The range is taken out: what lay behind it moves down, and the file gets shorter. Offset and
-    /// length are multiples of the block size, and the range ends before the file does.
+    /// length are multiples of the block size (with `bigalloc` of the cluster size), and the range
+    /// ends before the file does.
     CollapseRange,
     /// A hole of the range's length is put in: what lay behind its offset moves up, and the file
-    /// gets longer. Offset and length are multiples of the block size, and the range begins before
-    /// the file ends.
+    /// gets longer. Offset and length are multiples as of `CollapseRange`, and the range begins
+    /// before the file ends.
     InsertRange,
 }
 
@@ -183,7 +185,7 @@ impl<'a> Steps<'a> {
                 let mut blocks = mapping.blocks.min(end.0 - at.0);
                 if mapping.target == Target::Hole {
                     let hole = (at, blocks.min(ExtentState::Unwritten.max_blocks()));
-                    let file = (inode, &mut *self.locked);
+                    let file = (inode, slot, &mut *self.locked);
                     let (physical, got) =
                         self.fs.claim(&mut plan, file, hole, bytes.end, &guard)?;
                     let extent = Extent {
@@ -278,9 +280,9 @@ impl<'a> Steps<'a> {
 
     /// The blocks of a range that is to be taken out or put in.
     fn moved_range(&self, bytes: &Range<u64>) -> Result<Range<LogicalBlock>> {
-        let mask = (1_u64 << self.bits()) - 1;
+        let mask = self.fs.geometry().cluster_size_bytes() as u64 - 1;
         if (bytes.start | bytes.end) & mask != 0 {
-            return Err(Error::InvalidArgument("not whole blocks"));
+            return Err(Error::InvalidArgument("not whole clusters"));
         }
         Ok(self.whole_blocks(bytes))
     }
@@ -294,13 +296,24 @@ impl<'a> Steps<'a> {
         self.unmap(blocks.clone())?;
         let by = blocks.end.0 - blocks.start.0;
         let mut from = blocks.end;
+        let clusters = Clusters::of(self.fs);
         let room = self.fs.writer()?.room_of_a_step();
         loop {
             let guard = epoch::pin();
             let (inode, mut plan, slot) = self.begin(&guard)?;
-            while plan.size() < room {
-                let Some(found) = plan.first_extent(inode, slot, from..LOGICAL_END)? else {
-                    return self.end(plan, slot, size - (bytes.end - bytes.start));
+            loop {
+                // A cluster moves as a whole.
+                let has_room = plan.size() < room;
+                let end = if has_room {
+                    LOGICAL_END
+                } else {
+                    clusters.ceil(from)
+                };
+                let Some(found) = plan.first_extent(inode, slot, from..end)? else {
+                    if has_room {
+                        return self.end(plan, slot, size - (bytes.end - bytes.start));
+                    }
+                    break;
                 };
                 from = found.logical_end();
                 plan.move_extent(inode, slot, found, LogicalBlock(found.logical.0 - by))?;
@@ -321,15 +334,21 @@ impl<'a> Steps<'a> {
         self.discard_preallocation()?;
         let by = blocks.end.0 - blocks.start.0;
         let mut until = LOGICAL_END;
+        let clusters = Clusters::of(self.fs);
         let room = self.fs.writer()?.room_of_a_step();
         loop {
             let guard = epoch::pin();
             let (inode, mut plan, slot) = self.begin(&guard)?;
-            let mut is_done = false;
-            while plan.size() < room {
-                let Some(found) = plan.last_extent(inode, slot, blocks.start..until)? else {
-                    is_done = true;
-                    break;
+            let is_done = loop {
+                // A cluster moves as a whole.
+                let has_room = plan.size() < room;
+                let start = if has_room {
+                    blocks.start
+                } else {
+                    clusters.floor(until)
+                };
+                let Some(found) = plan.last_extent(inode, slot, start..until)? else {
+                    break has_room;
                 };
                 until = found.logical;
                 // Blocks behind the end of the file may be mapped, too.
@@ -337,7 +356,7 @@ impl<'a> Steps<'a> {
                 let to = to.filter(|to| LOGICAL_END.0 - found.blocks >= *to);
                 let to = to.ok_or(Error::InvalidArgument("preallocated to the last block"))?;
                 plan.move_extent(inode, slot, found, LogicalBlock(to))?;
-            }
+            };
             // The size comes first: what has moved must not lie behind the end.
             self.end(plan, slot, size + len)?;
             if is_done {

@@ -14,7 +14,7 @@
 //!
 //! **Locking.** None but those of buffers. What is sealed is written by the committer alone.
 
-use fourscore_block::{Buffer, BufferCache, Structure, VerifiedAs};
+use fourscore_block::{Buffer, BufferCache, Retired, Structure, VerifiedAs};
 use fourscore_journal::Handle;
 use fourscore_mballoc::{
     BitmapState, ChangeKind, ClusterCount, Descriptor, GroupCounts, GroupSource, InodeSource,
@@ -139,7 +139,10 @@ pub(crate) struct BitsChange {
     pub(crate) len: u32,
     pub(crate) kind: ChangeKind,
     buffer: Arc<Buffer>,
-    descriptors: Arc<Buffer>,
+    descriptors: PhysBlock,
+    /// `None` where the bitmap was in the running transaction already, and so were they: to hold
+    /// them is to write a count that 64 groups have in common.
+    held: Option<Arc<Buffer>>,
     /// The content of a bitmap that was never written.
     made_up: Option<Box<[u8]>>,
 }
@@ -147,20 +150,35 @@ pub(crate) struct BitsChange {
 impl BitsChange {
     /// The two blocks that the change may add to a transaction.
     pub(crate) fn blocks(&self) -> [PhysBlock; 2] {
-        [self.buffer.block(), self.descriptors.block()]
+        [self.buffer.block(), self.descriptors]
     }
 
     /// Brings the blocks into the transaction without changing them.
     pub(crate) fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
         // The descriptors first: who finds the bitmap in the transaction relies on them.
         if !self.buffer.is_dirty_in(handle.tid()) {
-            join_descriptors(handle, &self.descriptors)?;
+            join_descriptors(handle, self.held()?)?;
         }
         let tag = VerifiedAs::of_group(self.map.structure(), self.group);
         handle
             .modify(&self.buffer, tag, |_| ())
             .map_err(|error| Refused::new(error, self.buffer.block()))
     }
+
+    /// The block of descriptors; refused, so that it is loaded, if nobody thought it was needed.
+    fn held(&self) -> std::result::Result<&Arc<Buffer>, Refused> {
+        let missing = || Refused::new(Retired.into(), self.descriptors);
+        self.held.as_ref().ok_or_else(missing)
+    }
+}
+
+/// What a change of a bitmap is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// What its descriptor says of it follows from its bits alone.
+    Bits,
+    /// Its group gets a directory more or fewer, which only the descriptor says.
+    Directory,
 }
 
 fn join_descriptors(
@@ -255,7 +273,7 @@ impl Groups {
         fs: &Fs,
         (group, map): (GroupNr, Map),
         (start, len): (u32, u32),
-        kind: ChangeKind,
+        (kind, counted): (ChangeKind, Counted),
     ) -> Result<BitsChange> {
         let no_group = crate::Error::InvalidArgument("no such block group");
         let state = self.get(group).ok_or(no_group)?;
@@ -269,6 +287,12 @@ impl Groups {
         } else {
             self.buffers.load(place.block)?
         };
+        let running = fs.writer()?.journal().running_tid();
+        let is_there = counted == Counted::Bits && buffer.is_dirty_in(running);
+        let held = match is_there {
+            true => None,
+            false => Some(self.buffers.load(descriptors)?),
+        };
         Ok(BitsChange {
             group,
             map,
@@ -276,7 +300,8 @@ impl Groups {
             len,
             kind,
             buffer,
-            descriptors: self.buffers.load(descriptors)?,
+            descriptors,
+            held,
             made_up,
         })
     }
@@ -284,7 +309,7 @@ impl Groups {
     /// Fetches the buffers of a change anew, because one of them had left the cache.
     pub(crate) fn reload(&self, change: &mut BitsChange) -> Result<()> {
         let [bitmap, descriptors] = change.blocks();
-        change.descriptors = self.buffers.load(descriptors)?;
+        change.held = Some(self.buffers.load(descriptors)?);
         let state = self.get(change.group);
         let uninit =
             state.is_some_and(|group| group.place(change.map).uninit.load(Ordering::Acquire));
@@ -348,7 +373,7 @@ impl Groups {
         let offset = geometry
             .desc_place(bits.group)
             .map_or(0, |place| place.offset_bytes);
-        let buffer = &bits.descriptors;
+        let buffer = bits.held()?;
         let changed = handle.modify(buffer, descriptors_tag(), |bytes| {
             let bytes = bytes.get_mut(offset..).unwrap_or_default();
             if let Ok(mut desc) = GroupDescMut::new(bytes, &self.superblock) {

@@ -10,7 +10,7 @@
 //! bitmap on disk does too; the reverse holds when nothing is claimed.
 //!
 //! **Locking.** One lock for each group; device I/O (the first look at a bitmap) and the handle
-//! that zeroes a block happen under it. It comes after inode locks and before handles.
+//! that zeroes a block happen under it. It comes right before handles.
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::Credits;
@@ -19,7 +19,7 @@ use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
 use fourscore_sync::atomic::Ordering;
 use fourscore_sync::{CachePadded, CoreNr, Mutex};
 
-use super::Writer;
+use super::{Writer, order};
 use crate::{Error, Fs, Result};
 
 /// An inode that is being taken or given back.
@@ -110,7 +110,7 @@ impl Inodes {
         let Some(used) = self.groups.get(group.0 as usize) else {
             return Ok(None);
         };
-        let mut used = used.lock();
+        let mut used = order::INODE_GROUP.only().lock(|| used.lock());
         if used.words.is_none() {
             used.words = Some(words(fs, group)?);
         }
@@ -140,7 +140,8 @@ impl Inodes {
     ) -> Result<InodeClaim> {
         let claim = Self::of(fs, nr, is_directory).ok_or(Error::NotFound)?;
         let used = self.groups.get(claim.group.0 as usize);
-        let mut used = used.ok_or(Error::NotFound)?.lock();
+        let used = used.ok_or(Error::NotFound)?;
+        let mut used = order::INODE_GROUP.only().lock(|| used.lock());
         make_table_ready(fs, writer, claim.group, claim.index)?;
         used.set(claim.index, true);
         Ok(claim)
@@ -162,7 +163,8 @@ impl Inodes {
         if let Some((group, index)) = fs.geometry().inode_group(nr)
             && let Some(used) = self.groups.get(group.0 as usize)
         {
-            used.lock().set(index.0, false);
+            let mut used = order::INODE_GROUP.only().lock(|| used.lock());
+            used.set(index.0, false);
         }
     }
 }

@@ -20,6 +20,7 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{BlockCount, LogicalBlock, PhysBlock, blockmap};
 use fourscore_sync::epoch;
 
+use super::clusters::Clusters;
 use super::plan::{Content, Plan};
 use super::slot::Slot;
 use crate::inode::{CachedInode, Layout};
@@ -164,12 +165,32 @@ impl Plan<'_> {
         slot: Slot,
         extent: Extent,
     ) -> Result<()> {
+        let blocks = extent.logical..extent.logical_end();
         match (MapForm::of(inode), extent.state) {
-            (MapForm::Tree, _) => self.enter_extent(inode, slot, extent)?,
-            (MapForm::Pointers, ExtentState::Written) => self.point_to(inode, slot, extent)?,
-            (MapForm::Pointers, ExtentState::Unwritten) => return Err(no_states(inode)),
+            (MapForm::Tree, _) => {
+                let own = self.own_clusters(inode, slot, blocks)?;
+                self.enter_extent(inode, slot, extent)?;
+                let new = Clusters::of(self.fs()).count(&own);
+                self.count_clusters(slot, new.0.into())
+            }
+            (MapForm::Pointers, ExtentState::Written) => {
+                self.check_pointers(inode)?;
+                self.point_to(inode, slot, extent)?;
+                self.count_clusters(slot, extent.blocks.into())
+            }
+            (MapForm::Pointers, ExtentState::Unwritten) => Err(no_states(inode)),
         }
-        self.count_blocks(slot, i64::from(extent.blocks))
+    }
+
+    /// Refuses pointers where clusters have several blocks: Linux has no such file systems.
+    fn check_pointers(&self, inode: &CachedInode) -> Result<()> {
+        if self.fs().geometry().blocks_per_cluster_log() == 0 {
+            return Ok(());
+        }
+        Err(Error::Unsupported(format!(
+            "inode {}: a file mapped by pointers on a file system with bigalloc",
+            inode.nr()
+        )))
     }
 
     /// Gives all that is mapped in `blocks` the state `state`.
@@ -201,7 +222,10 @@ impl Plan<'_> {
     ) -> Result<Freed> {
         match MapForm::of(inode) {
             MapForm::Tree => self.cut_extents(inode, slot, (start, end), was),
-            MapForm::Pointers => self.cut_pointers(inode, slot, start..end, was),
+            MapForm::Pointers => {
+                self.check_pointers(inode)?;
+                self.cut_pointers(inode, slot, start..end, was)
+            }
         }
     }
 
@@ -226,9 +250,10 @@ impl Plan<'_> {
         }
     }
 
-    /// Counts blocks that the inode has more, or fewer.
-    pub(super) fn count_blocks(&mut self, slot: Slot, change: i64) -> Result<()> {
-        let bits = self.fs().geometry().block_size().bits() - SECTOR_BITS;
+    /// Counts clusters that the inode has more, or fewer.
+    pub(super) fn count_clusters(&mut self, slot: Slot, change: i64) -> Result<()> {
+        let geometry = self.fs().geometry();
+        let bits = geometry.block_size().bits() + geometry.blocks_per_cluster_log() - SECTOR_BITS;
         let before = self.inode(slot)?.sectors();
         let after = before.saturating_add_signed(change << bits);
         let set = self.edit(slot, |inode| inode.set_sectors(after))?;

@@ -14,6 +14,9 @@
 //! |---|---|
 //! | `options` | how a file system is opened for writing |
 //! | `plan` | an operation's changes, made in one handle |
+//! | `memory` | the memory of plans |
+//! | `order` | the order of locks |
+//! | `block_locks` | locks for blocks of one kind |
 //! | `groups` | bitmaps and descriptors |
 //! | `prefetch` | bitmaps read ahead |
 //! | `inodes` | which inodes are free |
@@ -24,7 +27,10 @@
 //! | `map` | changing the map of a file, whatever form it has |
 //! | `tree` | changing a tree of extents |
 //! | `block_map` | changing direct and indirect pointers |
+//! | `clusters` | blocks of a file that share a cluster |
 //! | `entries` | changing the names in a directory |
+//! | `leaves` | changing names in one leaf beside others |
+//! | `touch` | what a directory says of itself then |
 //! | `names` | create, link |
 //! | `removal` | unlink, and what becomes of an inode without a name |
 //! | `rename`, `exchange` | rename |
@@ -41,9 +47,10 @@
 //! | `recovery` | what a crash left, finished when mounting |
 //! | `fast_commits` | what fast commits changed, written when mounting |
 //!
-//! **Locking.** Rename lock -> directories by inode number -> files by inode number -> inodes of a
-//! group -> a block of attributes -> slots of the orphan file, chain of orphans -> handle ->
-//! buffers, groups. Readers take none of these.
+//! **Locking.** Rename lock -> directories by inode number -> files by inode number -> a leaf of a
+//! directory -> a block of attributes -> slots of the orphan file, chain of orphans -> inodes of a
+//! group -> handle -> buffers, groups ([`order`], asserted in debug builds). Readers take none of
+//! these.
 //!
 //! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
 //! not at all. A superblock with `needs_recovery` says that the journal has to be replayed; it is
@@ -52,7 +59,9 @@
 mod access_times;
 mod acls;
 mod attributes;
+mod block_locks;
 mod block_map;
+mod clusters;
 mod content;
 mod entries;
 mod exchange;
@@ -61,10 +70,13 @@ mod fast_commits;
 mod flags;
 mod groups;
 mod inodes;
+mod leaves;
 mod map;
+mod memory;
 mod names;
 mod opened;
 mod options;
+pub(crate) mod order;
 mod orphans;
 mod plan;
 mod prefetch;
@@ -76,6 +88,7 @@ mod seal;
 mod slot;
 mod slots;
 mod superblock;
+mod touch;
 mod tree;
 mod xattrs;
 
@@ -91,15 +104,16 @@ use fourscore_ondisk::superblock::{
 };
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{RawSuperblock, Tid};
-use fourscore_sync::{Arc, Counter, Mutex, Weak};
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak};
 use zerocopy::IntoBytes;
 
+use self::block_locks::BlockLocks;
 use self::groups::{Groups, Source};
 use self::inodes::Inodes;
 use self::orphans::Orphans;
 use self::quiet::Quiet;
 use self::seal::Seal;
-use self::xattrs::BlockLocks;
 use crate::{Error, Fs, Result};
 
 pub use self::access_times::AccessTimes;
@@ -124,6 +138,7 @@ pub(crate) struct Writer {
     quiet: Arc<Quiet>,
     /// Renames of directories, so that none becomes its own ancestor.
     renames: Mutex<()>,
+    leaves: BlockLocks,
     xattr_blocks: BlockLocks,
     access_times: AccessTimes,
     nodiratime: bool,
@@ -178,9 +193,9 @@ impl Writer {
         (self.journal.most_credits().0 as usize / 4).clamp(8, 512)
     }
 
-    /// The lock of directory renames.
-    pub(crate) fn renames(&self) -> &Mutex<()> {
-        &self.renames
+    /// Keeps others from moving directories.
+    pub(crate) fn lock_renames(&self) -> Ranked<MutexGuard<'_, ()>> {
+        order::RENAMES.only().lock(|| self.renames.lock())
     }
 
     pub(crate) fn access_times(&self) -> AccessTimes {
@@ -190,6 +205,11 @@ impl Writer {
     /// Whether accesses of directories are not noted.
     pub(crate) fn skips_directories(&self) -> bool {
         self.nodiratime
+    }
+
+    /// The locks of leaves of directories.
+    pub(crate) fn leaves(&self) -> &BlockLocks {
+        &self.leaves
     }
 
     /// The locks of blocks of attributes.
@@ -332,7 +352,8 @@ impl Fs {
                 orphans,
                 quiet,
                 renames: Mutex::new(()),
-                xattr_blocks: BlockLocks::new(),
+                leaves: BlockLocks::new(order::LEAF),
+                xattr_blocks: BlockLocks::new(order::XATTR_BLOCK),
                 access_times: mount.access_times,
                 nodiratime: mount.nodiratime,
                 retries: Counter::default(),
@@ -377,6 +398,16 @@ impl Fs {
         self.writer
             .as_deref()
             .ok_or_else(|| Error::ReadOnly("opened for reading".into()))
+    }
+
+    /// How many plans were begun anew so far, because a block that they change had left the cache
+    /// when they were carried out, or because a new transaction had begun. No operation begins
+    /// anew more than 64 times.
+    ///
+    /// # Errors
+    /// `ReadOnly` for a file system that was opened for reading.
+    pub fn plans_begun_anew(&self) -> Result<u64> {
+        Ok(self.writer()?.retries.sum())
     }
 
     /// Makes everything durable that was done so far.
@@ -522,6 +553,7 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
         | RoCompat::GDT_CSUM
         | RoCompat::DIR_NLINK
         | RoCompat::EXTRA_ISIZE
+        | RoCompat::BIGALLOC
         | RoCompat::METADATA_CSUM
         | RoCompat::PROJECT
         | RoCompat::ORPHAN_PRESENT;
@@ -532,6 +564,15 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
     };
     if let Some(feature) = features.iter().find(|feature| !is_written(feature)) {
         return Err(Error::ReadOnly(format!("it has the feature {feature}")));
+    }
+    let cluster_blocks = 1 << superblock.geometry().blocks_per_cluster_log();
+    if !superblock
+        .geometry()
+        .blocks()
+        .0
+        .is_multiple_of(cluster_blocks)
+    {
+        return Err(Error::ReadOnly("its last cluster is not whole".into()));
     }
     if superblock.revision().0 == 0 {
         return Err(Error::ReadOnly("it has revision 0".into()));

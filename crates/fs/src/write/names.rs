@@ -3,7 +3,8 @@
 //! **Model.** Each is one plan in one handle: the name, the inode it leads to, and the directory's
 //! own inode change together or not at all.
 //!
-//! **Locking.** The directory, then the inode that the name leads to.
+//! **Locking.** The directory, then the inode that the name leads to. A new name that fits into
+//! its leaf takes only that leaf ([`super::leaves`]).
 
 use fourscore_block::Structure;
 use fourscore_mballoc::Kinship;
@@ -47,7 +48,7 @@ pub struct NewAttributes {
 
 /// What is made.
 #[derive(Clone, Copy, Debug)]
-enum Kind<'a> {
+pub(super) enum Kind<'a> {
     File,
     /// A file that gets its name later, or never.
     Unnamed,
@@ -59,7 +60,7 @@ enum Kind<'a> {
 }
 
 impl Kind<'_> {
-    fn file_type(self) -> FileType {
+    pub(super) fn file_type(self) -> FileType {
         match self {
             Self::File | Self::Unnamed => FileType::Regular,
             Self::Directory => FileType::Directory,
@@ -150,6 +151,9 @@ impl Fs {
         let writer = self.writer()?;
         check_name(name)?;
         let pinned = self.pin_inode(dir)?;
+        if let Some(nr) = self.make_in_leaf((dir, &pinned), name, new, kind)? {
+            return Ok(nr);
+        }
         let locked = pinned.lock();
         let guard = epoch::pin();
         let parent = self.directory_to_change(&pinned, &guard)?;
@@ -191,9 +195,9 @@ impl Fs {
         let slot = self.plan_inode(&mut plan, writer, parent, new, Kind::Unnamed)?;
         let place = plan.add_orphan(slot)?;
         let version = plan.version(slot)?;
-        // Claimed, so nobody else asks for it.
-        let pinned = self.pin_new(version);
-        let mut locked = pinned.lock();
+        let pinned = Pinned::unseen(version);
+        let mut locked = pinned.lock_unseen();
+        self.enter_pinned(slot.nr, &pinned);
         if let Err(error) = plan.carry_out(&[&locked.last]) {
             pinned.publish(None);
             self.drop_pinned(slot.nr, &pinned);
@@ -222,7 +226,7 @@ impl Fs {
     }
 
     /// Plans a new inode in the directory `parent`, all but its name.
-    fn plan_inode(
+    pub(super) fn plan_inode(
         &self,
         plan: &mut Plan<'_>,
         writer: &Writer,
@@ -323,12 +327,9 @@ impl Fs {
 
     fn plan_long_symlink(&self, plan: &mut Plan<'_>, slot: Slot, target: &[u8]) -> Result<()> {
         let inode = plan.version(slot)?;
-        let goal = plan.goal_behind(&inode, LogicalBlock(0))?;
         let tag = tag(Structure::Symlink, &inode);
-        let owner = (slot.nr, MapForm::of(&inode).reach());
-        let (block, region) = plan.allocate_metadata(owner, goal, tag)?;
+        let (_, region) = plan.new_block(&inode, slot, LogicalBlock(0), tag)?;
         plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
-        plan.map_block(&inode, slot, LogicalBlock(0), block)?;
         let sized = plan.edit(slot, |inode| inode.set_size_bytes(target.len() as u64))?;
         sized.map_err(|_| Error::NameTooLong)
     }
@@ -409,7 +410,7 @@ impl Fs {
     }
 
     /// A directory's link count after a change; 1 means "too many to count".
-    fn links_after(&self, before: u16, change: i32) -> u16 {
+    pub(super) fn links_after(&self, before: u16, change: i32) -> u16 {
         if before == 1 && self.has_dir_nlink() {
             return 1;
         }
@@ -420,7 +421,7 @@ impl Fs {
         u16::try_from(after).unwrap_or(u16::MAX)
     }
 
-    fn has_dir_nlink(&self) -> bool {
+    pub(super) fn has_dir_nlink(&self) -> bool {
         let features = self.superblock().features();
         features.ro_compat.contains(RoCompat::DIR_NLINK)
     }

@@ -24,8 +24,10 @@ use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::{InodeNr, PhysBlock};
+use fourscore_sync::rank::Ranked;
 use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 
+use super::order;
 use super::plan::Plan;
 use super::slot::Slot;
 use super::slots::{SlotNr, SlotTable};
@@ -80,6 +82,9 @@ impl Chain {
     }
 }
 
+/// Nobody else changes the chain.
+type ChainGuard<'f> = Ranked<MutexGuard<'f, Chain>>;
+
 /// What a plan does to the record.
 #[derive(Debug)]
 pub(super) enum Recording<'f> {
@@ -88,9 +93,9 @@ pub(super) enum Recording<'f> {
     /// A slot will be free.
     Release(SlotNr),
     /// The chain gets a new head.
-    Push(MutexGuard<'f, Chain>, InodeNr),
+    Push(ChainGuard<'f>, InodeNr),
     /// The chain loses a member.
-    Remove(MutexGuard<'f, Chain>, u64),
+    Remove(ChainGuard<'f>, u64),
 }
 
 impl Orphans {
@@ -130,11 +135,15 @@ impl Orphans {
         })
     }
 
+    fn lock_chain(&self) -> ChainGuard<'_> {
+        order::ORPHAN_CHAIN.only().lock(|| self.chain.lock())
+    }
+
     /// Everything on record.
     pub(crate) fn all(&self) -> Vec<(InodeNr, OrphanPlace)> {
         let slots = self.file.iter().flat_map(|file| file.slots.taken());
         let mut all: Vec<_> = {
-            let chain = self.chain.lock();
+            let chain = self.lock_chain();
             let members = chain.members.iter().rev();
             members
                 .map(|(&at, &nr)| (nr, OrphanPlace::Chain(at)))
@@ -200,7 +209,7 @@ impl<'f> Plan<'f> {
             self.write_orphan_slot(file, claimed, Some(slot.nr))?;
             return Ok(OrphanPlace::Slot(claimed));
         }
-        let chain = orphans.chain.lock();
+        let chain = orphans.lock_chain();
         let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
         self.record(Recording::Push(chain, slot.nr));
         self.set_next_orphan(slot, head)?;
@@ -218,7 +227,7 @@ impl<'f> Plan<'f> {
             }
             (OrphanPlace::Slot(_), None) => Ok(()),
             (OrphanPlace::Chain(place), _) => {
-                let chain = orphans.chain.lock();
+                let chain = orphans.lock_chain();
                 let (before, after) = (chain.before(place), chain.after(place));
                 self.record(Recording::Remove(chain, place));
                 self.set_next_orphan(slot, None)?;

@@ -23,25 +23,25 @@
 //!
 //! **Locking.** Buffers' and groups' locks, one at a time.
 
+use std::mem;
 use std::ops::Range;
 
 use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
-use fourscore_mballoc::{
-    ChangeKind, Claim, ClusterCount, FilePrealloc, Freeing, Reach, Request, Stamp,
-};
-use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
-use fourscore_ondisk::superblock::Superblock;
+use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Stamp};
+use fourscore_ondisk::inode::{InodeMut, NewInode};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
-use fourscore_sync::{Arc, MutexGuard, epoch};
-use zerocopy::FromBytes;
+use fourscore_sync::Arc;
 
 use super::Writer;
-use super::groups::{BitsChange, Map};
+use super::block_locks::BlockGuard;
+use super::groups::{BitsChange, Counted, Map};
 use super::inodes::InodeClaim;
 use super::map::MapForm;
+use super::memory::{Free, Memory, Region, RegionKind};
 use super::orphans::Recording;
 use super::slot::Slot;
+use super::touch::Touch;
 use crate::{Error, Fs, Result};
 
 /// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
@@ -61,98 +61,23 @@ impl Refused {
     }
 }
 
-/// A part of a metadata block, as it will be.
-#[derive(Debug)]
-struct Region {
-    buffer: Arc<Buffer>,
-    tag: VerifiedAs,
-    /// Where it lies in the block, in bytes.
-    offset: usize,
-    bytes: Vec<u8>,
-    kind: RegionKind,
-    /// Whether the block is new, so that the device is not asked for it.
-    is_fresh: bool,
-    /// Whether the block was freed since, so that nothing is to be changed.
-    is_void: bool,
-}
-
-/// What is written of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RegionKind {
-    /// Its bytes.
-    Bytes,
-    /// Its bytes, which are an inode, but for the word that links orphans: that one may have
-    /// changed meanwhile, since whoever unlinks a neighbour in the chain does not have this
-    /// inode's lock.
-    Slot(InodeNr),
-    /// Its bytes, which are an inode, that word included.
-    WholeSlot,
-    /// That word only, of an inode that is not changed otherwise.
-    Link(InodeNr, Option<InodeNr>),
-}
-
-impl Region {
-    /// Writes it into the block that `bytes` are.
-    fn put(&self, bytes: &mut [u8], superblock: &Superblock) {
-        let bytes = &mut bytes[self.offset..];
-        let relink = |bytes: &mut [u8], nr, next| {
-            if let Ok(mut inode) = InodeMut::of(bytes, superblock) {
-                inode.set_next_orphan(next);
-            }
-            // Readers verify what they find.
-            let _ = inode::seal(bytes, nr, superblock);
-        };
-        match self.kind {
-            RegionKind::Bytes | RegionKind::WholeSlot => {
-                bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
-            }
-            RegionKind::Slot(nr) => {
-                let link = dtime(bytes);
-                bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
-                if dtime(bytes) != link {
-                    relink(bytes, nr, Some(InodeNr(link)));
-                }
-            }
-            RegionKind::Link(nr, next) => relink(bytes, nr, next),
-        }
-    }
-}
-
-/// `i_dtime` of the inode at the start of `bytes`.
-fn dtime(bytes: &[u8]) -> u32 {
-    RawInode::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.i_dtime.get())
-}
-
 /// Names a region of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionId(usize);
-
-/// What frees clusters in a plan.
-#[derive(Debug)]
-struct Free {
-    freeing: Freeing,
-    bits: BitsChange,
-}
 
 /// An operation that is being planned.
 #[derive(Debug)]
 pub(crate) struct Plan<'f> {
     fs: &'f Fs,
     writer: &'f Writer,
-    regions: Vec<Region>,
-    claims: Vec<(Claim, BitsChange)>,
-    frees: Vec<Free>,
-    /// Metadata blocks that are freed.
-    revoked: Vec<PhysBlock>,
-    inodes: Vec<(InodeClaim, BitsChange)>,
-    freed_inodes: Vec<(InodeClaim, BitsChange)>,
+    memory: Memory,
     /// What becomes of the record of orphans: one change at most.
     recording: Option<Recording<'f>>,
     moves: bool,
     /// How large it may become by freeing what is mapped.
     room: usize,
     /// The lock of the block of attributes that it changes.
-    xattr_block: Option<(PhysBlock, MutexGuard<'f, ()>)>,
+    xattr_block: Option<(PhysBlock, BlockGuard<'f>)>,
 }
 
 impl<'f> Plan<'f> {
@@ -160,12 +85,7 @@ impl<'f> Plan<'f> {
         Self {
             fs,
             writer,
-            regions: Vec::new(),
-            claims: Vec::new(),
-            frees: Vec::new(),
-            revoked: Vec::new(),
-            inodes: Vec::new(),
-            freed_inodes: Vec::new(),
+            memory: Memory::take(),
             recording: None,
             moves: false,
             room: writer.room_of_a_step(),
@@ -239,12 +159,11 @@ impl<'f> Plan<'f> {
             return Ok(found);
         }
         let buffer = self.fs.buffers.load(block)?;
-        let guard = epoch::pin();
-        let bytes = buffer.verified(tag, &guard, |bytes| {
-            check(bytes).map_err(|error| error.in_block(block))
-        })?;
-        let bytes = bytes.to_vec();
-        Ok(self.add(buffer, tag, 0, bytes, false))
+        let start = self.memory.bytes.len();
+        let memory = &mut self.memory.bytes;
+        let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
+        buffer.look_verified(tag, check, |bytes| memory.extend_from_slice(bytes))?;
+        Ok(self.add(buffer, tag, 0, start, Origin::Disk))
     }
 
     /// A part of a block of which others change other parts. Nobody checks it here.
@@ -258,10 +177,10 @@ impl<'f> Plan<'f> {
             return Ok(found);
         }
         let buffer = self.fs.buffers.load(block)?;
-        let guard = epoch::pin();
-        let part = buffer.bytes(&guard).get(range.clone()).unwrap_or_default();
-        let bytes = part.to_vec();
-        Ok(self.add(buffer, tag, range.start, bytes, false))
+        let (start, offset) = (self.memory.bytes.len(), range.start);
+        let memory = &mut self.memory.bytes;
+        buffer.look(|bytes| memory.extend_from_slice(bytes.get(range).unwrap_or_default()));
+        Ok(self.add(buffer, tag, offset, start, Origin::Disk))
     }
 
     /// The slot of inode `nr`, which lies in `range` of a block of the inode table.
@@ -272,7 +191,7 @@ impl<'f> Plan<'f> {
         range: Range<usize>,
     ) -> Result<RegionId> {
         let region = self.part(block, range, inode_table_tag())?;
-        let kind = &mut self.regions[region.0].kind;
+        let kind = &mut self.memory.regions[region.0].kind;
         if *kind == RegionKind::Bytes {
             *kind = RegionKind::Slot(nr);
         }
@@ -281,7 +200,7 @@ impl<'f> Plan<'f> {
 
     /// Has all of a slot written: the plan sets the word that links orphans.
     pub(super) fn set_whole(&mut self, region: RegionId) {
-        self.regions[region.0].kind = RegionKind::WholeSlot;
+        self.memory.regions[region.0].kind = RegionKind::WholeSlot;
     }
 
     /// Lets the orphan `nr` lead to `next`; its slot begins at `offset` in `block`, and is not
@@ -292,17 +211,32 @@ impl<'f> Plan<'f> {
         (block, offset): (PhysBlock, usize),
         next: Option<InodeNr>,
     ) -> Result<()> {
-        let buffer = self.fs.buffers.load(block)?;
-        let RegionId(at) = self.add(buffer, inode_table_tag(), offset, Vec::new(), false);
-        self.regions[at].kind = RegionKind::Link(nr, next);
+        self.without_content((block, offset), RegionKind::Link(nr, next))
+    }
+
+    /// Notes that the directory whose slot begins at `offset` in `block` is touched.
+    pub(super) fn note_touched(&mut self, place: (PhysBlock, usize)) -> Result<()> {
+        self.without_content(place, RegionKind::Touched)
+    }
+
+    fn without_content(
+        &mut self,
+        (block, offset): (PhysBlock, usize),
+        kind: RegionKind,
+    ) -> Result<()> {
+        let (buffer, start) = (self.fs.buffers.load(block)?, self.memory.bytes.len());
+        let RegionId(at) = self.add(buffer, inode_table_tag(), offset, start, Origin::Disk);
+        self.memory.regions[at].kind = kind;
         Ok(())
     }
 
     /// A block that this plan has allocated, all zeroes.
     pub(crate) fn fresh(&mut self, block: PhysBlock, tag: VerifiedAs) -> RegionId {
         let buffer = self.fs.buffers.create(block);
-        let bytes = vec![0; self.fs.geometry().block_size().bytes()];
-        self.add(buffer, tag, 0, bytes, true)
+        let start = self.memory.bytes.len();
+        let end = start + self.fs.geometry().block_size().bytes();
+        self.memory.bytes.resize(end, 0);
+        self.add(buffer, tag, 0, start, Origin::Nothing)
     }
 
     /// The region of a whole block, if the plan has it already.
@@ -312,40 +246,42 @@ impl<'f> Plan<'f> {
 
     fn find(&self, block: PhysBlock, offset: usize) -> Option<RegionId> {
         let same = |region: &Region| {
-            let is_content = !matches!(region.kind, RegionKind::Link(..));
-            region.buffer.block() == block && region.offset == offset && is_content
+            let has_content = region.kind.has_content();
+            region.buffer.block() == block && region.offset == offset && has_content
         };
-        self.regions.iter().position(same).map(RegionId)
+        self.memory.regions.iter().position(same).map(RegionId)
     }
 
+    /// Adds a region whose content is what lies in the plan's memory from `start` on.
     fn add(
         &mut self,
         buffer: Arc<Buffer>,
         tag: VerifiedAs,
         offset: usize,
-        bytes: Vec<u8>,
-        is_fresh: bool,
+        start: usize,
+        origin: Origin,
     ) -> RegionId {
-        self.regions.push(Region {
+        self.memory.regions.push(Region {
             buffer,
             tag,
             offset,
-            bytes,
+            bytes: start..self.memory.bytes.len(),
             kind: RegionKind::Bytes,
-            is_fresh,
+            is_fresh: origin == Origin::Nothing,
             is_void: false,
         });
-        RegionId(self.regions.len() - 1)
+        RegionId(self.memory.regions.len() - 1)
     }
 
     /// The content of a region as it will be.
     pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
-        &self.regions[region.0].bytes
+        self.memory.of(&self.memory.regions[region.0])
     }
 
     /// The same, to be changed.
     pub(crate) fn bytes_mut(&mut self, region: RegionId) -> &mut [u8] {
-        &mut self.regions[region.0].bytes
+        let range = self.memory.regions[region.0].bytes.clone();
+        &mut self.memory.bytes[range]
     }
 
     /// Different regions, to be changed together.
@@ -353,34 +289,18 @@ impl<'f> Plan<'f> {
         &mut self,
         regions: [RegionId; N],
     ) -> [&mut [u8]; N] {
-        let regions = self
-            .regions
-            .get_disjoint_mut(regions.map(|region| region.0));
-        regions
-            .expect("different regions")
-            .map(|region| &mut *region.bytes)
+        self.memory.disjoint_mut(regions.map(|region| region.0))
     }
 
     /// Any number of regions, to be changed together; `None` if one is named twice, as a broken
     /// tree may do.
     pub(crate) fn all_mut(&mut self, wanted: &[RegionId]) -> Option<Vec<&mut [u8]>> {
-        let mut found: Vec<(usize, &mut [u8])> = self
-            .regions
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(at, region)| {
-                let nth = wanted.iter().position(|wanted| wanted.0 == at)?;
-                Some((nth, &mut *region.bytes))
-            })
-            .collect();
-        found.sort_unstable_by_key(|(nth, _)| *nth);
-        let all: Vec<_> = found.into_iter().map(|(_, bytes)| bytes).collect();
-        Some(all).filter(|all| all.len() == wanted.len())
+        self.memory.all_mut(wanted.iter().map(|region| region.0))
     }
 
     /// Lets a region become another kind of structure.
     pub(crate) fn set_tag(&mut self, region: RegionId, tag: VerifiedAs) {
-        self.regions[region.0].tag = tag;
+        self.memory.regions[region.0].tag = tag;
     }
 
     /// Claims clusters: at least one, at most as many as the request is for. Gives the first block
@@ -401,12 +321,12 @@ impl<'f> Plan<'f> {
         let run = claim.run();
         let place = (run.group, Map::Blocks);
         let bits = (run.start.0, run.len.0);
-        let bits = self
-            .writer
-            .groups()
-            .change(self.fs, place, bits, ChangeKind::Set);
+        let bits =
+            self.writer
+                .groups()
+                .change(self.fs, place, bits, (ChangeKind::Set, Counted::Bits));
         match bits {
-            Ok(bits) => self.claims.push((claim, bits)),
+            Ok(bits) => self.memory.claims.push((claim, bits)),
             Err(error) => {
                 allocator.give_back(claim);
                 return Err(error);
@@ -423,10 +343,20 @@ impl<'f> Plan<'f> {
         goal: PhysBlock,
         tag: VerifiedAs,
     ) -> Result<(PhysBlock, RegionId)> {
-        let request = Request::metadata(inode, ClusterCount(1), goal);
-        let request = Request { reach, ..request };
-        let (block, _) = self.allocate(&request, None)?;
+        let block = self.claim_metadata((inode, reach), goal)?;
         Ok((block, self.fresh(block, tag)))
+    }
+
+    /// Claims a cluster for metadata of `inode` near `goal` and within `reach`; gives its first
+    /// block.
+    pub(super) fn claim_metadata(
+        &mut self,
+        (inode, reach): (InodeNr, Reach),
+        goal: PhysBlock,
+    ) -> Result<PhysBlock> {
+        let request = Request::metadata(inode, ClusterCount(1), goal);
+        let (block, _) = self.allocate(&Request { reach, ..request }, None)?;
+        Ok(block)
     }
 
     /// Makes a new inode of a slot.
@@ -446,44 +376,51 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// Frees `count` blocks from `first` on. What they held as metadata is forgotten.
-    pub(crate) fn free(&mut self, first: PhysBlock, count: u32, was: Content) -> Result<()> {
+    /// Frees a block of metadata and its cluster, in which nothing else is. What it held is
+    /// forgotten.
+    pub(crate) fn free_metadata(&mut self, block: PhysBlock) -> Result<()> {
+        self.free_clusters(block, ClusterCount(1))?;
+        self.forget(block, 1);
+        Ok(())
+    }
+
+    /// Frees `count` clusters from the one on that holds `first`.
+    pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
         let allocator = self.writer.allocator();
-        let geometry = allocator.geometry();
-        let bits = geometry.layout().cluster_bits;
-        let clusters = u64::from(count) + (first.0 & ((1 << bits) - 1));
-        let runs = geometry.runs(first, clusters.div_ceil(1 << bits));
+        let runs = allocator.geometry().runs(first, count.0.into());
         for run in runs.into_iter().flatten() {
             let freeing = allocator.begin_free(run).map_err(Error::from)?;
             let change = self.writer.groups().change(
                 self.fs,
                 (run.group, Map::Blocks),
                 (run.start.0, run.len.0),
-                ChangeKind::Clear,
+                (ChangeKind::Clear, Counted::Bits),
             );
             match change {
-                Ok(bits) => self.frees.push(Free { freeing, bits }),
+                Ok(bits) => self.memory.frees.push(Free { freeing, bits }),
                 Err(error) => {
                     allocator.cancel_free(freeing);
                     return Err(error);
                 }
             }
         }
-        if was == Content::Metadata {
-            let blocks = first.0..first.0.saturating_add(u64::from(count));
-            self.revoked.extend(blocks.clone().map(PhysBlock));
-            for region in &mut self.regions {
-                region.is_void |= blocks.contains(&region.buffer.block().0);
-            }
-        }
         Ok(())
+    }
+
+    /// Forgets what `count` blocks from `first` on held as metadata, and were unmapped or freed.
+    pub(super) fn forget(&mut self, first: PhysBlock, count: u32) {
+        let blocks = first.0..first.0.saturating_add(u64::from(count));
+        self.memory.revoked.extend(blocks.clone().map(PhysBlock));
+        for region in &mut self.memory.regions {
+            region.is_void |= blocks.contains(&region.buffer.block().0);
+        }
     }
 
     /// Takes an inode that was claimed into the plan.
     pub(crate) fn use_inode(&mut self, claim: InodeClaim) -> Result<()> {
         match self.inode_bits(&claim, ChangeKind::Set) {
             Ok(bits) => {
-                self.inodes.push((claim, bits));
+                self.memory.inodes.push((claim, bits));
                 Ok(())
             }
             Err(error) => {
@@ -497,15 +434,20 @@ impl<'f> Plan<'f> {
     /// shown that it is gone.
     pub(crate) fn free_inode(&mut self, claim: InodeClaim) -> Result<()> {
         let bits = self.inode_bits(&claim, ChangeKind::Clear)?;
-        self.freed_inodes.push((claim, bits));
+        self.memory.freed_inodes.push((claim, bits));
         Ok(())
     }
 
     fn inode_bits(&self, claim: &InodeClaim, kind: ChangeKind) -> Result<BitsChange> {
         let place = (claim.group, Map::Inodes);
+        let counted = if claim.is_directory {
+            Counted::Directory
+        } else {
+            Counted::Bits
+        };
         self.writer
             .groups()
-            .change(self.fs, place, (claim.index, 1), kind)
+            .change(self.fs, place, (claim.index, 1), (kind, counted))
     }
 
     /// How many blocks the plan adds to a transaction, or more: found without looking for those
@@ -513,38 +455,39 @@ impl<'f> Plan<'f> {
     pub(super) fn size(&self) -> usize {
         /// A bitmap and its descriptor.
         const BLOCKS_OF_BITS: usize = 2;
-        let bits = [self.claims.len(), self.frees.len(), self.inodes.len()];
-        let bits = bits.iter().sum::<usize>() + self.freed_inodes.len();
-        let revokes = self.revoked.len();
-        self.regions.len()
+        let bits = [
+            self.memory.claims.len(),
+            self.memory.frees.len(),
+            self.memory.inodes.len(),
+        ];
+        let bits = bits.iter().sum::<usize>() + self.memory.freed_inodes.len();
+        let revokes = self.memory.revoked.len();
+        self.memory.regions.len()
             + BLOCKS_OF_BITS * bits
             + revokes.div_ceil(self.writer.revokes_per_credit())
     }
 
     /// How many blocks the plan adds to a transaction at most.
-    fn credits(&self) -> Credits {
-        let mut blocks: Vec<PhysBlock> = self
-            .valid_regions()
-            .map(|region| region.buffer.block())
-            .chain(self.all_bits().flat_map(BitsChange::blocks))
-            .collect();
+    fn credits(&mut self) -> Credits {
+        let mut blocks = mem::take(&mut self.memory.blocks);
+        blocks.extend(self.valid_regions().map(|region| region.buffer.block()));
+        blocks.extend(self.all_bits().flat_map(BitsChange::blocks));
         blocks.sort_unstable();
         blocks.dedup();
-        let revokes = self
-            .revoked
-            .len()
-            .div_ceil(self.writer.revokes_per_credit());
-        Credits(u32::try_from(blocks.len() + revokes).unwrap_or(u32::MAX))
+        let revokes = self.memory.revoked.len();
+        let credits = blocks.len() + revokes.div_ceil(self.writer.revokes_per_credit());
+        self.memory.blocks = blocks;
+        Credits(u32::try_from(credits).unwrap_or(u32::MAX))
     }
 
     fn valid_regions(&self) -> impl Iterator<Item = &Region> {
-        self.regions.iter().filter(|region| !region.is_void)
+        self.memory.regions.iter().filter(|region| !region.is_void)
     }
 
     fn all_bits(&self) -> impl Iterator<Item = &BitsChange> {
-        let claimed = self.claims.iter().map(|(_, bits)| bits);
-        let freed = self.frees.iter().map(|free| &free.bits);
-        let inodes = self.inodes.iter().chain(&self.freed_inodes);
+        let claimed = self.memory.claims.iter().map(|(_, bits)| bits);
+        let freed = self.memory.frees.iter().map(|free| &free.bits);
+        let inodes = self.memory.inodes.iter().chain(&self.memory.freed_inodes);
         claimed.chain(freed).chain(inodes.map(|(_, bits)| bits))
     }
 
@@ -553,14 +496,23 @@ impl<'f> Plan<'f> {
     /// # Errors
     /// The journal was aborted, the plan is too large for it, or a block cannot be read again.
     /// Nothing was changed then.
-    pub(crate) fn carry_out(mut self, last: &[&LastTid]) -> Result<Tid> {
+    pub(crate) fn carry_out(self, last: &[&LastTid]) -> Result<Tid> {
+        self.carry_out_touching(last, None)
+    }
+
+    /// The same for a plan that touches a directory.
+    pub(super) fn carry_out_touching(
+        mut self,
+        last: &[&LastTid],
+        touch: Option<&Touch<'_>>,
+    ) -> Result<Tid> {
         let credits = self.credits();
         for _ in 0..MOST_ATTEMPTS {
             let mut handle = self.writer.start(credits)?;
             match self.join(&mut handle) {
                 Ok(()) => {
                     last.iter().for_each(|last| handle.note(last));
-                    self.apply(&mut handle);
+                    self.apply(&mut handle, touch);
                     let tid = handle.stop();
                     if let Some(recording) = self.recording.take() {
                         self.writer.orphans().done(recording);
@@ -592,7 +544,7 @@ impl<'f> Plan<'f> {
             ));
         }
         self.writer.count_retry();
-        for region in &mut self.regions {
+        for region in &mut self.memory.regions {
             let block = region.buffer.block();
             if block == refused.block {
                 region.buffer = if region.is_fresh {
@@ -603,9 +555,13 @@ impl<'f> Plan<'f> {
             }
         }
         let groups = self.writer.groups();
-        let claimed = self.claims.iter_mut().map(|(_, bits)| bits);
-        let freed = self.frees.iter_mut().map(|free| &mut free.bits);
-        let inodes = self.inodes.iter_mut().chain(&mut self.freed_inodes);
+        let claimed = self.memory.claims.iter_mut().map(|(_, bits)| bits);
+        let freed = self.memory.frees.iter_mut().map(|free| &mut free.bits);
+        let inodes = self
+            .memory
+            .inodes
+            .iter_mut()
+            .chain(&mut self.memory.freed_inodes);
         claimed
             .chain(freed)
             .chain(inodes.map(|(_, bits)| bits))
@@ -614,45 +570,57 @@ impl<'f> Plan<'f> {
     }
 
     /// All blocks have joined: from here on nothing can be refused.
-    fn apply(&mut self, handle: &mut Handle<'_>) {
+    fn apply(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
         let must = |made: std::result::Result<(), Refused>| {
             made.expect("a block that has joined can be changed");
         };
         let groups = self.writer.groups();
         self.all_bits()
             .for_each(|bits| must(groups.make(handle, bits)));
-        let dirs = self.inodes.iter().map(|entry| (entry, 1));
-        let dirs = dirs.chain(self.freed_inodes.iter().map(|entry| (entry, -1)));
+        let dirs = self.memory.inodes.iter().map(|entry| (entry, 1));
+        let dirs = dirs.chain(self.memory.freed_inodes.iter().map(|entry| (entry, -1)));
         for ((claim, bits), change) in dirs {
             if claim.is_directory {
                 must(groups.change_used_dirs(handle, bits, change));
             }
         }
         for region in self.valid_regions() {
-            let superblock = self.fs.superblock();
+            let own = self.memory.of(region);
             let made = handle.modify(&region.buffer, region.tag, |bytes| {
-                region.put(bytes, superblock);
+                region.put(own, bytes, self.fs.superblock());
+                if let (RegionKind::Touched, Some(touch)) = (region.kind, touch) {
+                    touch.make(&mut bytes[region.offset..], self.fs);
+                }
             });
             must(made.map_err(|error| Refused::new(error, region.buffer.block())));
         }
-        for &block in &self.revoked {
+        for &block in &self.memory.revoked {
             let forgotten = handle.forget(&self.fs.buffers, block);
             must(forgotten.map_err(|error| Refused::new(error, block)));
         }
         let (allocator, tid) = (self.writer.allocator(), handle.tid());
-        for (claim, _) in self.claims.drain(..) {
+        for (claim, _) in self.memory.claims.drain(..) {
             allocator.mark(claim, tid);
         }
-        let stamp = if self.frees.is_empty() {
+        let stamp = if self.memory.frees.is_empty() {
             Stamp(0)
         } else {
             self.writer.stamp()
         };
-        for free in self.frees.drain(..) {
+        for free in self.memory.frees.drain(..) {
             allocator.finish_free(free.freeing, tid, stamp);
         }
-        self.inodes.clear();
+        self.memory.inodes.clear();
     }
+}
+
+/// What a region begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// What the block holds.
+    Disk,
+    /// Zeroes: the block is new.
+    Nothing,
 }
 
 fn inode_table_tag() -> VerifiedAs {
@@ -695,14 +663,18 @@ impl Drop for Plan<'_> {
             self.writer.orphans().undo(&recording);
         }
         let allocator = self.writer.allocator();
-        for (claim, _) in self.claims.drain(..) {
+        for (claim, _) in self.memory.claims.drain(..) {
             allocator.give_back(claim);
         }
-        for free in self.frees.drain(..) {
+        for free in self.memory.frees.drain(..) {
             allocator.cancel_free(free.freeing);
         }
-        for (claim, _) in self.inodes.drain(..) {
+        for (claim, _) in self.memory.inodes.drain(..) {
             self.writer.inodes().give_back(claim.nr, self.fs);
         }
+        mem::take(&mut self.memory).keep();
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -39,6 +39,9 @@ impl Fs {
                 replay(&mut log, &recovered, &*self.device)?;
                 Ok(None)
             }
+            Some(_) if self.geometry().blocks_per_cluster_log() > 0 => Err(Error::ReadOnly(
+                "it has fast commits, and clusters of several blocks".into(),
+            )),
             Some(overlay) => {
                 replay_before_fast_commits(&mut log, &recovered, &*self.device)?;
                 Ok(Some((log, overlay)))

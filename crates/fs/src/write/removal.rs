@@ -15,13 +15,14 @@
 //! **Locking.** The directories in the order of their numbers, then the inode that the name leads
 //! to; a directory that is removed is locked as a directory. A name is looked up before its inode
 //! is known, so it is looked up again when all locks are held, and the operation begins anew if it
-//! leads elsewhere now. While an inode is freed piece by piece only its own lock is held.
+//! leads elsewhere now. The name of a file takes only its leaf, where it can
+//! ([`super::leaves`]). While an inode is freed piece by piece only its own lock is held.
 //!
 //! **Crash safety.** What is on record is finished by whoever mounts the file system next.
 
 use fourscore_journal::LastTid;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::{MutexGuard, epoch};
+use fourscore_sync::epoch;
 
 use super::entries::ChangedDir;
 use super::flags::check_name_may_go;
@@ -32,7 +33,7 @@ use super::orphans::OrphanPlace;
 use super::plan::Plan;
 use super::slot::Slot;
 use super::{Writer, now};
-use crate::inode::{CachedInode, Changing, Moving, Pinned};
+use crate::inode::{CachedInode, Changing, Locked, Moving, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
 /// What a removal is for.
@@ -95,6 +96,9 @@ impl Fs {
         let writer = self.writer()?;
         check_name(name)?;
         let pinned_dir = self.pin_inode(dir)?;
+        if victim == Victim::File && self.unlink_in_leaf((dir, &pinned_dir), name)?.is_some() {
+            return Ok(());
+        }
         loop {
             let nr = self.lookup(dir, name)?;
             if nr == dir {
@@ -220,7 +224,7 @@ impl Fs {
         &self,
         writer: &Writer,
         (nr, pinned): (InodeNr, &Pinned),
-        mut locked: MutexGuard<'_, Changing>,
+        mut locked: Locked<'_>,
         lost: Lost,
     ) -> Result<()> {
         match lost {

@@ -136,7 +136,7 @@ impl Fs {
     fn try_rename(&self, writer: &Writer, names: &Renaming<'_>) -> Result<bool> {
         let guard = epoch::pin();
         let is_dir = self.inode(names.nr, &guard)?.file_type() == FileType::Directory;
-        let _renames = (is_dir && names.is_across()).then(|| writer.renames().lock());
+        let _renames = (is_dir && names.is_across()).then(|| writer.lock_renames());
         if is_dir && self.is_below(names.to.0, names.nr)? {
             return Err(Error::InvalidArgument(
                 "a directory cannot be moved below itself",

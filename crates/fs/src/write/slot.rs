@@ -41,7 +41,7 @@ impl Plan<'_> {
     }
 
     /// The block that holds inode `nr`, and where in it, in bytes.
-    fn slot_place(&self, nr: InodeNr) -> Result<(PhysBlock, usize)> {
+    pub(super) fn slot_place(&self, nr: InodeNr) -> Result<(PhysBlock, usize)> {
         let geometry = self.fs().geometry();
         let (group, index) = geometry.inode_group(nr).ok_or(Error::NotFound)?;
         let desc = self.fs().group(group)?;

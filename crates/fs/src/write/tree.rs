@@ -219,11 +219,8 @@ impl Plan<'_> {
                 // Another leaf says that it holds what this one should.
                 return Err(file.broken(ExtentEditError::Shape));
             }
-            for piece in pieces {
-                self.free(piece.physical, piece.blocks, was)?;
-                self.count_blocks(slot, -i64::from(piece.blocks))?;
-                at = piece.logical_end().min(end);
-            }
+            at = pieces.last().map_or(end, Extent::logical_end).min(end);
+            self.release(inode, slot, &pieces, was)?;
         }
         Ok(Freed::Part)
     }
@@ -356,7 +353,7 @@ impl Plan<'_> {
             while fresh.len() < needed {
                 let owner = (file.inode.nr(), Reach::Full);
                 let (block, region) = self.allocate_metadata(owner, goal, file.tag())?;
-                self.count_blocks(file.slot, 1)?;
+                self.count_clusters(file.slot, 1)?;
                 fresh.push(Below { region, block });
             }
         }
@@ -442,8 +439,8 @@ impl Plan<'_> {
         for node in nodes {
             // A reader with the old root may look for it in vain.
             self.set_moves();
-            self.free(node.block, 1, Content::Metadata)?;
-            self.count_blocks(file.slot, -1)?;
+            self.free_metadata(node.block)?;
+            self.count_clusters(file.slot, -1)?;
         }
         Ok(())
     }

@@ -24,11 +24,10 @@ use fourscore_ondisk::xattr::{
 };
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
-use fourscore_sync::{CachePadded, Mutex, MutexGuard};
 
 use super::flags::check_changeable;
 use super::now;
-use super::plan::{Content, Plan, RegionId};
+use super::plan::{Plan, RegionId};
 use super::slot::Slot;
 use crate::inode::{CachedInode, Changing, Pinned};
 use crate::xattr::{MAX_NAME_BYTES, MAX_VALUE_BYTES, settable};
@@ -63,24 +62,6 @@ pub(super) enum Changed {
 impl Changed {
     pub(super) fn or(self, other: Self) -> Self {
         if self == Self::Yes { self } else { other }
-    }
-}
-
-/// The locks of blocks of attributes, each for many blocks.
-#[derive(Debug)]
-pub(crate) struct BlockLocks(Box<[CachePadded<Mutex<()>>]>);
-
-impl BlockLocks {
-    pub(crate) fn new() -> Self {
-        /// Enough that two threads seldom want the same.
-        const LOCKS: usize = 256;
-        Self((0..LOCKS).map(|_| CachePadded::default()).collect())
-    }
-
-    pub(crate) fn lock(&self, block: PhysBlock) -> MutexGuard<'_, ()> {
-        let spread = block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-        let nth = usize::try_from(spread).unwrap_or(0) % self.0.len();
-        self.0[nth].lock()
     }
 }
 
@@ -271,7 +252,7 @@ impl Plan<'_> {
             }
             Placement::NewBlock => {
                 let block = self.new_xattr_block(slot)?;
-                self.count_blocks(slot, 1)?;
+                self.count_clusters(slot, 1)?;
                 XattrsMut::init_block(self.bytes_mut(block.region))
                     .map_err(XattrEditError::from)
                     .and_then(|mut xattrs| xattrs.set(index, name, new))
@@ -315,7 +296,7 @@ impl Plan<'_> {
         }
         self.set_moves();
         self.drop_user(block)?;
-        self.count_blocks(slot, -1)?;
+        self.count_clusters(slot, -1)?;
         self.set_file_acl(slot, None)
     }
 
@@ -379,7 +360,7 @@ impl Plan<'_> {
     /// The block has one user less; with the last one it is freed.
     fn drop_user(&mut self, block: Block) -> Result<()> {
         match xattr::drop_user(self.bytes_mut(block.region)) {
-            0 => self.free(block.at, 1, Content::Metadata),
+            0 => self.free_metadata(block.at),
             _ => Ok(()),
         }
     }

@@ -1,0 +1,90 @@
+//! What making, finding and removing names costs, in memory: for `perf` and callgrind, and to see
+//! whether threads meet in a directory.
+//!
+//! ```text
+//! names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES
+//! ```
+//!
+//! IMAGE is left as it is. OPERATION is `create`, `unlink`, `append`, `lookup` or `stat`. Each of
+//! THREADS does it COUNT times, in DIRECTORIES directories with an index. What comes before the
+//! operation is done by one thread. Prints nanoseconds per operation and thread.
+#![expect(clippy::print_stdout, reason = "an example shows what it did")]
+
+use std::env;
+use std::path::Path;
+use std::time::Instant;
+
+use fourscore::block::{BlockDevice, DeviceOptions, RamDevice, open_path};
+use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, Result};
+use fourscore_sync::thread;
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+};
+/// Names that each directory has from the beginning, so that it has an index over many leaves.
+const FIRST: u32 = 5000;
+
+fn name(thread: u32, number: u32) -> Vec<u8> {
+    format!("name {number} of thread {thread}").into_bytes()
+}
+
+fn operation(fs: &Fs, dir: InodeNr, what: &str, name: &[u8]) -> Result<()> {
+    let found = || fs.lookup(dir, name);
+    match what {
+        "create" => fs.create(dir, name, &OWNER).map(|_| ()),
+        "unlink" => fs.unlink(dir, name),
+        "append" => fs.append(found()?, &[1; 4096]).map(|_| ()),
+        "stat" => fs.stat(found()?).map(|_| ()),
+        _ => found().map(|_| ()),
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = env::args().collect();
+    let [_, image, what, count, threads, dirs] = &arguments[..] else {
+        println!("names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES");
+        return Ok(());
+    };
+    let number = |text: &String| text.parse::<u32>().unwrap_or(1);
+    let (count, threads, dirs) = (number(count), number(threads), number(dirs));
+    let base = open_path(Path::new(image), DeviceOptions::default())?;
+    let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(Arc::new(base)));
+    let fs = Fs::mount(device, &MountOptions::new())?;
+    let mut all = Vec::new();
+    for nth in 0..dirs.max(1) {
+        let dir = fs.mkdir(InodeNr::ROOT, format!("dir {nth}").as_bytes(), &OWNER)?;
+        for number in 0..FIRST {
+            fs.create(dir, &name(u32::MAX, number), &OWNER)?;
+        }
+        all.push(dir);
+    }
+    let dir = |thread: u32| all[thread as usize % all.len()];
+    if what != "create" {
+        for thread in 0..threads {
+            for number in 0..count {
+                fs.create(dir(thread), &name(thread, number), &OWNER)?;
+            }
+        }
+    }
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (fs, dir) = (&fs, dir(thread));
+                scope.spawn(move || {
+                    (0..count)
+                        .try_for_each(|number| operation(fs, dir, what, &name(thread, number)))
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or(Ok(())))
+    })?;
+    let each = begin.elapsed().as_nanos() / u128::from(count.max(1));
+    println!("{what}: {each} ns, {threads} threads in {dirs} directories");
+    fs.unmount()
+}

@@ -1,0 +1,209 @@
+//! **Purpose.** Names that come into one leaf of a large directory, or go from it, while others
+//! change its other leaves.
+//!
+//! **Not here.** What takes the directory alone: a leaf that must be divided, a directory without
+//! an index, renaming, directories that go ([`super::names`], [`super::removal`]).
+//!
+//! **Model.** The index says in which leaf a name is, if it is there at all. Who holds that leaf's
+//! lock is therefore alone with the name, and may look whether it is there, whether there is room
+//! for it, and change the leaf. What the directory's own inode says of the change is not planned
+//! but done at the end ([`super::touch`]). Where anything else is needed, nothing has happened yet,
+//! and the caller begins anew with the directory for itself:
+//!
+//! ```text
+//! share the directory -> lock the leaf -> is the name there? is there room? -> plan -> carry out
+//!                                            | no room, no index, equal hashes go on elsewhere
+//!                                            '-> give all back, take the directory alone
+//! ```
+//!
+//! **Invariants.** While the directory is shared its index, its length and its map do not change,
+//! so a leaf stays the leaf of its names. Two who change the same name want the same leaf.
+//!
+//! **Locking.** The directory, shared; the inode that loses a name; one leaf. Readers take none,
+//! and a name comes or goes with one version of its leaf, so they need not look again.
+
+use fourscore_block::Structure;
+use fourscore_ondisk::dirent::edit::Survey;
+use fourscore_ondisk::dirent::write::NewEntry;
+use fourscore_ondisk::dirent::{DirFormat, DirentError};
+use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
+use fourscore_sync::epoch::{self, Guard};
+
+use super::Writer;
+use super::block_locks::BlockGuard;
+use super::entries::tag;
+use super::flags::check_name_may_go;
+use super::names::{Kind, NewAttributes, entry_type};
+use super::plan::{Plan, RegionId};
+use super::touch::Touch;
+use crate::dir::DirBlock;
+use crate::inode::{CachedInode, Pinned};
+use crate::map::Target;
+use crate::names::Wanted;
+use crate::{Error, FileType, Fs, Result};
+
+/// A leaf of a directory that is locked.
+struct Leaf<'w> {
+    block: PhysBlock,
+    format: DirFormat,
+    _lock: BlockGuard<'w>,
+}
+
+impl Fs {
+    /// Makes an inode with a name in a leaf that has room for it; `None` if that cannot be done
+    /// beside others.
+    pub(super) fn make_in_leaf(
+        &self,
+        (dir, pinned): (InodeNr, &Pinned),
+        name: &[u8],
+        new: &NewAttributes,
+        kind: Kind<'_>,
+    ) -> Result<Option<InodeNr>> {
+        let writer = self.writer()?;
+        let shared = pinned.share();
+        let guard = epoch::pin();
+        let parent = self.directory_to_change(pinned, &guard)?;
+        let links = i32::from(kind.file_type() == FileType::Directory);
+        if links > 0 && !self.has_dir_nlink() {
+            // How many there are decides whether there may be another.
+            return Ok(None);
+        }
+        let wanted = self.wanted(parent, name);
+        let Some(leaf) = self.lock_leaf(writer, parent, (name, &wanted), &guard)? else {
+            return Ok(None);
+        };
+        let mut plan = Plan::new(self, writer);
+        let region = plan.leaf(parent, &leaf)?;
+        let needed = leaf.format.needed_bytes(name);
+        let survey = leaf
+            .format
+            .survey(plan.bytes(region), needed, |entry| wanted.matches(entry));
+        let room = match survey.map_err(|error| broken(parent, error))? {
+            Survey::Present(_) => return Err(Error::Exists),
+            Survey::Absent(None) => return Ok(None),
+            Survey::Absent(Some(room)) => room,
+        };
+        let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?.nr;
+        let entry = NewEntry::new(nr, name, entry_type(kind.file_type()));
+        let entry = entry.ok_or(Error::NameTooLong)?;
+        leaf.format
+            .insert_into(plan.bytes_mut(region), room, &entry)
+            .map_err(|error| broken(parent, error))?;
+        plan.touch(dir)?;
+        let touch = Touch {
+            nr: dir,
+            dir: pinned,
+            links,
+        };
+        plan.carry_out_touching(&[&shared.last], Some(&touch))?;
+        Ok(Some(nr))
+    }
+
+    /// Takes the name of a file away; `None` if that cannot be done beside others, or if the name
+    /// has changed meanwhile.
+    pub(super) fn unlink_in_leaf(
+        &self,
+        (dir, pinned_dir): (InodeNr, &Pinned),
+        name: &[u8],
+    ) -> Result<Option<()>> {
+        let writer = self.writer()?;
+        let nr = self.lookup(dir, name)?;
+        let pinned = self.pin_inode(nr)?;
+        let guard = epoch::pin();
+        if pinned.version(&guard)?.file_type() == FileType::Directory {
+            return Ok(None);
+        }
+        let shared = pinned_dir.share();
+        let locked = pinned.lock();
+        let parent = self.directory_to_change(pinned_dir, &guard)?;
+        let Ok(inode) = pinned.version(&guard) else {
+            return Ok(None);
+        };
+        let wanted = self.wanted(parent, name);
+        let Some(leaf) = self.lock_leaf(writer, parent, (name, &wanted), &guard)? else {
+            return Ok(None);
+        };
+        let mut plan = Plan::new(self, writer);
+        let region = plan.leaf(parent, &leaf)?;
+        let Some(at) = leaf.find(plan.bytes(region), parent, (&wanted, nr))? else {
+            return Ok(None);
+        };
+        check_name_may_go(parent, inode)?;
+        leaf.format
+            .remove(plan.bytes_mut(region), at)
+            .map_err(|error| broken(parent, error))?;
+        plan.touch(dir)?;
+        let lost = self.plan_lost_name(&mut plan, inode, &locked)?;
+        let touch = Touch {
+            nr: dir,
+            dir: pinned_dir,
+            links: 0,
+        };
+        let _moving = lost.moving(&pinned);
+        plan.carry_out_touching(&[&shared.last, &locked.last], Some(&touch))?;
+        drop((leaf, shared, guard));
+        self.show_lost(writer, (nr, &pinned), locked, lost)?;
+        Ok(Some(()))
+    }
+
+    /// Locks the leaf of `dir` in which `name` is, if it is there; `None` if the directory has to
+    /// be changed as a whole. The directory is shared.
+    fn lock_leaf<'w>(
+        &self,
+        writer: &'w Writer,
+        dir: &CachedInode,
+        (name, wanted): (&[u8], &Wanted<'_>),
+        guard: &Guard,
+    ) -> Result<Option<Leaf<'w>>> {
+        let is_dots = matches!(name, b"." | b"..");
+        if is_dots || !self.is_indexed(dir) {
+            return Ok(None);
+        }
+        let Some(at) = self.only_leaf(dir, wanted, guard)? else {
+            return Ok(None);
+        };
+        Ok(match self.map(dir, at, guard)?.target {
+            Target::Written(block) => Some(Leaf {
+                block,
+                format: self.dir_format(dir),
+                _lock: writer.leaves().lock(block),
+            }),
+            Target::Hole | Target::Unwritten(_) => None,
+        })
+    }
+}
+
+impl Leaf<'_> {
+    /// Where in the leaf the entry of a name begins, if it leads to the inode `nr`.
+    fn find(
+        &self,
+        bytes: &[u8],
+        dir: &CachedInode,
+        (wanted, nr): (&Wanted<'_>, InodeNr),
+    ) -> Result<Option<usize>> {
+        for entry in self.format.entries(bytes) {
+            let entry = entry.map_err(|error| broken(dir, error))?;
+            if wanted.matches(&entry) {
+                return Ok(Some(entry.at).filter(|_| entry.inode == nr));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Plan<'_> {
+    /// Takes a leaf of `dir` into the plan.
+    fn leaf(&mut self, dir: &CachedInode, leaf: &Leaf<'_>) -> Result<RegionId> {
+        let fs = self.fs();
+        self.block(leaf.block, tag(Structure::DirectoryLeaf, dir), |bytes| {
+            fs.check_bytes(dir, &leaf.format, DirBlock::Leaf, bytes)
+        })
+    }
+}
+
+fn broken(dir: &CachedInode, error: DirentError) -> Error {
+    Error::Corrupt(Corrupt::from(error).in_inode(dir.nr()))
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,0 +1,129 @@
+//! Whose names lie in different leaves do not wait for each other; whose lie in one do, and so
+//! does who needs the whole directory.
+
+use std::time::{Duration, Instant};
+
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::{Arc, thread};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use super::*;
+use crate::MountOptions;
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    umask: 0,
+    uid: 7,
+    gid: 8,
+};
+
+/// A directory with an index over some leaves, none of which is full.
+fn large_directory() -> (Image, Arc<Fs>, InodeNr) {
+    let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
+    let image = image.make().unwrap();
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+    for number in 0..200 {
+        fs.create(dir, &name(number), &OWNER).unwrap();
+    }
+    for number in (0..200).step_by(2) {
+        fs.unlink(dir, &name(number)).unwrap();
+    }
+    (image, fs, dir)
+}
+
+fn name(number: u32) -> Vec<u8> {
+    format!("a name of some length, number {number}").into_bytes()
+}
+
+/// Whether `flag` is set within a time.
+fn is_set(flag: &AtomicBool, within: Duration) -> bool {
+    let end = Instant::now() + within;
+    while !flag.load(Ordering::Acquire) {
+        if Instant::now() > end {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
+    let guard = epoch::pin();
+    let inode = fs.inode(dir, &guard).unwrap();
+    let wanted = fs.wanted(inode, name);
+    let leaf = fs.lock_leaf(fs.writer().unwrap(), inode, (name, &wanted), &guard);
+    leaf.unwrap().unwrap().block
+}
+
+#[test]
+fn creators_wait_for_their_own_leaf_only() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (image, fs, dir) = large_directory();
+    let held = leaf_of(&fs, dir, &name(0));
+    let lock = |block| fs.writer().unwrap().leaves().lock(block);
+    // Another leaf whose lock is another.
+    let elsewhere = (1..).map(|nth| 2 * nth).find(|&number| {
+        let block = leaf_of(&fs, dir, &name(number));
+        let guard = lock(held);
+        let (fs, done) = (&fs, &AtomicBool::new(false));
+        block != held
+            && thread::scope(|scope| {
+                scope.spawn(move || {
+                    fs.create(dir, &name(number), &OWNER).unwrap();
+                    done.store(true, Ordering::Release);
+                });
+                let is_free = is_set(done, Duration::from_secs(5));
+                drop(guard);
+                is_free
+            })
+    });
+    assert!(fs.lookup(dir, &name(elsewhere.unwrap())).is_ok());
+
+    let guard = lock(held);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (fs, done) = (&fs, &done);
+        scope.spawn(move || {
+            fs.create(dir, &name(0), &OWNER).unwrap();
+            done.store(true, Ordering::Release);
+        });
+        let went = is_set(done, Duration::from_millis(300));
+        assert!(!went, "it went past the lock");
+        assert!(fs.lookup(dir, &name(1)).is_ok(), "lookups never wait");
+        drop(guard);
+        assert!(is_set(done, Duration::from_secs(60)));
+    });
+    assert!(fs.lookup(dir, &name(0)).is_ok());
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
+fn who_needs_the_whole_directory_waits_for_who_shares_it() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (image, fs, dir) = large_directory();
+    let pinned = fs.pin_inode(dir).unwrap();
+    let shared = pinned.share();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (fs, done) = (&fs, &done);
+        scope.spawn(move || {
+            fs.rename((dir, &name(1)), (dir, &name(0)), crate::Replace::No)
+                .unwrap();
+            done.store(true, Ordering::Release);
+        });
+        let went = is_set(done, Duration::from_millis(300));
+        assert!(!went, "it went past who shares");
+        drop(shared);
+        assert!(is_set(done, Duration::from_secs(60)));
+    });
+    drop(pinned);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}

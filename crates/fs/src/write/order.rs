@@ -1,0 +1,23 @@
+//! **Purpose.** The order of the locks of the write path, which debug builds assert.
+//!
+//! **Model.** A lock waits for none of a lower level, and among its own level for none of a lower
+//! number. Inodes are numbered by their numbers; of the others a thread holds one at a time.
+//! Handles stand behind all of them (`fourscore_journal`), so who has one open takes none; what is
+//! taken under a handle, buffers and groups, is given back at once.
+
+use fourscore_sync::rank::Rank;
+
+/// The lock of directory renames.
+pub(crate) const RENAMES: Rank = Rank::new(10, "the lock of renames");
+/// A directory.
+pub(crate) const DIRECTORY: Rank = Rank::new(20, "directory");
+/// Any other inode.
+pub(crate) const FILE: Rank = Rank::new(30, "inode");
+/// A leaf of a directory.
+pub(crate) const LEAF: Rank = Rank::new(40, "leaf of a directory");
+/// A block of attributes.
+pub(crate) const XATTR_BLOCK: Rank = Rank::new(50, "block of attributes");
+/// The chain of orphans.
+pub(crate) const ORPHAN_CHAIN: Rank = Rank::new(60, "the chain of orphans");
+/// The inodes of a group.
+pub(crate) const INODE_GROUP: Rank = Rank::new(70, "inodes of a group");

@@ -1,0 +1,112 @@
+//! What becomes of a plan whose blocks leave the cache before it is carried out.
+
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_journal::{Background, Batching, JournalOptions};
+use fourscore_ondisk::Timestamp;
+use fourscore_sync::epoch;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use super::*;
+use crate::{MountOptions, NewAttributes, OpenOptions};
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o644,
+    umask: 0,
+    uid: 7,
+    gid: 8,
+};
+
+/// A file system with a small cache, in which nothing happens by itself.
+fn mount(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    let journal = JournalOptions {
+        background: Background::None,
+        batching: Batching::Off,
+        ..JournalOptions::default()
+    };
+    let options = MountOptions::new()
+        .journal(journal)
+        .open(OpenOptions::new().cache_bytes(1 << 18));
+    Fs::mount(Arc::new(device), &options).unwrap()
+}
+
+/// Reads other blocks until `block` has left the cache.
+fn push_out(fs: &Fs, block: PhysBlock) {
+    let writer = fs.writer().unwrap();
+    writer.journal().commit().unwrap();
+    writer.journal().checkpoint().unwrap();
+    fs.buffers.trim();
+    // Seldom asked, since who is asked for stays longer.
+    for first in (20_000..60_000).step_by(1000) {
+        for other in (first..first + 1000).map(PhysBlock) {
+            fs.buffers.load(other).unwrap();
+        }
+        if fs.buffers.cached(block, &epoch::pin()).is_none() {
+            return;
+        }
+    }
+    panic!("{block} stays in a cache of 256 KiB");
+}
+
+#[test]
+fn a_plan_whose_block_has_left_the_cache_is_begun_anew_once() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
+    let image = image.make().unwrap();
+    let fs = mount(&image);
+    let nr = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let writer = fs.writer().unwrap();
+    let pinned = fs.pin_inode(nr).unwrap();
+    let locked = pinned.lock();
+    let mtime = Timestamp::new(1_000_000, 7).unwrap();
+
+    let mut plan = Plan::new(&fs, writer);
+    let slot = plan.slot(nr).unwrap();
+    plan.edit(slot, |inode| inode.set_mtime(mtime)).unwrap();
+    let version = plan.version(slot).unwrap();
+    let block = plan.memory.regions[0].buffer.block();
+    push_out(&fs, block);
+    let before = fs.plans_begun_anew().unwrap();
+    plan.carry_out(&[&locked.last]).unwrap();
+    assert_eq!(fs.plans_begun_anew().unwrap(), before + 1);
+    pinned.publish(Some(version));
+    drop(locked);
+    drop(pinned);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = mount(&image);
+    assert_eq!(fs.stat(nr).unwrap().mtime, mtime);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn who_asks_for_a_place_in_front_of_what_he_holds_is_refused() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
+    let image = image.make().unwrap();
+    let fs = mount(&image);
+    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let (dir, file) = (fs.pin_inode(dir).unwrap(), fs.pin_inode(file).unwrap());
+    let refused = |wrong: &dyn Fn()| {
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wrong));
+        refused.is_err() == cfg!(debug_assertions)
+    };
+    {
+        let _file = file.lock();
+        assert!(refused(&|| drop(dir.share())), "a directory after a file");
+    }
+    {
+        let _leaf = fs.writer().unwrap().leaves().lock(PhysBlock(1));
+        assert!(refused(&|| drop(file.lock())), "an inode after a leaf");
+    }
+    {
+        let _handle = fs.writer().unwrap().start(Credits(1)).unwrap();
+        assert!(refused(&|| drop(file.lock())), "an inode under a handle");
+    }
+    drop((dir, file));
+    fs.unmount().unwrap();
+}

@@ -1,0 +1,64 @@
+//! **Purpose.** What a directory says of itself when names in several of its leaves change at once.
+//!
+//! **Model.** Who changes a name alone plans what the directory's inode will be. Who does it beside
+//! others ([`super::leaves`]) cannot, since others change that inode too: so it is done when the
+//! plan is carried out, in the slot as it is by then. Times go forward, the version goes up, the
+//! count of links changes; nothing else of a directory is changed beside others.
+//!
+//! **Invariants.** Readers are shown versions in the order in which the slot took them.
+//!
+//! **Locking.** The lock of the block of the inode table, under which the slot changes, is held
+//! until the new version is shown.
+
+use fourscore_ondisk::inode::{self, InodeMut, RawInode};
+use fourscore_ondisk::{Inode, InodeNr};
+use zerocopy::FromBytes;
+
+use super::now;
+use super::plan::Plan;
+use crate::inode::{CachedInode, Pinned};
+use crate::{Fs, Result};
+
+/// A directory in which a name changes beside others.
+#[derive(Debug)]
+pub(super) struct Touch<'p> {
+    pub(super) nr: InodeNr,
+    pub(super) dir: &'p Pinned,
+    /// How many more names lead to it.
+    pub(super) links: i32,
+}
+
+impl Touch<'_> {
+    /// Changes the slot at the start of `bytes`, and shows what has become of it.
+    pub(super) fn make(&self, bytes: &mut [u8], fs: &Fs) {
+        let before = RawInode::ref_from_prefix(bytes);
+        let before = before.map_or(0, |(raw, _)| raw.i_links_count.get());
+        // The directory was read from this slot, and nobody else changes its length or its form.
+        let Ok(mut slot) = InodeMut::of(bytes, fs.superblock()) else {
+            return;
+        };
+        let now = now();
+        slot.set_mtime(now);
+        slot.set_ctime(now);
+        slot.set_links_count(fs.links_after(before, self.links));
+        // Where there is no room, Linux leaves it as it is, too.
+        let _ = slot.expand_extra_isize();
+        slot.raise_version();
+        let _ = inode::seal(bytes, self.nr, fs.superblock());
+        let version = Inode::parse(bytes, self.nr, fs.superblock());
+        if let Some(version) = version
+            .ok()
+            .and_then(|inode| CachedInode::new(inode, fs).ok())
+        {
+            self.dir.publish(Some(version));
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// Takes the slot of a directory into the plan that is to be touched.
+    pub(super) fn touch(&mut self, nr: InodeNr) -> Result<()> {
+        let place = self.slot_place(nr)?;
+        self.note_touched(place)
+    }
+}

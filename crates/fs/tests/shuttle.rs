@@ -1,0 +1,310 @@
+//! The write path in many orders of its threads' steps: a whole file system, its caches, locks and
+//! journal included, is mounted, used by a few tasks and unmounted under shuttle's scheduler, again
+//! and again; e2fsck looks at what each order leaves.
+#![cfg(feature = "shuttle")]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+use std::process::Command;
+
+use fourscore::block::BlockDevice;
+use fourscore::{
+    Arc, AttributeChange, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions,
+    Replace,
+};
+use fourscore_journal::{Background, Batching, JournalOptions};
+use fourscore_sync::{Mutex, model, thread};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+const SCHEDULES: usize = 60;
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    umask: 0,
+    uid: 7,
+    gid: 8,
+};
+
+/// A device that is one step of the model long, whatever is asked of it.
+#[derive(Debug)]
+struct Memory {
+    bytes: Mutex<Vec<u8>>,
+    len_bytes: u64,
+}
+
+impl BlockDevice for Memory {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        let bytes = self.bytes.lock();
+        let mut at = usize::try_from(offset).unwrap();
+        for buf in bufs {
+            buf.copy_from_slice(&bytes[at..at + buf.len()]);
+            at += buf.len();
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut bytes = self.bytes.lock();
+        let mut at = usize::try_from(offset).unwrap();
+        for buf in bufs {
+            bytes[at..at + buf.len()].copy_from_slice(buf);
+            at += buf.len();
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A small image: `/one`, `/two` and `/one/below`, a file in each, and `/large`, which has an index
+/// over some leaves.
+fn image() -> Image {
+    let source = tempfile::tempdir().unwrap();
+    let at = |path: &str| source.path().join(path);
+    std::fs::create_dir_all(at("one/below")).unwrap();
+    std::fs::create_dir_all(at("two")).unwrap();
+    std::fs::create_dir_all(at("large")).unwrap();
+    for path in ["one/file", "two/file", "one/below/file"] {
+        std::fs::write(at(path), path).unwrap();
+    }
+    for number in 0..60 {
+        std::fs::write(at(&format!("large/a name of some length {number}")), "").unwrap();
+    }
+    let image = Image::builder(MiB(4))
+        .kind("ext4")
+        .block_size_bytes(1024)
+        .journal(MiB(1))
+        .features(&["^resize_inode"])
+        .source(source.path())
+        .make()
+        .unwrap();
+    // What mke2fs copies has no index.
+    let mut index = Command::new("e2fsck");
+    let made = index.arg("-fyD").arg(image.path()).output().unwrap();
+    assert!(made.status.code().is_some_and(|code| code <= 1), "{made:?}");
+    image
+}
+
+/// Mounts the image anew, has `tasks` at it, and checks what `then` says and e2fsck finds.
+fn check(tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image();
+    let content: Arc<[u8]> = std::fs::read(image.path()).unwrap().into();
+    model::check(SCHEDULES, move || {
+        let device = Arc::new(Memory {
+            len_bytes: content.len() as u64,
+            bytes: Mutex::new(content.to_vec()),
+        });
+        let journal = JournalOptions {
+            background: Background::None,
+            batching: Batching::Off,
+            ..JournalOptions::default()
+        };
+        let options = MountOptions::new()
+            .journal(journal)
+            .open(OpenOptions::new().cache_bytes(1 << 16));
+        let fs = Fs::mount(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).unwrap();
+        let running: Vec<_> = tasks
+            .iter()
+            .map(|task| {
+                let fs = Arc::clone(&fs);
+                thread::spawn(move || task(&fs))
+            })
+            .collect();
+        for task in running {
+            task.join().expect("a task");
+        }
+        then(&fs);
+        fs.unmount().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join("image");
+        std::fs::write(&left, &*device.bytes.lock()).unwrap();
+        assert_clean(&left);
+    });
+}
+
+fn at(fs: &Fs, path: &str) -> InodeNr {
+    fs.resolve(path.as_bytes(), Follow::No).unwrap()
+}
+
+fn is_there(fs: &Fs, path: &str) -> bool {
+    fs.resolve(path.as_bytes(), Follow::No).is_ok()
+}
+
+/// The errno of a refusal, or 0.
+fn errno<T>(result: fourscore::Result<T>) -> i32 {
+    result.map_or_else(|error| error.errno(), |_| 0)
+}
+
+fn rename(fs: &Fs, from: &str, to: &str) -> i32 {
+    let split = |path: &str| {
+        let path = Path::new(path);
+        let name = path.file_name().unwrap().as_encoded_bytes().to_vec();
+        let above = path.parent().unwrap().as_os_str().as_encoded_bytes();
+        fs.resolve(above, Follow::No).map(|dir| (dir, name))
+    };
+    match (split(from), split(to)) {
+        (Ok((from, old)), Ok((to, new))) => {
+            errno(fs.rename((from, &old), (to, &new), Replace::Yes))
+        }
+        (Err(error), _) | (_, Err(error)) => error.errno(),
+    }
+}
+
+#[test]
+fn names_cross_between_two_directories_in_both_directions() {
+    check(
+        &[
+            |fs| assert_eq!(rename(fs, "/one/file", "/two/from one"), 0),
+            |fs| assert_eq!(rename(fs, "/two/file", "/one/from two"), 0),
+            |fs| assert_eq!(rename(fs, "/one/below", "/two/below"), 0),
+        ],
+        |fs| {
+            for path in ["/two/from one", "/one/from two", "/two/below/file"] {
+                assert!(is_there(fs, path), "{path} was lost");
+            }
+            for path in ["/one/file", "/two/file", "/one/below"] {
+                assert!(!is_there(fs, path), "{path} is there twice");
+            }
+            let links = |path| fs.stat(at(fs, path)).unwrap().links;
+            assert_eq!((links("/one"), links("/two")), (2, 3));
+        },
+    );
+}
+
+#[test]
+fn no_directory_comes_to_lie_below_itself() {
+    check(
+        &[
+            // Either is allowed while the other has not happened.
+            |fs| assert!([0, 2, 22].contains(&rename(fs, "/one", "/two/one"))),
+            |fs| assert!([0, 2, 22].contains(&rename(fs, "/two", "/one/below/two"))),
+        ],
+        |fs| {
+            let (first, second) = (is_there(fs, "/two/one"), is_there(fs, "/one/below/two"));
+            assert!(first != second, "one of them moves: {first} {second}");
+        },
+    );
+}
+
+#[test]
+fn of_two_who_make_one_name_in_a_leaf_one_does() {
+    check(
+        &[
+            |fs| assert!([0, 17].contains(&errno(fs.create(at(fs, "/large"), b"new", &OWNER)))),
+            |fs| assert!([0, 17].contains(&errno(fs.mkdir(at(fs, "/large"), b"new", &OWNER)))),
+            |fs| assert_eq!(errno(fs.create(at(fs, "/large"), b"other", &OWNER)), 0),
+            |fs| {
+                let name = b"a name of some length 7";
+                assert_eq!(errno(fs.unlink(at(fs, "/large"), name)), 0);
+            },
+        ],
+        |fs| {
+            let large = at(fs, "/large");
+            let names = fs.read_dir(large).unwrap();
+            let new = names.iter().filter(|entry| entry.name == b"new");
+            assert_eq!(new.count(), 1);
+            assert!(is_there(fs, "/large/other"));
+            assert_eq!(names.len(), 2 + 60 + 2 - 1);
+            let is_dir = fs.read_dir(at(fs, "/large/new")).is_ok();
+            assert_eq!(fs.stat(large).unwrap().links, 2 + u16::from(is_dir));
+        },
+    );
+}
+
+#[test]
+fn an_inode_that_leaves_the_cache_and_comes_back_is_the_one_that_was_changed() {
+    check(
+        &[
+            |fs| {
+                for permissions in [0o700, 0o711] {
+                    let change = AttributeChange {
+                        permissions: Some(permissions),
+                        ..AttributeChange::default()
+                    };
+                    fs.set_attributes(at(fs, "/one/file"), &change).unwrap();
+                    let stat = fs.stat(at(fs, "/one/file")).unwrap();
+                    assert_eq!(
+                        stat.mode.0 & 0o7777,
+                        permissions,
+                        "an older version came back"
+                    );
+                }
+            },
+            |fs| {
+                // The cache holds some inodes only, so others push it out.
+                for number in 0..12 {
+                    let path = format!("/large/a name of some length {number}");
+                    fs.stat(at(fs, &path)).unwrap();
+                }
+            },
+            |fs| {
+                let mut before = 0;
+                for _ in 0..4 {
+                    let stat = fs.stat(at(fs, "/one/file")).unwrap();
+                    assert!(stat.version >= before, "it went back");
+                    before = stat.version;
+                }
+            },
+        ],
+        |fs| {
+            let stat = fs.stat(at(fs, "/one/file")).unwrap();
+            assert_eq!(stat.mode.0 & 0o7777, 0o711);
+        },
+    );
+}
+
+#[test]
+fn a_file_that_is_written_and_cut_at_once_is_one_or_the_other() {
+    check(
+        &[
+            |fs| {
+                let written = fs.write_at(at(fs, "/one/file"), &[b'w'; 5000], 0);
+                assert_eq!(written.unwrap(), 5000);
+            },
+            |fs| fs.truncate(at(fs, "/one/file"), 1000).unwrap(),
+            |fs| {
+                let mut content = [0; 6000];
+                let len = fs.read_at(at(fs, "/one/file"), &mut content, 0).unwrap();
+                assert!([8, 1000, 5000].contains(&len), "{len} bytes");
+            },
+        ],
+        |fs| {
+            let mut content = [0; 6000];
+            let file = at(fs, "/one/file");
+            let len = fs.read_at(file, &mut content, 0).unwrap();
+            assert!([1000, 5000].contains(&len), "{len} bytes");
+            assert!(content[..len].iter().all(|&byte| byte == b'w'));
+        },
+    );
+}
+
+#[test]
+fn who_opens_a_name_that_goes_has_the_file_or_nothing() {
+    check(
+        &[
+            |fs| fs.unlink(at(fs, "/two"), b"file").unwrap(),
+            |fs| {
+                let two = at(fs, "/two");
+                if let Ok(open) = OpenInode::named(fs, two, b"file") {
+                    let mut content = [0; 8];
+                    assert_eq!(fs.read_at(open.inode(), &mut content, 0).unwrap(), 8);
+                    assert_eq!(&content, b"two/file");
+                    open.close().unwrap();
+                }
+            },
+            |fs| drop(fs.create(at(fs, "/two"), b"another", &OWNER).unwrap()),
+        ],
+        |fs| {
+            assert!(!is_there(fs, "/two/file") && is_there(fs, "/two/another"));
+        },
+    );
+}
