@@ -13,7 +13,7 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use tree::{Tree, host_tree, open, our_tree};
+use tree::{Tree, assert_same, host_tree, open, our_tree};
 
 /// Leaves out what recovery itself changes: link counts of directories and the space of files
 /// where fast commits were replayed, and of files whose truncation it completes (they are on
@@ -45,15 +45,7 @@ fn check_written(image: &Image, read: &Tree, fast_commits: bool, orphans: &[Inod
     }
     assert_clean(written.path());
     let found = comparable(our_tree(&open(written.path())), fast_commits, orphans);
-    assert!(found.keys().eq(read.keys()), "{what}");
-    for (path, object) in read {
-        assert_eq!(
-            found.get(path),
-            Some(object),
-            "{what}: {}",
-            path.escape_ascii()
-        );
-    }
+    assert_same(&found, read, what);
 }
 
 #[test]
@@ -76,11 +68,7 @@ fn every_crashed_image_reads_as_if_recovered() {
             let ours = comparable(ours, has_fast_commits, &orphans);
             let kernels = comparable(kernels, has_fast_commits, &orphans);
             let what = format!("{} {death:?}", journal.name);
-            for (path, object) in &kernels {
-                let path_text = String::from_utf8_lossy(path);
-                assert_eq!(ours.get(path), Some(object), "{what}: {path_text}");
-            }
-            assert_eq!(ours.len(), kernels.len(), "{what}");
+            assert_same(&ours, &kernels, &what);
             check_written(&crashed.image, &ours, has_fast_commits, &orphans, &what);
         }
     }

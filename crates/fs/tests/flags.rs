@@ -1,11 +1,6 @@
 //! Flags and what they forbid, beside the kernel; projects, generations, access times.
 
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "a module of several test programs"
-)]
-mod model;
+mod outcome;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,6 +13,7 @@ use fourscore::{
     Arc, AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
     SetXattr,
 };
+use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs};
@@ -25,7 +21,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
 
-use model::Random;
+use outcome::{errno, ours, theirs};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o644,
@@ -48,22 +44,6 @@ fn image(features: &[&str]) -> Image {
     image.make().unwrap()
 }
 
-type Outcome = Result<(), i32>;
-
-fn ours<T>(result: fourscore::Result<T>) -> Outcome {
-    result.map(drop).map_err(|error| error.errno())
-}
-
-fn theirs<T>(result: std::io::Result<T>) -> Outcome {
-    result
-        .map(drop)
-        .map_err(|error| error.raw_os_error().unwrap())
-}
-
-fn errno<T>(result: Result<T, rustix::io::Errno>) -> Outcome {
-    result.map(drop).map_err(rustix::io::Errno::raw_os_error)
-}
-
 /// Two file systems to which the same is done.
 struct Twins {
     fs: Arc<Fs>,
@@ -83,13 +63,13 @@ impl Twins {
         ioctl_getflags(File::open(self.root.join(path)).unwrap()).unwrap()
     }
 
-    fn set_flags(&self, path: &str, random: &mut Random) {
+    fn set_flags(&self, path: &str, random: &mut Rng) {
         // Data journalling of single files is the kernel's alone; the extents are always there.
         const NOT_OURS: InodeFlags = InodeFlags::JOURNAL_DATA_FL;
         let wish = match random.below(3) {
             0 => 0,
             1 => 1 << random.below(32),
-            _ => u32::try_from(random.next() & random.next() & 0xffff_ffff).unwrap(),
+            _ => u32::try_from(random.bits() & random.bits() & 0xffff_ffff).unwrap(),
         };
         let wish = (InodeFlags::from_bits_retain(wish) - NOT_OURS) | InodeFlags::EXTENTS_FL;
         let host = IFlags::from_bits_retain(wish.bits());
@@ -234,7 +214,7 @@ fn flags_are_set_and_obeyed_as_by_the_kernel() {
         fs: mount(&own),
         root: kernel.path().to_owned(),
     };
-    let mut random = Random(11);
+    let mut random = Rng::new(11);
     twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
     File::create(twins.root.join("file")).unwrap();
     twins.fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();

@@ -1,12 +1,5 @@
 //! Who may do what: the answers of the library beside what the kernel lets other users do.
 
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "a module of several test programs"
-)]
-mod model;
-
 use std::path::Path;
 
 use fourscore::block::{DeviceOptions, open_path};
@@ -15,12 +8,11 @@ use fourscore::{
     Arc, AttributeChange, Caller, Capabilities, Error, Follow, Fs, InodeNr, MountOptions,
     NewAttributes, Result, SetXattr, Wish,
 };
+use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-
-use model::Random;
 
 const PLAIN: [Caller<'static>; 3] = [
     Caller {
@@ -48,16 +40,16 @@ fn mount(image: &Image) -> Arc<Fs> {
     Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
-fn small(random: &mut Random, limit: u64) -> u16 {
+fn small(random: &mut Rng, limit: usize) -> u16 {
     u16::try_from(random.below(limit)).unwrap()
 }
 
-fn one_of(first: u32, random: &mut Random) -> u32 {
+fn one_of(first: u32, random: &mut Rng) -> u32 {
     first + u32::from(small(random, 3))
 }
 
 /// A list in the form of the system calls.
-fn list(random: &mut Random) -> Vec<u8> {
+fn list(random: &mut Rng) -> Vec<u8> {
     let who = [
         AclWho::Owner,
         AclWho::User(one_of(1001, random)),
@@ -75,7 +67,7 @@ fn list(random: &mut Random) -> Vec<u8> {
 }
 
 /// Files and directories with all sorts of permissions; in each directory a file.
-fn populate(fs: &Fs, random: &mut Random) -> Vec<(String, InodeNr)> {
+fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
     let mut all = Vec::new();
     for number in 0..45 {
         let new = NewAttributes {
@@ -232,7 +224,7 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
     );
     let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
     let fs = mount(&image);
-    let all = populate(&fs, &mut Random(5));
+    let all = populate(&fs, &mut Rng::new(5));
     fs.unmount().unwrap();
     let twin = image.copy().unwrap();
     let fs = mount(&twin);
@@ -280,7 +272,7 @@ fn names_are_taken_away_where_the_kernel_lets_them() {
     );
     let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
     let fs = mount(&image);
-    let all = populate(&fs, &mut Random(6));
+    let all = populate(&fs, &mut Rng::new(6));
     fs.unmount().unwrap();
     let twin = image.copy().unwrap();
     let fs = mount(&twin);

@@ -1,6 +1,4 @@
-//! Writing: random operations against a model in memory; e2fsck and the kernel look at the result.
-
-mod model;
+//! Writing: what grows deep, threads, tunables, renames. Random operations are in `random`.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -13,13 +11,12 @@ use fourscore::{
 };
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
+use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{assert_clean, debugfs_write, e2fsck_repair};
+use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
-
-use model::{Model, Random};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
@@ -42,75 +39,12 @@ fn open(image: &Image) -> Arc<Fs> {
     Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
 }
 
-/// What mke2fs is asked for.
-#[derive(Clone, Copy)]
-struct Shape {
-    kind: &'static str,
-    size: MiB,
-    block_size: u32,
-    inode_size: u32,
-    /// In bytes; `None` for clusters that are blocks.
-    cluster_size: Option<u32>,
-    features: &'static [&'static str],
-}
-
-const EXT4: Shape = Shape {
-    kind: "ext4",
-    size: MiB(256),
-    block_size: 4096,
-    inode_size: 256,
-    cluster_size: None,
-    features: &[],
-};
-
-const EXT3: Shape = Shape {
-    kind: "ext3",
-    ..EXT4
-};
-
-/// What came after the first ext3 is missing.
-const OLD: Shape = Shape {
-    block_size: 1024,
-    inode_size: 128,
-    features: &[
-        "^filetype",
-        "^dir_index",
-        "^sparse_super",
-        "^resize_inode",
-        "^large_file",
-        "^ext_attr",
-    ],
-    ..EXT3
-};
-
-const BIGALLOC: Shape = Shape {
-    size: MiB(1024),
-    cluster_size: Some(16 << 10),
-    features: &["bigalloc"],
-    ..EXT4
-};
-
-impl Shape {
-    fn make(&self) -> Image {
-        let mut image = Image::builder(self.size)
-            .kind(self.kind)
-            .block_size_bytes(self.block_size)
-            .inode_size_bytes(self.inode_size)
-            .features(self.features);
-        if let Some(bytes) = self.cluster_size {
-            image = image.arguments(["-C", &bytes.to_string()]);
-        }
-        image.make().unwrap()
-    }
-}
-
-fn image(block_size: u32, features: &'static [&'static str]) -> Image {
-    let shape = Shape {
-        block_size,
-        features,
-        ..EXT4
-    };
-    shape.make()
+fn image(block_size: u32, features: &[&str]) -> Image {
+    let image = Image::builder(MiB(256))
+        .kind("ext4")
+        .block_size_bytes(block_size)
+        .features(features);
+    image.make().unwrap()
 }
 
 #[test]
@@ -161,90 +95,6 @@ fn what_was_written_is_there_after_unmounting() {
     );
     let long = fs.resolve(b"dir/long", Follow::No).unwrap();
     assert_eq!(fs.read_link(long).unwrap(), [b'x'; 300]);
-}
-
-#[test]
-fn random_operations_leave_what_the_model_says() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let ext4 = |block_size, features| Shape {
-        block_size,
-        features,
-        ..EXT4
-    };
-    let bigalloc = |block_size, cluster_size| Shape {
-        block_size,
-        cluster_size: Some(cluster_size),
-        ..BIGALLOC
-    };
-    let shapes = [
-        EXT4,
-        ext4(1024, &[]),
-        ext4(4096, &["^metadata_csum"]),
-        ext4(2048, &["^64bit", "^flex_bg", "meta_bg", "^resize_inode"]),
-        EXT3,
-        OLD,
-        ext4(1024, &["^extent", "^64bit"]),
-        BIGALLOC,
-        bigalloc(4096, 64 << 10),
-        bigalloc(1024, 16 << 10),
-        bigalloc(1024, 64 << 10),
-    ];
-    for (seed, shape) in (1..).zip(shapes) {
-        let image = shape.make();
-        let mut model = Model::new();
-        let mut random = Random(seed);
-        for _ in 0..3 {
-            let fs = mount(&image);
-            for _ in 0..1500 {
-                model.step(&fs, &mut random);
-            }
-            model.compare(&fs);
-            fs.unmount().unwrap();
-            assert_clean(image.path());
-            model.compare(&open(&image));
-        }
-        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
-        model.compare_with_host(kernel.path());
-    }
-}
-
-#[test]
-fn a_file_system_that_was_not_unmounted_is_recovered_by_all() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    for shape in [EXT4, OLD, BIGALLOC] {
-        let image = shape.make();
-        let mut model = Model::new();
-        let mut random = Random(99);
-        let fs = mount(&image);
-        for _ in 0..1000 {
-            model.step(&fs, &mut random);
-        }
-        fs.sync().unwrap();
-        let crashed = image.copy().unwrap();
-        fs.unmount().unwrap();
-        model.compare(&open(&crashed));
-        let by_kernel = crashed.copy().unwrap();
-        let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
-        model.compare_with_host(kernel.path());
-        drop(kernel);
-        assert_clean(by_kernel.path());
-        let by_e2fsck = crashed.copy().unwrap();
-        e2fsck_repair(by_e2fsck.path(), &[]).unwrap();
-        assert_clean(by_e2fsck.path());
-        model.compare(&open(&by_e2fsck));
-        let fs = mount(&crashed);
-        model.compare(&fs);
-        fs.unmount().unwrap();
-        assert_clean(crashed.path());
-    }
 }
 
 #[test]
@@ -391,7 +241,7 @@ fn readers_miss_nothing_while_maps_and_directories_are_divided() {
         for reader in 0..3_u64 {
             let (fs, done) = (&fs, &done);
             scope.spawn(move || {
-                let mut random = Random(reader);
+                let mut random = Rng::new(reader);
                 loop {
                     let there = done.load(Ordering::Acquire);
                     if there == 4000 {
@@ -400,7 +250,7 @@ fn readers_miss_nothing_while_maps_and_directories_are_divided() {
                     if there == 0 {
                         continue;
                     }
-                    let number = random.below(there);
+                    let number = random.bits() % there;
                     let mut byte = [0];
                     fs.read_at(file, &mut byte, place(number)).unwrap();
                     assert_eq!(byte, [b'w'], "block {number}");

@@ -1,12 +1,7 @@
 //! Extended attributes and access control lists: the same operations done by us on one image and by
 //! the kernel on its twin, with the same results and errors; e2fsck looks at both.
 
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "a module of several test programs"
-)]
-mod model;
+mod outcome;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,15 +16,15 @@ use fourscore::{
     OpenOptions, SetXattr,
 };
 use fourscore_sync::thread;
+use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::XattrFlags;
-use rustix::io::Errno;
 
-use model::Random;
+use outcome::{errno, ours, theirs};
 
 /// The permissions left out of what is made, by us and by this process.
 const UMASK: u16 = 0o027;
@@ -59,23 +54,6 @@ fn image(block_size: u32, inode_size: u32) -> Image {
     image.make().unwrap()
 }
 
-/// What happened: nothing more than an errno can be compared.
-type Outcome = Result<(), i32>;
-
-fn ours<T>(result: fourscore::Result<T>) -> Outcome {
-    result.map(drop).map_err(|error| error.errno())
-}
-
-fn theirs<T>(result: std::io::Result<T>) -> Outcome {
-    result
-        .map(drop)
-        .map_err(|error| error.raw_os_error().unwrap())
-}
-
-fn errno<T>(result: Result<T, Errno>) -> Outcome {
-    result.map(drop).map_err(Errno::raw_os_error)
-}
-
 /// Two file systems to which the same is done.
 struct Twins {
     fs: Arc<Fs>,
@@ -89,19 +67,18 @@ impl Twins {
         self.fs.resolve(path.as_bytes(), Follow::No).unwrap()
     }
 
-    fn pick(&self, random: &mut Random) -> (String, FileType) {
-        let nth = usize::try_from(random.below(self.paths.len() as u64)).unwrap();
-        self.paths[nth].clone()
+    fn pick(&self, random: &mut Rng) -> (String, FileType) {
+        random.pick(&self.paths).clone()
     }
 
     /// Makes something of either kind in a directory.
-    fn make(&mut self, random: &mut Random) {
+    fn make(&mut self, random: &mut Rng) {
         let dirs = self
             .paths
             .iter()
             .filter(|(_, kind)| *kind == FileType::Directory);
         let dirs = dirs.map(|(path, _)| path.clone()).collect::<Vec<_>>();
-        let parent = dirs[usize::try_from(random.below(dirs.len() as u64)).unwrap()].clone();
+        let parent = random.pick(&dirs).clone();
         let name = format!("n{}", random.below(1_000_000));
         let path = format!("{parent}/{name}");
         let (dir, at) = (self.inode(&parent), self.root.join(&path));
@@ -165,7 +142,7 @@ impl Twins {
         self.paths.push((path, kind));
     }
 
-    fn set_or_remove(&self, random: &mut Random, block_size: u64) {
+    fn set_or_remove(&self, random: &mut Rng, block_size: usize) {
         let (path, _) = self.pick(random);
         let (inode, at) = (self.inode(&path), self.root.join(&path));
         let name = name(random);
@@ -191,7 +168,7 @@ impl Twins {
         );
     }
 
-    fn chmod_or_chown(&self, random: &mut Random) {
+    fn chmod_or_chown(&self, random: &mut Rng) {
         let (path, kind) = self.pick(random);
         let (inode, at) = (self.inode(&path), self.root.join(&path));
         let mut change = AttributeChange::default();
@@ -207,7 +184,7 @@ impl Twins {
         self.fs.set_attributes(inode, &change).unwrap();
     }
 
-    fn unlink(&mut self, random: &mut Random) {
+    fn unlink(&mut self, random: &mut Rng) {
         let (path, kind) = self.pick(random);
         if kind == FileType::Directory {
             return;
@@ -266,7 +243,7 @@ fn host_attributes(path: &Path) -> Attributes {
     names.map(|name| (name.to_vec(), value(name))).collect()
 }
 
-fn name(random: &mut Random) -> Vec<u8> {
+fn name(random: &mut Rng) -> Vec<u8> {
     let number = random.below(5);
     match random.below(20) {
         0..=8 => format!("user.{number}"),
@@ -282,15 +259,12 @@ fn name(random: &mut Random) -> Vec<u8> {
             3 => "system.data".into(),
             _ => String::new(),
         },
-        _ => format!(
-            "user.{}",
-            "n".repeat(usize::try_from(240 + random.below(20)).unwrap())
-        ),
+        _ => format!("user.{}", "n".repeat(240 + random.below(20))),
     }
     .into_bytes()
 }
 
-fn value(name: &[u8], random: &mut Random, block_size: u64) -> Vec<u8> {
+fn value(name: &[u8], random: &mut Rng, block_size: usize) -> Vec<u8> {
     if name.starts_with(b"system.posix_acl") {
         return acl(random);
     }
@@ -306,13 +280,13 @@ fn value(name: &[u8], random: &mut Random, block_size: u64) -> Vec<u8> {
         _ => random.below(120),
     };
     let byte = u8::try_from(random.below(4)).unwrap();
-    vec![byte; usize::try_from(len).unwrap()]
+    vec![byte; len]
 }
 
 /// A list in the form of the system calls; some are broken.
-fn acl(random: &mut Random) -> Vec<u8> {
+fn acl(random: &mut Rng) -> Vec<u8> {
     let mut out = 2_u32.to_le_bytes().to_vec();
-    let mut put = |tag: u16, id: u32, random: &mut Random| {
+    let mut put = |tag: u16, id: u32, random: &mut Rng| {
         let permissions = u16::try_from(random.below(8)).unwrap();
         out.extend(tag.to_le_bytes());
         out.extend(permissions.to_le_bytes());
@@ -365,7 +339,7 @@ fn the_kernel_does_the_same_on_its_twin() {
     ];
     for (seed, (block_size, inode_size)) in (1..).zip(sizes) {
         let (own, twin) = (image(block_size, inode_size), image(block_size, inode_size));
-        let mut random = Random(seed);
+        let mut random = Rng::new(seed);
         let mut paths = vec![(".".to_owned(), FileType::Directory)];
         // What we left, the kernel goes on with, and the other way round.
         for (ours, kernels) in [(&own, &twin), (&twin, &own)] {
@@ -381,7 +355,7 @@ fn the_kernel_does_the_same_on_its_twin() {
                     0..=1 => twins.make(&mut random),
                     2 if twins.paths.len() > 20 => twins.unlink(&mut random),
                     3 => twins.chmod_or_chown(&mut random),
-                    _ => twins.set_or_remove(&mut random, block_size.into()),
+                    _ => twins.set_or_remove(&mut random, block_size as usize),
                 }
             }
             twins.compare();

@@ -22,6 +22,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::rename`]; `NotFound` if either is not there.
     pub fn exchange(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
+        self.settled(&[one, other], || self.exchange_names(one, other))
+    }
+
+    fn exchange_names(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
         let writer = self.writer()?;
         check_names(one.1, other.1)?;
         loop {

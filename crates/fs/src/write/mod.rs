@@ -21,6 +21,7 @@
 //! | `prefetch` | bitmaps read ahead |
 //! | `inodes` | which inodes are free |
 //! | `seal` | what is written once per commit: checksums, descriptors |
+//! | `settled` | names that are led elsewhere meanwhile |
 //! | `quiet` | when readers of freed blocks are gone |
 //! | `slot` | an inode's bytes in its table |
 //! | `superblock` | words of the superblock that change with something else |
@@ -85,6 +86,7 @@ mod recovery;
 mod removal;
 mod rename;
 mod seal;
+mod settled;
 mod slot;
 mod slots;
 mod superblock;

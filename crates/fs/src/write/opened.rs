@@ -61,21 +61,21 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// As [`Fs::lookup`].
     pub fn named(fs: F, dir: InodeNr, name: &[u8]) -> Result<Self> {
-        loop {
-            let inode = fs.lookup(dir, name)?;
-            let pinned = fs.pin_inode(inode)?;
-            let is_it = {
+        let (inode, pinned) = fs.settled(&[(dir, name)], || {
+            loop {
+                let inode = fs.lookup(dir, name)?;
+                let pinned = fs.pin_inode(inode)?;
                 let mut locked = pinned.lock();
                 // A name that leads there now leads to this life of the number, since it cannot
                 // lose it while it is locked.
-                let is_it = fs.lookup(dir, name)? == inode && pinned.version(&epoch::pin()).is_ok();
-                locked.opens += u32::from(is_it);
-                is_it
-            };
-            if is_it {
-                return Ok(Self::opened(fs, inode, pinned));
+                if fs.lookup(dir, name)? == inode && pinned.version(&epoch::pin()).is_ok() {
+                    locked.opens += 1;
+                    drop(locked);
+                    return Ok((inode, pinned));
+                }
             }
-        }
+        })?;
+        Ok(Self::opened(fs, inode, pinned))
     }
 
     /// Makes a regular file without a name, as `O_TMPFILE` does, in the neighbourhood of the

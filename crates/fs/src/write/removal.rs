@@ -74,7 +74,7 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `IsADirectory`, `ReadOnly`; `NotPermitted` for what flags keep.
     pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
-        self.remove(dir, name, Victim::File)
+        self.settled(&[(dir, name)], || self.remove(dir, name, Victim::File))
     }
 
     /// Removes an empty directory.
@@ -89,7 +89,7 @@ impl Fs {
         if name == b".." {
             return Err(Error::NotEmpty);
         }
-        self.remove(dir, name, Victim::Directory)
+        self.settled(&[(dir, name)], || self.remove(dir, name, Victim::Directory))
     }
 
     fn remove(&self, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {

@@ -157,6 +157,18 @@ fn shown_sectors(stat: &Stat) -> u64 {
     stat.sectors + inline
 }
 
+/// Two trees are the same.
+///
+/// # Panics
+/// With the first path at which they differ.
+pub fn assert_same(found: &Tree, expected: &Tree, what: &str) {
+    for (path, object) in expected {
+        let shown = path.escape_ascii();
+        assert_eq!(found.get(path), Some(object), "{what}: {shown}");
+    }
+    assert!(found.keys().eq(expected.keys()), "{what}: names");
+}
+
 fn special(kind: fs::FileType) -> FileType {
     if kind.is_fifo() {
         FileType::Fifo

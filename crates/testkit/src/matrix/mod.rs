@@ -233,17 +233,36 @@ impl Config {
 /// If the variable names one that does not exist.
 #[must_use]
 pub fn configs() -> Vec<Config> {
+    wanted(table::all())
+}
+
+/// The configurations of these names, in this order; or those of them that the variable
+/// `FOURSCORE_CONFIGS` names as well.
+///
+/// # Panics
+/// If there is none of one of these names, or of one in the variable.
+#[must_use]
+pub fn named(names: &[&str]) -> Vec<Config> {
     let all = table::all();
+    let wanted = wanted(all.clone());
+    let is_wanted = |config: &Config| wanted.iter().any(|wanted| wanted.name == config.name);
+    let mut found: Vec<Config> = names.iter().map(|name| by_name(&all, name)).collect();
+    found.retain(is_wanted);
+    found
+}
+
+fn wanted(all: Vec<Config>) -> Vec<Config> {
     let Ok(wanted) = std::env::var("FOURSCORE_CONFIGS") else {
         return all;
     };
-    let by_name = |name: &str| {
-        let found = all.iter().find(|config| config.name == name);
-        found
-            .unwrap_or_else(|| panic!("FOURSCORE_CONFIGS: there is no '{name}'"))
-            .clone()
-    };
-    wanted.split(',').map(by_name).collect()
+    wanted.split(',').map(|name| by_name(&all, name)).collect()
+}
+
+fn by_name(all: &[Config], name: &str) -> Config {
+    let found = all.iter().find(|config| config.name == name);
+    found
+        .unwrap_or_else(|| panic!("there is no configuration '{name}'"))
+        .clone()
 }
 
 /// Runs a check on every configuration, on as many threads as there are cores, and fails with the
@@ -253,7 +272,15 @@ pub fn configs() -> Vec<Config> {
 /// If a check fails or panics.
 #[track_caller]
 pub fn assert_all(check: impl Fn(&Config) -> Result<()> + Sync) {
-    let configs = configs();
+    assert_each(&configs(), check);
+}
+
+/// As [`assert_all`], for some of them.
+///
+/// # Panics
+/// As [`assert_all`].
+#[track_caller]
+pub fn assert_each(configs: &[Config], check: impl Fn(&Config) -> Result<()> + Sync) {
     let next = AtomicUsize::new(0);
     let faults = Mutex::new(Vec::new());
     let worker = || {

@@ -101,6 +101,18 @@ fn ancestors() -> Vec<Config> {
         ),
         config("ext3-1k", 1024, 128, &["-t", "ext3"]),
         config("ext3-4k", 4096, 256, &["-t", "ext3"]),
+        // Without all that came after the first ext3.
+        config(
+            "ext3-first",
+            1024,
+            128,
+            &[
+                "-t",
+                "ext3",
+                "-O",
+                "^filetype,^dir_index,^sparse_super,^resize_inode,^large_file,^ext_attr",
+            ],
+        ),
         config(
             "ext4-no-extent",
             4096,
@@ -348,6 +360,9 @@ fn contents() -> Vec<Config> {
                 ]),
                 Tune(&["-O", "project,quota", "-Q", "usrquota,grpquota,prjquota"]),
             ])
+            .needs(&[KernelNeed::QuotaFormat]),
+        config("project-ids", 4096, 256, &["-t", "ext4"])
+            .finish_with(&[Debugfs(&["feature project"])])
             .needs(&[KernelNeed::QuotaFormat]),
         config(
             "stable-inodes",

@@ -1,0 +1,24 @@
+//! What a call came to, ours and the kernel's: nothing more than an errno can be compared.
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use rustix::io::Errno;
+
+/// Success, or the number of the error.
+pub type Outcome = Result<(), i32>;
+
+/// Of a call of ours.
+pub fn ours<T>(result: fourscore::Result<T>) -> Outcome {
+    result.map(drop).map_err(|error| error.errno())
+}
+
+/// Of a call through the standard library.
+pub fn theirs<T>(result: std::io::Result<T>) -> Outcome {
+    result
+        .map(drop)
+        .map_err(|error| error.raw_os_error().unwrap())
+}
+
+/// Of a system call.
+pub fn errno<T>(result: Result<T, Errno>) -> Outcome {
+    result.map(drop).map_err(Errno::raw_os_error)
+}

@@ -1,0 +1,154 @@
+//! Every configuration: either a history is done to it, or the mount refuses it and names what is
+//! not written. This is the one list of both.
+
+use anyhow::{Result, bail, ensure};
+use fourscore::Error;
+use fourscore_testkit::matrix::{self, Config, Kernel};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use crate::histories::{history, one_mount};
+use crate::images::mount;
+
+/// What a mount for writing answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It is written.
+    Written,
+    /// It is not, and the error has this word.
+    Refused(&'static str),
+}
+
+use Answer::{Refused, Written};
+
+/// Names of `testkit::matrix`, and the answers. What is refused here and written by now makes the
+/// test fail, so that the list stays true.
+const ANSWERS: &[(&str, Answer)] = &[
+    ("ext4-1k", Written),
+    ("ext4-2k", Written),
+    ("ext4-4k", Written),
+    ("ext4-8k", Written),
+    ("ext4-16k", Written),
+    ("ext4-32k", Written),
+    ("ext4-64k", Written),
+    ("ext4-1k-inode-128", Written),
+    ("ext4-4k-inode-128", Written),
+    ("ext4-4k-inode-1024", Written),
+    ("no-64bit", Written),
+    ("64bit-1k", Written),
+    ("no-flex-bg", Written),
+    ("flex-bg-128", Written),
+    ("meta-bg", Written),
+    ("meta-bg-32bit", Written),
+    ("no-resize-inode", Written),
+    ("sparse-super2", Written),
+    ("small-groups", Written),
+    ("stripe", Written),
+    ("packed-meta", Written),
+    ("lazy-tables", Written),
+    ("crc16", Written),
+    ("crc16-32bit", Written),
+    ("no-checksums", Written),
+    ("csum-seed", Written),
+    ("fast-commit", Written),
+    ("orphan-file", Written),
+    ("project-ids", Written),
+    ("stable-inodes", Written),
+    ("no-dir-index", Written),
+    ("large-dir", Written),
+    ("hash-legacy", Written),
+    ("hash-tea-unsigned", Written),
+    ("ext2-1k", Refused("journal")),
+    ("ext2-4k", Refused("journal")),
+    ("ext3-1k", Written),
+    ("ext3-4k", Written),
+    ("ext3-first", Written),
+    ("ext4-no-extent", Written),
+    ("ext4-no-extent-1k", Written),
+    ("no-journal", Refused("journal")),
+    ("inline-data", Refused("inline_data")),
+    ("inline-data-1k", Refused("inline_data")),
+    ("ext4-8k-inline", Refused("inline_data")),
+    ("ea-inode", Refused("ea_inode")),
+    ("all-new-features", Refused("ea_inode")),
+    ("bigalloc-16k", Written),
+    ("bigalloc-1k-16k", Written),
+    ("ext4-64k-bigalloc", Written),
+    ("mmp", Refused("mmp")),
+    ("quota", Refused("quota")),
+];
+
+/// Does a history to a configuration, or looks at how it is refused.
+fn check(config: &Config, calls: usize) -> Result<()> {
+    let (_, answer) = ANSWERS
+        .iter()
+        .find(|(name, _)| *name == config.name)
+        .unwrap();
+    let image = config.empty()?;
+    match (mount(&image), *answer) {
+        (Ok(fs), Written) => fs.unmount()?,
+        (Ok(_), Refused(word)) => bail!("is written by now, but listed as refused for {word}"),
+        (Err(Error::ReadOnly(why)), Refused(word)) => {
+            ensure!(why.contains(word), "refused, but not for {word}: {why}");
+            assert_clean(image.path());
+            return Ok(());
+        }
+        (Err(error), _) => bail!("{error}"),
+    }
+    let mut model = None;
+    for seed in [1, 2] {
+        model = Some(one_mount(&image, model, &history(seed, calls)));
+    }
+    let model = model.unwrap();
+    let access = match config.kernel() {
+        Kernel::Writes => Access::ReadWrite,
+        Kernel::Reads => Access::ReadOnly,
+        Kernel::Refuses => return Ok(()),
+    };
+    let kernel = KernelMount::new(image.path(), access, "noatime")?;
+    model.compare_with_host(kernel.path());
+    kernel.unmount()?;
+    if access == Access::ReadWrite {
+        // What the kernel has had in its hands is gone on with.
+        one_mount(&image, Some(model), &history(3, calls / 4));
+    }
+    Ok(())
+}
+
+fn all() -> Vec<Config> {
+    let names: Vec<&str> = ANSWERS.iter().map(|(name, _)| *name).collect();
+    matrix::named(&names)
+}
+
+#[test]
+fn every_configuration_is_written_or_refused_by_name() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("tune2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let written = ANSWERS.iter().filter(|(_, answer)| *answer == Written);
+    assert!(written.count() >= 24);
+    matrix::assert_each(&all(), |config| check(config, 400));
+}
+
+#[test]
+#[ignore = "takes ten minutes"]
+fn every_configuration_takes_long_histories() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("tune2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    matrix::assert_each(&all(), |config| check(config, 4_000));
+}
+
+#[test]
+fn the_list_has_no_name_twice() {
+    let names: std::collections::BTreeSet<_> = ANSWERS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names.len(), ANSWERS.len());
+}

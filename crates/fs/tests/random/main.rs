@@ -1,0 +1,28 @@
+//! Random operations: done to a file system and to a model of one, which must agree; e2fsck and the
+//! kernel look at what they leave.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `model` | a file system in memory |
+//! | `histories` | short histories that shrink, and long ones |
+//! | `configs` | the configurations that are written, and those that are refused by name |
+//! | `threads` | 64 threads, each in a tree of its own |
+//! | `shared` | 64 threads in the same directories |
+//! | `linear` | whether what several threads saw can have happened one after the other |
+//! | `interchange` | file systems left dirty by us or the kernel, recovered by everybody |
+//! | `images` | opening and mounting |
+//! | `tree`, `recovered` | trees as the kernel and as we see them |
+
+#[path = "../tree/recovered.rs"]
+mod recovered;
+#[path = "../tree/mod.rs"]
+mod tree;
+
+mod configs;
+mod histories;
+mod images;
+mod interchange;
+mod linear;
+mod model;
+mod shared;
+mod threads;

@@ -1,0 +1,401 @@
+//! **Purpose.** The operations: what they are, and how one is drawn.
+//!
+//! **Model.** A call names inodes and directories of the model, not of the file system. It is drawn
+//! from a number and from what is there, so that a list of numbers is a history, and a shorter list
+//! is a shorter one.
+
+use std::ops::Range;
+
+use fourscore::ondisk::inode::InodeFlags;
+use fourscore::{Fallocate, FileType, SetXattr};
+use fourscore_testkit::explore::Rng;
+
+use super::acl::Acl;
+use super::{Id, Kind, Model, Node};
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) dir: Id,
+    pub(crate) name: Vec<u8>,
+}
+
+/// What is made.
+#[derive(Clone, Debug)]
+pub(crate) enum NewKind {
+    File,
+    Directory,
+    Symlink(Vec<u8>),
+    /// Of a type, with a major and a minor number.
+    Device(FileType, u32, u32),
+    Endpoint(FileType),
+}
+
+/// To whom it belongs, and what may be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) permissions: u16,
+    pub(crate) umask: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// Ways to rename.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Replace,
+    NoReplace,
+    Whiteout(Owner),
+    Exchange,
+}
+
+/// Which list of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Access,
+    Default,
+}
+
+/// An operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Make(Place, NewKind, Owner),
+    /// A file without a name, in the neighbourhood of a directory.
+    MakeUnnamed(Id, Owner),
+    Link(Id, Place),
+    Unlink(Place),
+    Rmdir(Place),
+    Rename(Place, Place, How),
+    Open(Id),
+    Close(Id),
+    Write {
+        node: Id,
+        offset: u64,
+        len: u64,
+        tag: u8,
+    },
+    Append {
+        node: Id,
+        len: u64,
+        tag: u8,
+    },
+    Truncate(Id, u64),
+    Fallocate(Id, Fallocate, Range<u64>),
+    Chmod(Id, u16),
+    Chown {
+        node: Id,
+        uid: u32,
+        gid: u32,
+    },
+    /// The times of access and change, in seconds.
+    Touch {
+        node: Id,
+        atime: i64,
+        mtime: i64,
+    },
+    SetFlags(Id, InodeFlags),
+    SetProject(Id, u32),
+    /// Makes it immutable, tries to change it, and takes that back.
+    Disturb(Id),
+    SetXattr {
+        node: Id,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        how: SetXattr,
+    },
+    RemoveXattr(Id, Vec<u8>),
+    SetAcl(Id, Which, Option<Acl>),
+    Fsync(Id),
+    Sync,
+}
+
+/// So many inodes are open at once.
+const MOST_OPEN: usize = 12;
+/// With so many inodes more are removed than made, so that a history of any length has room.
+const MANY_INODES: usize = 250;
+
+/// Draws the next call from a number.
+pub(crate) fn draw(model: &Model, number: u64) -> Call {
+    let random = &mut Rng::new(number);
+    let has_many = model.nodes().count() > MANY_INODES;
+    let call = match random.below(100) {
+        0..=15 if !has_many => Some(make(model, random)),
+        0..=15 => remove(model, random),
+        16..=19 => link(model, random),
+        20..=29 => remove(model, random),
+        30..=41 => rename(model, random),
+        42..=49 => open_or_close(model, random),
+        50..=73 => change_content(model, random),
+        74..=84 => change_attributes(model, random),
+        85..=96 => change_xattrs(model, random),
+        97 => pick_file(model, random).map(Call::Fsync),
+        98 => Some(Call::Sync),
+        _ => pick(model, random, |node| node.is_file() && node.links > 0).map(Call::Disturb),
+    };
+    call.unwrap_or_else(|| make(model, random))
+}
+
+fn below(random: &mut Rng, end: u64) -> u64 {
+    random.bits() % end
+}
+
+fn below_u32(random: &mut Rng, end: u32) -> u32 {
+    u32::try_from(below(random, end.into())).unwrap_or(0)
+}
+
+fn bits16(random: &mut Rng, mask: u16) -> u16 {
+    u16::try_from(random.bits() & u64::from(mask)).unwrap_or(0)
+}
+
+/// One of the inodes that fit.
+fn pick(model: &Model, random: &mut Rng, fits: impl Fn(&Node) -> bool) -> Option<Id> {
+    let fit: Vec<Id> = model
+        .nodes()
+        .filter_map(|(id, node)| fits(node).then_some(id))
+        .collect();
+    (!fit.is_empty()).then(|| *random.pick(&fit))
+}
+
+/// A regular file, which may be open and without a name.
+fn pick_file(model: &Model, random: &mut Rng) -> Option<Id> {
+    pick(model, random, Node::is_file)
+}
+
+/// A directory, now and then one that was removed while it is open.
+fn pick_dir(model: &Model, random: &mut Rng) -> Id {
+    let with_dead = random.happens(1, 20);
+    let fits = |node: &Node| node.is_dir() && (with_dead || node.links > 0);
+    pick(model, random, fits).unwrap_or(Model::ROOT)
+}
+
+/// A name that is most likely new.
+fn new_place(model: &Model, random: &mut Rng) -> Place {
+    let longest = *random.pick(&[12, 12, 12, 30, 255]);
+    let len = 1 + random.below(longest);
+    let mut name = below(random, 1_000_000).to_string().into_bytes();
+    name.resize(len.max(name.len()), b'n');
+    Place {
+        dir: pick_dir(model, random),
+        name,
+    }
+}
+
+/// A name that is there.
+fn taken_place(model: &Model, random: &mut Rng) -> Option<Place> {
+    let holds = |node: &Node| node.entries().is_some_and(|entries| !entries.is_empty());
+    let dir = pick(model, random, holds)?;
+    let names: Vec<&Vec<u8>> = model.node(dir).entries()?.keys().collect();
+    Some(Place {
+        dir,
+        name: (*random.pick(&names)).clone(),
+    })
+}
+
+fn place(model: &Model, random: &mut Rng) -> Place {
+    let taken = random.happens(1, 6).then(|| taken_place(model, random));
+    taken.flatten().unwrap_or_else(|| new_place(model, random))
+}
+
+fn owner(random: &mut Rng) -> Owner {
+    Owner {
+        permissions: bits16(random, 0o7777),
+        umask: *random.pick(&[0, 0o022, 0o077]),
+        uid: below_u32(random, 70_000),
+        gid: below_u32(random, 70_000),
+    }
+}
+
+fn make(model: &Model, random: &mut Rng) -> Call {
+    let kind = match random.below(12) {
+        0..=6 => NewKind::File,
+        7 | 8 => NewKind::Directory,
+        9 => {
+            let len = *random.pick(&[1, 20, 59, 60, 61, 200, 1000]);
+            NewKind::Symlink(vec![b't'; len])
+        }
+        10 => {
+            let kind = *random.pick(&[FileType::CharDevice, FileType::BlockDevice]);
+            NewKind::Device(kind, below_u32(random, 1 << 12), below_u32(random, 1 << 20))
+        }
+        _ => NewKind::Endpoint(*random.pick(&[FileType::Fifo, FileType::Socket])),
+    };
+    let mut owner = owner(random);
+    if matches!(kind, NewKind::Symlink(_)) {
+        owner.permissions = 0o777;
+    }
+    Call::Make(place(model, random), kind, owner)
+}
+
+fn link(model: &Model, random: &mut Rng) -> Option<Call> {
+    let node = pick(model, random, |node| !node.is_dir())?;
+    Some(Call::Link(node, place(model, random)))
+}
+
+fn remove(model: &Model, random: &mut Rng) -> Option<Call> {
+    let place = if random.happens(1, 15) {
+        new_place(model, random)
+    } else {
+        taken_place(model, random)?
+    };
+    let is_dir = model
+        .lookup(&place)
+        .is_some_and(|id| model.node(id).is_dir());
+    // Now and then the wrong way.
+    Some(if is_dir != random.happens(1, 15) {
+        Call::Rmdir(place)
+    } else {
+        Call::Unlink(place)
+    })
+}
+
+fn rename(model: &Model, random: &mut Rng) -> Option<Call> {
+    let from = taken_place(model, random)?;
+    let how = match random.below(10) {
+        0..=4 => How::Replace,
+        5 => How::NoReplace,
+        6 => How::Whiteout(owner(random)),
+        _ => How::Exchange,
+    };
+    let onto_taken = how == How::Exchange || random.happens(1, 3);
+    let to = onto_taken.then(|| taken_place(model, random)).flatten();
+    let to = to.unwrap_or_else(|| new_place(model, random));
+    Some(Call::Rename(from, to, how))
+}
+
+fn open_or_close(model: &Model, random: &mut Rng) -> Option<Call> {
+    let open = model.opened();
+    if open.len() >= MOST_OPEN || (!open.is_empty() && random.happens(2, 5)) {
+        return Some(Call::Close(*random.pick(&open)));
+    }
+    if random.happens(1, 3) {
+        return Some(Call::MakeUnnamed(pick_dir(model, random), owner(random)));
+    }
+    let fits = |node: &Node| node.links > 0 && (node.is_file() || node.is_dir());
+    pick(model, random, fits)
+        .filter(|&id| id != Model::ROOT)
+        .map(Call::Open)
+}
+
+fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
+    let node = pick_file(model, random)?;
+    let size = model.node(node).content()?.size();
+    let far = *random.pick(&[
+        40_000,
+        40_000,
+        40_000,
+        200_000,
+        200_000,
+        3_000_000,
+        model.rules.far_bytes,
+    ]);
+    let offset = below(random, far);
+    let len = 1 + below(random, 30_000);
+    let tag = u8::try_from(random.bits() & 0xff).unwrap_or(0);
+    Some(match random.below(24) {
+        0..=8 => Call::Write {
+            node,
+            offset,
+            len,
+            tag,
+        },
+        9..=11 => Call::Append { node, len, tag },
+        12..=14 => {
+            let size = *random.pick(&[0, offset, size / 2, size.saturating_sub(1), size + 1]);
+            Call::Truncate(node, size)
+        }
+        _ => {
+            let what = *random.pick(&FALLOCATE);
+            Call::Fallocate(node, what, range(model.rules.unit_bytes, size, random))
+        }
+    })
+}
+
+const FALLOCATE: [Fallocate; 7] = [
+    Fallocate::Allocate,
+    Fallocate::AllocateKeepSize,
+    Fallocate::PunchHole,
+    Fallocate::ZeroRange,
+    Fallocate::ZeroRangeKeepSize,
+    Fallocate::CollapseRange,
+    Fallocate::InsertRange,
+];
+
+/// A range in or near the file's beginning, most often of whole units.
+fn range(unit: u64, size: u64, random: &mut Rng) -> Range<u64> {
+    let (mut offset, mut len) = (
+        below(random, size.clamp(1, 200_000)),
+        1 + below(random, 60_000),
+    );
+    if random.happens(7, 8) {
+        offset -= offset % unit;
+        len += unit - len % unit;
+    }
+    offset..offset + len
+}
+
+fn change_attributes(model: &Model, random: &mut Rng) -> Option<Call> {
+    // The permissions of symbolic links mean nothing and are not changed.
+    let fits = |node: &Node| !matches!(node.kind, Kind::Symlink(_));
+    let node = pick(model, random, fits)?;
+    let seconds = |random: &mut Rng| i64::from(below_u32(random, 1 << 31));
+    Some(match random.below(10) {
+        0..=2 => Call::Chmod(node, bits16(random, 0o7777)),
+        3 | 4 => Call::Chown {
+            node,
+            uid: below_u32(random, 1 << 31),
+            gid: below_u32(random, 70_000),
+        },
+        5 | 6 => Call::Touch {
+            node,
+            atime: seconds(random),
+            mtime: seconds(random),
+        },
+        7 if model.rules.has_projects && random.happens(1, 2) => {
+            Call::SetProject(node, below_u32(random, 3))
+        }
+        _ => {
+            let wish = InodeFlags::from_bits_retain(below_u32(random, u32::MAX));
+            let mut wish = wish & Model::FLAGS;
+            if !model.rules.has_projects || random.happens(3, 4) {
+                wish -= InodeFlags::PROJINHERIT_FL;
+            }
+            let file_type = model.node(node).file_type();
+            Call::SetFlags(node, wish.of_type(file_type))
+        }
+    })
+}
+
+fn change_xattrs(model: &Model, random: &mut Rng) -> Option<Call> {
+    let fits = |node: &Node| node.is_file() || node.is_dir();
+    let node = pick(model, random, fits)?;
+    if random.happens(1, 5) {
+        let which = *random.pick(&[Which::Access, Which::Access, Which::Default]);
+        let list = random.happens(2, 3).then(|| Acl {
+            owner: bits16(random, 7),
+            named: bits16(random, 7),
+            group: bits16(random, 7),
+            mask: bits16(random, 7),
+            others: bits16(random, 7),
+        });
+        return Some(Call::SetAcl(node, which, list));
+    }
+    let prefix = *random.pick(&["user", "user", "trusted"]);
+    let name = format!("{prefix}.{}", random.below(5)).into_bytes();
+    if random.happens(1, 3) {
+        return Some(Call::RemoveXattr(node, name));
+    }
+    let len = *random.pick(&[0, 4, 30, 100, 400]) + random.below(10);
+    let how = *random.pick(&[
+        SetXattr::Any,
+        SetXattr::Any,
+        SetXattr::Create,
+        SetXattr::Replace,
+    ]);
+    let value = vec![u8::try_from(random.below(200)).unwrap_or(0); len];
+    Some(Call::SetXattr {
+        node,
+        name,
+        value,
+        how,
+    })
+}

@@ -1,0 +1,322 @@
+//! **Purpose.** A file system in memory, to which the same operations are done as to a real one:
+//! what each must return, and what must be there afterwards.
+//!
+//! **Model.** Inodes with numbers of the model's own, names in directories, contents as runs. A
+//! call that may fail for several reasons may fail with the number of any of them: which comes
+//! first is for `tests/errno.rs` to say.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `call` | the operations, and how one is drawn |
+//! | `content` | what is in files |
+//! | `acl` | access control lists |
+//! | `names` | operations on names |
+//! | `inodes` | operations on inodes |
+//! | `pair` | the same done to the model and to a file system |
+//! | `compare` | a file system of ours held against the model |
+//! | `host` | a mount of the kernel held against the model |
+
+mod acl;
+mod call;
+mod compare;
+mod content;
+mod host;
+mod inodes;
+mod names;
+mod pair;
+
+use std::collections::BTreeMap;
+
+use fourscore::ondisk::features::{Incompat, RoCompat};
+use fourscore::ondisk::inode::InodeFlags;
+use fourscore::{FileType, Fs};
+use rustix::io::Errno;
+
+use self::acl::Acl;
+use self::call::{Call, NewKind, Place};
+use self::content::Content;
+
+pub(crate) use self::pair::Pair;
+
+/// An inode of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Id(u32);
+
+/// What an inode is.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    File(Content),
+    Directory {
+        parent: Id,
+        entries: BTreeMap<Vec<u8>, Id>,
+    },
+    Symlink(Vec<u8>),
+    /// Of a type, with a major and a minor number.
+    Device(FileType, u32, u32),
+    Endpoint(FileType),
+}
+
+/// An inode.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    pub(crate) permissions: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) project: u32,
+    pub(crate) links: u32,
+    pub(crate) flags: InodeFlags,
+    /// Where they were set and nothing has changed them since, in seconds.
+    pub(crate) atime: Option<i64>,
+    pub(crate) mtime: Option<i64>,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(crate) access: Option<Acl>,
+    pub(crate) default: Option<Acl>,
+    pub(crate) opens: u32,
+    /// Made without a name, and never had one.
+    pub(crate) is_linkable: bool,
+}
+
+impl Node {
+    /// With one name, of a user and a group, and nothing else.
+    fn new(kind: Kind, permissions: u16, (uid, gid): (u32, u32)) -> Self {
+        Self {
+            kind,
+            permissions,
+            uid,
+            gid,
+            project: 0,
+            links: 1,
+            flags: InodeFlags::empty(),
+            atime: None,
+            mtime: None,
+            xattrs: BTreeMap::new(),
+            access: None,
+            default: None,
+            opens: 0,
+            is_linkable: false,
+        }
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.kind, Kind::File(_))
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        matches!(self.kind, Kind::Directory { .. })
+    }
+
+    pub(crate) fn file_type(&self) -> FileType {
+        match &self.kind {
+            Kind::File(_) => FileType::Regular,
+            Kind::Directory { .. } => FileType::Directory,
+            Kind::Symlink(_) => FileType::Symlink,
+            Kind::Device(file_type, ..) | Kind::Endpoint(file_type) => *file_type,
+        }
+    }
+
+    pub(crate) fn entries(&self) -> Option<&BTreeMap<Vec<u8>, Id>> {
+        match &self.kind {
+            Kind::Directory { entries, .. } => Some(entries),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn content(&self) -> Option<&Content> {
+        match &self.kind {
+            Kind::File(content) => Some(content),
+            _ => None,
+        }
+    }
+
+    /// All attributes with their full names, as they are listed.
+    pub(crate) fn all_xattrs(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut all = self.xattrs.clone();
+        for (name, list) in [("access", self.access), ("default", self.default)] {
+            if let Some(list) = list {
+                let name = format!("system.posix_acl_{name}").into_bytes();
+                all.insert(name, list.bytes());
+            }
+        }
+        all
+    }
+
+    /// About how much room attributes take, in bytes; a little more than they do.
+    fn xattr_bytes(&self) -> usize {
+        let all = self.all_xattrs();
+        all.iter()
+            .map(|(name, value)| 24 + name.len() + value.len())
+            .sum()
+    }
+}
+
+/// What depends on the file system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) block_bytes: u64,
+    /// Ranges are moved by multiples of it: a block, or a cluster.
+    pub(crate) unit_bytes: u64,
+    pub(crate) has_projects: bool,
+    /// Without them ranges are punched, but not preallocated or moved.
+    pub(crate) has_extents: bool,
+    /// Nothing is written at or behind this offset.
+    pub(crate) far_bytes: u64,
+}
+
+/// Past two and four gigabytes, and within reach of every kind of map.
+const FAR_BYTES: u64 = 5 << 30;
+
+impl Rules {
+    pub(crate) fn of(fs: &Fs) -> Self {
+        let (geometry, features) = (fs.geometry(), fs.superblock().features());
+        Self {
+            block_bytes: geometry.block_size().bytes() as u64,
+            unit_bytes: geometry.cluster_size_bytes() as u64,
+            has_projects: features.ro_compat.contains(RoCompat::PROJECT),
+            has_extents: features.incompat.contains(Incompat::EXTENTS),
+            far_bytes: FAR_BYTES,
+        }
+    }
+}
+
+/// The numbers of the errors that a call may fail with. If there are none, it succeeds.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Vec<Errno>);
+
+impl Refusals {
+    fn when(&mut self, is_so: bool, errno: Errno) {
+        if is_so {
+            self.0.push(errno);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn contains(&self, errno: Errno) -> bool {
+        self.0.contains(&errno)
+    }
+}
+
+/// What a call must do.
+#[derive(Debug)]
+pub(crate) enum Expected {
+    /// It succeeds, and may have made something.
+    Done(Option<Id>),
+    /// It changes nothing.
+    Refused(Refusals),
+}
+
+/// A tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    nodes: BTreeMap<Id, Node>,
+    next: u32,
+    pub(crate) rules: Rules,
+}
+
+impl Model {
+    /// Where the tree begins.
+    pub(crate) const ROOT: Id = Id(0);
+    /// The flags that the model sets and looks at.
+    pub(crate) const FLAGS: InodeFlags = InodeFlags::NODUMP_FL
+        .union(InodeFlags::NOATIME_FL)
+        .union(InodeFlags::TOPDIR_FL)
+        .union(InodeFlags::PROJINHERIT_FL);
+
+    /// A directory without entries that the model knows of, of the super-user. `links` is how many
+    /// it has: 2, and what it holds that is not the model's, such as lost+found.
+    pub(crate) fn new(rules: Rules, links: u32) -> Self {
+        let mut model = Self {
+            nodes: BTreeMap::new(),
+            next: 0,
+            rules,
+        };
+        let kind = Kind::Directory {
+            parent: Self::ROOT,
+            entries: BTreeMap::new(),
+        };
+        let root = Node {
+            links,
+            ..Node::new(kind, 0o755, (0, 0))
+        };
+        model.add(root);
+        model
+    }
+
+    fn add(&mut self, node: Node) -> Id {
+        let id = Id(self.next);
+        self.next += 1;
+        self.nodes.insert(id, node);
+        id
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (Id, &Node)> {
+        self.nodes.iter().map(|(&id, node)| (id, node))
+    }
+
+    pub(crate) fn node(&self, id: Id) -> &Node {
+        &self.nodes[&id]
+    }
+
+    fn node_mut(&mut self, id: Id) -> &mut Node {
+        self.nodes.get_mut(&id).unwrap()
+    }
+
+    /// What a name leads to.
+    pub(crate) fn lookup(&self, place: &Place) -> Option<Id> {
+        self.node(place.dir).entries()?.get(&place.name).copied()
+    }
+
+    /// The inodes that are open.
+    pub(crate) fn opened(&self) -> Vec<Id> {
+        let open = self.nodes().filter(|(_, node)| node.opens > 0);
+        open.map(|(id, _)| id).collect()
+    }
+
+    /// What is left after the program has died: nothing is open.
+    pub(crate) fn after_crash(&self) -> Self {
+        let mut model = self.clone();
+        for id in model.opened() {
+            model.node_mut(id).opens = 0;
+            model.drop_if_unused(id);
+        }
+        model
+    }
+
+    /// Draws the call of a number.
+    pub(crate) fn draw(&self, number: u64) -> Call {
+        call::draw(self, number)
+    }
+
+    /// Does a call. Where it is refused nothing has changed.
+    pub(crate) fn apply(&mut self, call: &Call) -> Expected {
+        let mut why = Refusals::default();
+        let made = match call {
+            Call::Make(place, kind, owner) => self.make(place, kind, owner, &mut why),
+            Call::MakeUnnamed(dir, owner) => self.make_unnamed(*dir, owner, &mut why),
+            Call::Link(node, place) => self.link(*node, place, &mut why),
+            Call::Unlink(place) => self.unlink(place, &mut why),
+            Call::Rmdir(place) => self.rmdir(place, &mut why),
+            Call::Rename(from, to, how) => self.rename(from, to, *how, &mut why),
+            other => {
+                self.change(other, &mut why);
+                None
+            }
+        };
+        if why.is_empty() {
+            Expected::Done(made)
+        } else {
+            Expected::Refused(why)
+        }
+    }
+
+    /// Forgets an inode that nobody can reach any more.
+    fn drop_if_unused(&mut self, id: Id) {
+        let node = self.node(id);
+        if node.links == 0 && node.opens == 0 {
+            self.nodes.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! **Purpose.** A model and a tree of a file system, to which the same is done.
+//!
+//! **Model.** The tree is a whole file system or a directory of it, so that threads can have one
+//! each. What is open stays open here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+
+use fourscore::ondisk::Timestamp;
+use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
+use fourscore::{
+    Arc, AttributeChange, Fallocate, FileType, Fs, InodeNr, NewAttributes, OpenInode, Replace,
+    SetXattr,
+};
+use rustix::io::Errno;
+
+use super::call::{How, Owner, Which};
+use super::content::bytes_to_write;
+use super::{Call, Expected, Id, Model, NewKind, Place};
+
+/// The latest calls, which are shown when one of them fails.
+const SHOWN_CALLS: usize = 12;
+
+/// The inode numbers of the model's inodes.
+pub(crate) type Numbers = BTreeMap<Id, InodeNr>;
+
+/// The two.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) model: Model,
+    numbers: Numbers,
+    handles: Vec<(Id, OpenInode)>,
+    /// The latest calls, for people.
+    log: VecDeque<String>,
+    fs: Arc<Fs>,
+}
+
+impl Pair {
+    /// Goes on with a model whose tree lies below `root`; nothing of it is open.
+    pub(crate) fn resume(fs: Arc<Fs>, root: InodeNr, model: Model) -> Self {
+        let numbers = model.compare(&fs, root);
+        Self {
+            model,
+            numbers,
+            handles: Vec::new(),
+            log: VecDeque::new(),
+            fs,
+        }
+    }
+
+    /// Draws the call of a number and does it to both, which must have the same result.
+    pub(crate) fn step(&mut self, number: u64) {
+        let call = self.model.draw(number);
+        self.log.truncate(SHOWN_CALLS - 1);
+        self.log.push_front(format!("{number:#x}: {call:.200?}"));
+        let may_lack_room = self.model.may_lack_room(&call);
+        let before = may_lack_room.then(|| self.model.clone());
+        // A file that goes when it is closed is not known afterwards.
+        let expected = self.model.apply(&call);
+        let found = self.perform(&call).map_err(|error| {
+            let errno = Errno::from_raw_os_error(error.errno());
+            (errno, error)
+        });
+        match (expected, found) {
+            (Expected::Done(id), Ok(number)) => {
+                self.numbers.extend(id.zip(number));
+            }
+            (Expected::Refused(why), Err((errno, _))) if why.contains(errno) => {}
+            (_, Err((Errno::NOSPC, _))) if may_lack_room => {
+                // As many attributes as there is room for is not the model's to know.
+                self.model = before.unwrap_or_else(|| unreachable!("it was kept"));
+            }
+            (expected, found) => panic!("{expected:?}, but {found:?}:\n{}", self.history()),
+        }
+        if let Call::Make(place, NewKind::File, _) | Call::Link(_, place) = &call {
+            self.check_name(place);
+        }
+    }
+
+    /// The latest calls.
+    fn history(&self) -> String {
+        let mut text = "the latest calls, the last one first:\n".to_owned();
+        for line in &self.log {
+            // Writing into a String cannot fail.
+            let _ = writeln!(text, "  {line}");
+        }
+        text
+    }
+
+    /// A name leads where it should.
+    fn check_name(&self, place: &Place) {
+        let expected = self.model.lookup(place).map(|id| self.numbers[&id]);
+        let found = self.fs.lookup(self.numbers[&place.dir], &place.name).ok();
+        assert_eq!(found, expected, "{place:?}:\n{}", self.history());
+    }
+
+    /// Holds everything against the model, what is open included, and says where it differs.
+    pub(crate) fn compare(&self, root: InodeNr) {
+        let found = self.model.compare(&self.fs, root);
+        for (id, number) in &found {
+            assert_eq!(self.numbers.get(id), Some(number), "{id:?}");
+        }
+        for (id, handle) in &self.handles {
+            self.model.compare_inode(&self.fs, *id, handle.inode());
+        }
+    }
+
+    /// Closes everything, and gives back the model; the file system is not held any more.
+    pub(crate) fn finish(mut self) -> Model {
+        for (id, handle) in self.handles.drain(..) {
+            self.model.apply(&Call::Close(id));
+            handle.close().unwrap();
+        }
+        self.model
+    }
+
+    /// Does a call to the file system. What was made has a number.
+    fn perform(&mut self, call: &Call) -> fourscore::Result<Option<InodeNr>> {
+        match call {
+            Call::Make(place, kind, owner) => self.make(place, kind, owner).map(Some),
+            Call::MakeUnnamed(dir, owner) => {
+                let dir = self.numbers[dir];
+                let handle = OpenInode::unnamed(Arc::clone(&self.fs), dir, &attributes(owner))?;
+                let number = handle.inode();
+                let newest = self.model.nodes().last().map(|(id, _)| id);
+                self.handles.extend(newest.map(|id| (id, handle)));
+                Ok(Some(number))
+            }
+            Call::Rename(from, to, how) => self.rename(from, to, *how),
+            Call::Open(id) => {
+                let handle = OpenInode::new(Arc::clone(&self.fs), self.numbers[id])?;
+                self.handles.push((*id, handle));
+                Ok(None)
+            }
+            Call::Close(id) => {
+                let at = self.handles.iter().position(|(open, _)| open == id);
+                let (_, handle) = self.handles.swap_remove(at.unwrap());
+                handle.close().map(|()| None)
+            }
+            Call::Disturb(id) => self.disturb(self.numbers[id]).map(|()| None),
+            other => self.change(other).map(|()| None),
+        }
+    }
+
+    fn at<'p>(&self, place: &'p Place) -> (InodeNr, &'p [u8]) {
+        (self.numbers[&place.dir], &place.name)
+    }
+
+    fn make(&self, place: &Place, kind: &NewKind, owner: &Owner) -> fourscore::Result<InodeNr> {
+        let ((dir, name), new) = (self.at(place), attributes(owner));
+        match kind {
+            NewKind::File => self.fs.create(dir, name, &new),
+            NewKind::Directory => self.fs.mkdir(dir, name, &new),
+            NewKind::Symlink(target) => self.fs.symlink(dir, name, target, &new),
+            NewKind::Device(file_type, major, minor) => {
+                let device = DeviceNr {
+                    major: *major,
+                    minor: *minor,
+                };
+                self.fs.mknod(dir, name, *file_type, device, &new)
+            }
+            NewKind::Endpoint(file_type) => {
+                let none = DeviceNr { major: 0, minor: 0 };
+                self.fs.mknod(dir, name, *file_type, none, &new)
+            }
+        }
+    }
+
+    fn rename(&self, from: &Place, to: &Place, how: How) -> fourscore::Result<Option<InodeNr>> {
+        let (from, to) = (self.at(from), self.at(to));
+        match how {
+            How::Replace => self.fs.rename(from, to, Replace::Yes)?,
+            How::NoReplace => self.fs.rename(from, to, Replace::No)?,
+            How::Exchange => self.fs.exchange(from, to)?,
+            How::Whiteout(owner) => {
+                let owner = attributes(&owner);
+                self.fs
+                    .rename_leaving_whiteout(from, to, Replace::Yes, &owner)?;
+                return self.fs.lookup(from.0, from.1).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does a call that makes no inode and opens none.
+    fn change(&self, call: &Call) -> fourscore::Result<()> {
+        let (fs, numbers) = (&self.fs, &self.numbers);
+        match call {
+            Call::Link(node, place) => {
+                let (dir, name) = self.at(place);
+                fs.link(numbers[node], dir, name)
+            }
+            Call::Unlink(place) => {
+                let (dir, name) = self.at(place);
+                fs.unlink(dir, name)
+            }
+            Call::Rmdir(place) => {
+                let (dir, name) = self.at(place);
+                fs.rmdir(dir, name)
+            }
+            Call::Write {
+                node,
+                offset,
+                len,
+                tag,
+            } => {
+                let bytes = bytes_to_write(*tag, *offset, *len);
+                let written = fs.write_at(numbers[node], &bytes, *offset)?;
+                assert_eq!(written, bytes.len());
+                Ok(())
+            }
+            Call::Append { node, len, tag } => {
+                let number = numbers[node];
+                let offset = fs.stat(number)?.size_bytes;
+                let at = fs.append(number, &bytes_to_write(*tag, offset, *len))?;
+                assert_eq!(at, offset);
+                Ok(())
+            }
+            Call::Truncate(node, size) => fs.truncate(numbers[node], *size),
+            Call::Fallocate(node, what, range) => {
+                fs.fallocate(numbers[node], *what, range.start, range.end - range.start)
+            }
+            Call::SetFlags(node, flags) => {
+                let number = numbers[node];
+                let others = fs.stat(number)?.flags & InodeFlags::USER_VISIBLE;
+                fs.set_flags(number, (others - Model::FLAGS) | *flags)
+            }
+            Call::SetProject(node, project) => fs.set_project(numbers[node], *project),
+            Call::SetXattr {
+                node,
+                name,
+                value,
+                how,
+            } => fs.set_xattr(numbers[node], name, value, *how),
+            Call::RemoveXattr(node, name) => fs.remove_xattr(numbers[node], name),
+            Call::SetAcl(node, which, list) => {
+                let name: &[u8] = match which {
+                    Which::Access => b"system.posix_acl_access",
+                    Which::Default => b"system.posix_acl_default",
+                };
+                match list {
+                    Some(list) => fs.set_xattr(numbers[node], name, &list.bytes(), SetXattr::Any),
+                    None => fs.remove_xattr(numbers[node], name),
+                }
+            }
+            Call::Fsync(node) => fs.fsync(numbers[node]),
+            Call::Sync => fs.sync(),
+            other => self.set_attributes(other),
+        }
+    }
+
+    fn set_attributes(&self, call: &Call) -> fourscore::Result<()> {
+        let seconds = |seconds| Timestamp::new(seconds, 0);
+        let (node, change) = match call {
+            Call::Chmod(node, permissions) => {
+                let permissions = Some(*permissions);
+                (
+                    node,
+                    AttributeChange {
+                        permissions,
+                        ..AttributeChange::default()
+                    },
+                )
+            }
+            Call::Chown { node, uid, gid } => (
+                node,
+                AttributeChange {
+                    uid: Some(*uid),
+                    gid: Some(*gid),
+                    ..AttributeChange::default()
+                },
+            ),
+            Call::Touch { node, atime, mtime } => (
+                node,
+                AttributeChange {
+                    atime: seconds(*atime),
+                    mtime: seconds(*mtime),
+                    ..AttributeChange::default()
+                },
+            ),
+            other => unreachable!("{other:?}"),
+        };
+        self.fs.set_attributes(self.numbers[node], &change)
+    }
+
+    /// Nothing changes what is immutable.
+    fn disturb(&self, number: InodeNr) -> fourscore::Result<()> {
+        let fs = &self.fs;
+        let flags = fs.stat(number)?.flags & InodeFlags::USER_VISIBLE;
+        fs.set_flags(number, flags | InodeFlags::IMMUTABLE_FL)?;
+        let root = self.numbers[&Model::ROOT];
+        let refused = [
+            fs.write_at(number, b"x", 0).map(drop),
+            fs.append(number, b"x").map(drop),
+            fs.truncate(number, 5),
+            fs.fallocate(number, Fallocate::AllocateKeepSize, 0, 5),
+            fs.set_xattr(number, b"user.0", b"x", SetXattr::Any),
+            fs.set_attributes(number, &AttributeChange::default()),
+            fs.link(number, root, b"not to be made"),
+        ];
+        for result in refused {
+            assert_eq!(result.unwrap_err().errno(), Errno::PERM.raw_os_error());
+        }
+        assert_eq!(fs.stat(number)?.file_type, FileType::Regular);
+        fs.set_flags(number, flags)
+    }
+}
+
+fn attributes(owner: &Owner) -> NewAttributes {
+    NewAttributes {
+        permissions: owner.permissions,
+        umask: owner.umask,
+        uid: owner.uid,
+        gid: owner.gid,
+    }
+}

@@ -1,0 +1,112 @@
+//! 64 threads, each with a tree of its own that must be exactly what its model says, and all of
+//! them in the same directories.
+
+use fourscore::{Arc, Follow, Fs, InodeNr};
+use fourscore_sync::thread;
+use fourscore_testkit::explore::Rng;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use crate::images::{OWNER, mount};
+use crate::model::{Model, Pair, Rules};
+use crate::shared::{Seen, Shared};
+use crate::tree::{host_tree, open, our_tree};
+
+const ROOT: InodeNr = InodeNr::ROOT;
+const THREADS: usize = 64;
+/// So many calls in the shared directories for each in the thread's own tree.
+const SHARED_CALLS: usize = 2;
+
+fn own_name(thread: usize) -> String {
+    format!("own {thread}")
+}
+
+/// What a thread does.
+fn work(fs: &Arc<Fs>, shared: &Shared, thread: usize, history: &[u64]) -> (Model, Seen) {
+    let own = own_name(thread).into_bytes();
+    let own = fs.mkdir(ROOT, &own, &OWNER).unwrap();
+    let rules = Rules {
+        // What is written can be read as a whole.
+        far_bytes: 3_000_000,
+        ..Rules::of(fs)
+    };
+    let mut pair = Pair::resume(Arc::clone(fs), own, Model::new(rules, 2));
+    let mut seen = shared.enter(ROOT, thread);
+    for &number in history {
+        pair.step(number);
+        let random = &mut Rng::new(number ^ 1);
+        for _ in 0..SHARED_CALLS {
+            shared.step(&mut seen, random);
+        }
+    }
+    pair.compare(own);
+    (pair.finish(), seen)
+}
+
+/// Has all threads work, and looks at what they leave as often as there are ways to look.
+fn run(image: &Image, seed: u64, calls: usize) {
+    let fs = mount(image).unwrap();
+    let shared = Shared::new(&fs, ROOT);
+    let done: Vec<(Model, Seen)> = thread::scope(|scope| {
+        let spawn = |thread: usize| {
+            let (fs, shared) = (&fs, &shared);
+            scope.spawn(move || {
+                let history = crate::histories::history(seed * 1_000 + thread as u64, calls);
+                work(fs, shared, thread, &history)
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap();
+        threads.into_iter().map(join).collect()
+    });
+    let (models, seen): (Vec<Model>, Vec<Seen>) = done.into_iter().unzip();
+    shared.check(&seen);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = open(image.path());
+    for (thread, model) in models.iter().enumerate() {
+        let own = fs.resolve(own_name(thread).as_bytes(), Follow::No);
+        model.compare(&fs, own.unwrap());
+    }
+    let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
+    for (thread, model) in models.iter().enumerate() {
+        model.compare_with_host(&kernel.path().join(own_name(thread)));
+    }
+    let (ours, theirs) = (our_tree(&fs), host_tree(kernel.path()));
+    crate::tree::assert_same(&ours, &theirs, "our walk and the kernel's");
+}
+
+fn image(block_size: u32) -> Image {
+    let image = Image::builder(MiB(1024)).kind("ext4");
+    image.block_size_bytes(block_size).make().unwrap()
+}
+
+#[test]
+fn sixty_four_threads_leave_what_some_order_of_their_calls_allows() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    run(&image(4096), 1, 150);
+}
+
+#[test]
+#[ignore = "takes ten minutes"]
+fn sixty_four_threads_work_for_long() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    for seed in 2..8 {
+        run(
+            &image([1024, 4096][usize::try_from(seed % 2).unwrap()]),
+            seed,
+            1_500,
+        );
+    }
+}

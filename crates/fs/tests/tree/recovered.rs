@@ -1,0 +1,70 @@
+//! What everybody makes of a file system that was not unmounted.
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore::{Arc, FileType, Fs, MountOptions};
+use fourscore_testkit::image::Image;
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};
+
+use crate::tree::{Object, Tree, assert_same, host_tree, open, our_tree};
+
+/// What is not held against whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "not every test program needs all")]
+pub enum Forgiven {
+    Nothing,
+    /// Link counts of directories, which the kernel leaves as they were when it replays fast
+    /// commits.
+    DirectoryLinks,
+    /// What e2fsck makes of it.
+    E2fsck,
+}
+
+/// What is compared. When a truncation was finished, and how many nodes a map has afterwards, is
+/// for the one to say who finishes it; e2fsck holds the space against the map.
+fn comparable(mut tree: Tree, forgiven: Forgiven) -> Tree {
+    let unlike = |object: &mut Object| {
+        (object.mtime, object.sectors) = (None, 0);
+        if object.kind == FileType::Directory && forgiven == Forgiven::DirectoryLinks {
+            object.links = None;
+        }
+    };
+    tree.values_mut().for_each(unlike);
+    tree
+}
+
+/// Has the kernel, e2fsck and us recover copies of a crashed image, and compares what they make of
+/// it with what we read from it before; each must be clean. Where links of directories are
+/// forgiven, e2fsck mends what the kernel leaves first.
+pub fn assert_recovered_alike(crashed: &Image, forgiven: Forgiven, what: &str) -> Tree {
+    let by_kernel = crashed.copy().unwrap();
+    let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
+    let expected = comparable(host_tree(kernel.path()), forgiven);
+    kernel.unmount().unwrap();
+    if forgiven == Forgiven::DirectoryLinks {
+        e2fsck_repair(by_kernel.path(), &[]).unwrap();
+    }
+    assert_clean(by_kernel.path());
+
+    if forgiven != Forgiven::E2fsck {
+        let by_e2fsck = crashed.copy().unwrap();
+        let repaired = e2fsck_repair(by_e2fsck.path(), &[]).unwrap().output;
+        assert_clean(by_e2fsck.path());
+        let found = comparable(our_tree(&open(by_e2fsck.path())), forgiven);
+        assert_same(&found, &expected, &format!("{what}: e2fsck: {repaired}"));
+    }
+
+    let read = comparable(our_tree(&open(crashed.path())), forgiven);
+    assert_same(&read, &expected, &format!("{what}: read by us"));
+
+    let by_us = crashed.copy().unwrap();
+    let device = open_path(by_us.path(), DeviceOptions::read_write()).unwrap();
+    let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    assert_eq!(fs.orphans().unwrap(), [], "{what}");
+    fs.unmount().unwrap();
+    assert_clean(by_us.path());
+    let found = comparable(our_tree(&open(by_us.path())), forgiven);
+    assert_same(&found, &expected, &format!("{what}: recovered by us"));
+    expected
+}
