@@ -51,7 +51,7 @@ pub fn of(target: &str) -> BTreeSet<Vec<u8>> {
             "orphan_mmp" => {
                 inputs.extend(blocks(image).map(|block| [&head(nth, SEAL)[..], block].concat()));
             }
-            "image" => {
+            "image" | "check" => {
                 inputs.extend([0, SEAL, 2].map(|switches| head(nth, switches).to_vec()));
                 inputs.insert([&head(nth, SEAL)[..], &CHANGES].concat());
             }

@@ -33,6 +33,10 @@ pub(crate) enum Failure {
     BrokenPipe,
     /// Problems were told one by one as they were met.
     AlreadyTold,
+    /// Nothing could be checked.
+    NotChecked(Box<Failure>),
+    /// A check found errors, and told them.
+    ErrorsLeft,
 }
 
 impl Failure {
@@ -56,7 +60,9 @@ impl Failure {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Usage { .. } => 2,
-            _ => 1,
+            Self::NotChecked(_) => 8,
+            Self::ErrorsLeft => 4,
+            Self::Told { .. } | Self::BrokenPipe | Self::AlreadyTold => 1,
         }
     }
 
@@ -98,6 +104,8 @@ impl fmt::Display for Failure {
             Self::Usage { what, why } => write!(f, "{what}: {}", why.replace('\n', " ")),
             Self::BrokenPipe => f.write_str("standard output: broken pipe"),
             Self::AlreadyTold => f.write_str("there were problems"),
+            Self::NotChecked(failure) => failure.fmt(f),
+            Self::ErrorsLeft => f.write_str("errors are left"),
         }
     }
 }

@@ -118,7 +118,7 @@ impl Image {
 }
 
 /// What the image lies on, from its offset on.
-fn device(
+pub(crate) fn device(
     spec: &ImageSpec,
     options: DeviceOptions,
     access: Access,

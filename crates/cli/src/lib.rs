@@ -3,8 +3,8 @@
 //!
 //! **Model.** Each verb reads an image through the public library and prints. Errors are one line
 //! `fourscore: WHAT: WHY (what to do)` on standard error; the exit status is 0 when everything was
-//! done, 1 when something failed, 2 when the command line was wrong. A reader of standard output
-//! that goes away ends the command quietly.
+//! done, 1 when something failed, 2 when the command line was wrong; `check` has e2fsck's.
+//! A reader of standard output that goes away ends the command quietly.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -15,13 +15,14 @@
 //! | `text`, `facts` | numbers, names, stat facts as bytes |
 //! | `tree` | a tree walked by many threads, its output in order |
 //! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
-//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench` | the verbs |
+//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
 mod build;
 mod cat;
+mod check;
 mod content;
 mod cp;
 mod extract;
@@ -89,7 +90,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match run(cli.verb) {
         Ok(()) | Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
-        Err(Failure::AlreadyTold) => ExitCode::FAILURE,
+        Err(failure @ (Failure::AlreadyTold | Failure::ErrorsLeft)) => {
+            ExitCode::from(failure.status())
+        }
         Err(failure) => {
             failure::say(&failure.to_string());
             ExitCode::from(failure.status())
@@ -113,6 +116,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Filefrag(args) => filefrag::run(&args),
         Verb::Stats(args) => stats::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Check(args) => check::run(&args),
     }
 }
 

@@ -141,6 +141,13 @@ impl Fs {
         self.journal_damage
     }
 
+    /// Whether changes of fast commits are kept beside the device: the blocks of the device alone
+    /// then do not tell what the file system holds.
+    #[must_use]
+    pub fn has_fast_commits(&self) -> bool {
+        self.fast_commit.is_some()
+    }
+
     /// What reads go to. Its `host_range` tells where bytes lie in a file of the host.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {

@@ -194,14 +194,19 @@ impl GroupDesc {
     /// # Errors
     /// The first check that fails.
     pub fn parse(bytes: &[u8], group: GroupNr, sb: &Superblock) -> Result<Self, GroupDescError> {
-        let bytes = desc_bytes(bytes, sb)?;
-        if let Some(expected) = checksum(bytes, group, sb) {
-            ChecksumMismatch::check(stored_checksum(bytes).into(), expected.into())
-                .map_err(GroupDescError::Checksum)?;
-        }
-        let this = Self::from_checked_length(bytes)?;
+        verify(bytes, group, sb)?;
+        let this = Self::unchecked(bytes, sb)?;
         this.check_places(group, sb)?;
         Ok(this)
+    }
+
+    /// The descriptor at the start of `bytes` as it is, for who reports every fault instead of
+    /// stopping at the first.
+    ///
+    /// # Errors
+    /// [`GroupDescError::TooShort`].
+    pub fn unchecked(bytes: &[u8], sb: &Superblock) -> Result<Self, GroupDescError> {
+        Self::from_checked_length(desc_bytes(bytes, sb)?)
     }
 
     fn from_checked_length(bytes: &[u8]) -> Result<Self, GroupDescError> {
@@ -325,7 +330,12 @@ impl GroupDesc {
         }
     }
 
-    fn check_places(&self, group: GroupNr, sb: &Superblock) -> Result<(), GroupDescError> {
+    /// Whether bitmaps and inode table lie inside the file system (without `flex_bg`: inside the
+    /// group), clear of the primary descriptors and of each other.
+    ///
+    /// # Errors
+    /// [`GroupDescError::Outside`], [`GroupDescError::Overlap`].
+    pub fn check_places(&self, group: GroupNr, sb: &Superblock) -> Result<(), GroupDescError> {
         let geometry = sb.geometry();
         let flex = sb.features().incompat.contains(Incompat::FLEX_BG);
         let allowed = match flex {
@@ -442,6 +452,20 @@ impl GroupDesc {
             crc.low16().into()
         };
         Ok(ChecksumMismatch::check(self.count(low, high), expected))
+    }
+}
+
+/// Checks `bg_checksum` of the descriptor of `group` at the start of `bytes`. Always right in a
+/// file system whose descriptors have none.
+///
+/// # Errors
+/// [`GroupDescError::Checksum`], [`GroupDescError::TooShort`].
+pub fn verify(bytes: &[u8], group: GroupNr, sb: &Superblock) -> Result<(), GroupDescError> {
+    let bytes = desc_bytes(bytes, sb)?;
+    match checksum(bytes, group, sb) {
+        Some(expected) => ChecksumMismatch::check(stored_checksum(bytes).into(), expected.into())
+            .map_err(GroupDescError::Checksum),
+        None => Ok(()),
     }
 }
 

@@ -369,6 +369,14 @@ impl<'a> Xattrs<'a> {
         Ok(None)
     }
 
+    /// Where in the area the value of one of its entries begins; `None` if it has no bytes here.
+    #[must_use]
+    pub fn value_place(&self, entry: &Entry<'_>) -> Option<usize> {
+        let (raw, _) = RawEntry::ref_from_prefix(self.area.get(entry.at..)?).ok()?;
+        let here = raw.e_value_inum.get() == 0 && raw.e_value_size.get() > 0;
+        here.then(|| self.values_from + usize::from(raw.e_value_offs.get()))
+    }
+
     fn check(&self, ea_inodes: EaInodes) -> Result<(), XattrError> {
         if self.area.is_empty() {
             return Ok(());

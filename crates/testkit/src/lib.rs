@@ -16,6 +16,7 @@
 //! | [`oracle`] | e2fsck, debugfs, dumpe2fs |
 //! | [`matrix`] | the named configurations that everything is tested on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
+//! | [`damage`] | damaged images, by a mutator that knows the structures |
 //! | [`crash`] | images whose file system died under load |
 //! | [`journal_alone`] | the journal without a file system under the crash harness |
 //! | [`explore`] | every state in which a crash may leave a device, from a recording |
@@ -34,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crash;
+pub mod damage;
 pub mod explore;
 pub mod image;
 pub mod journal_alone;

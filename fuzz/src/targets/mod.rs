@@ -16,8 +16,10 @@
 //! | [`orphan_mmp`] | blocks of the orphan file, MMP blocks |
 //! | [`recovery`] | recovery of forged logs |
 //! | [`image`] | open, walk, read everything |
+//! | [`check`] | check everything |
 
 pub mod attributes;
+pub mod check;
 pub mod directory;
 pub mod fast_commit;
 pub mod group;
@@ -35,6 +37,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// All targets, by name.
 pub const ALL: &[Target] = &[
     ("attributes", attributes::run),
+    ("check", check::run),
     ("directory", directory::run),
     ("fast_commit", fast_commit::run),
     ("group", group::run),

@@ -5,12 +5,14 @@
 //! |---|---|
 //! | [`alloc`] | the bare allocator, against what was promised of it |
 //! | [`build`] | building images of directories |
+//! | [`check`] | checking a file system |
 //! | [`journal`] | handles, seals and commits, against what was promised of them |
 //! | [`mkfs`] | making empty file systems |
 //! | [`read`] | reading images: extract, walk, info, threads |
 
 mod alloc;
 mod build;
+mod check;
 mod journal;
 mod mkfs;
 mod read;
@@ -44,6 +46,8 @@ enum What {
     Alloc,
     /// Building images: a real tree, one large directory, many small files.
     Build,
+    /// Checking a file system of a million files.
+    Check,
     /// Handles, seals and commits of the journal.
     Journal,
     /// Making empty file systems, of 1 GiB to 15 TiB.
@@ -57,6 +61,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let (name, markdown) = match options.what {
         What::Alloc => ("alloc", alloc::run(workspace, options)?),
         What::Build => ("build", build::run(workspace, options)?.to_markdown()),
+        What::Check => ("check", check::run(workspace, options)?.to_markdown()),
         What::Journal => ("journal", journal::run(workspace, options)?),
         What::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
         What::Read => ("read", read::run(workspace, options)?.to_markdown()),

@@ -1,0 +1,159 @@
+//! **Purpose.** A set of numbers below a bound, one bit each, that many threads fill at once.
+//!
+//! **Locking.** None: bits are only ever set, each by one atomic step, and a thread learns in that
+//! step which of them were set before. Phases end by joining their threads, which orders everything
+//! else.
+
+use std::ops::Range;
+
+use fourscore_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const WORD_BITS: u64 = 64;
+
+/// The set.
+#[derive(Debug)]
+pub(crate) struct Bits {
+    words: Box<[AtomicU64]>,
+    len: u64,
+}
+
+impl Bits {
+    /// The empty set of numbers below `len`.
+    pub(crate) fn new(len: u64) -> Self {
+        let words = usize::try_from(len.div_ceil(WORD_BITS)).unwrap_or(usize::MAX);
+        Self {
+            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            len,
+        }
+    }
+
+    fn word(&self, index: u64) -> Option<&AtomicU64> {
+        self.words.get(usize::try_from(index).ok()?)
+    }
+
+    /// Whether `number` is in the set; numbers beyond the bound are not.
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        let word = self.word(number / WORD_BITS);
+        word.is_some_and(|word| word.load(Relaxed) >> (number % WORD_BITS) & 1 == 1)
+    }
+
+    /// Puts `number` into the set; whether it was there before. Beyond the bound: nothing, `true`.
+    pub(crate) fn insert(&self, number: u64) -> bool {
+        if number >= self.len {
+            return true;
+        }
+        let bit = 1 << (number % WORD_BITS);
+        self.word(number / WORD_BITS)
+            .is_none_or(|word| word.fetch_or(bit, Relaxed) & bit != 0)
+    }
+
+    /// Puts a run into the set, and calls `again` with each run of numbers that were there before.
+    pub(crate) fn insert_run(&self, run: Range<u64>, mut again: impl FnMut(Range<u64>)) {
+        let mut at = run.start;
+        let end = run.end.min(self.len);
+        while at < end {
+            let mask = word_mask(at, end);
+            let base = at - at % WORD_BITS;
+            if let Some(word) = self.word(at / WORD_BITS) {
+                let mut before = word.fetch_or(mask, Relaxed) & mask;
+                while before != 0 {
+                    let first = before.trailing_zeros();
+                    let count = (before >> first).trailing_ones();
+                    let start = base + u64::from(first);
+                    again(start..start + u64::from(count));
+                    before &= !(run_of(count) << first);
+                }
+            }
+            at = base + WORD_BITS;
+        }
+    }
+
+    /// Calls `each` with every run of numbers of `run` that are in the set, cut at words.
+    pub(crate) fn runs_in(&self, run: Range<u64>, mut each: impl FnMut(Range<u64>)) {
+        let mut at = run.start;
+        while at < run.end.min(self.len) {
+            let base = at - at % WORD_BITS;
+            let mut bits = self.bits_at(base) & word_mask(at, run.end);
+            while bits != 0 {
+                let first = bits.trailing_zeros();
+                let count = (bits >> first).trailing_ones();
+                let start = base + u64::from(first);
+                each(start..start + u64::from(count));
+                bits &= !(run_of(count) << first);
+            }
+            at = base + WORD_BITS;
+        }
+    }
+
+    /// How many numbers of `run` are in the set.
+    pub(crate) fn count_in(&self, run: Range<u64>) -> u64 {
+        let mut count = 0;
+        self.runs_in(run, |found| count += found.end - found.start);
+        count
+    }
+
+    /// The 64 bits from number `first` on; zeros beyond the bound.
+    pub(crate) fn bits_at(&self, first: u64) -> u64 {
+        let load = |index| self.word(index).map_or(0, |word| word.load(Relaxed));
+        let (index, shift) = (first / WORD_BITS, first % WORD_BITS);
+        let low = load(index) >> shift;
+        if shift == 0 {
+            low
+        } else {
+            low | load(index + 1) << (WORD_BITS - shift)
+        }
+    }
+
+    /// One more than the largest number it can hold.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+/// `count` ones, 1 to 64.
+fn run_of(count: u32) -> u64 {
+    u64::MAX >> (64 - count.clamp(1, 64))
+}
+
+/// The bits of the word of `at` from `at` up to `end`.
+fn word_mask(at: u64, end: u64) -> u64 {
+    let low = u64::MAX << (at % WORD_BITS);
+    match end - (at - at % WORD_BITS) {
+        left @ 1..64 => low & (u64::MAX >> (64 - left)),
+        0 => 0,
+        _ => low,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_over_words_tell_what_was_there() {
+        let bits = Bits::new(300);
+        let again = |run: Range<u64>| {
+            let mut found = Vec::new();
+            bits.insert_run(run, |run| found.push(run));
+            found
+        };
+        assert_eq!(again(60..70), []);
+        assert_eq!(again(128..192), []);
+        assert_eq!(again(0..300), [60..64, 64..70, 128..192]);
+        assert_eq!(again(299..400), [299..300]);
+        assert_eq!(bits.count_in(0..1000), 300);
+        assert!(bits.contains(299) && !bits.contains(300));
+    }
+
+    #[test]
+    fn bits_are_read_from_anywhere() {
+        let bits = Bits::new(200);
+        assert!(!bits.insert(65) && bits.insert(65) && bits.insert(200));
+        assert_eq!(bits.bits_at(65), 1);
+        assert_eq!(bits.bits_at(3), 1 << 62);
+        assert_eq!(bits.bits_at(199), 0);
+        let mut runs = Vec::new();
+        bits.runs_in(0..66, |run| runs.push(run));
+        assert_eq!(runs, [65..66]);
+    }
+}

@@ -1,0 +1,190 @@
+//! **Purpose.** Who shares which blocks: the passes 1B to 1D of e2fsck.
+//!
+//! **Model.** Only if pass 1 met a cluster twice, all inodes are followed once more, this time to
+//! see who maps what is shared. Runs with the same owners become one finding.
+//!
+//! **Invariants.** Memory: so many claims are kept, the rest is left out; what is shared more than
+//! that is told by pass 1 inode by inode.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
+
+use crate::bits::Bits;
+use crate::finding::{Finding, Inodes};
+use crate::inode::InodeView;
+use crate::parallel::{Pieces, on_threads};
+use crate::pass1::has_map;
+use crate::report::Findings;
+use crate::state::State;
+use crate::volume::Volume;
+use crate::walk::{Role, Sink, Walker};
+
+/// Claims kept by each thread.
+const MOST_CLAIMS: usize = 1 << 18;
+/// Owners named of each run.
+const MOST_NAMED: usize = 64;
+
+/// An inode and clusters that it shares.
+type Claim = (Range<u64>, InodeNr);
+
+/// Looks for claims on shared clusters.
+struct Searcher<'s> {
+    volume: &'s Volume,
+    shared: &'s Bits,
+    inode: InodeNr,
+    claims: Vec<Claim>,
+}
+
+impl Sink for Searcher<'_> {
+    fn claim(&mut self, run: Range<PhysBlock>, _role: Role) {
+        if run.end <= run.start {
+            return;
+        }
+        let last = self.volume.cluster(PhysBlock(run.end.0 - 1));
+        let (inode, claims) = (self.inode, &mut self.claims);
+        let clusters = self.volume.cluster(run.start)..last + 1;
+        self.shared.runs_in(clusters, |shared| {
+            if claims.len() < MOST_CLAIMS {
+                claims.push((shared, inode));
+            }
+        });
+    }
+
+    fn wants_content(&self, _inode: &InodeView<'_>) -> bool {
+        false
+    }
+
+    fn content(&mut self, _logical: u64, _run: Range<PhysBlock>) {}
+
+    fn fault(&mut self, _finding: Finding) {}
+}
+
+/// Tells who shares what.
+pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, findings: &mut Findings) {
+    let Some(shared) = state.shared.get() else {
+        return;
+    };
+    let pieces = Pieces::new(volume.groups.len() as u64, 1);
+    let found = on_threads(threads, || {
+        let mut walker = Walker::new(volume);
+        let mut searcher = Searcher {
+            volume,
+            shared,
+            inode: InodeNr(0),
+            claims: Vec::new(),
+        };
+        while let Some(groups) = pieces.take() {
+            for nr in groups {
+                let group = GroupNr(u32::try_from(nr).unwrap_or(u32::MAX));
+                search_group(volume, state, group, &mut walker, &mut searcher);
+            }
+        }
+        searcher.claims
+    });
+    let mut claims: Vec<Claim> = found.into_iter().flatten().collect();
+    claims.sort_unstable_by_key(|(run, inode)| (run.start, run.end, inode.0));
+    tell(volume, state, &claims, findings);
+}
+
+fn search_group(
+    volume: &Volume,
+    state: &State,
+    nr: GroupNr,
+    walker: &mut Walker<'_>,
+    searcher: &mut Searcher<'_>,
+) {
+    let Some(group) = volume.group(nr) else {
+        return;
+    };
+    let mut bytes = Vec::new();
+    for index in 0..volume.inodes_to_read(group) {
+        let number = volume.geometry().inode_at(nr, GroupOffset(index));
+        let Some(number) = number.filter(|nr| state.used.contains(nr.0.into())) else {
+            continue;
+        };
+        let read = volume.read_inode(number, &mut bytes);
+        let Some(inode) = read.and_then(|()| InodeView::new(&bytes, number)) else {
+            continue;
+        };
+        searcher.inode = number;
+        let attributes = inode.file_acl(&volume.sb);
+        if volume.physical().contains(&attributes) {
+            let run = attributes..PhysBlock(attributes.0 + 1);
+            searcher.claim(run, Role::Attributes);
+        }
+        if has_map(&inode) || number == InodeNr(1) {
+            walker.follow(&inode, searcher);
+        }
+    }
+}
+
+/// One finding for each run of clusters with the same owners.
+fn tell(volume: &Volume, state: &State, claims: &[Claim], findings: &mut Findings) {
+    let mut edges: Vec<u64> = claims
+        .iter()
+        .flat_map(|(run, _)| [run.start, run.end])
+        .collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut open: Vec<Claim> = Vec::new();
+    let mut next = claims.iter().peekable();
+    let mut last: Option<(Range<u64>, Vec<InodeNr>)> = None;
+    for pair in edges.windows(2) {
+        let run = pair[0]..pair[1];
+        open.retain(|(claim, _)| claim.end > run.start);
+        while let Some(claim) = next.next_if(|(claim, _)| claim.start <= run.start) {
+            open.push(claim.clone());
+        }
+        let mut owners: Vec<InodeNr> = open.iter().map(|(_, inode)| *inode).collect();
+        owners.sort_unstable();
+        match &mut last {
+            Some((before, same)) if before.end == run.start && *same == owners => {
+                before.end = run.end;
+            }
+            _ => {
+                if let Some((run, owners)) = last.replace((run, owners)) {
+                    tell_run(volume, state, &run, owners, findings);
+                }
+            }
+        }
+    }
+    if let Some((run, owners)) = last {
+        tell_run(volume, state, &run, owners, findings);
+    }
+}
+
+fn tell_run(
+    volume: &Volume,
+    state: &State,
+    run: &Range<u64>,
+    mut owners: Vec<InodeNr>,
+    findings: &mut Findings,
+) {
+    if owners.is_empty() {
+        return;
+    }
+    owners.truncate(MOST_NAMED);
+    let block = volume.cluster_start(run.start);
+    let end = volume
+        .cluster_start(run.end)
+        .0
+        .min(volume.geometry().blocks().0);
+    let count = end.saturating_sub(block.0);
+    let inodes = Inodes(owners);
+    let with_metadata = state.metadata.count_in(block.0..end) > 0;
+    findings.push(if with_metadata {
+        Finding::SharedWithMetadata {
+            block,
+            count,
+            inodes,
+        }
+    } else {
+        Finding::SharedBlocks {
+            block,
+            count,
+            inodes,
+        }
+    });
+}

@@ -1,0 +1,145 @@
+//! **Purpose.** Checking ext2, ext3 and ext4 file systems: the passes of e2fsck as named
+//! invariants, on as many threads as are wanted, without writing a byte.
+//!
+//! ```no_run
+//! use fourscore_block::{DeviceOptions, open_path};
+//! use fourscore_check::{CheckOptions, check};
+//!
+//! let device = open_path("disk.ext4".as_ref(), DeviceOptions::default())?;
+//! let report = check(fourscore_sync::Arc::new(device), &CheckOptions::default())?;
+//! for finding in report.findings() {
+//!     println!("{finding}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Not here.** Repair. Each finding says what one would do.
+//!
+//! **Model.** Passes run one after the other, each on all threads; within a pass threads take
+//! groups, directories or ranges of inodes in order. What they learn meets in bitmaps that are only
+//! added to. A fault never ends a pass: what cannot be followed is left out, and the rest is looked
+//! at.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `open` | a superblock that can be believed; the journal, replayed in memory |
+//! | `volume`, `inode` | the file system and its inodes as they lie on the device |
+//! | `walk` | following what an inode maps |
+//! | `bits`, `links`, `state` | what the passes know together |
+//! | `parallel` | work divided among threads |
+//! | `pass0`, `journal` | superblock, descriptors, copies, journal |
+//! | `pass1` | inodes |
+//! | `claims` | who shares blocks (passes 1B to 1D) |
+//! | `pass2`, `pass3`, `pass4`, `pass5` | directories, their tree, links, bitmaps |
+//! | `quota` | quota files |
+//! | `finding`, `report`, `text` | what is told, and how |
+//!
+//! # Invariants
+//! No byte of the image makes a check panic, loop or take memory beyond two or three bits a block,
+//! a dozen bits an inode, and what its directories and shared attributes take. What is told does
+//! not depend on threads, but for the inode that stands for those that share a broken attribute
+//! block.
+#![forbid(unsafe_code)]
+
+mod bits;
+mod claims;
+mod finding;
+mod inode;
+mod journal;
+mod links;
+mod open;
+mod parallel;
+mod pass0;
+mod pass1;
+mod pass2;
+mod pass3;
+mod pass4;
+mod pass5;
+mod quota;
+mod report;
+mod state;
+mod text;
+mod volume;
+mod walk;
+
+use std::io;
+use std::num::NonZeroUsize;
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::superblock::SuperblockRejected;
+use fourscore_sync::Arc;
+
+pub use finding::{Finding, Inodes, Invariant, Name, Pass, Severity};
+pub use report::{Report, Tally};
+
+use report::Findings;
+use state::State;
+
+/// How to check.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    /// How many threads to use; by default one.
+    pub threads: NonZeroUsize,
+    /// How many findings are kept of each code; by default 1000. All are counted.
+    pub most_of_a_code: u64,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            threads: NonZeroUsize::MIN,
+            most_of_a_code: 1000,
+        }
+    }
+}
+
+/// Why nothing could be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// There is no superblock that could be used.
+    #[error("{0}")]
+    Refused(SuperblockRejected),
+    /// The superblock cannot be read.
+    #[error("{0}")]
+    Io(io::Error),
+}
+
+/// Checks the file system on `device`. If its journal must be replayed, what recovery would give is
+/// checked, and a note says so.
+///
+/// # Errors
+/// Only if there is nothing to check: no superblock, or features that are not known. Everything
+/// else, blocks that cannot be read included, is a finding.
+pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Report, CheckError> {
+    let threads = options.threads;
+    let mut findings = Findings::new(options.most_of_a_code);
+    let mut tally = Tally::default();
+    let opened = open::open(device, &mut findings)?;
+    let volume = pass0::load(opened.device, opened.sb, &mut findings);
+    let orphans = pass1::orphans::collect(&volume, &mut findings);
+    let state = State::new(&volume, orphans);
+    pass0::check(&volume, &state, &mut findings);
+    journal::check(&volume, &mut findings);
+    let scanned = pass1::run(&volume, &state, threads, &mut findings, &mut tally);
+    claims::run(&volume, &state, threads, &mut findings);
+    let tree = pass2::run(
+        &volume,
+        &state,
+        &scanned,
+        threads,
+        &mut findings,
+        &mut tally,
+    );
+    pass3::run(&state, &tree, &mut findings);
+    pass4::run(&volume, &state, threads, &mut findings);
+    pass5::run(
+        &volume,
+        &state,
+        opened.recovery,
+        threads,
+        &mut findings,
+        &mut tally,
+    );
+    quota::check(&volume, &scanned.usage, &mut findings);
+    Ok(Report::new(findings, tally))
+}

@@ -1,0 +1,90 @@
+//! **Purpose.** A count for each inode, in two bits where it is 0 or 1.
+//!
+//! **Model.** Nearly all inodes have one name: a bit says "at least one", another "more", and how
+//! many more is in a map. So memory follows the inodes with several names, directories above all.
+//!
+//! **Locking.** The maps are divided into shards by inode, each with a lock that is held for one
+//! step.
+
+use fourscore_ondisk::InodeNr;
+use fourscore_sync::Mutex;
+use std::collections::HashMap;
+
+use crate::bits::Bits;
+
+const SHARDS: usize = 64;
+
+/// The counts.
+#[derive(Debug)]
+pub(crate) struct LinkCounts {
+    one: Bits,
+    more: Bits,
+    shards: [Mutex<HashMap<u32, u32>>; SHARDS],
+}
+
+impl LinkCounts {
+    /// All zero, for inodes up to `last`.
+    pub(crate) fn new(last: InodeNr) -> Self {
+        let len = u64::from(last.0) + 1;
+        Self {
+            one: Bits::new(len),
+            more: Bits::new(len),
+            shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
+        }
+    }
+
+    /// Adds `count` to that of `inode`.
+    pub(crate) fn add(&self, inode: InodeNr, count: u32) {
+        let nr = u64::from(inode.0);
+        if count == 0 || nr >= self.one.len() {
+            return;
+        }
+        let more = if self.one.insert(nr) {
+            count
+        } else {
+            count - 1
+        };
+        if more > 0 {
+            let mut shard = self.shard(inode).lock();
+            let sum = shard.entry(inode.0).or_default();
+            *sum = sum.saturating_add(more);
+            drop(shard);
+            self.more.insert(nr);
+        }
+    }
+
+    /// The count of `inode`.
+    pub(crate) fn get(&self, inode: InodeNr) -> u32 {
+        let nr = u64::from(inode.0);
+        if !self.one.contains(nr) {
+            return 0;
+        }
+        if !self.more.contains(nr) {
+            return 1;
+        }
+        let more = self.shard(inode).lock().get(&inode.0).copied();
+        more.unwrap_or(0).saturating_add(1)
+    }
+
+    fn shard(&self, inode: InodeNr) -> &Mutex<HashMap<u32, u32>> {
+        // Neighbours in the table come from one thread: they go to different shards.
+        &self.shards[inode.0 as usize % SHARDS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_add_up() {
+        let counts = LinkCounts::new(InodeNr(100));
+        for nr in [1, 2, 2, 2, 100, 101] {
+            counts.add(InodeNr(nr), 1);
+        }
+        counts.add(InodeNr(7), 65_000);
+        counts.add(InodeNr(8), 0);
+        let found = [0, 1, 2, 7, 8, 100, 101].map(|nr| counts.get(InodeNr(nr)));
+        assert_eq!(found, [0, 1, 3, 65_000, 0, 1, 0]);
+    }
+}

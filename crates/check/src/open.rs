@@ -1,0 +1,166 @@
+//! **Purpose.** From a device to the file system that is checked: a superblock that can be
+//! believed, and the journal replayed in memory.
+//!
+//! **Model.** A dirty journal is recovered into an overlay, as every reader does it; what is
+//! checked is what recovery would give. Fast commits are carried out by a mount of a copy in
+//! memory, which keeps only the blocks that change. If the journal cannot be recovered, that is a
+//! finding and what is in place is checked. If the primary superblock cannot be believed, backups
+//! are tried where mke2fs puts the first one for each block size.
+//!
+//! **Crash safety.** Nothing is written to the device.
+
+use fourscore::{Error, Fs, MountOptions, OpenOptions};
+use fourscore_block::{BlockDevice, RamDevice};
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::superblock::{
+    JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, SuperblockRejected,
+};
+use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, RawSuperblock, Superblock};
+use fourscore_sync::Arc;
+
+use crate::CheckError;
+use crate::finding::Finding;
+use crate::report::Findings;
+
+/// What is checked.
+pub(crate) struct Opened {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) sb: Superblock,
+    /// Whether a mount would have recovered something first, so that hints of the superblock are
+    /// those of another moment.
+    pub(crate) recovery: Recovery,
+}
+
+/// What a mount would do first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// Nothing.
+    None,
+    /// Replay the journal.
+    Journal,
+}
+
+/// Opens the file system on `device`.
+///
+/// # Errors
+/// `NotExt` where there is no superblock, `Refused` for features that are not known, `Io`.
+pub(crate) fn open(
+    device: Arc<dyn BlockDevice>,
+    findings: &mut Findings,
+) -> Result<Opened, CheckError> {
+    let sb = superblock(&*device, findings)?;
+    let (found, expected) = (device.len_bytes(), sb.geometry().size_bytes());
+    let is_short = found < expected;
+    if is_short {
+        findings.push(Finding::DeviceShort { found, expected });
+    }
+    if is_short || !sb.features().incompat.contains(Incompat::RECOVER) {
+        return Ok(Opened {
+            device,
+            sb,
+            recovery: Recovery::None,
+        });
+    }
+    Ok(recovered(device, sb, findings))
+}
+
+/// The file system as its journal leaves it.
+fn recovered(device: Arc<dyn BlockDevice>, sb: Superblock, findings: &mut Findings) -> Opened {
+    let in_place = |device, sb| Opened {
+        device,
+        sb,
+        recovery: Recovery::Journal,
+    };
+    let inode = match sb.journal() {
+        Some(JournalPlace::Inode(inode)) => inode,
+        _ => InodeNr::JOURNAL,
+    };
+    let fs = match Fs::open(Arc::clone(&device), &OpenOptions::new()) {
+        Ok(fs) => fs,
+        Err(Error::Unsupported(_)) => {
+            let why = "dirty, and on a device that was not given; what is in place is checked";
+            findings.push(Finding::JournalElsewhere { why });
+            return in_place(device, sb);
+        }
+        Err(error) => {
+            let why = error.to_string();
+            findings.push(Finding::JournalUnreadable { why });
+            return in_place(device, sb);
+        }
+    };
+    if let Some(damage) = fs.journal_damage() {
+        let why = damage.to_string();
+        findings.push(Finding::JournalTail { why });
+    }
+    if !fs.has_fast_commits() {
+        findings.push(Finding::JournalReplayed { inode });
+        return in_place(Arc::clone(fs.device()), fs.superblock().clone());
+    }
+    drop(fs);
+    let copy: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(Arc::clone(&device)));
+    let mounted = Fs::mount(Arc::clone(&copy), &MountOptions::new()).and_then(Fs::unmount);
+    let replayed = mounted
+        .map_err(|error| error.to_string())
+        .and_then(|()| primary(&*copy).map_err(|error| error.to_string()));
+    match replayed {
+        Ok(sb) => {
+            findings.push(Finding::FastCommitsReplayed { inode });
+            in_place(copy, sb)
+        }
+        Err(why) => {
+            findings.push(Finding::JournalUnreadable { why });
+            in_place(device, sb)
+        }
+    }
+}
+
+fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError> {
+    read_superblock(device, SUPERBLOCK_OFFSET_BYTES)?.map_err(CheckError::Refused)
+}
+
+/// The primary superblock, or the first backup that can be believed.
+fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Superblock, CheckError> {
+    let why = match read_superblock(device, SUPERBLOCK_OFFSET_BYTES)? {
+        Ok(sb) => return Ok(sb),
+        Err(why) => why,
+    };
+    // What is sound but unknown is no fault: a backup would say the same.
+    if matches!(
+        why,
+        SuperblockRejected::JournalDevice | SuperblockRejected::Unsupported(_)
+    ) {
+        return Err(CheckError::Refused(why));
+    }
+    for (block, size) in (0..=6).filter_map(first_backup) {
+        if let Ok(Ok(sb)) = read_superblock(device, size.offset(block))
+            && sb.geometry().block_size() == size
+        {
+            let block_bytes = u32::try_from(size.bytes()).unwrap_or(u32::MAX);
+            findings.push(Finding::SuperblockRejected { why });
+            findings.push(Finding::BackupInUse { block, block_bytes });
+            return Ok(sb);
+        }
+    }
+    Err(CheckError::Refused(why))
+}
+
+/// Where the first backup is in a file system with groups of full size.
+fn first_backup(log: u32) -> Option<(PhysBlock, BlockSize)> {
+    let size = BlockSize::from_log(log)?;
+    let first_data_block = u64::from(log == 0);
+    Some((PhysBlock(first_data_block + size.bytes() as u64 * 8), size))
+}
+
+/// The superblock at a byte of the device. What lies beyond its end is not one.
+pub(crate) fn read_superblock(
+    device: &dyn BlockDevice,
+    offset: u64,
+) -> Result<Result<Superblock, SuperblockRejected>, CheckError> {
+    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+    let end = offset.saturating_add(SUPERBLOCK_SIZE_BYTES as u64);
+    if end <= device.len_bytes() {
+        device.read_at(&mut bytes, offset).map_err(CheckError::Io)?;
+    }
+    let raw = RawSuperblock::from_bytes(&bytes);
+    Ok(raw.and_then(Superblock::try_from))
+}

@@ -1,0 +1,254 @@
+//! **Purpose.** Pass 0: the superblock against itself, the descriptors, the fixed metadata they
+//! place, and the copies of both.
+//!
+//! **Not here.** What makes a superblock unusable: `Superblock` refuses it, and
+//! [`open`](crate::open) looks for a backup. The journal: `journal`.
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::features::{Compat, Incompat};
+use fourscore_ondisk::group::{self, GroupFlags};
+use fourscore_ondisk::mmp::MmpBlock;
+use fourscore_ondisk::superblock::State as SuperState;
+use fourscore_ondisk::{BytePlace, GroupDesc, GroupNr, PhysBlock, Superblock};
+use fourscore_sync::Arc;
+
+use crate::finding::Finding;
+use crate::open::read_superblock;
+use crate::report::Findings;
+use crate::state::State;
+use crate::volume::{Group, Volume};
+
+/// Reads all descriptors.
+pub(crate) fn load(
+    device: Arc<dyn BlockDevice>,
+    sb: Superblock,
+    findings: &mut Findings,
+) -> Volume {
+    let geometry = *sb.geometry();
+    let mut volume = Volume {
+        device,
+        sb,
+        groups: Vec::new(),
+    };
+    let mut block = vec![0; volume.block_bytes()];
+    let mut loaded = None;
+    for nr in (0..geometry.groups()).map(GroupNr) {
+        let Some(place) = geometry.desc_place(nr) else {
+            break;
+        };
+        if loaded != Some(place.block) {
+            read_or_tell(&volume, place.block, &mut block, findings);
+            loaded = Some(place.block);
+        }
+        let bytes = block.get(place.offset_bytes..).unwrap_or(&[]);
+        let Ok(desc) = GroupDesc::unchecked(bytes, &volume.sb) else {
+            break;
+        };
+        if let Err(why) = group::verify(bytes, nr, &volume.sb) {
+            findings.push(Finding::GroupChecksum { group: nr, why });
+        }
+        check_descriptor(&volume, nr, &desc, findings);
+        volume.groups.push(Group::new(desc, &geometry));
+    }
+    volume
+}
+
+/// Reads a block; where that fails it counts as zeroes, and the fault is told.
+fn read_or_tell(volume: &Volume, block: PhysBlock, buf: &mut [u8], findings: &mut Findings) {
+    if let Err(error) = volume.read(block, buf) {
+        buf.fill(0);
+        let why = error.to_string();
+        findings.push(Finding::Unreadable { block, why });
+    }
+}
+
+fn check_descriptor(volume: &Volume, nr: GroupNr, desc: &GroupDesc, findings: &mut Findings) {
+    if let Err(why) = desc.check_places(nr, &volume.sb) {
+        findings.push(Finding::GroupPlace { group: nr, why });
+    }
+    let geometry = volume.geometry();
+    let flags = desc.flags();
+    let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+    let unused = desc.itable_unused();
+    if !volume.has_group_checksums() {
+        if flags.intersects(uninit) || unused != 0 {
+            let found = flags.bits();
+            findings.push(Finding::GroupFlags { group: nr, found });
+        }
+        return;
+    }
+    if nr.0 + 1 == geometry.groups() && flags.contains(GroupFlags::BLOCK_UNINIT) {
+        findings.push(Finding::LastGroupUninit { group: nr });
+    }
+    let most = desc.free_inodes().min(geometry.inodes_per_group());
+    if unused > most {
+        findings.push(Finding::ItableUnused {
+            group: nr,
+            found: unused,
+            most,
+        });
+    }
+}
+
+/// Checks the superblock's fields that make it no worse to read, and takes the blocks of fixed
+/// metadata as used.
+pub(crate) fn check(volume: &Volume, state: &State, findings: &mut Findings) {
+    check_superblock(volume, findings);
+    mark_metadata(volume, state, findings);
+    check_mmp(volume, state, findings);
+    check_backups(volume, findings);
+}
+
+fn check_superblock(volume: &Volume, findings: &mut Findings) {
+    let (sb, geometry) = (&volume.sb, volume.geometry());
+    let most = geometry.blocks().0 / 2;
+    let found = sb.reserved_blocks().0;
+    if found > most {
+        let field = "s_r_blocks_count";
+        findings.push(Finding::SuperblockCount { field, found, most });
+    }
+    let found = sb.reserved_gdt_blocks();
+    if found != 0 && !volume.compat(Compat::RESIZE_INODE) {
+        findings.push(Finding::ReservedGdtBlocks { found });
+    }
+    let inodes_count = u64::from(geometry.inodes());
+    if let Some(last) = sb
+        .last_orphan()
+        .filter(|last| u64::from(last.0) > inodes_count)
+    {
+        let why = "its head does not exist";
+        findings.push(Finding::OrphanList { inode: last, why });
+    }
+    let state = sb.state();
+    if !state.contains(SuperState::VALID_FS) || state.contains(SuperState::ERROR_FS) {
+        let state = state.bits();
+        findings.push(Finding::NotClean { state });
+    }
+}
+
+/// Takes superblocks, descriptors, bitmaps and inode tables as used; what lies on another is told.
+fn mark_metadata(volume: &Volume, state: &State, findings: &mut Findings) {
+    let geometry = volume.geometry();
+    let mut take = |group: GroupNr, field: &'static str, start: PhysBlock, count: u32| {
+        let mut told = false;
+        let run = start.0..start.0 + u64::from(count);
+        state.metadata.insert_run(run.clone(), |again| {
+            if !std::mem::replace(&mut told, true) {
+                let block = PhysBlock(again.start);
+                findings.push(Finding::MetadataOverlap {
+                    group,
+                    field,
+                    block,
+                });
+            }
+        });
+        if run.start < run.end && PhysBlock(run.start) >= geometry.first_data_block() {
+            let first = volume.cluster(start);
+            let last = volume.cluster(PhysBlock(run.end - 1));
+            state.found.insert_run(first..last + 1, |_| {});
+        }
+    };
+    for group in (0..geometry.groups()).map(GroupNr) {
+        let start = geometry.group_first_block(group);
+        let count = geometry.base_meta_blocks(group);
+        take(group, "the superblock or its descriptors", start, count);
+    }
+    let table_blocks = geometry.inode_table_blocks();
+    for (nr, group) in (0..).map(GroupNr).zip(&volume.groups) {
+        let places = [
+            ("bg_block_bitmap", group.block_bitmap, 1),
+            ("bg_inode_bitmap", group.inode_bitmap, 1),
+            ("bg_inode_table", group.inode_table, table_blocks),
+        ];
+        for (field, start, count) in places {
+            if let Some(start) = start {
+                take(nr, field, start, count);
+            }
+        }
+    }
+}
+
+fn check_mmp(volume: &Volume, state: &State, findings: &mut Findings) {
+    let Some(block) = volume.sb.mmp_block() else {
+        return;
+    };
+    let cluster = volume.cluster(block);
+    state.found.insert_run(cluster..cluster + 1, |_| {});
+    let mut bytes = vec![0; volume.block_bytes()];
+    read_or_tell(volume, block, &mut bytes, findings);
+    if let Err(why) = MmpBlock::parse(&bytes, &volume.sb) {
+        findings.push(Finding::Mmp { block, why });
+    }
+}
+
+/// The copies of the superblock, and of the descriptors behind the first copy.
+fn check_backups(volume: &Volume, findings: &mut Findings) {
+    let geometry = volume.geometry();
+    let size = geometry.block_size();
+    let mut has_descriptors = false;
+    for group in geometry.groups_with_super().filter(|group| group.0 > 0) {
+        let start = geometry.group_first_block(group);
+        let why = match read_superblock(&*volume.device, size.offset(start)) {
+            Err(error) => Some(error.to_string()),
+            Ok(Err(why)) => Some(why.to_string()),
+            Ok(Ok(copy)) => difference(&volume.sb, &copy, group).map(str::to_owned),
+        };
+        if let Some(why) = why {
+            findings.push(Finding::BackupSuperblock { group, why });
+        } else if !has_descriptors {
+            check_backup_descriptors(volume, group, findings);
+            has_descriptors = true;
+        }
+    }
+}
+
+/// In what a copy differs that nothing but making or resizing the file system changes.
+fn difference(sb: &Superblock, copy: &Superblock, group: GroupNr) -> Option<&'static str> {
+    let (own, other) = (sb.raw(), copy.raw());
+    let pairs = [
+        (sb.geometry() == copy.geometry(), "other sizes or counts"),
+        (own.s_uuid == other.s_uuid, "another UUID"),
+        (
+            copy.block_group_nr().0 == group.0 || group.0 > u32::from(u16::MAX),
+            "says that it is of another group",
+        ),
+    ];
+    pairs
+        .into_iter()
+        .find(|(same, _)| !same)
+        .map(|(_, why)| why)
+}
+
+fn check_backup_descriptors(volume: &Volume, group: GroupNr, findings: &mut Findings) {
+    let geometry = volume.geometry();
+    if volume.incompat(Incompat::META_BG) {
+        return;
+    }
+    let first = geometry.group_first_block(group).0 + 1;
+    let primary = geometry.primary_table().start.0 + 1;
+    let mut block = vec![0; volume.block_bytes()];
+    let mut loaded = None;
+    for (nr, own) in (0..).map(GroupNr).zip(&volume.groups) {
+        let Some(BytePlace {
+            block: place,
+            offset_bytes,
+        }) = geometry.desc_place(nr)
+        else {
+            return;
+        };
+        let place = PhysBlock(first + place.0.saturating_sub(primary));
+        if loaded != Some(place) {
+            read_or_tell(volume, place, &mut block, findings);
+            loaded = Some(place);
+        }
+        let bytes = block.get(offset_bytes..).unwrap_or(&[]);
+        let places =
+            |desc: &GroupDesc| (desc.block_bitmap(), desc.inode_bitmap(), desc.inode_table());
+        let same = GroupDesc::unchecked(bytes, &volume.sb)
+            .is_ok_and(|copy| places(&copy) == places(&own.desc));
+        if !same {
+            let other = nr;
+            findings.push(Finding::BackupDescriptors { group, other });
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! **Purpose.** What an inode maps, claimed for it and held against its size and its counts.
+
+use std::ops::Range;
+
+use fourscore_ondisk::blockmap;
+use fourscore_ondisk::features::{Incompat, RoCompat};
+use fourscore_ondisk::inline::InlineData;
+use fourscore_ondisk::inode::{FileType, InodeFlags, needs_large_file};
+use fourscore_ondisk::xattr::Xattrs;
+use fourscore_ondisk::{InodeNr, PhysBlock};
+
+use super::Scanner;
+use crate::finding::Finding;
+use crate::inode::InodeView;
+use crate::quota::Owner;
+use crate::report::Findings;
+use crate::state::{Charge, Directory, DirectoryForm, Run, State};
+use crate::volume::Volume;
+use crate::walk::{Mapped, RESIZE_INODE, Role, Sink};
+
+/// Claims what it is told.
+struct Claimer<'s> {
+    volume: &'s Volume,
+    state: &'s State,
+    findings: &'s mut Findings,
+    runs: &'s mut Vec<Run>,
+    inode: InodeNr,
+}
+
+impl Sink for Claimer<'_> {
+    fn claim(&mut self, run: Range<PhysBlock>, role: Role) {
+        let (volume, state) = (self.volume, self.state);
+        if run.end <= run.start {
+            return;
+        }
+        let (inode, block) = (self.inode, run.start);
+        if role == Role::Map && inode != RESIZE_INODE && state.metadata.contains(block.0) {
+            self.findings.push(Finding::MapOnMetadata { inode, block });
+        }
+        let last = volume.cluster(PhysBlock(run.end.0 - 1));
+        let clusters = volume.cluster(run.start)..last + 1;
+        if volume.ro_compat(RoCompat::SHARED_BLOCKS) {
+            state.found.insert_run(clusters, |_| {});
+        } else {
+            state.claim(clusters);
+        }
+    }
+
+    fn wants_content(&self, inode: &InodeView<'_>) -> bool {
+        inode.is_directory()
+    }
+
+    fn content(&mut self, logical: u64, run: Range<PhysBlock>) {
+        let mut start = run.start;
+        let mut logical = logical;
+        while start < run.end {
+            let blocks = u32::try_from(run.end.0 - start.0).unwrap_or(u32::MAX);
+            let Ok(at) = u32::try_from(logical) else {
+                return;
+            };
+            self.runs.push(Run {
+                logical: at,
+                blocks,
+                start,
+            });
+            start = PhysBlock(start.0 + u64::from(blocks));
+            logical += u64::from(blocks);
+        }
+    }
+
+    fn fault(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+}
+
+/// Whether `i_block` of an inode is a map.
+pub(crate) fn has_map(inode: &InodeView<'_>) -> bool {
+    if inode.has(InodeFlags::INLINE_DATA_FL) {
+        return false;
+    }
+    match inode.file_type() {
+        Some(FileType::Regular | FileType::Directory) => true,
+        Some(FileType::Symlink) => !inode.is_fast_symlink(),
+        _ => false,
+    }
+}
+
+impl Scanner<'_> {
+    /// Claims what an inode's map tells, whatever the inode is.
+    pub(super) fn follow(&mut self, inode: &InodeView<'_>) -> Mapped {
+        let mut claimer = Claimer {
+            volume: self.volume,
+            state: self.state,
+            findings: &mut self.findings,
+            runs: &mut self.directories.runs,
+            inode: inode.number,
+        };
+        self.walker.follow(inode, &mut claimer)
+    }
+
+    /// Claims an attribute block.
+    pub(super) fn claim_attributes(&mut self, inode: InodeNr, block: PhysBlock) {
+        let mut claimer = Claimer {
+            volume: self.volume,
+            state: self.state,
+            findings: &mut self.findings,
+            runs: &mut self.directories.runs,
+            inode,
+        };
+        claimer.claim(block..PhysBlock(block.0 + 1), Role::Attributes);
+    }
+
+    /// Follows the map of an inode in use and holds it against size and counts. `charge` is what
+    /// values of attributes cost beside it.
+    pub(super) fn blocks(&mut self, inode: &InodeView<'_>, charge: Charge) {
+        let first_run = self.directories.runs.len();
+        let in_block = self.xattr_block(inode);
+        let mapped = if has_map(inode) {
+            self.follow(inode)
+        } else {
+            Mapped::default()
+        };
+        let mut clusters = mapped.clusters + charge.clusters;
+        let mut value_inodes = charge.inodes;
+        if let Some(block) = in_block {
+            clusters += 1 + block.clusters;
+            value_inodes += block.inodes;
+        }
+        if inode.has(InodeFlags::INLINE_DATA_FL) {
+            self.inline(inode);
+        }
+        if inode.is_directory() {
+            self.directory(inode, &mapped, clusters, first_run);
+        }
+        self.count_for_quota(inode, clusters, value_inodes);
+        self.size(inode, &mapped);
+        self.counted_blocks(inode, clusters);
+        let is_file = matches!(
+            inode.file_type(),
+            Some(FileType::Regular | FileType::Directory)
+        );
+        let named = inode.number == InodeNr::ROOT || inode.number >= self.volume.sb.first_inode();
+        let pointers = has_map(inode) && !inode.has(InodeFlags::EXTENTS_FL);
+        let bigalloc = self.volume.ro_compat(RoCompat::BIGALLOC);
+        if bigalloc && is_file && named && pointers && mapped.clusters > 0 {
+            let inode = inode.number;
+            self.findings.push(Finding::BigallocBlockMap { inode });
+        }
+    }
+
+    fn inline(&mut self, inode: &InodeView<'_>) {
+        if !self.volume.incompat(Incompat::INLINE_DATA) {
+            return;
+        }
+        let xattrs = Xattrs::in_inode(inode.xattr_area().unwrap_or(&[]));
+        match InlineData::find(&inode.base.i_block, &xattrs) {
+            Err(why) => {
+                let inode = inode.number;
+                self.findings.push(Finding::Inline { inode, why });
+            }
+            Ok(data) if inode.is_directory() => {
+                let (found, mapped) = (inode.size_bytes(), data.capacity_bytes() as u64);
+                if found != mapped {
+                    let inode = inode.number;
+                    self.findings.push(Finding::InodeSize {
+                        inode,
+                        found,
+                        mapped,
+                    });
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+
+    /// Notes a directory for pass 2.
+    fn directory(
+        &mut self,
+        inode: &InodeView<'_>,
+        mapped: &Mapped,
+        clusters: u64,
+        first_run: usize,
+    ) {
+        let volume = self.volume;
+        let inline = inode.has(InodeFlags::INLINE_DATA_FL);
+        if clusters == 0 && !inline {
+            let inode = inode.number;
+            self.findings.push(Finding::DirEmpty { inode });
+        }
+        let most = 1_u64 << (31 - volume.geometry().block_size().bits());
+        let large = volume.incompat(Incompat::LARGEDIR) || inode.base.i_size_high.get() != 0;
+        if !large && mapped.end > most {
+            let (inode, logical) = (inode.number, mapped.end - 1);
+            self.findings.push(Finding::DirTooBig { inode, logical });
+        }
+        let runs = self.directories.runs.len() - first_run;
+        self.directories.all.push(Directory {
+            inode: inode.number,
+            seed: inode.seed(&volume.sb),
+            form: DirectoryForm {
+                inline,
+                indexed: inode.has(InodeFlags::INDEX_FL) && !inline,
+                casefold: inode.has(InodeFlags::CASEFOLD_FL),
+                encrypted: inode.has(InodeFlags::ENCRYPT_FL),
+            },
+            first_run: u32::try_from(first_run).unwrap_or(u32::MAX),
+            runs: u32::try_from(runs).unwrap_or(0),
+            end: u32::try_from(mapped.end).unwrap_or(u32::MAX),
+        });
+    }
+
+    fn count_for_quota(&mut self, inode: &InodeView<'_>, clusters: u64, value_inodes: u64) {
+        let volume = self.volume;
+        let nr = inode.number;
+        let quota = volume.sb.quota_inodes();
+        let hidden = quota.project == Some(nr) || volume.sb.orphan_file_inode() == Some(nr);
+        let named = nr == InodeNr::ROOT || nr >= volume.sb.first_inode();
+        if !volume.ro_compat(RoCompat::QUOTA)
+            || hidden
+            || !named
+            || inode.has(InodeFlags::EA_INODE_FL)
+        {
+            return;
+        }
+        let bytes = clusters.saturating_mul(volume.geometry().cluster_size_bytes() as u64);
+        let owner = Owner::of(inode, &volume.sb);
+        self.usage.add(owner, bytes, value_inodes + 1);
+    }
+
+    /// Holds the size against the last block.
+    fn size(&mut self, inode: &InodeView<'_>, mapped: &Mapped) {
+        let volume = self.volume;
+        let found = inode.size_bytes();
+        let block_bytes = volume.block_bytes() as u64;
+        let inline = inode.has(InodeFlags::INLINE_DATA_FL);
+        let file_type = inode.file_type();
+        let nr = inode.number;
+        let skipped = file_type == Some(FileType::Symlink) || self.state.orphans.contains(&nr);
+        let wrong = if inode.is_directory() {
+            let blocks = found / block_bytes;
+            let spare = u64::from(volume.sb.raw().s_prealloc_dir_blocks);
+            let beyond = mapped.end.saturating_sub(blocks);
+            !inline && (found % block_bytes != 0 || blocks > mapped.end || beyond > spare)
+        } else {
+            let extents = inode.has(InodeFlags::EXTENTS_FL) && volume.incompat(Incompat::EXTENTS);
+            let last = mapped.written_end.checked_sub(1);
+            let beyond = last.is_some_and(|last| found < last.saturating_mul(block_bytes));
+            let most = if extents {
+                (block_bytes << 32) - 1
+            } else {
+                let end = blockmap::logical_end(volume.geometry().block_size());
+                u64::from(end.0).saturating_mul(block_bytes)
+            };
+            (beyond && !inode.has(InodeFlags::VERITY_FL)) || found > most
+        };
+        if wrong && !skipped {
+            let mapped = mapped.end.saturating_mul(block_bytes);
+            self.findings.push(Finding::InodeSize {
+                inode: nr,
+                found,
+                mapped,
+            });
+        }
+        let large = file_type == Some(FileType::Regular)
+            && needs_large_file(found)
+            && !volume.ro_compat(RoCompat::LARGE_FILE);
+        if large {
+            let (inode, size) = (nr, found);
+            self.findings.push(Finding::LargeFile { inode, size });
+        }
+    }
+
+    fn counted_blocks(&mut self, inode: &InodeView<'_>, clusters: u64) {
+        let volume = self.volume;
+        let geometry = volume.geometry();
+        let blocks = clusters << geometry.blocks_per_cluster_log();
+        let large = inode.counts_large_blocks(&volume.sb);
+        let expected = if large {
+            blocks
+        } else {
+            blocks << (geometry.block_size().bits() - 9)
+        };
+        let found = inode.counted_blocks(&volume.sb);
+        if found != expected {
+            let inode = inode.number;
+            self.findings.push(Finding::InodeBlocks {
+                inode,
+                found,
+                expected,
+            });
+        }
+    }
+}

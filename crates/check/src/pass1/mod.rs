@@ -1,0 +1,173 @@
+//! **Purpose.** Pass 1: every inode, what it maps, and who else claims that.
+//!
+//! **Model.** Threads take groups in order. Of each, the part of the inode table that was ever used
+//! is read in large pieces; inodes are looked at where they lie in the piece. What an inode maps is
+//! followed at once and claimed in a bitmap; directories are noted for pass 2.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `fields` | the inode's own fields, and the roles of reserved inodes |
+//! | `special` | symbolic links, devices, pipes, sockets |
+//! | `blocks` | what is mapped, against size and counts |
+//! | `xattrs` | attributes inside the inode and in blocks |
+//! | `orphans` | the list of orphans and the orphan file |
+//!
+//! **Invariants.** No memory is allocated for an inode without maps beyond its own 60 bytes.
+
+mod blocks;
+mod fields;
+pub(crate) mod orphans;
+mod special;
+mod xattrs;
+
+use std::num::NonZeroUsize;
+
+use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock};
+
+use crate::finding::Finding;
+use crate::inode::InodeView;
+use crate::parallel::{Pieces, on_threads};
+use crate::quota::Usage;
+use crate::report::{Findings, Tally};
+use crate::state::{Directories, Scanned, State};
+use crate::volume::Volume;
+use crate::walk::Walker;
+
+pub(crate) use blocks::has_map;
+
+/// How much of an inode table is read at once.
+const PIECE_BYTES: usize = 512 << 10;
+
+/// What one thread needs to look at inodes.
+struct Scanner<'a> {
+    volume: &'a Volume,
+    state: &'a State,
+    walker: Walker<'a>,
+    findings: Findings,
+    directories: Directories,
+    usage: Usage,
+    tally: Tally,
+    /// Room for a block of attributes or of a link.
+    block: Vec<u8>,
+    /// Room for the inode of a value.
+    other_inode: Vec<u8>,
+    /// Room for the places of values in an area of attributes.
+    places: Vec<(usize, usize)>,
+    /// Whether small times of deletion are links of a chain: not if the clock was that low.
+    checks_dtime: bool,
+}
+
+/// Looks at all inodes.
+pub(crate) fn run(
+    volume: &Volume,
+    state: &State,
+    threads: NonZeroUsize,
+    findings: &mut Findings,
+    tally: &mut Tally,
+) -> Scanned {
+    let limit = findings.limit();
+    let pieces = Pieces::new(volume.groups.len() as u64, 1);
+    let scanners = on_threads(threads, || {
+        let mut scanner = Scanner::new(volume, state, limit);
+        let mut piece = Vec::new();
+        while let Some(groups) = pieces.take() {
+            for nr in groups {
+                scanner.group(GroupNr(u32::try_from(nr).unwrap_or(u32::MAX)), &mut piece);
+            }
+        }
+        (
+            scanner.findings,
+            scanner.directories,
+            scanner.usage,
+            scanner.tally,
+        )
+    });
+    let mut scanned = Scanned::default();
+    for (found, directories, usage, part) in scanners {
+        findings.merge(found);
+        scanned.directories.push(directories);
+        scanned.usage.merge(usage);
+        tally.inodes += part.inodes;
+        tally.directories += part.directories;
+    }
+    xattrs::check_refcounts(state, findings);
+    scanned
+}
+
+impl<'a> Scanner<'a> {
+    fn new(volume: &'a Volume, state: &'a State, limit: u64) -> Self {
+        let raw = volume.sb.raw();
+        let inodes = volume.geometry().inodes();
+        let times = [raw.s_wtime, raw.s_mtime, raw.s_mkfs_time].map(|time| time.get());
+        Self {
+            volume,
+            state,
+            walker: Walker::new(volume),
+            findings: Findings::new(limit),
+            directories: Directories::default(),
+            usage: Usage::default(),
+            tally: Tally::default(),
+            block: Vec::new(),
+            other_inode: Vec::new(),
+            places: Vec::new(),
+            checks_dtime: times.iter().all(|&time| time == 0 || time >= inodes),
+        }
+    }
+
+    /// Looks at the inodes of a group; `piece` is room for its table.
+    fn group(&mut self, nr: GroupNr, piece: &mut Vec<u8>) {
+        let volume = self.volume;
+        let Some((group, table)) = volume
+            .group(nr)
+            .and_then(|group| Some((group, group.inode_table?)))
+        else {
+            return;
+        };
+        let per_block = volume.geometry().inodes_per_block();
+        let blocks = u64::from(volume.inodes_to_read(group).div_ceil(per_block));
+        let block_bytes = volume.block_bytes();
+        let step = (PIECE_BYTES / block_bytes).max(1) as u64;
+        let mut index = 0;
+        let mut at = 0;
+        while at < blocks {
+            let count = step.min(blocks - at);
+            piece.resize(usize::try_from(count).unwrap_or(1) * block_bytes, 0);
+            self.read_piece(PhysBlock(table.0 + at), piece);
+            self.inodes(nr, index, volume.inodes_to_read(group), piece);
+            index += u32::try_from(count).unwrap_or(1) * per_block;
+            at += count;
+        }
+    }
+
+    /// Reads a piece; blocks that cannot be read are told and count as empty.
+    fn read_piece(&mut self, start: PhysBlock, piece: &mut [u8]) {
+        if self.volume.read(start, piece).is_ok() {
+            return;
+        }
+        for (block, bytes) in (start.0..)
+            .map(PhysBlock)
+            .zip(piece.chunks_mut(self.volume.block_bytes()))
+        {
+            if let Err(error) = self.volume.read(block, bytes) {
+                bytes.fill(0);
+                let why = error.to_string();
+                self.findings.push(Finding::Unreadable { block, why });
+            }
+        }
+    }
+
+    /// Looks at the inodes from `index` on that lie in a piece, up to `end`.
+    fn inodes(&mut self, nr: GroupNr, index: u32, end: u32, piece: &[u8]) {
+        let geometry = self.volume.geometry();
+        let size = geometry.inode_size_bytes();
+        let end = end.min(geometry.inodes_per_group());
+        for (index, bytes) in (index..end).zip(piece.chunks_exact(size)) {
+            let Some(number) = geometry.inode_at(nr, GroupOffset(index)) else {
+                return;
+            };
+            if let Some(inode) = InodeView::new(bytes, number) {
+                self.inode(&inode);
+            }
+        }
+    }
+}

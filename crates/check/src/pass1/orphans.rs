@@ -1,0 +1,125 @@
+//! **Purpose.** Who is on the record of orphans: inodes that the next mount deletes or cuts off.
+//!
+//! **Model.** Such inodes are in order as they are: e2fsck with `-n` complains of them because it
+//! does not recover before it checks. A list that leads nowhere is a fault.
+
+use std::ops::Range;
+
+use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock, orphan};
+use std::collections::HashSet;
+
+use crate::finding::Finding;
+use crate::inode::InodeView;
+use crate::report::Findings;
+use crate::volume::Volume;
+use crate::walk::{Role, Sink, Walker};
+
+/// Notes where a file lies, and nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Runs with the logical block each begins at.
+    pub(crate) runs: Vec<(u64, Range<PhysBlock>)>,
+}
+
+impl Sink for Places {
+    fn claim(&mut self, _run: Range<PhysBlock>, _role: Role) {}
+
+    fn wants_content(&self, _inode: &InodeView<'_>) -> bool {
+        true
+    }
+
+    fn content(&mut self, logical: u64, run: Range<PhysBlock>) {
+        self.runs.push((logical, run));
+    }
+
+    fn fault(&mut self, _finding: Finding) {}
+}
+
+/// Where the content of an inode lies, as far as its map can be followed.
+pub(crate) fn places_of(volume: &Volume, nr: InodeNr, bytes: &mut Vec<u8>) -> Option<Places> {
+    volume.read_inode(nr, bytes)?;
+    let inode = InodeView::new(bytes, nr)?;
+    let mut places = Places::default();
+    if super::blocks::has_map(&inode) {
+        Walker::new(volume).follow(&inode, &mut places);
+    }
+    Some(places)
+}
+
+/// All inodes on record.
+pub(crate) fn collect(volume: &Volume, findings: &mut Findings) -> HashSet<InodeNr> {
+    let mut orphans = HashSet::new();
+    chain(volume, &mut orphans, findings);
+    if let Some(file) = volume.sb.orphan_file_inode() {
+        file_entries(volume, file, &mut orphans, findings);
+    }
+    orphans
+}
+
+/// The chain through the times of deletion.
+fn chain(volume: &Volume, orphans: &mut HashSet<InodeNr>, findings: &mut Findings) {
+    let mut bytes = Vec::new();
+    let mut next = volume.sb.last_orphan();
+    while let Some(nr) = next.filter(|nr| nr.0 != 0) {
+        let exists = nr >= volume.sb.first_inode() && nr.0 <= volume.geometry().inodes();
+        if !exists {
+            let why = "a link leads to an inode that cannot be an orphan";
+            findings.push(Finding::OrphanList { inode: nr, why });
+            return;
+        }
+        if !orphans.insert(nr) {
+            let why = "it leads back to this inode";
+            findings.push(Finding::OrphanList { inode: nr, why });
+            return;
+        }
+        next = volume
+            .read_inode(nr, &mut bytes)
+            .and_then(|()| InodeView::new(&bytes, nr))
+            .map(|inode| InodeNr(inode.base.i_dtime.get()));
+    }
+}
+
+/// The entries of the orphan file.
+fn file_entries(
+    volume: &Volume,
+    file: InodeNr,
+    orphans: &mut HashSet<InodeNr>,
+    findings: &mut Findings,
+) {
+    let mut bytes = Vec::new();
+    let Some(places) = places_of(volume, file, &mut bytes) else {
+        return;
+    };
+    let Some(inode) = InodeView::new(&bytes, file) else {
+        return;
+    };
+    let seed = inode.seed(&volume.sb);
+    let is_marked = volume.ro_compat(RoCompat::ORPHAN_PRESENT);
+    let mut block_bytes = vec![0; volume.block_bytes()];
+    for (logical, run) in places.runs {
+        for (nth, at) in (run.start.0..run.end.0).map(PhysBlock).enumerate() {
+            let logical = u32::try_from(logical + nth as u64).unwrap_or(u32::MAX);
+            if let Err(error) = volume.read(at, &mut block_bytes) {
+                let (block, why) = (at, error.to_string());
+                findings.push(Finding::Unreadable { block, why });
+                continue;
+            }
+            match orphan::parse(&block_bytes, at, seed, &volume.sb) {
+                Err(why) => {
+                    let (inode, block) = (file, LogicalBlock(logical));
+                    findings.push(Finding::OrphanFile { inode, block, why });
+                }
+                Ok(entries) => {
+                    for (_, orphan) in entries {
+                        if !is_marked {
+                            let why = "in the orphan file without orphan_present";
+                            findings.push(Finding::OrphanList { inode: orphan, why });
+                        }
+                        orphans.insert(orphan);
+                    }
+                }
+            }
+        }
+    }
+}

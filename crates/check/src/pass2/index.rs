@@ -1,0 +1,229 @@
+//! **Purpose.** The hash index of one directory: that each block is in it once, at the depth it
+//! says, and that the names of a leaf have hashes of its range.
+//!
+//! **Model.** While the blocks are read, of each leaf the lowest and the highest hash are kept, of
+//! each node its entries. When all were seen, the index is walked from its root.
+//!
+//! **Invariants.** The walk enters a node once, so it ends whatever the index is.
+
+use fourscore_ondisk::htree::{Index as Entries, RootInfo};
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+
+use crate::finding::Finding;
+use crate::report::Findings;
+
+/// A block as it was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Seen {
+    #[default]
+    Not,
+    Leaf {
+        lowest: u32,
+        highest: u32,
+    },
+    Node {
+        first_entry: usize,
+        entries: usize,
+    },
+}
+
+/// What is known of an index.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    blocks: Vec<Seen>,
+    referenced: Vec<bool>,
+    /// Entries of all nodes: the lowest hash, and the block.
+    entries: Vec<(u32, LogicalBlock)>,
+    indirect_levels: u32,
+}
+
+/// Where a walk goes next.
+struct Step {
+    block: LogicalBlock,
+    depth: u32,
+    first: u32,
+    last: u32,
+}
+
+impl Index {
+    fn add(&mut self, block: LogicalBlock, seen: Seen) {
+        let at = block.0 as usize;
+        if self.blocks.len() <= at {
+            self.blocks.resize(at + 1, Seen::Not);
+        }
+        self.blocks[at] = seen;
+    }
+
+    /// Keeps the root.
+    pub(super) fn add_root(&mut self, info: RootInfo, entries: Option<Entries<'_>>) {
+        self.indirect_levels = info.indirect_levels.into();
+        self.add_node(LogicalBlock(0), entries);
+    }
+
+    /// Keeps a node that was checked.
+    pub(super) fn add_node(&mut self, block: LogicalBlock, entries: Option<Entries<'_>>) {
+        let first_entry = self.entries.len();
+        if let Some(node) = entries {
+            for position in 0..node.len() {
+                let entry = node.hash(position).zip(node.block(position));
+                self.entries.extend(entry);
+            }
+        }
+        let entries = self.entries.len() - first_entry;
+        self.add(
+            block,
+            Seen::Node {
+                first_entry,
+                entries,
+            },
+        );
+    }
+
+    /// Keeps the lowest and the highest hash of a leaf; of the root's own block nothing.
+    pub(super) fn add_leaf(&mut self, block: LogicalBlock, (lowest, highest): (u32, u32)) {
+        if block.0 > 0 {
+            self.add(block, Seen::Leaf { lowest, highest });
+        }
+    }
+
+    /// Walks the index when all blocks of the directory were seen.
+    pub(super) fn check(mut self, dir: InodeNr, findings: &mut Findings) {
+        self.referenced = vec![false; self.blocks.len()];
+        let mut steps = vec![Step {
+            block: LogicalBlock(0),
+            depth: 0,
+            first: 0,
+            last: u32::MAX,
+        }];
+        while let Some(step) = steps.pop() {
+            self.step(&step, dir, &mut steps, findings);
+        }
+        for (block, seen) in (0..).map(LogicalBlock).zip(&self.blocks) {
+            let referenced = self.referenced.get(block.0 as usize) == Some(&true);
+            if *seen != Seen::Not && !referenced {
+                findings.push(Finding::IndexUnreferenced { dir, block });
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Step, dir: InodeNr, steps: &mut Vec<Step>, findings: &mut Findings) {
+        let &Step {
+            block,
+            depth,
+            first,
+            last,
+        } = step;
+        let at = block.0 as usize;
+        let (Some(seen), Some(referenced)) =
+            (self.blocks.get(at).copied(), self.referenced.get_mut(at))
+        else {
+            return;
+        };
+        if std::mem::replace(referenced, true) {
+            findings.push(Finding::IndexTwice { dir, block });
+            return;
+        }
+        let leaf_depth = self.indirect_levels + 1;
+        match seen {
+            Seen::Not => {}
+            Seen::Leaf { lowest, highest } => {
+                if depth != leaf_depth {
+                    findings.push(Finding::IndexDepth {
+                        dir,
+                        block,
+                        found: depth,
+                        expected: leaf_depth,
+                    });
+                }
+                let is_empty = lowest > highest;
+                if !is_empty && (lowest < first || highest > last) {
+                    let found = if lowest < first { lowest } else { highest };
+                    findings.push(Finding::IndexHash {
+                        dir,
+                        block,
+                        found,
+                        first,
+                        last,
+                    });
+                }
+            }
+            Seen::Node {
+                first_entry,
+                entries,
+            } => {
+                if depth >= leaf_depth {
+                    findings.push(Finding::IndexDepth {
+                        dir,
+                        block,
+                        found: depth,
+                        expected: leaf_depth - 1,
+                    });
+                }
+                let end = first_entry + entries;
+                let entries = self.entries.get(first_entry..end).unwrap_or(&[]);
+                for (nth, &(hash, child)) in entries.iter().enumerate() {
+                    // A name may have the hash that the next block begins with.
+                    let next = entries.get(nth + 1).map_or(last, |next| next.0 & !1);
+                    steps.push(Step {
+                        block: child,
+                        depth: depth + 1,
+                        first: if nth == 0 { first } else { hash & !1 },
+                        last: next,
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(entries: &[(u32, u32)], leaves: &[(u32, u32)]) -> Index {
+        let mut index = Index::default();
+        index.entries = entries
+            .iter()
+            .map(|&(hash, block)| (hash, LogicalBlock(block)))
+            .collect();
+        let root = Seen::Node {
+            first_entry: 0,
+            entries: entries.len(),
+        };
+        index.add(LogicalBlock(0), root);
+        for (block, &hashes) in (1..).zip(leaves) {
+            index.add_leaf(LogicalBlock(block), hashes);
+        }
+        index
+    }
+
+    fn codes(index: Index) -> Vec<&'static str> {
+        let mut findings = Findings::new(99);
+        index.check(InodeNr(12), &mut findings);
+        let report = crate::Report::new(findings, crate::Tally::default());
+        report.counts().keys().copied().collect()
+    }
+
+    #[test]
+    fn hashes_lie_in_the_range_of_their_leaf() {
+        let leaves = [(2, 10), (10, 40)];
+        assert!(codes(index(&[(0, 1), (10, 2)], &leaves)).is_empty());
+        assert!(codes(index(&[(0, 1), (11, 2)], &leaves)).is_empty());
+        assert_eq!(codes(index(&[(0, 1), (8, 2)], &leaves)), ["index-hash"]);
+        assert_eq!(codes(index(&[(0, 1), (12, 2)], &leaves)), ["index-hash"]);
+    }
+
+    #[test]
+    fn each_block_is_in_the_index_once_at_its_depth() {
+        let empty = (u32::MAX, 0);
+        let lost = index(&[(0, 1)], &[empty, empty]);
+        assert_eq!(codes(lost), ["index-unreferenced"]);
+        let twice = index(&[(0, 1), (4, 1)], &[empty]);
+        assert_eq!(codes(twice), ["index-twice"]);
+        let loops = index(&[(0, 1), (4, 0)], &[empty]);
+        assert_eq!(codes(loops), ["index-twice"]);
+        let mut deep = index(&[(0, 1)], &[empty]);
+        deep.indirect_levels = 1;
+        assert_eq!(codes(deep), ["index-depth"]);
+    }
+}

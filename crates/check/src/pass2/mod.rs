@@ -1,0 +1,243 @@
+//! **Purpose.** Pass 2: every name, and where it leads.
+//!
+//! **Model.** Directories are taken in the order in which they lie on the device, each by one
+//! thread: its blocks are read in runs, and its index, if it has one, is followed when all blocks
+//! were seen. What is learnt goes to counts of names and to the [`Tree`] of directories.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `block` | one block of entries |
+//! | `names` | names that are there twice |
+//! | `index` | the hash index of one directory |
+//! | `tree` | which directory is whose parent |
+
+mod block;
+mod index;
+mod names;
+mod tree;
+
+use std::num::NonZeroUsize;
+
+use fourscore_ondisk::casefold::{Encoding, FoldedName};
+use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
+use fourscore_ondisk::dirhash::NameHasher;
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::inline::InlineData;
+use fourscore_ondisk::xattr::Xattrs;
+use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
+
+use crate::finding::Finding;
+use crate::inode::InodeView;
+use crate::parallel::{Pieces, on_threads};
+use crate::report::{Findings, Tally};
+use crate::state::{Directories, Directory, Scanned, State};
+use crate::volume::Volume;
+use index::Index;
+use names::NameSet;
+pub(crate) use tree::Tree;
+
+/// Directories taken at once by a thread.
+const AT_ONCE: u64 = 16;
+/// Blocks of a directory read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// What one thread needs to read directories.
+struct Reader<'a> {
+    volume: &'a Volume,
+    state: &'a State,
+    tree: &'a Tree,
+    findings: Findings,
+    names: NameSet,
+    other_inode: Vec<u8>,
+    entries: u64,
+}
+
+/// A directory that is being read.
+struct Dir {
+    nr: InodeNr,
+    format: DirFormat,
+    casefold: bool,
+    end: LogicalBlock,
+    /// The hash of its names, where it has an index that can be followed.
+    hasher: Option<NameHasher>,
+    index: Option<Index>,
+}
+
+/// Reads all directories.
+pub(crate) fn run(
+    volume: &Volume,
+    state: &State,
+    scanned: &Scanned,
+    threads: NonZeroUsize,
+    findings: &mut Findings,
+    tally: &mut Tally,
+) -> Tree {
+    let lists = &scanned.directories;
+    let mut order = Vec::new();
+    for (list, directories) in lists.iter().enumerate() {
+        for (nth, directory) in directories.all.iter().enumerate() {
+            let start = directories.runs_of(directory).first();
+            order.push((start.map_or(0, |run| run.start.0), list, nth));
+        }
+    }
+    order.sort_unstable();
+    let inodes = lists.iter().flat_map(|list| &list.all).map(|dir| dir.inode);
+    let tree = Tree::new(inodes.collect());
+    let pieces = Pieces::new(order.len() as u64, AT_ONCE);
+    let limit = findings.limit();
+    let found = on_threads(threads, || {
+        let mut reader = Reader {
+            volume,
+            state,
+            tree: &tree,
+            findings: Findings::new(limit),
+            names: NameSet::default(),
+            other_inode: Vec::new(),
+            entries: 0,
+        };
+        let mut room = Vec::new();
+        while let Some(piece) = pieces.take() {
+            let range = usize::try_from(piece.start)
+                .ok()
+                .zip(usize::try_from(piece.end).ok());
+            let next = range.and_then(|(start, end)| order.get(start..end));
+            for &(_, list, nth) in next.unwrap_or(&[]) {
+                if let Some(list) = lists.get(list)
+                    && let Some(directory) = list.all.get(nth)
+                {
+                    reader.directory(list, directory, &mut room);
+                }
+            }
+        }
+        (reader.findings, reader.entries)
+    });
+    for (more, entries) in found {
+        findings.merge(more);
+        tally.entries += entries;
+    }
+    tree
+}
+
+impl Reader<'_> {
+    fn directory(&mut self, list: &Directories, directory: &Directory, room: &mut Vec<u8>) {
+        let volume = self.volume;
+        let form = directory.form;
+        let nr = directory.inode;
+        let names = match (form.encrypted, form.casefold) {
+            (true, true) => NameForm::EncryptedHashed,
+            (true, false) => NameForm::Encrypted,
+            (false, _) => NameForm::Plain,
+        };
+        let has_types = volume.incompat(Incompat::FILETYPE);
+        let mut dir = Dir {
+            nr,
+            format: DirFormat {
+                names,
+                type_byte: if has_types {
+                    TypeByte::Present
+                } else {
+                    TypeByte::Absent
+                },
+                inodes_count: InodeNr(volume.geometry().inodes()),
+                seed: volume.sb.has_metadata_csum().then_some(directory.seed),
+            },
+            casefold: form.casefold && volume.incompat(Incompat::CASEFOLD),
+            end: LogicalBlock(directory.end),
+            hasher: None,
+            index: form.indexed.then(Index::default),
+        };
+        if form.inline {
+            self.inline(&dir);
+            return;
+        }
+        let runs = list.runs_of(directory);
+        if runs.first().is_none_or(|run| run.logical != 0) {
+            let why = "is missing: block 0 is a hole";
+            self.findings.push(Finding::Dot { dir: nr, why });
+        }
+        let block_bytes = volume.block_bytes();
+        let step = u32::try_from((READ_BYTES / block_bytes).max(1)).unwrap_or(1);
+        for run in runs {
+            let mut done = 0;
+            while done < run.blocks {
+                let count = step.min(run.blocks - done);
+                room.resize(count as usize * block_bytes, 0);
+                let start = PhysBlock(run.start.0 + u64::from(done));
+                if let Err(error) = volume.read(start, room) {
+                    let (block, why) = (start, error.to_string());
+                    self.findings.push(Finding::Unreadable { block, why });
+                } else {
+                    let first = run.logical.saturating_add(done);
+                    for (logical, block) in (first..).zip(room.chunks_exact(block_bytes)) {
+                        self.block(&mut dir, LogicalBlock(logical), block);
+                    }
+                }
+                done += count;
+            }
+        }
+        if let Some(index) = dir.index {
+            index.check(nr, &mut self.findings);
+        }
+    }
+
+    /// A directory inside its inode.
+    fn inline(&mut self, dir: &Dir) {
+        let mut bytes = Vec::new();
+        let read = self.volume.read_inode(dir.nr, &mut bytes);
+        let Some(inode) = read.and_then(|()| InodeView::new(&bytes, dir.nr)) else {
+            return;
+        };
+        let xattrs = Xattrs::in_inode(inode.xattr_area().unwrap_or(&[]));
+        // Where the content is not found, pass 1 has said so.
+        let Ok(data) = InlineData::find(&inode.base.i_block, &xattrs) else {
+            return;
+        };
+        self.state.names.add(dir.nr, 1);
+        let content = match data.directory(&dir.format) {
+            Ok(content) => content,
+            Err(why) => {
+                let dir = dir.nr;
+                self.findings.push(Finding::DirInline { dir, why });
+                return;
+            }
+        };
+        self.dotdot(dir, content.parent);
+        if let Err(why) = content.check() {
+            let dir = dir.nr;
+            self.findings.push(Finding::DirInline { dir, why });
+        }
+        self.names.start();
+        for entry in content.entries().map_while(Result::ok) {
+            let found = entry.kind.to_byte();
+            self.entry(dir, LogicalBlock(0), &entry, found);
+            if !self.names.insert(entry.name) {
+                self.twice(dir, LogicalBlock(0), entry.name);
+            }
+        }
+    }
+
+    /// Notes where `..` leads.
+    fn dotdot(&mut self, dir: &Dir, parent: InodeNr) {
+        self.tree.set_dotdot(dir.nr, parent);
+        self.state.names.add(parent, 1);
+        self.entries += 1;
+    }
+
+    fn twice(&mut self, dir: &Dir, block: LogicalBlock, name: &[u8]) {
+        let (dir, name) = (dir.nr, name.into());
+        self.findings.push(Finding::EntryTwice { dir, block, name });
+    }
+}
+
+impl Dir {
+    /// The form under which a name is compared and hashed: folded in directories that ignore case.
+    fn with_folded<R>(&self, name: &[u8], then: impl FnOnce(&[u8]) -> R) -> R {
+        if self.casefold
+            && self.format.names == NameForm::Plain
+            && let Ok(folded) = FoldedName::new(name, Encoding::Lenient)
+        {
+            return then(folded.hash_input());
+        }
+        then(name)
+    }
+}

@@ -1,0 +1,110 @@
+//! **Purpose.** Telling names of a block that are there twice, without memory for each block.
+//!
+//! **Model.** A table with open addressing that holds where names begin. A slot is of this block if
+//! it bears the number of this round, so nothing is cleared between blocks.
+
+/// Twice as many slots as the largest block has records.
+const SLOTS: usize = 1 << 14;
+
+/// The names of one block.
+#[derive(Debug)]
+pub(crate) struct NameSet {
+    slots: Vec<Slot>,
+    round: u32,
+    /// The names, one behind the other: folded ones lie in no block.
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    round: u32,
+    hash: u32,
+    at: u32,
+    len: u32,
+}
+
+impl Default for NameSet {
+    fn default() -> Self {
+        Self {
+            slots: vec![Slot::default(); SLOTS],
+            round: 0,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+impl NameSet {
+    /// Begins a block.
+    pub(crate) fn start(&mut self) {
+        self.round = self.round.wrapping_add(1);
+        if self.round == 0 {
+            self.slots.fill(Slot::default());
+            self.round = 1;
+        }
+        self.bytes.clear();
+    }
+
+    /// Adds a name; whether it is new.
+    pub(crate) fn insert(&mut self, name: &[u8]) -> bool {
+        let hash = hash(name);
+        let mut slot = hash as usize % SLOTS;
+        // A block has fewer records than there are slots, so a free one comes.
+        for _ in 0..SLOTS {
+            let Some(found) = self.slots.get_mut(slot) else {
+                return true;
+            };
+            if found.round != self.round {
+                *found = Slot {
+                    round: self.round,
+                    hash,
+                    at: u32::try_from(self.bytes.len()).unwrap_or(u32::MAX),
+                    len: u32::try_from(name.len()).unwrap_or(0),
+                };
+                self.bytes.extend_from_slice(name);
+                return true;
+            }
+            if found.hash == hash {
+                let start = found.at as usize;
+                let other = self.bytes.get(start..start + found.len as usize);
+                if other == Some(name) {
+                    return false;
+                }
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+        true
+    }
+}
+
+/// Mixes eight bytes at a time.
+fn hash(name: &[u8]) -> u32 {
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut state = name.len() as u64;
+    for chunk in name.chunks(8) {
+        let mut word = [0; 8];
+        word.iter_mut()
+            .zip(chunk)
+            .for_each(|(to, &from)| *to = from);
+        state = (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(MULTIPLIER);
+    }
+    u32::try_from(state >> 32).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_the_same_block_meet() {
+        let mut names = NameSet::default();
+        names.start();
+        assert!(names.insert(b"a") && names.insert(b"b"));
+        assert!(!names.insert(b"a"));
+        names.start();
+        assert!(names.insert(b"a"));
+        for nr in 0..5000_u32 {
+            assert!(names.insert(&nr.to_le_bytes()));
+        }
+        assert!(!names.insert(&77_u32.to_le_bytes()));
+    }
+}

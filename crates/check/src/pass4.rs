@@ -1,0 +1,122 @@
+//! **Purpose.** Pass 4: every inode in use has a name, and counts its names.
+
+use std::num::NonZeroUsize;
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::features::Compat;
+use fourscore_ondisk::xattr::EaInode;
+
+use crate::finding::Finding;
+use crate::inode::InodeView;
+use crate::parallel::{Pieces, on_threads};
+use crate::report::Findings;
+use crate::state::State;
+use crate::volume::Volume;
+
+/// Inodes looked at at once by a thread: words of the bitmaps are not divided.
+const AT_ONCE: u64 = 1 << 16;
+/// The most links that are counted; a directory with more counts 1.
+const LINK_MAX: u32 = 65_000;
+
+/// Holds what inodes count against what names say.
+pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, findings: &mut Findings) {
+    let pieces = Pieces::new(u64::from(volume.geometry().inodes()) + 1, AT_ONCE);
+    let limit = findings.limit();
+    let found = on_threads(threads, || {
+        let mut findings = Findings::new(limit);
+        let mut bytes = Vec::new();
+        while let Some(piece) = pieces.take() {
+            state.used.runs_in(piece, |run| {
+                for nr in run {
+                    let inode = InodeNr(u32::try_from(nr).unwrap_or(u32::MAX));
+                    if may_have_name(volume, inode) {
+                        check(volume, state, inode, &mut bytes, &mut findings);
+                    }
+                }
+            });
+        }
+        findings
+    });
+    for more in found {
+        findings.merge(more);
+    }
+}
+
+/// Whether an inode is not one that the file system keeps for itself.
+fn may_have_name(volume: &Volume, inode: InodeNr) -> bool {
+    let sb = &volume.sb;
+    let hidden = [sb.quota_inodes().project, sb.orphan_file_inode()];
+    let is_hidden = hidden.contains(&Some(inode));
+    sb.may_be_named(inode) && !is_hidden
+}
+
+fn check(
+    volume: &Volume,
+    state: &State,
+    inode: InodeNr,
+    bytes: &mut Vec<u8>,
+    findings: &mut Findings,
+) {
+    let nr = u64::from(inode.0);
+    let (links, mut names) = (state.links.get(inode), state.names.get(inode));
+    if state.value_inodes.contains(nr) {
+        check_value(volume, state, inode, bytes, findings);
+        return;
+    }
+    if names == 0 {
+        let is_marked = volume.compat(Compat::IMAGIC_INODES) && is_imagic(volume, inode, bytes);
+        if !state.orphans.contains(&inode) && !is_marked {
+            findings.push(Finding::Unattached { inode, links });
+        }
+        return;
+    }
+    if state.directories.contains(nr) && names > LINK_MAX {
+        names = 1;
+    }
+    if links != names {
+        findings.push(Finding::LinksCount {
+            inode,
+            found: links,
+            expected: names,
+        });
+    }
+}
+
+/// An inode that holds a value has no names: attributes are its users.
+fn check_value(
+    volume: &Volume,
+    state: &State,
+    inode: InodeNr,
+    bytes: &mut Vec<u8>,
+    findings: &mut Findings,
+) {
+    let links = state.links.get(inode);
+    let expected = u64::from(state.value_users.get(inode));
+    if expected == 0 {
+        if !state.orphans.contains(&inode) {
+            findings.push(Finding::Unattached { inode, links });
+        }
+        return;
+    }
+    let read = volume.read_inode(inode, bytes);
+    let Some(view) = read.and_then(|()| InodeView::new(bytes, inode)) else {
+        return;
+    };
+    let fields = EaInode::of(view.base);
+    // What Lustre wrote has one user, and says which instead of how many.
+    let is_lustre = fields.lustre_parent.0 != 0 && fields.refs == 0;
+    if fields.refs != expected && !is_lustre {
+        findings.push(Finding::ValueRefs {
+            inode,
+            found: fields.refs,
+            expected,
+        });
+    }
+}
+
+fn is_imagic(volume: &Volume, inode: InodeNr, bytes: &mut Vec<u8>) -> bool {
+    use fourscore_ondisk::inode::InodeFlags;
+    let read = volume.read_inode(inode, bytes);
+    let view = read.and_then(|()| InodeView::new(bytes, inode));
+    view.is_some_and(|view| view.has(InodeFlags::IMAGIC_FL))
+}

@@ -1,0 +1,149 @@
+//! **Purpose.** The file system under check: its device, its superblock, and its descriptors with
+//! a note which of them can be followed.
+
+use std::io;
+use std::ops::Range;
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
+use fourscore_ondisk::xattr::EaInodes;
+use fourscore_ondisk::{
+    BlockCount, ChecksumSeed, Geometry, GroupDesc, GroupNr, GroupOffset, InodeNr, PhysBlock,
+    Superblock,
+};
+use fourscore_sync::Arc;
+
+/// The file system.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) sb: Superblock,
+    pub(crate) groups: Vec<Group>,
+}
+
+/// A group as its descriptor tells it. A place that cannot be is `None`: nothing is read there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    pub(crate) desc: GroupDesc,
+    pub(crate) block_bitmap: Option<PhysBlock>,
+    pub(crate) inode_bitmap: Option<PhysBlock>,
+    pub(crate) inode_table: Option<PhysBlock>,
+}
+
+impl Group {
+    /// The group of a descriptor, with those of its places that lie inside the file system.
+    pub(crate) fn new(desc: GroupDesc, geometry: &Geometry) -> Self {
+        let inside = |start: PhysBlock, count: u32| {
+            let sound = start.0 > 0 && geometry.contains(start, BlockCount(count.into()));
+            sound.then_some(start)
+        };
+        Self {
+            desc,
+            block_bitmap: inside(desc.block_bitmap(), 1),
+            inode_bitmap: inside(desc.inode_bitmap(), 1),
+            inode_table: inside(desc.inode_table(), geometry.inode_table_blocks()),
+        }
+    }
+}
+
+impl Volume {
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.sb.geometry()
+    }
+
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.geometry().block_size().bytes()
+    }
+
+    pub(crate) fn group(&self, group: GroupNr) -> Option<&Group> {
+        self.groups.get(group.0 as usize)
+    }
+
+    pub(crate) fn compat(&self, feature: Compat) -> bool {
+        self.sb.features().compat.contains(feature)
+    }
+
+    pub(crate) fn incompat(&self, feature: Incompat) -> bool {
+        self.sb.features().incompat.contains(feature)
+    }
+
+    pub(crate) fn ro_compat(&self, feature: RoCompat) -> bool {
+        self.sb.features().ro_compat.contains(feature)
+    }
+
+    /// Whether descriptors have checksums, so that groups may be marked uninitialised.
+    pub(crate) fn has_group_checksums(&self) -> bool {
+        self.ro_compat(RoCompat::GDT_CSUM) || self.sb.has_metadata_csum()
+    }
+
+    /// The blocks that may belong to somebody.
+    pub(crate) fn physical(&self) -> Range<PhysBlock> {
+        let geometry = self.geometry();
+        PhysBlock(geometry.first_data_block().0.max(1))..PhysBlock(geometry.blocks().0)
+    }
+
+    /// The inodes that may hold values of attributes.
+    pub(crate) fn ea_inodes(&self) -> EaInodes {
+        if !self.incompat(Incompat::EA_INODE) {
+            return EaInodes::Absent;
+        }
+        EaInodes::Between {
+            first: self.sb.first_inode(),
+            last: InodeNr(self.geometry().inodes()),
+        }
+    }
+
+    /// The seed of blocks that belong to the file system as a whole, where blocks have checksums.
+    pub(crate) fn seed(&self) -> Option<ChecksumSeed> {
+        let has = self.sb.has_metadata_csum();
+        has.then(|| self.sb.checksum_seed())
+    }
+
+    /// The cluster of a block, counted from the first data block.
+    pub(crate) fn cluster(&self, block: PhysBlock) -> u64 {
+        let geometry = self.geometry();
+        block.0.saturating_sub(geometry.first_data_block().0) >> geometry.blocks_per_cluster_log()
+    }
+
+    /// All clusters.
+    pub(crate) fn clusters(&self) -> u64 {
+        let last = self.geometry().blocks().0.saturating_sub(1);
+        self.cluster(PhysBlock(last)) + 1
+    }
+
+    /// The first block of a cluster.
+    pub(crate) fn cluster_start(&self, cluster: u64) -> PhysBlock {
+        let geometry = self.geometry();
+        let offset = cluster << geometry.blocks_per_cluster_log();
+        PhysBlock(geometry.first_data_block().0 + offset)
+    }
+
+    /// Reads a run of blocks that fill `buf`.
+    pub(crate) fn read(&self, start: PhysBlock, buf: &mut [u8]) -> io::Result<()> {
+        let offset = self.geometry().block_size().offset(start);
+        self.device.read_at(buf, offset)
+    }
+
+    /// How many inodes of a group are worth reading: those in front of what was never used.
+    pub(crate) fn inodes_to_read(&self, group: &Group) -> u32 {
+        use fourscore_ondisk::group::GroupFlags;
+        let all = self.geometry().inodes_per_group();
+        if !self.has_group_checksums() {
+            return all;
+        }
+        if group.desc.flags().contains(GroupFlags::INODE_UNINIT) {
+            return 0;
+        }
+        all.saturating_sub(group.desc.itable_unused())
+    }
+
+    /// Reads the bytes of one inode into `buf`, which is cut to its size.
+    pub(crate) fn read_inode(&self, inode: InodeNr, buf: &mut Vec<u8>) -> Option<()> {
+        let (group, index) = self.geometry().inode_group(inode)?;
+        let table = self.group(group)?.inode_table?;
+        let place = self.geometry().inode_place(table, GroupOffset(index.0));
+        let offset = self.geometry().block_size().offset(place.block) + place.offset_bytes as u64;
+        buf.resize(self.geometry().inode_size_bytes(), 0);
+        self.device.read_at(buf, offset).ok()
+    }
+}

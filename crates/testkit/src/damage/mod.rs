@@ -1,0 +1,222 @@
+//! **Purpose.** Damaged images: a seeded mutator that knows the structures, changes one of them,
+//! and renews the checksums around the change, so that the damage itself is met and not its
+//! checksum.
+//!
+//! **Model.** An [`Anatomy`] is what lies where in a sound image. A seed chooses a kind of
+//! structure, one of its kind, a field, and a value: near the old one, extreme, or one that belongs
+//! to a neighbour, since what is plausible is what checkers miss. One in sixteen seeds leaves
+//! checksums as they were. The change is made in the image file itself and can be undone, so that
+//! one image serves for hundreds of seeds.
+//!
+//! **Not here.** Several faults at once, random bytes: the fuzz targets do that.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `anatomy` | what lies where |
+//! | `fields` | the fields of each structure |
+//! | `seal` | renewing checksums |
+
+mod anatomy;
+mod fields;
+mod seal;
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+pub use anatomy::{Anatomy, Kind, Site};
+
+use crate::explore::rng::{Rng, mix};
+use fields::Field;
+
+/// One in so many seeds leaves checksums as they were.
+const UNSEALED_ONE_IN: usize = 16;
+
+/// An image that is damaged again and again.
+#[derive(Debug)]
+pub struct Patient {
+    file: File,
+    anatomy: Anatomy,
+}
+
+/// A damage that was done.
+#[derive(Debug)]
+pub struct Damage {
+    /// The structure.
+    pub kind: Kind,
+    /// The field.
+    pub field: &'static str,
+    /// What it was and what it is now.
+    pub change: (u64, u64),
+    /// Where it is, in bytes from the start of the image.
+    pub at: u64,
+    /// Whether checksums were renewed.
+    pub sealed: Sealed,
+    /// What the image held before, to undo it: places and bytes, first change first.
+    before: Vec<(u64, Vec<u8>)>,
+}
+
+/// Whether the checksums around a damage were renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    /// They match the damaged bytes.
+    Yes,
+    /// They are those of the sound bytes.
+    No,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (old, new) = self.change;
+        let unsealed = match self.sealed {
+            Sealed::Yes => "",
+            Sealed::No => ", checksum not renewed",
+        };
+        write!(
+            f,
+            "{:?} at byte {}: {} {old:#x} -> {new:#x}{unsealed}",
+            self.kind, self.at, self.field
+        )
+    }
+}
+
+impl Patient {
+    /// Learns what lies where in a sound image.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not sound enough to be followed.
+    pub fn new(image: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(image);
+        let file = file.with_context(|| image.display().to_string())?;
+        let anatomy = Anatomy::of(&file)?;
+        Ok(Self { file, anatomy })
+    }
+
+    /// What lies where.
+    #[must_use]
+    pub fn anatomy(&self) -> &Anatomy {
+        &self.anatomy
+    }
+
+    /// Does the damage of a seed.
+    ///
+    /// # Errors
+    /// If the image cannot be read or written.
+    pub fn damage(&self, seed: u64) -> Result<Damage> {
+        let mut rng = Rng::new(mix(seed));
+        loop {
+            if let Some(damage) = self.try_damage(&mut rng)? {
+                return Ok(damage);
+            }
+        }
+    }
+
+    fn try_damage(&self, rng: &mut Rng) -> Result<Option<Damage>> {
+        let kinds = self.anatomy.kinds();
+        let kind = *rng.pick(&kinds);
+        let site = rng.pick(self.anatomy.sites(kind));
+        let mut bytes = vec![0; site.length];
+        self.file.read_exact_at(&mut bytes, site.at)?;
+        let fields = fields::of(&self.anatomy, site, &bytes);
+        if fields.is_empty() {
+            return Ok(None);
+        }
+        let field = *rng.pick(&fields);
+        let old = field.get(&bytes);
+        let new = self.new_value(rng, field, old);
+        if new == old {
+            return Ok(None);
+        }
+        let sealed = if rng.happens(1, UNSEALED_ONE_IN) {
+            Sealed::No
+        } else {
+            Sealed::Yes
+        };
+        let mut damage = Damage {
+            kind,
+            field: field.name,
+            change: (old, new),
+            at: site.at + field.at as u64,
+            sealed,
+            before: Vec::new(),
+        };
+        field.put(&mut bytes, new);
+        if sealed == Sealed::Yes {
+            seal::site(&self.anatomy, site, &mut bytes);
+        }
+        self.write(&mut damage, site.at, &bytes)?;
+        if sealed == Sealed::Yes {
+            for (at, bytes) in seal::around(&self.anatomy, site, &self.file)? {
+                self.write(&mut damage, at, &bytes)?;
+            }
+        }
+        Ok(Some(damage))
+    }
+
+    /// A value that the field could have, or just could not.
+    fn new_value(&self, rng: &mut Rng, field: Field, old: u64) -> u64 {
+        let blocks = self.anatomy.superblock().geometry().blocks().0;
+        let inodes = u64::from(self.anatomy.superblock().geometry().inodes());
+        let value = match rng.below(10) {
+            0 => 0,
+            1 => old.wrapping_add(1),
+            2 => old.wrapping_sub(1),
+            3 => u64::MAX,
+            4 | 5 => old ^ 1 << (rng.bits() % field.bits()),
+            6 => rng.bits() % blocks,
+            7 => rng.bits() % inodes + 1,
+            8 => self.anatomy.some_block(rng.bits()),
+            _ => rng.bits(),
+        };
+        value & field.mask()
+    }
+
+    fn write(&self, damage: &mut Damage, at: u64, bytes: &[u8]) -> Result<()> {
+        let mut before = vec![0; bytes.len()];
+        self.file.read_exact_at(&mut before, at)?;
+        damage.before.push((at, before));
+        self.file.write_all_at(bytes, at)?;
+        Ok(())
+    }
+
+    /// Makes the image what it was.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn undo(&self, damage: Damage) -> Result<()> {
+        for (at, bytes) in damage.before.into_iter().rev() {
+            self.file.write_all_at(&bytes, at)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{Image, MiB};
+    use crate::oracle::{assert_clean, e2fsck};
+    use crate::require;
+    use crate::tools::Need;
+
+    #[test]
+    fn damage_is_met_and_can_be_undone() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let image = Image::builder(MiB(16)).kind("ext4").make().unwrap();
+        let before = std::fs::read(image.path()).unwrap();
+        let patient = Patient::new(image.path()).unwrap();
+        let mut met = 0;
+        for seed in 0..20 {
+            let damage = patient.damage(seed).unwrap();
+            assert_ne!(std::fs::read(image.path()).unwrap(), before, "{damage}");
+            met += u32::from(!e2fsck(image.path()).unwrap().is_clean());
+            patient.undo(damage).unwrap();
+        }
+        assert!(met >= 10, "e2fsck met {met} of 20");
+        assert_eq!(std::fs::read(image.path()).unwrap(), before);
+        assert_clean(image.path());
+    }
+}
