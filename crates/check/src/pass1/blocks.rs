@@ -240,7 +240,7 @@ impl Scanner<'_> {
             let blocks = found / block_bytes;
             let spare = u64::from(volume.sb.raw().s_prealloc_dir_blocks);
             let beyond = mapped.end.saturating_sub(blocks);
-            !inline && (found % block_bytes != 0 || blocks > mapped.end || beyond > spare)
+            !inline && (!found.is_multiple_of(block_bytes) || blocks > mapped.end || beyond > spare)
         } else {
             let extents = inode.has(InodeFlags::EXTENTS_FL) && volume.incompat(Incompat::EXTENTS);
             let last = mapped.written_end.checked_sub(1);

@@ -375,7 +375,7 @@ impl Scanner<'_> {
             return Charge::default();
         };
         let (nr, most) = (inode.number, inode.most_extra());
-        if found != 0 && (found < 4 || found > most || found % 4 != 0) {
+        if found != 0 && (found < 4 || found > most || !found.is_multiple_of(4)) {
             let inode = nr;
             self.findings
                 .push(Finding::ExtraIsize { inode, found, most });
