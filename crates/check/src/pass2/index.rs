@@ -181,11 +181,13 @@ mod tests {
     use super::*;
 
     fn index(entries: &[(u32, u32)], leaves: &[(u32, u32)]) -> Index {
-        let mut index = Index::default();
-        index.entries = entries
-            .iter()
-            .map(|&(hash, block)| (hash, LogicalBlock(block)))
-            .collect();
+        let mut index = Index {
+            entries: entries
+                .iter()
+                .map(|&(hash, block)| (hash, LogicalBlock(block)))
+                .collect(),
+            ..Index::default()
+        };
         let root = Seen::Node {
             first_entry: 0,
             entries: entries.len(),
