@@ -120,6 +120,13 @@ pub trait BlockDevice: Send + Sync + Debug {
         InFlight::finished(batch.run_on(self))
     }
 
+    /// Has the host forget what it keeps of the bytes in `range`, so that the next read asks the
+    /// device itself: for places that another host may write. Only a hint, which a device without
+    /// a host in between need not take.
+    fn forget_cached(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// Whether a long write would wait, or cost more, because another thread is writing: a caller
     /// who has other things to do does them first. Only a hint.
     fn is_being_written(&self) -> bool {
@@ -200,6 +207,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn submit(&self, batch: Batch) -> InFlight {
         (**self).submit(batch)
+    }
+    fn forget_cached(&self, range: Range<u64>) {
+        (**self).forget_cached(range);
     }
     fn is_being_written(&self) -> bool {
         (**self).is_being_written()

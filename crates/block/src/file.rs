@@ -17,10 +17,11 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes, write_zeroes_by_hand};
@@ -230,6 +231,16 @@ impl BlockDevice for FileDevice {
             Err(error) if cannot(error) => write_zeroes_by_hand(self, range),
             Err(error) => Err(asked.host(error)),
         }
+    }
+
+    fn forget_cached(&self, range: Range<u64>) {
+        /// The host forgets whole pages, and no host has larger ones.
+        const PAGE_BYTES: u64 = 64 << 10;
+        let start = range.start - range.start % PAGE_BYTES;
+        let end = range.end.saturating_add(PAGE_BYTES);
+        let len = NonZeroU64::new(end.saturating_sub(start));
+        // A hint, as it is here.
+        let _ = rustix::fs::fadvise(&self.cached, start, len, Advice::DontNeed);
     }
 
     fn is_being_written(&self) -> bool {

@@ -12,6 +12,7 @@
 //! | `raw` | what only block devices have |
 //! | `memory_file` | several threads writing one file of tmpfs |
 //! | `host_io` | whole transfers over a file descriptor of the host |
+//! | `in_use` | who else uses a file or device of the host |
 //! | `share` | blocks of another file of the host, shared instead of copied |
 //! | [`ram`] | memory, sparse |
 //! | [`window`] | a part of another device, or all of it read-only |
@@ -30,6 +31,7 @@ pub mod error;
 pub mod faulty;
 pub mod file;
 mod host_io;
+mod in_use;
 pub mod io_buf;
 mod loading;
 mod memory_file;

@@ -6,7 +6,7 @@
 //!
 //! **Locking.** A device opened for writing is locked against other writers, unless asked
 //! otherwise: an image file by an advisory `flock`, a block device by `O_EXCL`, which also fails
-//! while the kernel has it mounted.
+//! while the kernel has it mounted. An image file on which a loop device lies is refused.
 
 use std::fmt;
 use std::fs::{File, FileType, OpenOptions};
@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, OFlags};
 
 use crate::device::Hints;
 use crate::file::FileDevice;
-use crate::raw;
+use crate::{in_use, raw};
 
 /// What the device will be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,16 +74,22 @@ impl DeviceOptions {
 
 /// Opens an image file or a block device.
 ///
-/// # Errors
-/// The host's error for opening, kind `InvalidInput` if the path is neither a regular file nor
-/// a block device, and kind `ResourceBusy` if another process holds it for writing. The text
-/// does not repeat the path, which the caller knows.
+/// # Errors The host's error for opening, kind `InvalidInput` if the path is neither a regular file
+/// nor a block device, and kind `ResourceBusy` if it is to be written and somebody else uses it:
+/// another process that writes, a loop device, a mount of the kernel. The text says who, and does
+/// not repeat the path, which the caller knows.
 pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> {
     // Opening a fifo for reading would wait for its writer, so the kind is looked at first; it
     // is looked at again once open, as the path may have changed its meaning by then.
     let before = std::fs::metadata(path)?.file_type();
     let kind = Kind::of(before)?;
-    let cached = open_file(path, options, kind, OFlags::NONBLOCK)?;
+    let cached = open_file(path, options, kind, OFlags::NONBLOCK).map_err(|error| {
+        let is_busy = error.kind() == ErrorKind::ResourceBusy;
+        match is_busy && kind == Kind::BlockDevice {
+            true => busy(in_use::device_user(path)),
+            false => error,
+        }
+    })?;
     // Only the open itself was not to wait; io_uring would take the flag for reads as well.
     let flags = rustix::fs::fcntl_getfl(&cached)?;
     rustix::fs::fcntl_setfl(&cached, flags - OFlags::NONBLOCK)?;
@@ -198,13 +204,18 @@ fn lock_image(file: &File, kind: Kind) -> io::Result<()> {
         return Ok(());
     }
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(io::Error::new(
-            ErrorKind::ResourceBusy,
-            "is being written by another process",
-        )),
-        Err(error) => Err(error.into()),
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(busy(in_use::lock_holder(file))),
+        Err(error) => return Err(error.into()),
     }
+    match in_use::loop_user(file)? {
+        Some(user) => Err(busy(user)),
+        None => Ok(()),
+    }
+}
+
+fn busy(who: String) -> io::Error {
+    io::Error::new(ErrorKind::ResourceBusy, who)
 }
 
 /// Adds direct I/O where the host offers it; where it does not, the device stays as it is.

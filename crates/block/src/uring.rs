@@ -132,6 +132,10 @@ impl BlockDevice for UringDevice {
         self.shared.file.discard(range)
     }
 
+    fn forget_cached(&self, range: Range<u64>) {
+        self.shared.file.forget_cached(range);
+    }
+
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
         self.shared.file.write_zeroes(range)
     }

@@ -124,6 +124,12 @@ impl BlockDevice for Window {
         self.device.discard(self.moved(DeviceOp::Discard, &range)?)
     }
 
+    fn forget_cached(&self, range: Range<u64>) {
+        if let Ok(range) = self.moved(DeviceOp::Read, &range) {
+            self.device.forget_cached(range);
+        }
+    }
+
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
         self.device
             .write_zeroes(self.moved(DeviceOp::WriteZeroes, &range)?)

@@ -54,9 +54,12 @@ pub enum Error {
     /// The directory has entries.
     #[error("directory not empty")]
     NotEmpty,
-    /// `.` and `..` are not renamed.
+    /// `.` and `..` are not renamed, and what is frozen is not frozen again.
     #[error("device or resource busy")]
     Busy,
+    /// Another host has the file system, or a check of it runs.
+    #[error("in use: {0}")]
+    InUse(String),
     /// No free blocks, or no free inodes.
     #[error("no space left")]
     NoSpace,
@@ -66,6 +69,9 @@ pub enum Error {
     /// The inode has as many names as the format can count.
     #[error("too many links")]
     TooManyLinks,
+    /// An offset and a length that add up to more than any offset.
+    #[error("value too large")]
+    OffsetOverflow,
     /// Longer than a file can be.
     #[error("file too large")]
     FileTooLarge,
@@ -125,10 +131,11 @@ impl Error {
             Self::NameTooLong => libc_errno::ENAMETOOLONG,
             Self::Exists => libc_errno::EEXIST,
             Self::NotEmpty => libc_errno::ENOTEMPTY,
-            Self::Busy => libc_errno::EBUSY,
+            Self::Busy | Self::InUse(_) => libc_errno::EBUSY,
             Self::NoSpace => libc_errno::ENOSPC,
             Self::ReadOnly(_) => libc_errno::EROFS,
             Self::TooManyLinks => libc_errno::EMLINK,
+            Self::OffsetOverflow => libc_errno::EOVERFLOW,
             Self::FileTooLarge => libc_errno::EFBIG,
             Self::NotPermitted => libc_errno::EPERM,
             Self::AccessDenied => libc_errno::EACCES,
@@ -191,6 +198,7 @@ mod libc_errno {
     pub(super) const ENAMETOOLONG: i32 = 36;
     pub(super) const ELOOP: i32 = 40;
     pub(super) const ENODATA: i32 = 61;
+    pub(super) const EOVERFLOW: i32 = 75;
     pub(super) const EOPNOTSUPP: i32 = 95;
     pub(super) const EPERM: i32 = 1;
     pub(super) const E2BIG: i32 = 7;

@@ -23,8 +23,8 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, Inode, InodeFlags};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::xattr::Xattrs;
-use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
-use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use fourscore_ondisk::{Corrupt, InodeNr, Tid, blockmap, extent};
+use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell, Guard};
 use fourscore_sync::rank::{Place, Ranked};
 use fourscore_sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -155,18 +155,28 @@ pub(crate) struct Changing {
     retired: bool,
     /// What was claimed for the file and not used yet; made when it is first written.
     pub(crate) prealloc: Option<Arc<FilePrealloc>>,
-    /// The last transaction that changed it.
+    /// The last transaction that changed it, or may have before it was loaded.
     pub(crate) last: LastTid,
+    /// The last of them that changed what its content is read by: size and map.
+    pub(crate) last_data: LastTid,
     /// How many have it open.
     pub(crate) opens: u32,
     /// Where it is on record, while it has no name or is being truncated.
     pub(crate) orphan: Option<OrphanPlace>,
     /// Whether it was made without a name and may be given one.
     pub(crate) is_linkable: bool,
+    /// Whether it has times that are in memory only, and is on a list for that.
+    pub(crate) has_lazy_times: AtomicBool,
 }
 
 impl InodeCell {
-    fn new(inode: CachedInode) -> Self {
+    /// A cell for `inode`, which transactions up to `last` may have changed.
+    fn new(inode: CachedInode, last: Option<Tid>) -> Self {
+        let changing = Changing {
+            last: LastTid::of(last),
+            last_data: LastTid::of(last),
+            ..Changing::default()
+        };
         let rank = match inode.file_type() {
             FileType::Directory => order::DIRECTORY,
             _ => order::FILE,
@@ -176,7 +186,7 @@ impl InodeCell {
             version: EpochCell::new(Some(Box::new(inode))),
             pins: AtomicU32::new(0),
             moves: AtomicU64::new(0),
-            changing: RwLock::new(Changing::default()),
+            changing: RwLock::new(changing),
         }
     }
 
@@ -227,7 +237,7 @@ impl Pinned {
     /// A pin on an inode that is just being made and that nobody finds before
     /// [`Fs::enter_pinned`].
     pub(crate) fn unseen(inode: CachedInode) -> Self {
-        let cell = InodeCell::new(inode);
+        let cell = InodeCell::new(inode, None);
         cell.pins.fetch_add(1, Ordering::AcqRel);
         Self(Arc::new(cell))
     }
@@ -237,6 +247,17 @@ impl Pinned {
     pub(crate) fn lock_unseen(&self) -> RwLockWriteGuard<'_, Changing> {
         let lock = self.0.changing.try_write();
         lock.expect("nobody else knows it")
+    }
+
+    /// Another pin on the same inode.
+    pub(crate) fn again(&self) -> Self {
+        self.0.pins.fetch_add(1, Ordering::AcqRel);
+        Self(fourscore_sync::clone_arc(&self.0))
+    }
+
+    /// Takes the inode's lock, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<RwLockWriteGuard<'_, Changing>> {
+        self.0.changing.try_write()
     }
 
     /// Takes the inode's lock.
@@ -465,7 +486,10 @@ impl Fs {
         self.inodes.get_or_try_load(&nr, || {
             let cached = self.uncached_inode(nr)?;
             let weight_bytes = cached.weight_bytes();
-            Ok((Arc::new(InodeCell::new(cached)), weight_bytes))
+            // It may have left memory with changes that are not durable yet.
+            let writer = self.writer.as_deref();
+            let last = writer.map(|writer| writer.journal().running_tid());
+            Ok((Arc::new(InodeCell::new(cached, last)), weight_bytes))
         })
     }
 

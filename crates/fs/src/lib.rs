@@ -94,10 +94,10 @@ pub use crate::permission::{Caller, Capabilities, Wish};
 pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
 pub use crate::write::{
-    AccessTimes, AttributeChange, Fallocate, MountOptions, NewAttributes, OpenInode, Replace,
-    SetXattr,
+    AccessTimes, AttributeChange, Discard, Fallocate, MountOptions, NewAttributes, OpenInode,
+    Replace, SetXattr, Times, Trim,
 };
-pub use crate::xattr::{MAX_VALUE_BYTES, Xattr};
+pub use crate::xattr::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use fourscore_block as block;
 pub use fourscore_mballoc as mballoc;
 pub use fourscore_ondisk as ondisk;

@@ -23,7 +23,9 @@ use crate::inode::CachedInode;
 use crate::{AttributeChange, Error, FileType, Fs, Result};
 
 const STICKY: u16 = 0o1000;
+const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
 const ANY_EXECUTE: u16 = 0o111;
 const GROUP_BITS: u16 = 0o070;
 
@@ -87,11 +89,11 @@ impl Caller<'_> {
         capabilities: Capabilities::all(),
     };
 
-    fn has(&self, capability: Capabilities) -> bool {
+    pub(crate) fn has(&self, capability: Capabilities) -> bool {
         self.capabilities.contains(capability)
     }
 
-    fn is_in(&self, group: u32) -> bool {
+    pub(crate) fn is_in(&self, group: u32) -> bool {
         self.gid == group || self.groups.contains(&group)
     }
 
@@ -235,7 +237,8 @@ impl Fs {
     }
 
     /// What of `change` happens if `caller` asks for it: all of it, but for the set-group bit of a
-    /// group that the caller is not in.
+    /// group that the caller is not in. That bit also goes with a change of owner, where it would
+    /// stay otherwise, since the group may not execute.
     ///
     /// # Errors
     /// `NotPermitted` if none of it may; `NotFound`.
@@ -268,6 +271,17 @@ impl Fs {
             && !keeps_set_gid
         {
             *permissions &= !SET_GID;
+        }
+        let mode = on_disk.mode().0;
+        let changes_owner = change.uid.is_some() || change.gid.is_some();
+        let is_member = caller.is_in(on_disk.gid()) || caller.has(Capabilities::FSETID);
+        if changes_owner
+            && change.permissions.is_none()
+            && inode.file_type() != FileType::Directory
+            && mode & (SET_GID | GROUP_EXECUTE) == SET_GID
+            && !is_member
+        {
+            permitted.permissions = Some(mode & 0o7777 & !(SET_UID | SET_GID));
         }
         Ok(permitted)
     }

@@ -12,7 +12,7 @@
 //! **References.** xattr(7), acl(5).
 
 use std::io::IoSliceMut;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use fourscore_block::Structure;
 use fourscore_ondisk::acl;
@@ -41,7 +41,45 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
+/// Where the attributes of an inode lie on the device, in bytes: what FIEMAP says of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum XattrPlace {
+    /// Inside the inode, and there may be more in a block. FIEMAP shows this part only, as data
+    /// that is inline and not aligned.
+    InInode(Range<u64>),
+    /// In a block.
+    InBlock(Range<u64>),
+}
+
 impl Fs {
+    /// Where the attributes of an inode lie (`FIEMAP_FLAG_XATTR`); `None` if it has none.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Io`.
+    pub fn xattr_place(&self, inode: InodeNr) -> Result<Option<XattrPlace>> {
+        let guard = epoch::pin();
+        let inode = self.inode(inode, &guard)?.on_disk();
+        let block_size = self.geometry().block_size();
+        if let Some(area) = inode.xattr_area()
+            && area.starts_with(&xattr::MAGIC.to_le_bytes())
+        {
+            let (group, index) = self
+                .geometry()
+                .inode_group(inode.number())
+                .ok_or(Error::NotFound)?;
+            let table = self.group(group)?.inode_table();
+            let place = self.geometry().inode_place(table, index);
+            let start = block_size.offset(place.block) + place.offset_bytes as u64;
+            let end = start + self.geometry().inode_size_bytes() as u64;
+            return Ok(Some(XattrPlace::InInode(end - area.len() as u64..end)));
+        }
+        let block = inode.file_acl().map(|block| {
+            let start = block_size.offset(block);
+            XattrPlace::InBlock(start..start + block_size.bytes() as u64)
+        });
+        Ok(block)
+    }
+
     /// The extended attributes of an inode that users can see, in the order they have on disk.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! docs/ERRNO.md: each row is made to happen, by us and by the kernel on a twin.
 
+mod errno_cases;
+
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -21,6 +23,8 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, IFlags, RenameFlags, XattrFlags};
 
+use errno_cases::{COPIES, WHOLE};
+
 const ROOT: InodeNr = InodeNr::ROOT;
 const NEW: NewAttributes = NewAttributes {
     permissions: 0o755,
@@ -32,7 +36,7 @@ const LONG: &[u8] = &[b'n'; 256];
 /// The first byte that no file of 4 KiB blocks has.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
 
-const NAMES: [(i32, &str); 23] = [
+const NAMES: [(i32, &str); 24] = [
     (1, "EPERM"),
     (2, "ENOENT"),
     (5, "EIO"),
@@ -53,6 +57,7 @@ const NAMES: [(i32, &str); 23] = [
     (39, "ENOTEMPTY"),
     (40, "ELOOP"),
     (61, "ENODATA"),
+    (75, "EOVERFLOW"),
     (95, "EOPNOTSUPP"),
     (117, "EUCLEAN"),
     (126, "ENOKEY"),
@@ -628,7 +633,7 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
 }
 
 /// What can go wrong in any call.
-fn anywhere() -> [(&'static str, Error); 9] {
+fn anywhere() -> [(&'static str, Error); 11] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
@@ -668,12 +673,21 @@ fn anywhere() -> [(&'static str, Error); 9] {
             Error::CrossDevice,
         ),
         ("no free inodes or blocks", Error::NoSpace),
+        (
+            "`fallocate`, but for `PunchHole`, of a file that is mapped by pointers (ext2, ext3)",
+            Error::Unsupported("pointers".into()),
+        ),
+        (
+            "another host has the file system (MMP), which is named",
+            Error::InUse("host".into()),
+        ),
     ]
 }
 
 fn cases() -> impl Iterator<Item = &'static Case> {
     let first = PATHS.iter().chain(&NEW_NAMES).chain(&NO_NAMES);
-    first.chain(&CONTENT).chain(&ATTRIBUTES).chain(&FLAGS)
+    let second = CONTENT.iter().chain(&COPIES).chain(&WHOLE);
+    first.chain(second).chain(&ATTRIBUTES).chain(&FLAGS)
 }
 
 fn mount(image: &Image) -> Arc<Fs> {

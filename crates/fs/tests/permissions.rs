@@ -296,3 +296,153 @@ fn names_are_taken_away_where_the_kernel_lets_them() {
     assert!(removed > 5 && kept > 5, "{removed} removed, {kept} kept");
     fs.unmount().unwrap();
 }
+
+/// A capability, as `setcap cap_net_raw+p` stores it.
+const CAPABILITY: [u8; 20] = {
+    let mut value = [0; 20];
+    [value[3], value[5]] = [2, 0x20];
+    value
+};
+
+/// Files that belong to the first caller, in a group that only the first and the second are in, or
+/// that only the third is in.
+fn privileged_files(fs: &Fs) -> Vec<(String, InodeNr)> {
+    let mut files = Vec::new();
+    for gid in [2001, 2003] {
+        for permissions in [0o777, 0o4777, 0o6777, 0o6767, 0o2777, 0o2767] {
+            for capability in [false, true] {
+                let new = NewAttributes {
+                    permissions,
+                    umask: 0,
+                    uid: 1001,
+                    gid,
+                };
+                let name = format!("p{}", files.len());
+                let file = fs.create(InodeNr::ROOT, name.as_bytes(), &new).unwrap();
+                fs.write_at(file, b"content", 0).unwrap();
+                if capability {
+                    let name = b"security.capability";
+                    fs.set_xattr(file, name, &CAPABILITY, SetXattr::Any)
+                        .unwrap();
+                }
+                files.push((name, file));
+            }
+        }
+    }
+    files
+}
+
+/// Mode and capability of a file, of ours and of the kernel's twin.
+fn assert_same_privileges(fs: &Fs, root: &Path, what: &str, (name, inode): &(String, InodeNr)) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = root.join(name);
+    let mode = path.metadata().unwrap().permissions().mode() & 0o7777;
+    let ours = fs.stat(*inode).unwrap().mode.0 & 0o7777;
+    assert_eq!(format!("{ours:o}"), format!("{mode:o}"), "{what} {name}");
+    let value = rustix::fs::lgetxattr(&path, "security.capability", &mut [0_u8; 64][..]);
+    let ours = fs.xattr(*inode, b"security.capability");
+    assert_eq!(ours.is_ok(), value.is_ok(), "{what} {name}");
+}
+
+#[test]
+fn who_changes_the_content_takes_set_id_bits_and_capabilities_away_as_in_linux() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("setpriv"),
+        Need::Program("truncate"),
+        Need::Program("fallocate"),
+        Need::KernelMount
+    );
+    let ways = [
+        ("writing", "printf x | dd of=$f conv=notrunc 2>/dev/null"),
+        ("truncating", "truncate -s 3 $f"),
+        ("preallocating", "fallocate -l 5000 $f"),
+    ];
+    for (caller, (what, command)) in PLAIN.iter().zip(ways) {
+        let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+        let fs = mount(&image);
+        let files = privileged_files(&fs);
+        fs.unmount().unwrap();
+        let twin = image.copy().unwrap();
+        let fs = mount(&twin);
+        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+        let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
+        let script = format!("for f in {}; do {command} || exit 1; done", names.join(" "));
+        run_as(caller, kernel.path(), &script);
+        for (name, inode) in &files {
+            fs.remove_privileges(*inode, caller).unwrap();
+            assert_same_privileges(&fs, kernel.path(), what, &(name.clone(), *inode));
+        }
+        // The super-user keeps the bits, but not the capability.
+        let file = fs.lookup(InodeNr::ROOT, names[0].as_bytes()).unwrap();
+        let mode = AttributeChange {
+            permissions: Some(0o6755),
+            ..AttributeChange::default()
+        };
+        fs.set_attributes(file, &mode).unwrap();
+        std::fs::set_permissions(
+            kernel.path().join(names[0]),
+            std::os::unix::fs::PermissionsExt::from_mode(0o6755),
+        )
+        .unwrap();
+        let name = "security.capability";
+        fs.set_xattr(file, name.as_bytes(), &CAPABILITY, SetXattr::Any)
+            .unwrap();
+        let path = kernel.path().join(names[0]);
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(&path, name, &CAPABILITY, flags).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, b"y"))
+            .unwrap();
+        fs.remove_privileges(file, &Caller::ROOT).unwrap();
+        assert_same_privileges(&fs, kernel.path(), "as root", &(names[0].into(), file));
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn who_is_not_in_the_group_loses_the_set_group_bit_with_a_list_or_another_owner() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("setpriv"),
+        Need::Program("setfattr"),
+        Need::KernelMount
+    );
+    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+    let fs = mount(&image);
+    let files = privileged_files(&fs);
+    fs.unmount().unwrap();
+    let twin = image.copy().unwrap();
+    let fs = mount(&twin);
+    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let caller = &PLAIN[0];
+    let list = list(&mut Rng::new(9));
+    let hex: String = list.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (first, second) = files.split_at(files.len() / 2);
+    assert!(first.len() > 8 && second.len() > 8);
+    for (nth, file) in files.iter().enumerate() {
+        let (name, inode) = file;
+        if nth % 2 == 0 {
+            let acl = "system.posix_acl_access";
+            let script = format!("setfattr -n {acl} -v 0x{hex} {name}");
+            run_as(caller, kernel.path(), &script);
+            fs.set_xattr_as(caller, *inode, (acl.as_bytes(), &list), SetXattr::Any)
+                .unwrap();
+            assert_same_privileges(&fs, kernel.path(), "a list for", file);
+        } else {
+            // To the group that it has: nothing else may somebody who is in no other.
+            let gid = fs.stat(*inode).unwrap().gid;
+            run_as(caller, kernel.path(), &format!("chgrp {gid} {name}"));
+            let change = AttributeChange {
+                gid: Some(gid),
+                ..AttributeChange::default()
+            };
+            let change = fs.permitted_change(*inode, &change, caller).unwrap();
+            fs.set_attributes(*inode, &change).unwrap();
+            assert_same_privileges(&fs, kernel.path(), "another group for", file);
+        }
+    }
+    fs.unmount().unwrap();
+}

@@ -103,6 +103,16 @@ impl LastTid {
         Self(AtomicU64::new(0))
     }
 
+    /// With `tid` as the last so far.
+    #[must_use]
+    pub fn of(tid: Option<Tid>) -> Self {
+        let last = Self::new();
+        if let Some(tid) = tid {
+            last.set(tid);
+        }
+        last
+    }
+
     /// The transaction, if anything was changed since the value was made.
     #[must_use]
     pub fn get(&self) -> Option<Tid> {

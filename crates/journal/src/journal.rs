@@ -271,6 +271,17 @@ impl Journal {
         self.inner.checkpoint(0)
     }
 
+    /// Commits, checkpoints, and says that the journal is empty, until the next commit: for who
+    /// makes sure that nobody starts a handle meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub fn quiesce(&self) -> Result<(), Error> {
+        self.commit()?;
+        self.checkpoint()?;
+        self.mark_empty()
+    }
+
     /// Commits, checkpoints, and leaves an empty journal.
     ///
     /// # Errors
@@ -279,6 +290,10 @@ impl Journal {
         self.commit()?;
         self.stop_threads();
         self.checkpoint()?;
+        self.mark_empty()
+    }
+
+    fn mark_empty(&self) -> Result<(), Error> {
         let (inner, last) = (&self.inner, self.running_tid());
         inner
             .superblock

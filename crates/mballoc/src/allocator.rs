@@ -552,7 +552,8 @@ impl Allocator {
         let mut waiting = Waiting::default();
         let mut next = self.table.waiting.next_at_or_after(0);
         while let Some(group) = next {
-            if let Some(locked) = self.table.lock(GroupNr(group), Patience::Wait) {
+            if let Some(mut locked) = self.table.lock(GroupNr(group), Patience::Wait) {
+                locked.release_due();
                 if locked.has_pending() {
                     waiting.add(&locked.waiting());
                 } else {

@@ -29,7 +29,7 @@
 use std::time::Instant;
 
 use fourscore_ondisk::{GroupNr, GroupOffset, Tid};
-use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 
 use crate::buddy::Buddy;
@@ -53,6 +53,8 @@ pub(crate) struct Loaded {
     pub(crate) listing: Listing,
     /// Whether anybody has been here since the last eviction pass.
     pub(crate) touched: bool,
+    /// The device knows of all free runs from this length on, if of any.
+    pub(crate) trimmed: Option<ClusterCount>,
 }
 
 impl Loaded {
@@ -64,6 +66,7 @@ impl Loaded {
             freeing: Vec::new(),
             listing: Listing::default(),
             touched: true,
+            trimmed: None,
         }
     }
 
@@ -158,6 +161,8 @@ pub(crate) struct Shared {
     pub(crate) tokens: Tokens,
     pub(crate) stats: Stats,
     pub(crate) tunables: Tunables,
+    /// Whether what need not wait any longer waits to be visited before it is free.
+    pub(crate) holds_due: AtomicBool,
 }
 
 /// A loaded group whose lock this thread holds. Releasing it publishes what changed.
@@ -216,7 +221,7 @@ impl<'a> LockedGroup<'a> {
             released: 0,
             since,
         };
-        if waiting {
+        if waiting && !shared.holds_due.load(Ordering::Relaxed) {
             locked.release_due();
         }
         Some(locked)
@@ -253,7 +258,7 @@ impl<'a> LockedGroup<'a> {
     }
 
     /// Frees what has waited long enough; tokens are made of it once the lock is released.
-    fn release_due(&mut self) {
+    pub(crate) fn release_due(&mut self) {
         let shared = self.shared;
         let Loaded { buddy, pending, .. } = self.loaded_mut();
         let mut released = 0;
@@ -261,10 +266,42 @@ impl<'a> LockedGroup<'a> {
             buddy.mark_free(start, end - start);
             released += u64::from(end - start);
         });
+        self.note_released(released);
+    }
+
+    fn note_released(&mut self, released: u64) {
         if released > 0 {
             self.change = Change::Gained;
             self.released += released;
+            self.loaded_mut().trimmed = None;
         }
+    }
+
+    /// Claims what has waited long enough, instead of freeing it.
+    pub(crate) fn claim_due(&mut self) -> Vec<Run> {
+        let (nr, shared) = (self.nr, self.shared);
+        let loaded = self.loaded_mut();
+        let (mut runs, mut claimed) = (Vec::new(), 0);
+        loaded.pending.release(&shared.clocks, |start, end| {
+            claimed += end - start;
+            runs.push(Run {
+                group: nr,
+                start: GroupOffset(start),
+                len: ClusterCount(end - start),
+            });
+        });
+        loaded.claimed += claimed;
+        runs
+    }
+
+    /// The length from which on the device knows of all free runs, if of any.
+    pub(crate) fn trimmed(&self) -> Option<ClusterCount> {
+        self.loaded().trimmed
+    }
+
+    /// Notes what the device knows; lasts until something is freed.
+    pub(crate) fn set_trimmed(&mut self, least: Option<ClusterCount>) {
+        self.loaded_mut().trimmed = least;
     }
 
     /// Whether anything waits here still.
@@ -368,10 +405,7 @@ impl<'a> LockedGroup<'a> {
                 released += u64::from(end - start);
             },
         );
-        if released > 0 {
-            self.change = Change::Gained;
-            self.released += released;
-        }
+        self.note_released(released);
     }
 
     /// Tells the hints and the index what has changed. After claims alone the index may lag

@@ -46,6 +46,7 @@
 //! | [`claim`] | claims, frees under way, changes to log |
 //! | [`placement`] | groups for new inodes |
 //! | [`allocator`] | the whole |
+//! | `trim` | free runs shown to who tells the device |
 //! | [`report`] | mb_groups, mb_structs_summary |
 //! | [`stats`] | mb_stats |
 //! | [`tunables`] | names, bounds, defaults |
@@ -81,6 +82,7 @@ mod table;
 #[cfg(test)]
 mod testdisk;
 pub mod tokens;
+mod trim;
 pub mod tunables;
 mod words;
 

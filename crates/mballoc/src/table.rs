@@ -23,7 +23,7 @@
 use std::time::Instant;
 
 use fourscore_ondisk::GroupNr;
-use fourscore_sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use fourscore_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use fourscore_sync::{CachePadded, Condvar, Mutex};
 
 use crate::bitset::BitSet;
@@ -158,6 +158,7 @@ impl GroupTable {
                 tokens: Tokens::new(free, parts.pools.0, parts.pools.1),
                 stats: Stats::default(),
                 tunables: Tunables::new(geometry),
+                holds_due: AtomicBool::new(false),
             },
             waiting: BitSet::new(groups),
             states: (0..groups).map(|_| AtomicU8::new(0)).collect(),

@@ -84,6 +84,28 @@ pub enum MmpSequence {
     InUse(u32),
 }
 
+impl MmpSequence {
+    /// The largest sequence number of a host that has it.
+    pub const MAX: u32 = MMP_SEQ_MAX;
+
+    fn to_number(self) -> u32 {
+        match self {
+            Self::Clean => MMP_SEQ_CLEAN,
+            Self::Fsck => MMP_SEQ_FSCK,
+            Self::InUse(number) => number.min(MMP_SEQ_MAX),
+        }
+    }
+}
+
+/// Who writes the block: for people to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MmpHost<'a> {
+    /// The name of the host; what is behind 64 bytes is cut off.
+    pub node_name: &'a [u8],
+    /// Its name for the device; what is behind 32 bytes is cut off.
+    pub device_name: &'a [u8],
+}
+
 /// A checked MMP block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MmpBlock {
@@ -134,6 +156,26 @@ impl MmpBlock {
         Ok(Self { raw, sequence })
     }
 
+    /// The block as `host` writes it `seconds` after 1970, with its checksum.
+    #[must_use]
+    pub fn written_by(
+        &self,
+        host: &MmpHost<'_>,
+        sequence: MmpSequence,
+        seconds: u64,
+        check_interval_seconds: u16,
+        sb: &Superblock,
+    ) -> Self {
+        let mut raw = self.raw;
+        raw.mmp_seq = sequence.to_number().into();
+        raw.mmp_time = seconds.into();
+        raw.mmp_check_interval = check_interval_seconds.into();
+        put(&mut raw.mmp_nodename, host.node_name);
+        put(&mut raw.mmp_bdevname, host.device_name);
+        raw.seal(sb);
+        Self { raw, sequence }
+    }
+
     /// The bytes, as read.
     #[must_use]
     pub fn raw(&self) -> &RawMmp {
@@ -175,6 +217,15 @@ impl MmpBlock {
     }
 }
 
+/// Puts a name into a field, with zeroes behind it.
+fn put(field: &mut [u8], name: &[u8]) {
+    field.fill(0);
+    field
+        .iter_mut()
+        .zip(name)
+        .for_each(|(field, &byte)| *field = byte);
+}
+
 #[cfg(test)]
 mod tests {
     use zerocopy::FromZeros;
@@ -205,6 +256,27 @@ mod tests {
             sequence(0xf000_0000),
             Err(MmpError::Sequence { found: 0xf000_0000 })
         );
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let sb = image::metadata_csum();
+        let old = MmpBlock::parse(raw(&sb, MMP_SEQ_CLEAN).as_bytes(), &sb).unwrap();
+        let host = MmpHost {
+            node_name: b"h",
+            device_name: &[b'd'; 40],
+        };
+        for sequence in [MmpSequence::InUse(9), MmpSequence::Fsck, MmpSequence::Clean] {
+            let new = old.written_by(&host, sequence, 1_000, 12, &sb);
+            let read = MmpBlock::parse(new.raw().as_bytes(), &sb).unwrap();
+            assert_eq!((read, read.sequence()), (new, sequence));
+            assert_eq!(
+                (read.node_name(), read.device_name().len()),
+                (&b"h"[..], 32)
+            );
+            assert_eq!(read.check_interval_seconds(), 12);
+            assert_eq!(read.time(), Timestamp::new(1_000, 0));
+        }
     }
 
     #[test]

@@ -23,6 +23,14 @@ use crate::inode::CachedInode;
 use crate::{Error, FileType, Fs, Result};
 
 const ALL_PERMISSIONS: u16 = 0o777;
+const SET_GID: u16 = 0o2000;
+
+/// What becomes of the set-group bit when an access list is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetGid {
+    Stays,
+    Goes,
+}
 
 /// What a new inode gets from the default list of its directory.
 #[derive(Debug, Default)]
@@ -104,7 +112,7 @@ impl Plan<'_> {
         inode: &CachedInode,
         slot: Slot,
         index: NameIndex,
-        value: &[u8],
+        (value, set_gid): (&[u8], SetGid),
     ) -> Result<Changed> {
         let list = parse(value);
         if let Err(error) = &list
@@ -136,7 +144,11 @@ impl Plan<'_> {
             Says::More => self.store_acl(slot, index, &list)?,
         };
         let mode = inode.on_disk().mode();
-        let new = FileMode((mode.0 & !ALL_PERMISSIONS) | bits);
+        let lost = match set_gid {
+            SetGid::Stays => 0,
+            SetGid::Goes => SET_GID,
+        };
+        let new = FileMode((mode.0 & !ALL_PERMISSIONS & !lost) | bits);
         self.edit(slot, |inode| inode.set_mode(new))?;
         let changed = if new == mode {
             Changed::No

@@ -6,15 +6,17 @@
 //!
 //! **Locking.** The inode's lock.
 
-use fourscore_ondisk::inode::FileMode;
+use fourscore_ondisk::inode::{FileMode, InodeFlags};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::epoch;
 
 use super::flags::check_changeable;
 use super::plan::Plan;
+use super::slot::Slot;
 use super::xattrs::{NewXattr, finish};
-use crate::{Error, FileType, Fs, Result};
+use crate::inode::CachedInode;
+use crate::{Caller, Capabilities, Error, FileType, Fs, Result};
 
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
@@ -56,11 +58,7 @@ impl Fs {
         let changes_owner = change.uid.is_some() || change.gid.is_some();
         if changes_owner && current.file_type() != FileType::Directory {
             mode = without_set_id(mode);
-            let (index, name) = (NameIndex::SECURITY, b"capability");
-            match plan.change_xattr(slot, index, name, NewXattr::Remove) {
-                Ok(_) | Err(Error::NoAttribute) => {}
-                Err(error) => return Err(error),
-            }
+            plan.remove_capability(slot)?;
         }
         if let Some(permissions) = change.permissions {
             mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
@@ -78,6 +76,75 @@ impl Fs {
             }
         })?;
         finish(plan, slot, (&pinned, &locked))
+    }
+
+    /// Takes away what a file must not keep when `caller` changes its content: what Linux does
+    /// before each write, truncation and preallocation. To be called before those by who speaks for
+    /// users; costs a look at the inode if there is nothing to take.
+    ///
+    /// From regular files it takes `security.capability`, whoever asks; and unless the caller has
+    /// [`Capabilities::FSETID`] the set-user bit, and the set-group bit where the group may execute
+    /// or the caller is not in it.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
+    pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
+        let writer = self.writer()?;
+        let has_something = |current: &CachedInode| -> Result<bool> {
+            let guard = epoch::pin();
+            let mode = current.on_disk().mode();
+            let has_capability = || {
+                self.look_at_xattrs(current.nr(), &guard, |inode| {
+                    let (index, name) = (NameIndex::SECURITY, b"capability");
+                    Ok(self.stored_xattr(inode, index, name, &guard)?.is_some())
+                })
+            };
+            let is_file = current.file_type() == FileType::Regular;
+            Ok(is_file && (kept_when_written(current, caller) != mode || has_capability()?))
+        };
+        if !has_something(self.inode(inode, &epoch::pin())?)? {
+            return Ok(());
+        }
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let guard = epoch::pin();
+        let current = pinned.version(&guard)?;
+        if !has_something(current)? {
+            return Ok(());
+        }
+        if current.has(InodeFlags::IMMUTABLE_FL) {
+            return Err(Error::NotPermitted);
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        plan.remove_capability(slot)?;
+        let mode = kept_when_written(current, caller);
+        plan.edit(slot, |inode| inode.set_mode(mode))?;
+        finish(plan, slot, (&pinned, &locked))
+    }
+}
+
+impl Plan<'_> {
+    /// Removes `security.capability`, if it is there.
+    fn remove_capability(&mut self, slot: Slot) -> Result<()> {
+        let (index, name) = (NameIndex::SECURITY, b"capability");
+        match self.change_xattr(slot, index, name, NewXattr::Remove) {
+            Ok(_) | Err(Error::NoAttribute) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The mode that a regular file has after `caller` has written to it.
+fn kept_when_written(inode: &CachedInode, caller: &Caller<'_>) -> FileMode {
+    let mode = inode.on_disk().mode();
+    if caller.has(Capabilities::FSETID) {
+        return mode;
+    }
+    let kept = without_set_id(mode);
+    match caller.is_in(inode.on_disk().gid()) {
+        true => kept,
+        false => FileMode(kept.0 & !SET_GID),
     }
 }
 

@@ -1,4 +1,6 @@
-//! **Purpose.** Changing the content of files: write, truncate, fsync.
+//! **Purpose.** Changing the content of files: write, truncate.
+//!
+//! **Not here.** Making it durable ([`super::sync`]).
 //!
 //! **Model.** Bytes that fall into written blocks go straight there. For the rest clusters are
 //! claimed, the data is written to them, and one plan maps them and moves the size. So what a file
@@ -66,7 +68,7 @@ impl Fs {
         Ok(offset)
     }
 
-    fn write_locked(
+    pub(super) fn write_locked(
         &self,
         pinned: &Pinned,
         locked: &mut Changing,
@@ -75,17 +77,26 @@ impl Fs {
     ) -> Result<usize> {
         /// So much is done in one plan at most, in bytes: what is written is mapped soon.
         const MOST_BYTES: usize = 64 << 20;
-        self.writer()?;
+        /// So often space is asked for again that others have freed.
+        const MOST_RETRIES: u32 = 2;
+        let writer = self.writer()?;
         let end = offset.checked_add(data.len() as u64);
         let limit = self.max_file_bytes(pinned.version(&epoch::pin())?);
         if end.is_none_or(|end| end > limit) {
             return Err(Error::FileTooLarge);
         }
         self.end_truncation(pinned, locked)?;
-        let mut done = 0;
+        let (mut done, mut retries) = (0, 0);
         while done < data.len() {
             let part = &data[done..data.len().min(done + MOST_BYTES)];
-            done += self.write_part(pinned, locked, part, offset + done as u64)?;
+            match self.write_part(pinned, locked, part, offset + done as u64) {
+                Ok(written) => done += written,
+                Err(Error::NoSpace) if retries < MOST_RETRIES => {
+                    writer.release_freed()?;
+                    retries += 1;
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(done)
     }
@@ -102,6 +113,8 @@ impl Fs {
         let writer = self.writer()?;
         let guard = epoch::pin();
         let inode = self.file_to_change(pinned, &guard)?;
+        // Made before anything is written: while it lives the file system is not frozen.
+        let mut plan = Plan::new(self, writer);
         if inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes() {
             return Err(Error::NotPermitted);
         }
@@ -113,7 +126,6 @@ impl Fs {
         if range.end > inode.size_bytes() {
             self.zero_tail(inode, offset.min(inode.size_bytes()), &guard)?;
         }
-        let mut plan = Plan::new(self, writer);
         let slot = plan.slot(inode.nr())?;
         let mut at = LogicalBlock(low32(offset >> bits));
         let end = LogicalBlock(low32((range.end + (1 << bits) - 1) >> bits));
@@ -278,8 +290,8 @@ impl Fs {
         loop {
             let guard = epoch::pin();
             let inode = pinned.version(&guard)?;
-            self.zero_tail(inode, size.min(inode.size_bytes()), &guard)?;
             let mut plan = Plan::new(self, writer);
+            self.zero_tail(inode, size.min(inode.size_bytes()), &guard)?;
             let slot = plan.slot(inode.nr())?;
             let bits = self.geometry().block_size().bits();
             let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
@@ -312,21 +324,6 @@ impl Fs {
             self.truncate_locked(pinned, locked, size)?;
         }
         Ok(())
-    }
-
-    /// Makes everything durable that was done to `inode`, data and metadata.
-    ///
-    /// # Errors
-    /// `Io` if the device fails.
-    pub fn fsync(&self, inode: InodeNr) -> Result<()> {
-        let writer = self.writer()?;
-        let tid = self.pin_inode(inode)?.share().last.get();
-        match tid {
-            Some(tid) if tid.is_after(writer.journal().committed_tid()) => {
-                Ok(writer.journal().commit_and_wait(tid)?)
-            }
-            _ => Ok(self.device().flush()?),
-        }
     }
 
     /// The regular file, if its content can be changed.
@@ -388,7 +385,20 @@ pub(super) fn show(
     })?;
     sized.map_err(|_| Error::FileTooLarge)?;
     let version = plan.version(slot)?;
-    plan.carry_out(&[&locked.last])?;
+    let changes_more = plan.size() > 1 || {
+        let guard = epoch::pin();
+        let before = pinned.version(&guard)?;
+        before.size_bytes() != size || before.i_block() != version.i_block()
+    };
+    let fs = plan.fs();
+    match (changes_more, plan.writer().lazy_times()) {
+        (true, _) => plan.carry_out(&[&locked.last, &locked.last_data])?,
+        (false, None) => plan.carry_out(&[&locked.last])?,
+        (false, Some(times)) => {
+            drop(plan);
+            return fs.publish_times(times, (pinned, locked), version);
+        }
+    };
     pinned.publish(Some(version));
     Ok(())
 }

@@ -208,6 +208,7 @@ impl<'a> Steps<'a> {
 
     /// Zeroes what is in the file's last block behind its end, if that will be shown.
     fn zero_behind_the_end(&self, new_end: u64) -> Result<()> {
+        let _inside = self.fs.writer()?.freezer().enter();
         let guard = epoch::pin();
         let inode = self.pinned.version(&guard)?;
         if new_end > inode.size_bytes() {
@@ -218,6 +219,7 @@ impl<'a> Steps<'a> {
 
     /// Zeroes the parts of blocks at both ends of a range.
     fn zero_edges(&self, bytes: &Range<u64>) -> Result<()> {
+        let _inside = self.fs.writer()?.freezer().enter();
         let guard = epoch::pin();
         let inode = self.pinned.version(&guard)?;
         let mask = (1_u64 << self.bits()) - 1;

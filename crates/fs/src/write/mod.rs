@@ -37,8 +37,14 @@
 //! | `rename`, `exchange` | rename |
 //! | `fallocate` | preallocating, punching, zeroing, moving ranges |
 //! | `content` | write, truncate |
+//! | `copy` | writes of several buffers, copies between files |
+//! | `sync` | making durable what was done |
+//! | `freeze` | standing still, for a copy of the device |
+//! | `trim` | telling the device what is free |
+//! | `mmp` | keeping other hosts away |
 //! | `attributes` | permissions, owner, times |
 //! | `access_times` | times of the last access |
+//! | `lazy_times` | times that are written later |
 //! | `flags` | flags, project, generation, and what flags forbid |
 //! | `xattrs` | extended attributes |
 //! | `acls` | access control lists |
@@ -64,16 +70,20 @@ mod block_locks;
 mod block_map;
 mod clusters;
 mod content;
+mod copy;
 mod entries;
 mod exchange;
 mod fallocate;
 mod fast_commits;
 mod flags;
+mod freeze;
 mod groups;
 mod inodes;
+mod lazy_times;
 mod leaves;
 mod map;
 mod memory;
+mod mmp;
 mod names;
 mod opened;
 mod options;
@@ -90,8 +100,10 @@ mod settled;
 mod slot;
 mod slots;
 mod superblock;
+mod sync;
 mod touch;
 mod tree;
+mod trim;
 mod xattrs;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -111,8 +123,11 @@ use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak};
 use zerocopy::IntoBytes;
 
 use self::block_locks::BlockLocks;
+use self::freeze::{Freezer, Rest};
 use self::groups::{Groups, Source};
 use self::inodes::Inodes;
+use self::lazy_times::LazyTimes;
+use self::mmp::Mmp;
 use self::orphans::Orphans;
 use self::quiet::Quiet;
 use self::seal::Seal;
@@ -121,11 +136,13 @@ use crate::{Error, Fs, Result};
 pub use self::access_times::AccessTimes;
 pub use self::attributes::AttributeChange;
 pub use self::fallocate::Fallocate;
+pub use self::lazy_times::Times;
 pub use self::names::NewAttributes;
 pub use self::opened::OpenInode;
-pub use self::options::MountOptions;
+pub use self::options::{Discard, MountOptions};
 pub(crate) use self::orphans::OrphanPlace;
 pub use self::rename::Replace;
+pub use self::trim::Trim;
 pub use self::xattrs::SetXattr;
 
 /// What writing takes.
@@ -144,11 +161,16 @@ pub(crate) struct Writer {
     xattr_blocks: BlockLocks,
     access_times: AccessTimes,
     nodiratime: bool,
+    /// `None` if times are written at once.
+    lazy_times: Option<LazyTimes>,
     retries: Counter,
     privilege: Privilege,
     revokes_per_credit: usize,
     /// The transaction in which everything has to be, if that is so.
     only: Option<Tid>,
+    freezer: Freezer,
+    /// Keeps other hosts away, with the feature `mmp`; set when the file system is mounted.
+    mmp: Mutex<Option<Mmp>>,
 }
 
 impl Writer {
@@ -195,6 +217,20 @@ impl Writer {
         (self.journal.most_credits().0 as usize / 4).clamp(8, 512)
     }
 
+    /// Lets nobody in while the file system is frozen.
+    pub(crate) fn freezer(&self) -> &Freezer {
+        &self.freezer
+    }
+
+    fn rest_mmp(&self, rest: Rest) {
+        if let Some(mmp) = &*self.mmp.lock() {
+            match rest {
+                Rest::Begins => mmp.rest(),
+                Rest::Ends => mmp.go_on(),
+            }
+        }
+    }
+
     /// Keeps others from moving directories.
     pub(crate) fn lock_renames(&self) -> Ranked<MutexGuard<'_, ()>> {
         order::RENAMES.only().lock(|| self.renames.lock())
@@ -239,6 +275,17 @@ impl Writer {
         self.retries.add(1);
     }
 
+    /// Has freed space released that waits for a commit or for readers. Not for who is a reader
+    /// himself: space that was freed before waits for him, too.
+    pub(crate) fn release_freed(&self) -> Result<()> {
+        if self.allocator.sweep() > 0 {
+            self.journal.commit()?;
+            self.quiet.hurry();
+            self.allocator.sweep();
+        }
+        Ok(())
+    }
+
     /// Asks for space again after a commit, if freed space waits for one.
     pub(crate) fn with_room<T>(
         &self,
@@ -267,21 +314,40 @@ impl Fs {
     ///
     /// # Errors
     /// As [`Fs::open`]; `ReadOnly` for a file system with a feature that is read but not written,
-    /// which is named.
+    /// which is named; `InUse` if another host has it mounted (feature `mmp`). Where the last one
+    /// did not unmount it, this waits for some twenty seconds to see whether it still lives.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "as `open`: the file system keeps it"
     )]
     pub fn mount(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Self>> {
+        let superblock = crate::open::read_superblock(&*device, crate::SuperblockCopy::Primary)?;
+        check_writable(&superblock)?;
+        // Refused before anything is written.
+        options.tune(&Tunables::new(geometry(&superblock)?))?;
+        let mmp = Mmp::take(&device, &superblock)?;
+        match (Self::mount_taken(&device, options), mmp) {
+            (Ok(fs), Some(mmp)) => {
+                mmp.guard(&fs);
+                *fs.writer()?.mmp.lock() = Some(mmp);
+                Ok(fs)
+            }
+            (Err(error), Some(mmp)) => {
+                mmp.end()?;
+                Err(error)
+            }
+            (mounted, None) => mounted,
+        }
+    }
+
+    /// Mounts what nobody else has.
+    fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Self>> {
         let bare = || {
             let superblock =
-                crate::open::read_superblock(&*device, crate::SuperblockCopy::Primary)?;
-            Self::bare(Arc::clone(&device), superblock, &options.open)
+                crate::open::read_superblock(&**device, crate::SuperblockCopy::Primary)?;
+            Self::bare(Arc::clone(device), superblock, &options.open)
         };
         let mut fs = bare()?;
-        check_writable(fs.superblock())?;
-        // Refused before anything is written.
-        options.tune(&Tunables::new(geometry(fs.superblock())?))?;
         if fs
             .superblock()
             .features()
@@ -323,7 +389,11 @@ impl Fs {
         let geometry = geometry(fs.superblock())?;
         let block_bytes = fs.geometry().block_size().bytes();
         let most_loaded = mount.most_groups_loaded(block_bytes);
-        let quiet = Arc::new(Quiet::new(geometry.groups(), most_loaded));
+        let quiet = Arc::new(Quiet::new(
+            geometry.groups(),
+            most_loaded,
+            mount.discards(&fs),
+        ));
         let hook = Arc::new(Seal::new(
             Arc::clone(&fs.superblock),
             Arc::clone(&groups),
@@ -358,11 +428,14 @@ impl Fs {
                 xattr_blocks: BlockLocks::new(order::XATTR_BLOCK),
                 access_times: mount.access_times,
                 nodiratime: mount.nodiratime,
+                lazy_times: (mount.times == Times::Lazily).then(LazyTimes::default),
                 retries: Counter::default(),
                 privilege: mount.privilege(),
                 // A header and a checksum are less than 32 bytes, a record is at most 8.
                 revokes_per_credit: (block_bytes - 32) / 8,
                 only,
+                freezer: Freezer::default(),
+                mmp: Mutex::new(None),
             }));
             fs
         });
@@ -412,16 +485,6 @@ impl Fs {
         Ok(self.writer()?.retries.sum())
     }
 
-    /// Makes everything durable that was done so far.
-    ///
-    /// # Errors
-    /// `Io` if the device fails; the journal is aborted then.
-    pub fn sync(&self) -> Result<()> {
-        let writer = self.writer()?;
-        writer.journal.commit()?;
-        Ok(self.device.flush()?)
-    }
-
     /// Ends writing: everything is brought to its place, and the journal is left empty.
     ///
     /// # Errors
@@ -430,6 +493,9 @@ impl Fs {
     pub fn unmount(self: Arc<Self>) -> Result<()> {
         let mut fs = Arc::try_unwrap(self)
             .map_err(|_| Error::InvalidArgument("the file system is in use"))?;
+        if fs.writer.is_some() {
+            fs.write_times()?;
+        }
         let Some(writer) = fs.writer.take() else {
             return Ok(());
         };
@@ -439,19 +505,28 @@ impl Fs {
             groups,
             allocator,
             orphans,
+            quiet,
+            mmp,
             ..
         } = *writer;
         journal.close()?;
         // Frees that waited are free on disk already.
+        quiet.hurry();
+        quiet.release(&allocator);
         allocator.sweep();
+        let left = Mounted::left_behind(&orphans);
+        fs.mark(left, Some(fs.free_on_disk(&groups)))?;
+        match mmp.into_inner() {
+            Some(mmp) => mmp.end(),
+            None => Ok(()),
+        }
+    }
+
+    /// Blocks and inodes that are free.
+    fn free_on_disk(&self, groups: &Groups) -> (u64, u64) {
         let sums = groups.sums();
-        let blocks = sums.free_clusters << fs.geometry().blocks_per_cluster_log();
-        let left = if orphans.has_file_entries() {
-            Mounted::NoWithOrphans
-        } else {
-            Mounted::No
-        };
-        fs.mark(left, Some((blocks, sums.free_inodes)))
+        let blocks = sums.free_clusters << self.geometry().blocks_per_cluster_log();
+        (blocks, sums.free_inodes)
     }
 
     /// Writes into the superblock on the device whether the file system is mounted, and what is
@@ -471,6 +546,12 @@ impl Fs {
                 raw.s_feature_incompat = (incompat | recover).into();
                 (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);
                 raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
+                if has_orphan_file {
+                    raw.s_feature_ro_compat = (ro_compat | present).into();
+                }
+            }
+            Mounted::Again => {
+                raw.s_feature_incompat = (incompat | recover).into();
                 if has_orphan_file {
                     raw.s_feature_ro_compat = (ro_compat | present).into();
                 }
@@ -510,9 +591,22 @@ enum Scope {
 enum Mounted {
     /// With `orphan_file` this also says that the file may hold something.
     Yes,
+    /// As before, after it was frozen.
+    Again,
     No,
     /// Not any more, but the orphan file holds something.
     NoWithOrphans,
+}
+
+impl Mounted {
+    /// What is left when nothing is to be recovered.
+    fn left_behind(orphans: &Orphans) -> Self {
+        if orphans.has_file_entries() {
+            Self::NoWithOrphans
+        } else {
+            Self::No
+        }
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
@@ -546,6 +640,7 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
         | Incompat::META_BG
         | Incompat::EXTENTS
         | Incompat::BIT64
+        | Incompat::MMP
         | Incompat::FLEX_BG
         | Incompat::CSUM_SEED
         | Incompat::LARGEDIR;

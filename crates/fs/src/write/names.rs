@@ -198,7 +198,7 @@ impl Fs {
         let pinned = Pinned::unseen(version);
         let mut locked = pinned.lock_unseen();
         self.enter_pinned(slot.nr, &pinned);
-        if let Err(error) = plan.carry_out(&[&locked.last]) {
+        if let Err(error) = plan.carry_out(&[&locked.last, &locked.last_data]) {
             pinned.publish(None);
             self.drop_pinned(slot.nr, &pinned);
             return Err(error);
@@ -415,7 +415,7 @@ impl Fs {
             return 1;
         }
         let after = i32::from(before).saturating_add(change);
-        if after >= i32::from(LINKS_MAX) && self.has_dir_nlink() {
+        if after > i32::from(LINKS_MAX) && self.has_dir_nlink() {
             return 1;
         }
         u16::try_from(after).unwrap_or(u16::MAX)
@@ -428,7 +428,7 @@ impl Fs {
 
     pub(super) fn check_subdirectory(&self, parent: &CachedInode) -> Result<()> {
         let links = parent.on_disk().links_count();
-        if links >= LINKS_MAX - 1 && !self.has_dir_nlink() {
+        if links >= LINKS_MAX && !self.has_dir_nlink() {
             return Err(Error::TooManyLinks);
         }
         Ok(())

@@ -10,7 +10,9 @@ use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::{Privilege, Tunables};
 
 use super::access_times::AccessTimes;
-use crate::{Error, OpenOptions, Result};
+use super::lazy_times::Times;
+use super::trim::Discards;
+use crate::{Error, Fs, OpenOptions, Result};
 
 /// What the kernel takes for `commit=0`.
 const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
@@ -27,9 +29,21 @@ pub struct MountOptions {
     pub(super) journal: JournalOptions,
     pub(super) access_times: AccessTimes,
     pub(super) nodiratime: bool,
+    pub(super) times: Times,
     tunables: Vec<(String, u32)>,
     buddy_bytes: u64,
     privilege: Privilege,
+    discard: Discard,
+}
+
+/// Whether the device is told what was freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discard {
+    /// When somebody asks for it ([`Fs::trim`]).
+    #[default]
+    OnDemand,
+    /// After the commit, too.
+    Online,
 }
 
 impl MountOptions {
@@ -41,16 +55,18 @@ impl MountOptions {
             journal: JournalOptions::default(),
             access_times: AccessTimes::default(),
             nodiratime: false,
+            times: Times::AtOnce,
             tunables: Vec::new(),
             buddy_bytes: BUDDY_BYTES,
             privilege: Privilege::User,
+            discard: Discard::OnDemand,
         }
     }
 
     /// Adds options in the words of mount(8), separated by commas: `data=ordered`,
-    /// `commit=SECONDS`, `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime` and the
-    /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one
-    /// counts.
+    /// `commit=SECONDS`, `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`,
+    /// `lazytime`, `nolazytime`, `discard`, `nodiscard` and the allocator's tunables
+    /// (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
     ///
     /// # Errors
     /// `MountOption` with the word that is unknown or whose value makes no sense. Whether a tunable
@@ -70,6 +86,10 @@ impl MountOptions {
                 "strictatime" if value.is_empty() => self.access_times = AccessTimes::Strict,
                 "noatime" if value.is_empty() => self.access_times = AccessTimes::Never,
                 "nodiratime" if value.is_empty() => self.nodiratime = true,
+                "lazytime" if value.is_empty() => self.times = Times::Lazily,
+                "nolazytime" if value.is_empty() => self.times = Times::AtOnce,
+                "discard" if value.is_empty() => self.discard = Discard::Online,
+                "nodiscard" if value.is_empty() => self.discard = Discard::OnDemand,
                 "diratime" if value.is_empty() => self.nodiratime = false,
                 "commit" => {
                     let interval = commit_interval(number()?)
@@ -104,6 +124,21 @@ impl MountOptions {
         self.privilege
     }
 
+    /// Whether the device is told what was freed, after its commit. That delays commits.
+    #[must_use]
+    pub fn discard(mut self, discard: Discard) -> Self {
+        self.discard = discard;
+        self
+    }
+
+    /// Who is told what is freed in `fs`; nobody, where the device gives no space back.
+    pub(super) fn discards(&self, fs: &Fs) -> Option<Discards> {
+        match self.discard {
+            Discard::OnDemand => None,
+            Discard::Online => Discards::of(fs),
+        }
+    }
+
     /// How much memory the buddies of groups may take that nobody has allocated in lately, in
     /// bytes. They are made again of their bitmaps when they are needed.
     #[must_use]
@@ -129,6 +164,13 @@ impl MountOptions {
     #[must_use]
     pub fn access_times(mut self, access_times: AccessTimes) -> Self {
         self.access_times = access_times;
+        self
+    }
+
+    /// When times are written that are all that is changed.
+    #[must_use]
+    pub fn times(mut self, times: Times) -> Self {
+        self.times = times;
         self
     }
 
@@ -184,6 +226,12 @@ mod tests {
         assert_eq!(times("noatime"), AccessTimes::Never);
         assert_eq!(times("noatime,relatime"), AccessTimes::Relative);
         assert_eq!(times("strictatime,nodiratime"), AccessTimes::Strict);
+        let lazy = |words| MountOptions::new().parse(words).unwrap().times;
+        assert_eq!(lazy("lazytime"), Times::Lazily);
+        assert_eq!(lazy("lazytime,nolazytime"), Times::AtOnce);
+        let discard = |words| MountOptions::new().parse(words).unwrap().discard;
+        assert_eq!(discard("discard"), Discard::Online);
+        assert_eq!(discard("discard,nodiscard"), Discard::OnDemand);
         let tuned = MountOptions::new().parse("mb_optimize_scan=0,mb_stream_req=32");
         let expected = [
             ("mb_optimize_scan".to_owned(), 0),

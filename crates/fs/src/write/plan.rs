@@ -35,6 +35,7 @@ use fourscore_sync::Arc;
 
 use super::Writer;
 use super::block_locks::BlockGuard;
+use super::freeze::Inside;
 use super::groups::{BitsChange, Counted, Map};
 use super::inodes::InodeClaim;
 use super::map::MapForm;
@@ -78,11 +79,16 @@ pub(crate) struct Plan<'f> {
     room: usize,
     /// The lock of the block of attributes that it changes.
     xattr_block: Option<(PhysBlock, BlockGuard<'f>)>,
+    /// While it lives the file system is not frozen.
+    _inside: Inside<'f>,
 }
 
 impl<'f> Plan<'f> {
+    /// An operation without changes. Waits while the file system is frozen; a thread has one plan
+    /// at a time.
     pub(crate) fn new(fs: &'f Fs, writer: &'f Writer) -> Self {
         Self {
+            _inside: writer.freezer().enter(),
             fs,
             writer,
             memory: Memory::take(),
@@ -242,6 +248,11 @@ impl<'f> Plan<'f> {
     /// The region of a whole block, if the plan has it already.
     pub(crate) fn planned(&self, block: PhysBlock) -> Option<RegionId> {
         self.find(block, 0)
+    }
+
+    /// Whether the plan has a part of a block, or all of it, that begins at `offset`.
+    pub(super) fn has_part(&self, block: PhysBlock, offset: usize) -> bool {
+        self.find(block, offset).is_some()
     }
 
     fn find(&self, block: PhysBlock, offset: usize) -> Option<RegionId> {

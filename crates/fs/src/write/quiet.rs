@@ -16,6 +16,8 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::{Arc, OnceLock, Weak};
 
+use super::trim::Discards;
+
 /// Buddies that one commit takes out of memory at most, so that it does not take long.
 const EVICTED_PER_COMMIT: u32 = 1024;
 
@@ -27,6 +29,8 @@ pub(crate) struct Quiet {
     allocator: OnceLock<Weak<Allocator>>,
     groups: u32,
     most_loaded: u32,
+    /// Who is told what was freed, if the mount is for that.
+    discards: Option<Discards>,
 }
 
 /// Dropped when nobody reads any more who did when it was retired.
@@ -47,18 +51,22 @@ impl Drop for Token {
 impl Quiet {
     /// The clock of a file system with so many `groups`, of which `most_loaded` may be in memory
     /// while nobody uses them.
-    pub(crate) fn new(groups: u32, most_loaded: u32) -> Self {
+    pub(crate) fn new(groups: u32, most_loaded: u32, discards: Option<Discards>) -> Self {
         Self {
             now: AtomicU64::new(1),
             current: EpochCell::new(None),
             allocator: OnceLock::new(),
             groups,
             most_loaded,
+            discards,
         }
     }
 
     /// Tells `allocator` from now on.
     pub(crate) fn serve(&self, allocator: &Arc<Allocator>) {
+        if self.discards.is_some() {
+            allocator.hold_due();
+        }
         // It is served by one who has just made it.
         let _ = self.allocator.set(Arc::downgrade(allocator));
     }
@@ -75,11 +83,21 @@ impl Quiet {
         };
         allocator.set_durable(tid);
         self.hurry();
-        allocator.sweep();
+        self.release(&allocator);
         let loaded = self.groups.saturating_sub(allocator.absent_groups());
         let too_many = loaded.saturating_sub(self.most_loaded);
         if too_many > 0 {
             allocator.evict_idle(too_many.min(EVICTED_PER_COMMIT));
+        }
+    }
+
+    /// Frees what need not wait any longer, after the device was told of it.
+    pub(crate) fn release(&self, allocator: &Allocator) {
+        match &self.discards {
+            Some(discards) => discards.release(allocator),
+            None => {
+                allocator.sweep();
+            }
         }
     }
 

@@ -36,8 +36,13 @@ impl Plan<'_> {
         let geometry = self.fs().geometry();
         let (block, offset) = self.slot_place(nr)?;
         let range = offset..offset + geometry.inode_size_bytes();
+        let is_there = self.has_part(block, offset);
         let region = self.slot_at(nr, block, range)?;
-        Ok(Slot { nr, region })
+        let slot = Slot { nr, region };
+        if !is_there && self.writer().lazy_times().is_some() {
+            self.put_lazy_times(slot)?;
+        }
+        Ok(slot)
     }
 
     /// The block that holds inode `nr`, and where in it, in bytes.

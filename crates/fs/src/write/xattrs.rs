@@ -25,13 +25,14 @@ use fourscore_ondisk::xattr::{
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 
+use super::acls::SetGid;
 use super::flags::check_changeable;
 use super::now;
 use super::plan::{Plan, RegionId};
 use super::slot::Slot;
 use crate::inode::{CachedInode, Changing, Pinned};
 use crate::xattr::{MAX_NAME_BYTES, MAX_VALUE_BYTES, settable};
-use crate::{Error, FileType, Fs, Result};
+use crate::{Caller, Capabilities, Error, FileType, Fs, Result};
 
 /// What setting an attribute does about one that is there, or is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,14 +86,40 @@ impl Fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
+        self.set_xattr_for(&Caller::ROOT, inode, (name, value), how)
+    }
+
+    /// Sets an attribute as [`Fs::set_xattr`] does if `caller` may ([`Fs::check_xattr_change`]). An
+    /// access control list takes the set-group bit away if the caller is not in the group and does
+    /// not have [`Capabilities::FSETID`].
+    ///
+    /// # Errors
+    /// As both.
+    pub fn set_xattr_as(
+        &self,
+        caller: &Caller<'_>,
+        inode: InodeNr,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+    ) -> Result<()> {
+        self.check_xattr_change(inode, name, caller)?;
+        self.set_xattr_for(caller, inode, (name, value), how)
+    }
+
+    fn set_xattr_for(
+        &self,
+        caller: &Caller<'_>,
+        inode: InodeNr,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+    ) -> Result<()> {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(Error::OutOfRange);
         }
         if value.len() > MAX_VALUE_BYTES {
             return Err(Error::TooBig);
         }
-        let new = NewXattr::Set(value, how);
-        self.change_xattr(inode, name, new)
+        self.change_xattr(caller, inode, name, NewXattr::Set(value, how))
     }
 
     /// Removes the attribute with the full name `name`.
@@ -104,10 +131,16 @@ impl Fs {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(Error::OutOfRange);
         }
-        self.change_xattr(inode, name, NewXattr::Remove)
+        self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove)
     }
 
-    fn change_xattr(&self, inode: InodeNr, name: &[u8], new: NewXattr<'_>) -> Result<()> {
+    fn change_xattr(
+        &self,
+        caller: &Caller<'_>,
+        inode: InodeNr,
+        name: &[u8],
+        new: NewXattr<'_>,
+    ) -> Result<()> {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
@@ -128,7 +161,12 @@ impl Fs {
                     NewXattr::Set(value, _) => value,
                     NewXattr::Remove => &[],
                 };
-                plan.set_acl(current, slot, index, list)?
+                let is_member = caller.is_in(current.on_disk().gid());
+                let set_gid = match is_member || caller.has(Capabilities::FSETID) {
+                    true => SetGid::Stays,
+                    false => SetGid::Goes,
+                };
+                plan.set_acl(current, slot, index, (list, set_gid))?
             }
             (index, new) => plan.change_xattr(slot, index, rest, new)?,
         };
