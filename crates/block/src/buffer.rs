@@ -186,6 +186,10 @@ impl Eq for VerifiedAs {}
 const UNVERIFIED: VerifiedAs = VerifiedAs { key: 0, seed: 0 };
 
 /// A block of metadata in memory.
+///
+/// On cache lines of its own, its reference counts too: buffers are made one after the other, and
+/// used by different cores.
+#[repr(align(64))]
 pub struct Buffer {
     block: PhysBlock,
     frozen: EpochCell<Version>,

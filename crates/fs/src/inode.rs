@@ -134,8 +134,9 @@ impl CachedInode {
     }
 }
 
-/// An inode in memory.
+/// An inode in memory, on cache lines of its own.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct InodeCell {
     /// `None` once the inode is deleted.
     version: EpochCell<CachedInode>,
