@@ -77,10 +77,12 @@ pub enum Structure {
     Mmp,
     /// The target of a slow symbolic link.
     Symlink,
+    /// Content of a file that goes through the journal.
+    Content,
 }
 
 impl Structure {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Superblock,
         Self::GroupDescriptors,
         Self::BlockBitmap,
@@ -94,6 +96,7 @@ impl Structure {
         Self::OrphanFile,
         Self::Mmp,
         Self::Symlink,
+        Self::Content,
     ];
 }
 
@@ -229,6 +232,8 @@ struct Writing {
     aside: Option<Aside>,
     /// The last transaction that was sealed here and is not checkpointed yet.
     unsettled: Option<Tid>,
+    /// Whether the block was made up in memory and has not been in its place since.
+    is_new: bool,
     retired: bool,
 }
 
@@ -254,6 +259,8 @@ pub struct Sealed {
     pub tid: Tid,
     /// Its content.
     pub bytes: Arc<[u8]>,
+    /// Whether the place of the block holds nothing yet that belongs to it.
+    pub is_new: bool,
 }
 
 /// Whether a change was the first of its transaction in this buffer.
@@ -499,6 +506,7 @@ impl Buffer {
             block: self.block,
             tid,
             bytes,
+            is_new: writing.is_new,
         })
     }
 
@@ -540,10 +548,14 @@ impl Buffer {
     /// Notes that what `tid` left is in its place on the device, durably. From then on the buffer
     /// may leave the cache, unless a newer transaction has sealed or changed it meanwhile.
     pub fn checkpointed(&self, tid: Tid) {
-        self.writing
-            .lock()
-            .unsettled
-            .take_if(|unsettled| *unsettled == tid);
+        let mut writing = self.writing.lock();
+        writing.unsettled.take_if(|unsettled| *unsettled == tid);
+        writing.is_new = false;
+    }
+
+    /// Notes that the block is made up in memory: what its place holds is nothing of it.
+    pub(crate) fn set_new(&self) {
+        self.writing.lock().is_new = true;
     }
 
     /// Gives up the changes of `tid`, in which the block was freed, and retires the buffer. What

@@ -250,6 +250,7 @@ impl BufferCache {
         loop {
             let buffer = self.put(&ticket, zeroed_shared(self.block_size.bytes()));
             if !buffer.is_retired() {
+                buffer.set_new();
                 return buffer;
             }
             self.drop_retired(&buffer);

@@ -16,6 +16,7 @@
 //! | `share` | blocks of another file of the host, shared instead of copied |
 //! | [`ram`] | memory, sparse |
 //! | [`window`] | a part of another device, or all of it read-only |
+//! | [`unordered`] | another device without its flushes |
 //! | [`overlay`] | a device some of whose blocks come from elsewhere |
 //! | [`recording`] | remembers every write, and shows the device after a crash at any moment |
 //! | [`faulty`] | fails when and where a test says |
@@ -41,6 +42,7 @@ pub mod ram;
 mod raw;
 pub mod recording;
 mod share;
+pub mod unordered;
 pub mod uring;
 pub mod window;
 
@@ -57,5 +59,6 @@ pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path}
 pub use overlay::{Content, OverlaidBlock, OverlayDevice};
 pub use ram::RamDevice;
 pub use recording::{Durable, Event, RecordingDevice, Survival};
+pub use unordered::UnorderedDevice;
 pub use uring::UringDevice;
 pub use window::Window;

@@ -110,11 +110,15 @@ impl Fs {
             }
             return Ok(out.filled);
         }
+        let journaled = self.journals_content(inode);
         let mut at = offset;
         while left > 0 {
             let run = self.byte_run(inode, at, left, guard)?;
             match run.device_offset {
                 None => out.zero(run.len_bytes),
+                Some(from) if journaled => {
+                    self.read_journaled(&mut out, run.len_bytes, from, guard)?;
+                }
                 Some(from) => out.read(run.len_bytes, from, |slices, from| {
                     self.device().read_vectored_at(slices, from)
                 })?,
@@ -284,7 +288,7 @@ struct ByteRun {
 }
 
 /// The caller's buffers, filled from the front.
-struct Scatter<'a, 'b> {
+pub(crate) struct Scatter<'a, 'b> {
     bufs: &'a mut [IoSliceMut<'b>],
     /// The buffer to fill next, and how much of it is filled.
     next: usize,
@@ -303,7 +307,7 @@ impl<'a, 'b> Scatter<'a, 'b> {
     }
 
     /// Hands the next free bytes, at most `limit` of one buffer, to `fill`.
-    fn with_next(&mut self, limit: u64, fill: impl FnOnce(&mut [u8])) -> u64 {
+    pub(crate) fn with_next(&mut self, limit: u64, fill: impl FnOnce(&mut [u8])) -> u64 {
         while let Some(buf) = self.bufs.get_mut(self.next) {
             let room = buf.get_mut(self.used..).unwrap_or_default();
             if room.is_empty() {
@@ -331,7 +335,7 @@ impl<'a, 'b> Scatter<'a, 'b> {
     }
 
     /// Fills `len_bytes` with as few calls of `read` as there are groups of [`SLICES`] buffers.
-    fn read(
+    pub(crate) fn read(
         &mut self,
         mut len_bytes: u64,
         mut from: u64,

@@ -94,8 +94,8 @@ pub use crate::permission::{Caller, Capabilities, Wish};
 pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
 pub use crate::write::{
-    AccessTimes, AttributeChange, Discard, Fallocate, MountOptions, NewAttributes, OpenInode,
-    Replace, SetXattr, Times, Trim,
+    AccessTimes, AttributeChange, Barriers, DataMode, Discard, Fallocate, MountOptions,
+    NewAttributes, OnError, OpenInode, Replace, SetXattr, Times, Trim,
 };
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use fourscore_block as block;

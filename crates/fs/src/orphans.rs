@@ -45,7 +45,7 @@ impl Fs {
     /// `Corrupt` for a chain that forms a loop, and for an orphan file that breaks the format or is
     /// longer than 8 MiB.
     pub fn orphans(&self) -> Result<Vec<InodeNr>> {
-        if let Ok(writer) = self.writer() {
+        if let Some(writer) = self.mounted() {
             let all = writer.orphans().all().into_iter();
             return Ok(all.map(|(inode, _)| inode).collect());
         }

@@ -32,7 +32,7 @@ pub struct StatFs {
 impl Fs {
     /// Free clusters and inodes.
     fn free_counts(&self) -> Result<(u64, u32)> {
-        if let Ok(writer) = self.writer() {
+        if let Some(writer) = self.mounted() {
             let sums = writer.groups().sums();
             let free_inodes = u32::try_from(sums.free_inodes).unwrap_or(u32::MAX);
             return Ok((sums.free_clusters, free_inodes));

@@ -633,7 +633,7 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
 }
 
 /// What can go wrong in any call.
-fn anywhere() -> [(&'static str, Error); 11] {
+fn anywhere() -> [(&'static str, Error); 12] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
@@ -645,8 +645,12 @@ fn anywhere() -> [(&'static str, Error); 11] {
             io::Error::from_raw_os_error(28).into(),
         ),
         (
-            "the device failed, or the journal was aborted",
+            "the device failed, or the journal had to be aborted during the call",
             io::Error::other("device").into(),
+        ),
+        (
+            "writing after the journal was aborted, or an error that `errors=` makes the last",
+            Error::ReadOnly("error".into()),
         ),
         (
             "bytes on disk break the format",

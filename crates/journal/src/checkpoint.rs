@@ -39,7 +39,7 @@ use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::error::{During, Error};
-use crate::journal::Inner;
+use crate::journal::{Inner, Logged};
 use crate::ring::Ring;
 use crate::sabotage::Sabotage;
 
@@ -220,6 +220,14 @@ impl LogSpace {
         Some(lists)
     }
 
+    /// Waits until nobody has the role.
+    pub(crate) fn wait_idle(&self) {
+        let mut lists = self.lists.lock();
+        while lists.checkpointing {
+            self.changed.wait(&mut lists);
+        }
+    }
+
     /// Waits until there is something to do in the background; `false` when the journal ends.
     pub(crate) fn wait_for_work(&self) -> bool {
         let mut lists = self.lists.lock();
@@ -312,9 +320,12 @@ impl Inner {
     /// Waits until one more transaction fits into the log beside the one that is about to be
     /// committed, checkpointing on this thread if need be.
     pub(crate) fn make_room(&self) -> Result<(), Error> {
-        let share = self.budget().limits().log_blocks;
-        let target = self.space().log_blocks().saturating_sub(2 * share);
-        if self.space().used() <= target {
+        let Some(logged) = self.logged() else {
+            return Ok(());
+        };
+        let (share, space) = (self.budget().limits().log_blocks, logged.space());
+        let target = space.log_blocks().saturating_sub(2 * share);
+        if space.used() <= target {
             return Ok(());
         }
         self.checkpoint(target / 2)
@@ -323,7 +334,9 @@ impl Inner {
     /// Brings committed blocks to their places until no more than `target` blocks of the log are
     /// in use.
     pub(crate) fn checkpoint(&self, target: u32) -> Result<(), Error> {
-        let Some(mut lists) = self.space().take_role(target) else {
+        let logged = self.logged();
+        let role = logged.and_then(|logged| Some((logged, logged.space().take_role(target)?)));
+        let Some((logged, mut lists)) = role else {
             return self.check_not_aborted();
         };
         let result = loop {
@@ -332,20 +345,20 @@ impl Inner {
             }
             let part = lists.part(target);
             drop(lists);
-            let result = self.checkpoint_part(&part);
-            lists = self.space().lists.lock();
+            let result = self.checkpoint_part(logged, &part);
+            lists = logged.space().lists.lock();
             if result.is_err() {
                 break result;
             }
         };
         lists.in_flight.clear();
         lists.checkpointing = false;
-        self.space().changed.notify_all();
+        logged.space().changed.notify_all();
         result
     }
 
     /// Writes a part to its places, makes it durable, and moves the tail.
-    fn checkpoint_part(&self, part: &Part) -> Result<(), Error> {
+    fn checkpoint_part(&self, logged: &Logged, part: &Part) -> Result<(), Error> {
         self.check_not_aborted()?;
         let failed = |source| self.abort_with(During::Checkpoint, source);
         if !part.blocks.is_empty() {
@@ -355,21 +368,23 @@ impl Inner {
                 self.home().flush().map_err(failed)?;
             }
         }
-        let ((start, tid), freed) = self.space().lists.lock().settle(part);
+        let space = logged.space();
+        let ((start, tid), freed) = space.lists.lock().settle(part);
         for block in &part.blocks {
             block.buffer.checkpointed(block.sealed.tid);
         }
-        self.space().changed.notify_all();
-        self.superblock()
-            .set_tail(self.log(), Some(start), tid)
+        space.changed.notify_all();
+        logged
+            .superblock()
+            .set_tail(logged.log(), Some(start), tid)
             .map_err(|source| self.abort_with(During::Superblock, source))?;
-        self.space().lists.lock().used -= freed;
+        space.lists.lock().used -= freed;
         Ok(())
     }
 
     /// The writes of `blocks`, which are in ascending order, to their places.
-    fn in_place(&self, blocks: &[CommittedBlock]) -> Batch {
-        let block_size = self.log().block_size();
+    pub(crate) fn in_place(&self, blocks: &[CommittedBlock]) -> Batch {
+        let block_size = self.block_size();
         let mut batch = Batch::new();
         let follows = |one: &CommittedBlock, two: &CommittedBlock| {
             one.sealed.block.0.checked_add(1) == Some(two.sealed.block.0)

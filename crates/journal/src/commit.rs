@@ -26,13 +26,14 @@
 //! 5. The commit block is written with *FUA*. Without it `fsync` would return while the commit is
 //!    in a cache that a power cut empties.
 //!
-//! Only then may the blocks be checkpointed, and freed blocks be given out again.
+//! Only then may the blocks be checkpointed, and freed blocks be given out again. Without a log
+//! steps 2 to 5 are those of the module `in_place`.
 
 use std::io;
 use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fourscore_block::{BlockDevice, Buffer};
+use fourscore_block::{BlockDevice as _, Buffer};
 use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
 
@@ -40,7 +41,8 @@ use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
 use crate::frame::{Ending, Frame};
 use crate::handle;
-use crate::journal::{Background, Batching, Inner};
+use crate::journal::{Background, Batching, Inner, Logged};
+use crate::log::Log;
 use crate::sabotage::Sabotage;
 use crate::seal::SealedTransaction;
 use crate::transaction::{Changes, OnCommit};
@@ -117,6 +119,14 @@ impl Queue {
         self.done.notify_all();
         self.work.notify_all();
         self.came.notify_all();
+    }
+
+    /// Waits until nobody has the role.
+    pub(crate) fn wait_idle(&self) {
+        let mut waiting = self.waiting.lock();
+        while waiting.committing {
+            self.done.wait(&mut waiting);
+        }
     }
 
     /// Lets the background end.
@@ -273,8 +283,7 @@ impl Inner {
         }
     }
 
-    /// Writes a sealed transaction to the log, durably, and hands its blocks to the checkpoint.
-    /// Gives the callbacks that may be called now.
+    /// Makes a sealed transaction durable. Gives the callbacks that may be called now.
     fn write_out(&self, sealed: SealedTransaction) -> Result<Vec<OnCommit>, Error> {
         let tid = sealed.tid;
         let mut changes = Changes::merged(sealed.changes);
@@ -282,23 +291,65 @@ impl Inner {
             first().map_err(|source| self.abort_with(During::OrderedData(tid), source))?;
         }
         changes.buffers.sort_unstable_by_key(|&(block, _)| block);
-        let revoked = still_revoked(tid, changes.revoked, &changes.buffers);
-        let start = self.space().head();
-        self.superblock()
-            .begin(self.log(), start, tid)
+        let Changes {
+            buffers,
+            revoked,
+            on_commit,
+            ..
+        } = changes;
+        match self.logged() {
+            Some(logged) => self.write_to_log(logged, tid, buffers, revoked)?,
+            None => self.write_in_place(tid, buffers)?,
+        }
+        Ok(on_commit)
+    }
+
+    /// Writes a transaction to the log, durably, and hands its blocks to the checkpoint.
+    fn write_to_log(
+        &self,
+        logged: &Logged,
+        tid: Tid,
+        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        revoked: Vec<PhysBlock>,
+    ) -> Result<(), Error> {
+        let revoked = still_revoked(tid, revoked, &buffers);
+        let start = logged.space().head();
+        logged
+            .superblock()
+            .begin(logged.log(), start, tid)
             .map_err(|source| self.abort_with(During::Superblock, source))?;
-        let mut frame = Frame::new(self, tid, start);
-        let logged = self.log_blocks(&mut frame, &revoked, changes.buffers);
-        let (blocks, ending) = logged
+        let mut frame = Frame::new((self, logged), tid, start);
+        let (blocks, ending) = self
+            .log_blocks(&mut frame, &revoked, buffers)
             .and_then(|blocks| {
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
                 Ok((blocks, frame.end(since_1970.unwrap_or_default())?))
             })
             .map_err(|source| self.abort_with(During::Log(tid), source))?;
-        self.make_durable(tid, &ending)?;
+        self.make_durable(logged, tid, &ending)?;
         self.note_commit(ending.blocks);
-        self.space().committed(tid, ending.blocks, blocks, &revoked);
-        Ok(changes.on_commit)
+        logged
+            .space()
+            .committed(tid, ending.blocks, blocks, &revoked);
+        Ok(())
+    }
+
+    /// Seals the buffers of the transaction `tid`, one by one as they are asked for: first those
+    /// that follow from no others.
+    pub(crate) fn sealed_blocks(
+        &self,
+        tid: Tid,
+        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+    ) -> impl Iterator<Item = CommittedBlock> {
+        let (last, first): (Vec<_>, Vec<_>) = buffers
+            .into_iter()
+            .partition(|&(block, _)| self.hook().follows_from_others(block));
+        let seal = move |(block, buffer): (PhysBlock, Arc<Buffer>)| {
+            let finish = |tag, bytes: &mut [u8]| self.hook().finish(tid, block, tag, bytes);
+            let sealed = buffer.seal_with(tid, finish)?;
+            Some(CommittedBlock { sealed, buffer })
+        };
+        first.into_iter().chain(last).filter_map(seal)
     }
 
     /// Step 3: seals the buffers, which are in the order of their blocks, and writes them to the
@@ -310,17 +361,9 @@ impl Inner {
         buffers: Vec<(PhysBlock, Arc<Buffer>)>,
     ) -> io::Result<Vec<CommittedBlock>> {
         frame.put_revokes(self.as_revoked(revoked))?;
-        let (tid, tags) = (frame.tid(), frame.tags_per_descriptor());
-        let seal = |(block, buffer): (PhysBlock, Arc<Buffer>)| {
-            let finish = |tag, bytes: &mut [u8]| self.hook().finish(tid, block, tag, bytes);
-            let sealed = buffer.seal_with(tid, finish)?;
-            Some(CommittedBlock { sealed, buffer })
-        };
+        let tags = frame.tags_per_descriptor();
         let mut committed = Vec::with_capacity(buffers.len());
-        let (last, first): (Vec<_>, Vec<_>) = buffers
-            .into_iter()
-            .partition(|&(block, _)| self.hook().follows_from_others(block));
-        let mut sealed = first.into_iter().chain(last).filter_map(seal);
+        let mut sealed = self.sealed_blocks(frame.tid(), buffers);
         loop {
             let before = committed.len();
             committed.extend(sealed.by_ref().take(tags));
@@ -335,23 +378,23 @@ impl Inner {
     }
 
     /// Steps 4 and 5 of the module's head.
-    fn make_durable(&self, tid: Tid, ending: &Ending) -> Result<(), Error> {
-        let device = self.log().device();
+    fn make_durable(&self, logged: &Logged, tid: Tid, ending: &Ending) -> Result<(), Error> {
+        let log = logged.log();
         if !self.lacks(Sabotage::NoFlushBeforeCommit) {
-            self.flush_before_commit(device)
+            self.flush_before_commit(log)
                 .map_err(|source| self.abort_with(During::Log(tid), source))?;
         }
-        let offset = self.log().offset(ending.at).unwrap_or(u64::MAX);
-        device
+        let offset = log.offset(ending.at).unwrap_or(u64::MAX);
+        log.device()
             .write_fua(&[io::IoSlice::new(&ending.block)], offset)
             .map_err(|source| self.abort_with(During::Commit(tid), source))
     }
 
-    fn flush_before_commit(&self, device: &Arc<dyn BlockDevice>) -> io::Result<()> {
-        if self.is_external() {
+    fn flush_before_commit(&self, log: &Log) -> io::Result<()> {
+        if !log.map().is_internal() {
             self.home().flush()?;
         }
-        device.flush()
+        log.device().flush()
     }
 }
 

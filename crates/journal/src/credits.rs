@@ -30,6 +30,16 @@ use crate::gate::{Gate, Place};
 const SHARE_OF_THE_LOG: u32 = 4;
 /// A log shorter than this, in blocks, holds no useful transaction.
 const LEAST_LOG_BLOCKS: u32 = 16;
+/// What a transaction that goes to its places at once may come to, in bytes: as much as is held in
+/// memory until it is written.
+const BYTES_WITHOUT_LOG: usize = 32 << 20;
+/// Without a log nothing is revoked on disk. Who plans how many credits an operation takes counts
+/// revoke records all the same; so many of them for each credit, which is never too few: a header
+/// and a checksum are less than 32 bytes, a record is at most 8.
+const fn revokes_without_log(block_bytes: usize) -> usize {
+    (block_bytes - 32) / 8
+}
+
 /// The most a core draws at once beyond what it needs.
 const MOST_CHUNK: u32 = 64;
 
@@ -69,11 +79,21 @@ impl Limits {
         while with_frame(credits) > share {
             credits -= 1;
         }
-        let credits = credits.checked_sub(set_aside).filter(|&left| left > 0)?;
-        let cores = u32::try_from(CoreNr::count()).unwrap_or(u32::MAX);
         let revokes = format.revokes_per_block(block_size.bytes());
-        Some(Self {
-            log_blocks: share,
+        Self::of_credits(credits.checked_sub(set_aside)?, revokes, share)
+    }
+
+    /// The limits without a log. `None` if `set_aside` is more than a transaction has.
+    pub(crate) fn without_log(block_size: BlockSize, set_aside: u32) -> Option<Self> {
+        let credits = u32::try_from(BYTES_WITHOUT_LOG / block_size.bytes()).ok()?;
+        let revokes = revokes_without_log(block_size.bytes());
+        Self::of_credits(credits.checked_sub(set_aside)?, revokes, 0)
+    }
+
+    fn of_credits(credits: u32, revokes: usize, log_blocks: u32) -> Option<Self> {
+        let cores = u32::try_from(CoreNr::count()).unwrap_or(u32::MAX);
+        (credits > 0).then_some(Self {
+            log_blocks,
             credits,
             chunk: (credits / cores.saturating_mul(8)).clamp(1, MOST_CHUNK),
             revokes_per_credit: u32::try_from(revokes).ok()?.max(1),

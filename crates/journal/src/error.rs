@@ -63,12 +63,16 @@ pub enum During {
     Log(Tid),
     /// The commit block of a transaction was written.
     Commit(Tid),
+    /// The blocks of a transaction were written to their places, where there is no log.
+    InPlace(Tid),
     /// The superblock of the journal was written.
     Superblock,
     /// Committed blocks were written to their places, or made durable there.
     Checkpoint,
     /// An operation panicked with an open handle, or a commit panicked.
     Operation,
+    /// The file system was found to be broken.
+    FileSystem,
     /// The file system asked for it.
     Request,
 }
@@ -79,9 +83,11 @@ impl fmt::Display for During {
             Self::OrderedData(tid) => write!(f, "writing data of transaction {tid}"),
             Self::Log(tid) => write!(f, "writing transaction {tid} to the log"),
             Self::Commit(tid) => write!(f, "writing the commit block of transaction {tid}"),
+            Self::InPlace(tid) => write!(f, "writing transaction {tid} to its places"),
             Self::Superblock => f.write_str("writing the journal's superblock"),
             Self::Checkpoint => f.write_str("checkpointing"),
             Self::Operation => f.write_str("a panic within an operation"),
+            Self::FileSystem => f.write_str("the file system is broken"),
             Self::Request => f.write_str("at the file system's request"),
         }
     }

@@ -31,7 +31,7 @@ use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::Arc;
 
 use crate::checkpoint::CommittedBlock;
-use crate::journal::Inner;
+use crate::journal::{Inner, Logged};
 use crate::sabotage::Sabotage;
 
 /// The most blocks in one request: what a host takes as one vector.
@@ -56,6 +56,7 @@ pub(crate) struct Ending {
 #[derive(Debug)]
 pub(crate) struct Frame<'j> {
     journal: &'j Inner,
+    logged: &'j Logged,
     tid: Tid,
     format: LogFormat,
     /// Of all blocks, where the format wants one.
@@ -73,11 +74,16 @@ pub(crate) struct Frame<'j> {
 
 impl<'j> Frame<'j> {
     /// The frame of the transaction `tid`, which begins at `start`.
-    pub(crate) fn new(journal: &'j Inner, tid: Tid, start: JournalBlock) -> Self {
+    pub(crate) fn new(
+        (journal, logged): (&'j Inner, &'j Logged),
+        tid: Tid,
+        start: JournalBlock,
+    ) -> Self {
         Self {
             journal,
+            logged,
             tid,
-            format: journal.log_format(),
+            format: logged.format(),
             checksum: TransactionChecksum::default(),
             batch: Batch::new(),
             batch_bytes: 0,
@@ -100,7 +106,7 @@ impl<'j> Frame<'j> {
     }
 
     fn block_bytes(&self) -> usize {
-        self.journal.log().block_size().bytes()
+        self.logged.log().block_size().bytes()
     }
 
     /// A block with nothing but a header.
@@ -139,7 +145,7 @@ impl<'j> Frame<'j> {
         let mut descriptor = self.block(BlockKind::Descriptor);
         let bytes = descriptor.as_mut_slice().expect("made here");
         let mut at = self.format.tag_range(bytes.len());
-        let uuid = self.journal.log().superblock().uuid();
+        let uuid = self.logged.log().superblock().uuid();
         let mut copies = Vec::with_capacity(part.len());
         for (index, committed) in part.iter().enumerate() {
             if let Some(next) = part.get(index + 1) {
@@ -204,11 +210,11 @@ impl<'j> Frame<'j> {
     }
 
     fn push(&mut self, block: IoBuf) -> io::Result<()> {
-        let log = self.journal.log();
+        let log = self.logged.log();
         self.batch_bytes += block.len();
         self.run.push(block);
         self.blocks += 1;
-        let next = self.journal.ring().after(self.at, 1);
+        let next = self.logged.ring().after(self.at, 1);
         let follows = match (log.offset(self.at), log.offset(next)) {
             (Some(here), Some(there)) => here + log.block_size().offset(PhysBlock(1)) == there,
             _ => false,
@@ -227,7 +233,7 @@ impl<'j> Frame<'j> {
         let run = mem::take(&mut self.run);
         if !run.is_empty() {
             // Every block of the ring is mapped: the log's length was checked against the map.
-            let offset = self.journal.log().offset(self.run_start);
+            let offset = self.logged.log().offset(self.run_start);
             self.batch.write(run, offset.unwrap_or(u64::MAX));
         }
         self.run_start = self.at;
@@ -246,7 +252,7 @@ impl<'j> Frame<'j> {
         {
             oldest.wait_all_ok()?;
         }
-        let mut flight = self.journal.log().device().submit(batch);
+        let mut flight = self.logged.log().device().submit(batch);
         if flight.poll() == Poll::Ended {
             // Memory, or a device without a queue: what it read is still in the cache.
             return flight.wait_all_ok().map(drop);

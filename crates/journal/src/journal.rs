@@ -1,12 +1,16 @@
 //! **Purpose.** The journal of a mounted file system: its parts, its beginning and its end.
+//!
+//! **Model.** Handles, gate and credits are the same with a log and without. What differs is what a
+//! commit does: with a log the transaction goes there ([`Logged`]) and from there to its places,
+//! without one to its places at once (`in_place`).
 
 use std::io;
 use std::mem;
 use std::time::Duration;
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::Tid;
 use fourscore_ondisk::jbd2::{JournalIncompat, JournalSuperblock, LogFormat};
+use fourscore_ondisk::{BlockSize, Tid};
 use fourscore_sync::{Arc, Mutex, OnceLock, thread};
 
 use crate::checkpoint::LogSpace;
@@ -14,7 +18,7 @@ use crate::commit::Queue;
 use crate::credits::{Budget, Credits, Limits};
 use crate::error::{AbortCause, During, Error};
 use crate::gate::Gate;
-use crate::handle::Handle;
+use crate::handle::{Handle, is_inside};
 use crate::log::Log;
 use crate::ring::Ring;
 use crate::seal::SealHook;
@@ -104,22 +108,29 @@ impl Default for JournalOptions {
 pub(crate) struct Inner {
     // Read by every handle, written never.
     options: JournalOptions,
-    log: Log,
+    block_size: BlockSize,
     home: Arc<dyn BlockDevice>,
     hook: Arc<dyn SealHook>,
-    ring: Ring,
-    format: LogFormat,
-    is_external: bool,
     // Written by handles, each on lines of its core; see `gate` and `credits`.
     gate: Gate,
     budget: Budget,
     running: Running,
     // Written by commits and checkpoints.
     queue: Queue,
-    space: LogSpace,
-    superblock: LiveSuperblock,
+    /// `None` if transactions go to their places at once.
+    logged: Option<Logged>,
     cause: OnceLock<AbortCause>,
     tally: Mutex<Tally>,
+}
+
+/// A log that is being written.
+#[derive(Debug)]
+pub(crate) struct Logged {
+    log: Log,
+    ring: Ring,
+    format: LogFormat,
+    space: LogSpace,
+    superblock: LiveSuperblock,
 }
 
 /// A journal that is being written.
@@ -166,39 +177,93 @@ impl Journal {
             Some(start) => return Err(Error::NeedsRecovery { start }),
             None => (ring.first(), sequence),
         };
-        let inner = Arc::new(Inner {
-            is_external: !log.map().is_internal(),
+        let places = (home, log.block_size());
+        let logged = Logged {
+            space: LogSpace::new(ring, head, last.next()),
             superblock: LiveSuperblock::new(log.superblock().clone()),
+            log,
+            ring,
+            format,
+        };
+        Ok(Self::begin(
+            places,
+            hook,
+            options,
+            (limits, last),
+            Some(logged),
+        ))
+    }
+
+    /// Begins a journal without a log, for a file system on `home` that has none: a commit writes
+    /// each block to its place, and a crash may leave a transaction there in part. What holds
+    /// nevertheless is said in the module `in_place`.
+    ///
+    /// What `options` say of the log's features is of no account.
+    ///
+    /// # Errors
+    /// [`Error::LogTooShort`] if more credits are set aside for sealing than a transaction has.
+    pub fn without_log(
+        home: Arc<dyn BlockDevice>,
+        block_size: BlockSize,
+        hook: Arc<dyn SealHook>,
+        options: JournalOptions,
+    ) -> Result<Self, Error> {
+        let limits = Limits::without_log(block_size, options.seal_credits.0)
+            .ok_or(Error::LogTooShort { blocks: 0 })?;
+        let begin = (limits, Tid(0));
+        Ok(Self::begin((home, block_size), hook, options, begin, None))
+    }
+
+    /// The journal whose last transaction was `last`.
+    fn begin(
+        (home, block_size): (Arc<dyn BlockDevice>, BlockSize),
+        hook: Arc<dyn SealHook>,
+        options: JournalOptions,
+        (limits, last): (Limits, Tid),
+        logged: Option<Logged>,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            options,
+            block_size,
+            home,
+            hook,
             gate: Gate::new(last.next()),
             budget: Budget::new(limits),
             running: Running::default(),
             queue: Queue::new(last),
-            space: LogSpace::new(ring, head, last.next()),
+            logged,
             cause: OnceLock::new(),
             tally: Mutex::new(Tally::default()),
-            options,
-            log,
-            home,
-            hook,
-            ring,
-            format,
         });
         let threads = match options.background {
             Background::None => Vec::new(),
             Background::Threads { interval } => Self::start_threads(&inner, interval),
         };
-        Ok(Self {
+        Self {
             inner,
             threads: Mutex::new(threads),
-        })
+        }
     }
 
     fn start_threads(inner: &Arc<Inner>, interval: Duration) -> Vec<thread::JoinHandle<()>> {
-        let (commits, checkpoints) = (Arc::clone(inner), Arc::clone(inner));
-        vec![
-            thread::spawn(move || commits.commit_in_background(interval)),
-            thread::spawn(move || checkpoints.checkpoint_in_background()),
-        ]
+        let commits = Arc::clone(inner);
+        let mut threads = vec![thread::spawn(move || {
+            commits.commit_in_background(interval);
+        })];
+        if inner.logged.is_some() {
+            let checkpoints = Arc::clone(inner);
+            threads.push(thread::spawn(move || {
+                checkpoints.checkpoint_in_background();
+            }));
+        }
+        threads
+    }
+
+    /// Whether there is a log, so that after a crash a transaction is there as a whole or not at
+    /// all.
+    #[must_use]
+    pub fn has_log(&self) -> bool {
+        self.inner.logged.is_some()
     }
 
     /// Opens a handle that may add up to `credits` blocks to the running transaction. Waits while
@@ -263,7 +328,8 @@ impl Journal {
         self.commit_and_wait(self.running_tid())
     }
 
-    /// Brings all committed blocks to their places and gives the log free.
+    /// Brings all committed blocks to their places and gives the log free. Without a log they are
+    /// there.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -282,7 +348,7 @@ impl Journal {
         self.mark_empty()
     }
 
-    /// Commits, checkpoints, and leaves an empty journal.
+    /// Commits, checkpoints, and leaves an empty journal; without a log everything is in place.
     ///
     /// # Errors
     /// [`Error::Aborted`]; the log is left to be recovered then.
@@ -295,15 +361,40 @@ impl Journal {
 
     fn mark_empty(&self) -> Result<(), Error> {
         let (inner, last) = (&self.inner, self.running_tid());
-        inner
+        let Some(logged) = &inner.logged else {
+            return Ok(());
+        };
+        logged
             .superblock
-            .set_tail(&inner.log, None, last)
+            .set_tail(&logged.log, None, last)
             .map_err(|source| inner.abort_with(During::Superblock, source))
     }
 
     /// Refuses everything from now on: what is not durable stays so.
     pub fn abort(&self) {
         self.inner.abort(During::Request, None);
+    }
+
+    /// As [`Journal::abort`], because the file system is broken: the log says so to whoever
+    /// recovers it.
+    pub fn fail(&self) {
+        self.inner.abort(During::FileSystem, None);
+    }
+
+    /// Waits until an aborted journal has ended what it was about, so that it writes nothing any
+    /// more.
+    ///
+    /// # Panics
+    /// If this thread has an open handle, for which a commit may be waiting.
+    pub fn wait_idle(&self) {
+        assert!(
+            !is_inside(),
+            "a thread waits for what waits for its own handle"
+        );
+        self.inner.queue.wait_idle();
+        if let Some(logged) = &self.inner.logged {
+            logged.space.wait_idle();
+        }
     }
 
     /// Why the journal was aborted, if it was.
@@ -321,13 +412,16 @@ impl Journal {
     /// What happened so far.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
-        let used = self.inner.space.used();
+        let used = self.inner.logged.as_ref();
+        let used = used.map_or(0, |logged| logged.space.used());
         self.inner.tally.lock().stats(used)
     }
 
     fn stop_threads(&self) {
         self.inner.queue.stop();
-        self.inner.space.stop();
+        if let Some(logged) = &self.inner.logged {
+            logged.space.stop();
+        }
         for thread in mem::take(&mut *self.threads.lock()) {
             // A thread that panicked has aborted the journal, which is told by every call.
             let _ = thread.join();
@@ -351,7 +445,7 @@ impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Journal")
             .field("gate", &self.gate.state())
-            .field("ring", &self.ring)
+            .field("ring", &self.logged.as_ref().map(|logged| logged.ring))
             .field("aborted", &self.cause.get())
             .finish_non_exhaustive()
     }
@@ -378,16 +472,12 @@ fn upgrade(log: &mut Log, home: &dyn BlockDevice, options: &JournalOptions) -> R
     log.replace_superblock(JournalSuperblock::try_from(upgraded.raw())?)
 }
 
-impl Inner {
-    pub(crate) fn options(&self) -> &JournalOptions {
-        &self.options
-    }
-
+impl Logged {
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }
 
-    pub(crate) fn log_format(&self) -> LogFormat {
+    pub(crate) fn format(&self) -> LogFormat {
         self.format
     }
 
@@ -395,13 +485,31 @@ impl Inner {
         self.ring
     }
 
-    pub(crate) fn home(&self) -> &Arc<dyn BlockDevice> {
-        &self.home
+    pub(crate) fn space(&self) -> &LogSpace {
+        &self.space
     }
 
-    /// Whether the log is on a device of its own.
-    pub(crate) fn is_external(&self) -> bool {
-        self.is_external
+    pub(crate) fn superblock(&self) -> &LiveSuperblock {
+        &self.superblock
+    }
+}
+
+impl Inner {
+    pub(crate) fn options(&self) -> &JournalOptions {
+        &self.options
+    }
+
+    /// The log, if there is one.
+    pub(crate) fn logged(&self) -> Option<&Logged> {
+        self.logged.as_ref()
+    }
+
+    pub(crate) fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    pub(crate) fn home(&self) -> &Arc<dyn BlockDevice> {
+        &self.home
     }
 
     pub(crate) fn hook(&self) -> &dyn SealHook {
@@ -430,14 +538,6 @@ impl Inner {
         &self.queue
     }
 
-    pub(crate) fn space(&self) -> &LogSpace {
-        &self.space
-    }
-
-    pub(crate) fn superblock(&self) -> &LiveSuperblock {
-        &self.superblock
-    }
-
     pub(crate) fn note_gate_closed(&self, time: Duration) {
         self.tally.lock().note_gate_closed(time);
     }
@@ -448,9 +548,12 @@ impl Inner {
 
     /// The background: keeps space free in the log.
     fn checkpoint_in_background(&self) {
-        while self.space.wait_for_work() {
+        let Some(logged) = &self.logged else {
+            return;
+        };
+        while logged.space.wait_for_work() {
             // An error has aborted the journal: there is nothing more to do.
-            if self.checkpoint(self.ring.len() / 8).is_err() {
+            if self.checkpoint(logged.ring.len() / 8).is_err() {
                 return;
             }
         }
@@ -462,9 +565,10 @@ impl Inner {
         let is_first = self.cause.set(AbortCause { during, source }).is_ok();
         self.gate.abort();
         self.queue.wake_all();
-        if is_first && !matches!(during, During::Request | During::Superblock) {
+        let is_told = is_first && !matches!(during, During::Request | During::Superblock);
+        if let Some(logged) = self.logged.as_ref().filter(|_| is_told) {
             // The device has failed already; whether it takes this is its own affair.
-            let _ = self.superblock.set_errno(&self.log, ERRNO_IO);
+            let _ = logged.superblock.set_errno(&logged.log, ERRNO_IO);
         }
     }
 

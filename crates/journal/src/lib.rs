@@ -15,6 +15,7 @@
 //! | `seal` | the moment between two transactions, and what the file system adds at it |
 //! | `commit` | making sealed transactions durable, and serving all who wait |
 //! | `frame` | a transaction as blocks of the log |
+//! | `in_place` | a transaction where there is no log |
 //! | `checkpoint` | space in the log: committed blocks on the way to their places |
 //! | `superblock` | where recovery would begin |
 //! | [`log`] | where the journal's blocks are, reading them, internal and external journals |
@@ -66,6 +67,9 @@
 //! 4. A freed block is given out again (`on_commit`) only when its revoke record is durable and no
 //!    checkpoint of it is in flight.
 //!
+//! Without a log ([`Journal::without_log`]) 2 and 3 do not hold: a crash may leave a part of the
+//! last transaction in place. See `in_place` for what holds instead.
+//!
 //! # Why waiting for space ends
 //! A starting handle waits for a seal; a seal waits for handles that are open, for the commit
 //! before it, and for log space; log space waits for a checkpoint; a checkpoint waits for the
@@ -98,6 +102,7 @@ pub mod fast_commit;
 mod frame;
 mod gate;
 mod handle;
+mod in_place;
 mod journal;
 pub mod log;
 pub mod recovery;

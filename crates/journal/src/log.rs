@@ -305,6 +305,17 @@ impl Log {
         self.superblock = written;
     }
 
+    /// Notes that the error that aborted the journal was taken to the superblock of the file
+    /// system. Durable when the call returns.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn clear_errno(&mut self) -> Result<(), Error> {
+        let mut cleared = self.superblock.clone();
+        cleared.set_errno(0);
+        self.replace_superblock(cleared)
+    }
+
     /// The device the journal is on.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {

@@ -45,6 +45,10 @@ impl Fs {
     /// # Errors
     /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
     pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
+        self.noting(self.change_attributes(inode, change))
+    }
+
+    fn change_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();

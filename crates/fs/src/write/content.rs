@@ -2,6 +2,8 @@
 //!
 //! **Not here.** Making it durable ([`super::sync`]).
 //!
+//! **Not here.** What is different where content goes through the journal ([`super::journaled`]).
+//!
 //! **Model.** Bytes that fall into written blocks go straight there. For the rest clusters are
 //! claimed, the data is written to them, and one plan maps them and moves the size. So what a file
 //! shows after a crash was written before it was mapped: blocks with old content are never part of
@@ -95,7 +97,7 @@ impl Fs {
                     writer.release_freed()?;
                     retries += 1;
                 }
-                Err(error) => return Err(error),
+                failed => return self.noting(failed),
             }
         }
         Ok(done)
@@ -132,6 +134,7 @@ impl Fs {
         while at < end && plan.size() < writer.room_of_a_step() {
             let mapping = self.map(inode, at, &guard)?;
             let blocks = mapping.blocks.min(end.0 - at.0);
+            let blocks = blocks.min(self.longest_run(&plan, inode));
             let (physical, blocks) = match mapping.target {
                 Target::Written(block) => (block, blocks),
                 Target::Unwritten(block) => {
@@ -155,7 +158,12 @@ impl Fs {
                 }
             };
             let is_new = !matches!(mapping.target, Target::Written(_));
-            self.write_run(data, range, (at, blocks), physical, is_new)?;
+            if self.journals_content(inode) {
+                let run = (at, blocks, physical);
+                self.plan_journaled(&mut plan, inode, (data, range), run, is_new)?;
+            } else {
+                self.write_run(data, range, (at, blocks), physical, is_new)?;
+            }
             at = LogicalBlock(at.0 + blocks);
         }
         let reached = range.end.min(u64::from(at.0) << bits);
@@ -228,6 +236,27 @@ impl Fs {
         }
     }
 
+    /// Plans the part of `data` that falls into a run of blocks of a file whose content is
+    /// journaled.
+    fn plan_journaled(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+        (data, range): (&[u8], Range),
+        (at, blocks, physical): (LogicalBlock, u32, PhysBlock),
+        is_new: bool,
+    ) -> Result<()> {
+        let bits = self.geometry().block_size().bits();
+        for nth in 0..u64::from(blocks) {
+            let start = (u64::from(at.0) + nth) << bits;
+            let (from, to) = (range.offset.max(start), range.end.min(start + (1 << bits)));
+            let part = &data[index(from - range.offset)..index(to - range.offset)];
+            let place = (PhysBlock(physical.0 + nth), index(from - start));
+            plan.write_content(inode, place, part, is_new)?;
+        }
+        Ok(())
+    }
+
     /// Zeroes what lies behind `size` in the block that holds it, which is going to be shown.
     pub(super) fn zero_tail(&self, inode: &CachedInode, size: u64, guard: &Guard) -> Result<()> {
         let block_size = self.geometry().block_size();
@@ -249,6 +278,10 @@ impl Fs {
         let at = LogicalBlock(low32(bytes.start >> block_size.bits()));
         if let Target::Written(block) = self.map(inode, at, guard)?.target {
             let inside = bytes.start & (block_size.bytes() as u64 - 1);
+            if self.journals_content(inode) {
+                let end = inside + (bytes.end - bytes.start);
+                return self.zero_journaled(inode, block, index(inside)..index(end));
+            }
             let zeroes = &ZEROES[..index(bytes.end - bytes.start)];
             let place = block_size.offset(block) + inside;
             self.device().write_at(zeroes, place)?;
@@ -272,7 +305,7 @@ impl Fs {
                 return Err(Error::FileTooLarge);
             }
         }
-        self.truncate_locked(&pinned, &mut locked, size)
+        self.noting(self.truncate_locked(&pinned, &mut locked, size))
     }
 
     /// Sets the size, in as many transactions as it takes to free what comes to lie behind it. The

@@ -41,7 +41,7 @@ impl Fs {
                 victim: Some(second),
                 whiteout: None,
             };
-            if self.try_exchange(writer, &names, second)? {
+            if self.noting(self.try_exchange(writer, &names, second))? {
                 return Ok(());
             }
         }

@@ -24,7 +24,7 @@ use fourscore_sync::epoch::{self, Guard};
 use super::clusters::Clusters;
 use super::content::{finish, low32, show};
 use super::map::{Freed, MapForm};
-use super::plan::{Content, Plan};
+use super::plan::Plan;
 use super::slot::Slot;
 use crate::inode::{CachedInode, Changing, Pinned};
 use crate::map::Target;
@@ -118,7 +118,7 @@ impl Fs {
             locked: &mut locked,
             are_readers_told: what.moves(),
         };
-        match what {
+        self.noting(match what {
             Fallocate::Allocate | Fallocate::AllocateKeepSize => {
                 steps.allocate(&bytes, what.grows())
             }
@@ -126,7 +126,7 @@ impl Fs {
             Fallocate::PunchHole => steps.punch(bytes, size),
             Fallocate::CollapseRange => steps.collapse(&bytes, size),
             Fallocate::InsertRange => steps.insert(&bytes, size, limit),
-        }
+        })
     }
 }
 
@@ -253,7 +253,7 @@ impl<'a> Steps<'a> {
             let guard = epoch::pin();
             let (inode, mut plan, slot) = self.begin(&guard)?;
             let range = (blocks.start, blocks.end);
-            let freed = plan.unmap(inode, slot, range, Content::Data)?;
+            let freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
             self.end(plan, slot, inode.size_bytes())?;
             if freed == Freed::All {
                 return Ok(());

@@ -74,7 +74,8 @@ impl Fs {
             ..JournalOptions::default()
         };
         let options = MountOptions::new().journal(journal);
-        let fs = Self::with_writer(fs, log, &options, Scope::OneTransaction)?;
+        let device = fourscore_sync::clone_arc(fs.device());
+        let fs = Self::with_writer(fs, Some(log), (&options, device), Scope::OneTransaction)?;
         fs.make_changes(overlay)?;
         fs.unmount()
     }

@@ -26,8 +26,8 @@ impl Fs {
     ///
     /// # Errors
     /// `Unsupported` for flags that users do not see or that the inode's type does not have, and
-    /// for `EXTENTS_FL`, `JOURNAL_DATA_FL` and `CASEFOLD_FL`, which would change how the content is
-    /// stored; `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
+    /// for `EXTENTS_FL` and `CASEFOLD_FL`, which would change how the content is stored;
+    /// `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
     pub fn set_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
@@ -48,10 +48,18 @@ impl Fs {
         if stays_immutable && !changed.is_empty() {
             return Err(Error::NotPermitted);
         }
-        let storage =
-            InodeFlags::EXTENTS_FL | InodeFlags::JOURNAL_DATA_FL | InodeFlags::CASEFOLD_FL;
+        let storage = InodeFlags::EXTENTS_FL | InodeFlags::CASEFOLD_FL;
         if changed.intersects(storage) {
             return Err(unsupported("how the content is stored is not changed"));
+        }
+        let mut changed = changed;
+        if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
+            if writer.journal().has_log() {
+                self.forget_content(writer, current, &guard)?;
+            } else {
+                // As in Linux: there is nothing that the flag could say.
+                changed -= InodeFlags::JOURNAL_DATA_FL;
+            }
         }
         let mut plan = Plan::new(self, writer);
         let slot = plan.slot(inode)?;

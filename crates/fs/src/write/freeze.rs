@@ -26,7 +26,8 @@
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
 
-use super::{Mounted, Writer};
+use super::Writer;
+use super::state::Mounted;
 use crate::{Error, Fs, Result};
 
 /// Who is inside, and whether anybody may be.

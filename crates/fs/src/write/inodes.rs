@@ -6,6 +6,9 @@
 //! handed out, each in a small handle of its own, so that no operation reads or keeps what the
 //! device held there.
 //!
+//! Where there is no log, a crash may leave a new name and the old inode of its number. So a number
+//! that was freed is held back there until the transaction that freed it is durable.
+//!
 //! **Invariants.** An inode is claimed by one operation at a time. Where the memory says free, the
 //! bitmap on disk does too; the reverse holds when nothing is claimed.
 //!
@@ -15,12 +18,15 @@
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::Credits;
 use fourscore_mballoc::{Geometry, InodeSource, Kinship, Placement};
-use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::Ordering;
-use fourscore_sync::{CachePadded, CoreNr, Mutex};
+use fourscore_sync::{CachePadded, CoreNr, Mutex, PerCore};
 
 use super::{Writer, order};
 use crate::{Error, Fs, Result};
+
+/// A core looks after so many numbers that it holds back whether they can be given out.
+const HELD_NUMBERS: usize = 64;
 
 /// An inode that is being taken or given back.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +52,8 @@ struct Used {
 pub(crate) struct Inodes {
     placement: Placement,
     groups: Box<[CachePadded<Mutex<Used>>]>,
+    /// Numbers that are held back, each with a transaction that may not be durable yet.
+    held: PerCore<Mutex<Vec<(Tid, InodeNr)>>>,
 }
 
 /// For what an inode is wanted.
@@ -63,6 +71,7 @@ impl Inodes {
         Self {
             placement: Placement::new(geometry, fs.geometry().inodes_per_group()),
             groups: (0..groups).map(|_| CachePadded::default()).collect(),
+            held: PerCore::default(),
         }
     }
 
@@ -75,6 +84,24 @@ impl Inodes {
     /// # Errors
     /// `NoSpace` if there is none.
     pub(crate) fn claim(
+        &self,
+        fs: &Fs,
+        writer: &Writer,
+        parent: GroupNr,
+        want: Want,
+    ) -> Result<InodeClaim> {
+        match self.claim_free(fs, writer, parent, want) {
+            Err(Error::NoSpace) if self.held.iter().any(|held| !held.lock().is_empty()) => {
+                writer.journal().commit()?;
+                let held = self.held.iter();
+                held.for_each(|held| self.give_out(fs, writer, &mut held.lock()));
+                self.claim_free(fs, writer, parent, want)
+            }
+            claimed => claimed,
+        }
+    }
+
+    fn claim_free(
         &self,
         fs: &Fs,
         writer: &Writer,
@@ -156,6 +183,31 @@ impl Inodes {
             index: index.0,
             is_directory,
         })
+    }
+
+    /// Lets an inode be claimed again that was freed: at once, if a crash takes it back with
+    /// whatever is made of its number.
+    pub(crate) fn freed(&self, nr: InodeNr, fs: &Fs, writer: &Writer) {
+        if writer.journal().has_log() {
+            return self.give_back(nr, fs);
+        }
+        let mut held = self.held.mine().lock();
+        held.push((writer.journal().running_tid(), nr));
+        if held.len().is_multiple_of(HELD_NUMBERS) {
+            self.give_out(fs, writer, &mut held);
+        }
+    }
+
+    /// Lets those be claimed that were held back long enough.
+    fn give_out(&self, fs: &Fs, writer: &Writer, held: &mut Vec<(Tid, InodeNr)>) {
+        let durable = writer.journal().committed_tid();
+        held.retain(|&(tid, nr)| {
+            let stays = tid.is_after(durable);
+            if !stays {
+                self.give_back(nr, fs);
+            }
+            stays
+        });
     }
 
     /// Lets an inode be claimed again.

@@ -237,11 +237,7 @@ impl Plan<'_> {
         slot: Slot,
         start: LogicalBlock,
     ) -> Result<Freed> {
-        let was = if inode.file_type() == crate::FileType::Regular {
-            Content::Data
-        } else {
-            Content::Metadata
-        };
+        let was = self.fs().content_of(inode);
         match inode.layout() {
             Layout::Extents | Layout::BlockMap => {
                 self.unmap(inode, slot, (start, LOGICAL_END), was)

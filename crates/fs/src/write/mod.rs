@@ -19,6 +19,7 @@
 //! | `block_locks` | locks for blocks of one kind |
 //! | `groups` | bitmaps and descriptors |
 //! | `prefetch` | bitmaps read ahead |
+//! | `journaled` | content that goes through the journal |
 //! | `inodes` | which inodes are free |
 //! | `seal` | what is written once per commit: checksums, descriptors |
 //! | `settled` | names that are led elsewhere meanwhile |
@@ -51,6 +52,8 @@
 //! | `opened` | inodes that are open |
 //! | `orphans` | the record of inodes that are not whole |
 //! | `slots` | the slots of the orphan file |
+//! | `errors` | what happens when the file system is found to be broken |
+//! | `state` | what the superblock says of a mount |
 //! | `recovery` | what a crash left, finished when mounting |
 //! | `fast_commits` | what fast commits changed, written when mounting |
 //!
@@ -60,8 +63,9 @@
 //! these.
 //!
 //! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
-//! not at all. A superblock with `needs_recovery` says that the journal has to be replayed; it is
-//! written before the first transaction and taken back after the last checkpoint.
+//! not at all. A file system without a journal has to be checked after a crash; what a check does
+//! not have to fear is said by crate `journal` (`in_place`). The superblock says what has to be
+//! done ([`state`]).
 
 mod access_times;
 mod acls;
@@ -72,6 +76,7 @@ mod clusters;
 mod content;
 mod copy;
 mod entries;
+mod errors;
 mod exchange;
 mod fallocate;
 mod fast_commits;
@@ -79,6 +84,7 @@ mod flags;
 mod freeze;
 mod groups;
 mod inodes;
+mod journaled;
 mod lazy_times;
 mod leaves;
 mod map;
@@ -99,6 +105,7 @@ mod seal;
 mod settled;
 mod slot;
 mod slots;
+mod state;
 mod superblock;
 mod sync;
 mod touch;
@@ -108,21 +115,19 @@ mod xattrs;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fourscore_block::BlockDevice;
+use fourscore_block::{BlockDevice, UnorderedDevice};
 use fourscore_journal::{Credits, Handle, Journal, Log, NewChecksums};
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Privilege, Stamp, Tunables};
-use fourscore_ondisk::features::{Compat, Feature, FeatureClass, Incompat, RoCompat};
-use fourscore_ondisk::superblock::{
-    JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock,
-};
+use fourscore_ondisk::Tid;
+use fourscore_ondisk::features::{Feature, FeatureClass, Incompat, RoCompat};
+use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 use fourscore_ondisk::time::Timestamp;
-use fourscore_ondisk::{RawSuperblock, Tid};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak};
-use zerocopy::IntoBytes;
 
 use self::block_locks::BlockLocks;
+use self::errors::Errors;
 use self::freeze::{Freezer, Rest};
 use self::groups::{Groups, Source};
 use self::inodes::Inodes;
@@ -131,15 +136,18 @@ use self::mmp::Mmp;
 use self::orphans::Orphans;
 use self::quiet::Quiet;
 use self::seal::Seal;
+use self::state::{Mounted, check_unmounted};
 use crate::{Error, Fs, Result};
 
 pub use self::access_times::AccessTimes;
 pub use self::attributes::AttributeChange;
+pub use self::errors::OnError;
 pub use self::fallocate::Fallocate;
+pub use self::journaled::DataMode;
 pub use self::lazy_times::Times;
 pub use self::names::NewAttributes;
 pub use self::opened::OpenInode;
-pub use self::options::{Discard, MountOptions};
+pub use self::options::{Barriers, Discard, MountOptions};
 pub(crate) use self::orphans::OrphanPlace;
 pub use self::rename::Replace;
 pub use self::trim::Trim;
@@ -148,7 +156,8 @@ pub use self::xattrs::SetXattr;
 /// What writing takes.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// `None` once it is unmounted.
+    /// What the file system lies on, with flushes that count.
+    device: Arc<dyn BlockDevice>,
     journal: Journal,
     allocator: Arc<Allocator>,
     groups: Arc<Groups>,
@@ -158,11 +167,15 @@ pub(crate) struct Writer {
     /// Renames of directories, so that none becomes its own ancestor.
     renames: Mutex<()>,
     leaves: BlockLocks,
+    errors: Errors,
     xattr_blocks: BlockLocks,
     access_times: AccessTimes,
     nodiratime: bool,
     /// `None` if times are written at once.
     lazy_times: Option<LazyTimes>,
+    data: DataMode,
+    /// Whether every directory gives its group to what is made in it.
+    bsd_groups: bool,
     retries: Counter,
     privilege: Privilege,
     revokes_per_credit: usize,
@@ -250,6 +263,11 @@ impl Writer {
         &self.leaves
     }
 
+    /// Whether every directory gives its group to what is made in it.
+    pub(crate) fn gives_group(&self) -> bool {
+        self.bsd_groups
+    }
+
     /// The locks of blocks of attributes.
     pub(crate) fn xattr_blocks(&self) -> &BlockLocks {
         &self.xattr_blocks
@@ -312,10 +330,14 @@ impl Fs {
     /// Opens the file system on `device` for reading and writing. A dirty journal is replayed
     /// first. Nobody else may write to the device meanwhile.
     ///
+    /// A file system without a journal is written as well. What is durable and what is not is the
+    /// same; but after a crash it has to be checked (`e2fsck`) before it is mounted again.
+    ///
     /// # Errors
     /// As [`Fs::open`]; `ReadOnly` for a file system with a feature that is read but not written,
-    /// which is named; `InUse` if another host has it mounted (feature `mmp`). Where the last one
-    /// did not unmount it, this waits for some twenty seconds to see whether it still lives.
+    /// which is named, and for one without a journal that has to be checked first; `InUse` if
+    /// another host has it mounted (feature `mmp`). Where the last one did not unmount it, this
+    /// waits for some twenty seconds to see whether it still lives.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "as `open`: the file system keeps it"
@@ -323,6 +345,9 @@ impl Fs {
     pub fn mount(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Self>> {
         let superblock = crate::open::read_superblock(&*device, crate::SuperblockCopy::Primary)?;
         check_writable(&superblock)?;
+        check_unmounted(&superblock)?;
+        let options = &options.over(&superblock);
+        options.check(&superblock)?;
         // Refused before anything is written.
         options.tune(&Tunables::new(geometry(&superblock)?))?;
         let mmp = Mmp::take(&device, &superblock)?;
@@ -354,21 +379,34 @@ impl Fs {
             .incompat
             .contains(Incompat::RECOVER)
         {
+            let before = fs.raw_superblock()?;
             if let Some((log, overlay)) = fs.replay_onto_device(&options.open)? {
                 Self::write_fast_commits(bare()?, log, &overlay)?;
             }
+            fs.keep_errors(&before)?;
             fs = bare()?;
         }
         fs.read_orphans()?;
-        let log = fs.log(&options.open)?;
+        fs.take_over_error(&options.open)?;
         fs.mark(Mounted::Yes, None)?;
-        let fs = bare()?;
-        let fs = Self::with_writer(fs, log, options, Scope::All)?;
+        let mut fs = bare()?;
+        if options.barriers_of(fs.superblock()) == Barriers::Off {
+            let superblock = Superblock::clone(fs.superblock());
+            let unordered = Arc::new(UnorderedDevice::new(Arc::clone(device)));
+            fs = Self::bare(unordered, superblock, &options.open)?;
+        }
+        let log = fs.superblock().journal().map(|_| fs.log(&options.open));
+        let fs = Self::with_writer(
+            fs,
+            log.transpose()?,
+            (options, Arc::clone(device)),
+            Scope::All,
+        )?;
         options.tune(fs.writer()?.allocator().tunables())?;
         match fs.finish_orphans() {
             Ok(()) => Ok(fs),
             Err(error) => {
-                // What could be finished is; the journal is left empty.
+                // What could be finished is; no transaction is left in the journal.
                 fs.unmount()?;
                 Err(error)
             }
@@ -377,14 +415,10 @@ impl Fs {
 
     fn with_writer(
         mut fs: Self,
-        log: Log,
-        mount: &MountOptions,
+        log: Option<Log>,
+        (mount, device): (&MountOptions, Arc<dyn BlockDevice>),
         scope: Scope,
     ) -> Result<Arc<Self>> {
-        let mut journal = mount.journal;
-        if !fs.superblock().has_metadata_csum() {
-            journal.checksums = NewChecksums::None;
-        }
         let groups = Arc::new(Groups::read(&fs)?);
         let geometry = geometry(fs.superblock())?;
         let block_bytes = fs.geometry().block_size().bytes();
@@ -394,12 +428,7 @@ impl Fs {
             most_loaded,
             mount.discards(&fs),
         ));
-        let hook = Arc::new(Seal::new(
-            Arc::clone(&fs.superblock),
-            Arc::clone(&groups),
-            Arc::clone(&quiet),
-        ));
-        let journal = Journal::open(log, Arc::clone(&fs.device), hook, journal)?;
+        let journal = fs.begin_journal(log, mount, (&groups, &quiet))?;
         let reserved = fs.superblock().reserved_blocks().0;
         let options = Options {
             durable: journal.committed_tid(),
@@ -410,6 +439,10 @@ impl Fs {
             Scope::All => None,
             Scope::OneTransaction => Some(journal.running_tid()),
         };
+        let superblock = Arc::clone(&fs.superblock);
+        let superblock = &*superblock;
+        let on_error = mount.on_error.unwrap_or(OnError::of(superblock));
+        let errors = Errors::new(on_error, mount.panic_hook.clone());
         let inodes = Inodes::new(&fs, &geometry);
         let orphans = Orphans::read(&fs)?;
         let fs = Arc::new_cyclic(|weak: &Weak<Self>| {
@@ -417,6 +450,7 @@ impl Fs {
             let allocator = Arc::new(Allocator::new(geometry, Box::new(source), options));
             quiet.serve(&allocator);
             fs.writer = Some(Box::new(Writer {
+                device,
                 journal,
                 allocator,
                 groups,
@@ -425,10 +459,13 @@ impl Fs {
                 quiet,
                 renames: Mutex::new(()),
                 leaves: BlockLocks::new(order::LEAF),
+                errors,
                 xattr_blocks: BlockLocks::new(order::XATTR_BLOCK),
-                access_times: mount.access_times,
-                nodiratime: mount.nodiratime,
+                access_times: mount.access_times.unwrap_or_default(),
+                nodiratime: mount.nodiratime.unwrap_or_default(),
                 lazy_times: (mount.times == Times::Lazily).then(LazyTimes::default),
+                data: mount.data_mode(superblock),
+                bsd_groups: mount.gives_group(superblock),
                 retries: Counter::default(),
                 privilege: mount.privilege(),
                 // A header and a checksum are less than 32 bytes, a record is at most 8.
@@ -440,6 +477,29 @@ impl Fs {
             fs
         });
         Ok(fs)
+    }
+
+    /// The journal in `log`, or what stands for one.
+    fn begin_journal(
+        &self,
+        log: Option<Log>,
+        mount: &MountOptions,
+        (groups, quiet): (&Arc<Groups>, &Arc<Quiet>),
+    ) -> Result<Journal> {
+        let mut options = mount.journal_options();
+        if !self.superblock().has_metadata_csum() {
+            options.checksums = NewChecksums::None;
+        }
+        let hook = Arc::new(Seal::new(
+            Arc::clone(&self.superblock),
+            Arc::clone(groups),
+            Arc::clone(quiet),
+        ));
+        let home = Arc::clone(&self.device);
+        Ok(match log {
+            Some(log) => Journal::open(log, home, hook, options)?,
+            None => Journal::without_log(home, self.geometry().block_size(), hook, options)?,
+        })
     }
 
     /// The allocator's tunables, which can be changed while the file system is mounted: a change
@@ -469,10 +529,19 @@ impl Fs {
     }
 
     /// What writing takes.
+    ///
+    /// # Errors
+    /// `ReadOnly` if it was opened for reading, or may not be written any more after an error.
     pub(crate) fn writer(&self) -> Result<&Writer> {
-        self.writer
-            .as_deref()
-            .ok_or_else(|| Error::ReadOnly("opened for reading".into()))
+        let opened_for_reading = || Error::ReadOnly("opened for reading".into());
+        let writer = self.mounted().ok_or_else(opened_for_reading)?;
+        writer.errors.check()?;
+        Ok(writer)
+    }
+
+    /// The same for who only asks, also after an error; `None` if it was opened for reading.
+    pub(crate) fn mounted(&self) -> Option<&Writer> {
+        self.writer.as_deref()
     }
 
     /// How many plans were begun anew so far, because a block that they change had left the cache
@@ -485,7 +554,8 @@ impl Fs {
         Ok(self.writer()?.retries.sum())
     }
 
-    /// Ends writing: everything is brought to its place, and the journal is left empty.
+    /// Ends writing: everything is brought to its place, and the journal, if there is one, is left
+    /// empty.
     ///
     /// # Errors
     /// `InvalidArgument` while somebody else holds the file system; `Io` if the device fails; the
@@ -493,14 +563,16 @@ impl Fs {
     pub fn unmount(self: Arc<Self>) -> Result<()> {
         let mut fs = Arc::try_unwrap(self)
             .map_err(|_| Error::InvalidArgument("the file system is in use"))?;
-        if fs.writer.is_some() {
+        if let Some(writer) = fs.mounted() {
             fs.write_times()?;
+            fs.noting(writer.journal.commit().map_err(Error::from))?;
         }
         let Some(writer) = fs.writer.take() else {
             return Ok(());
         };
         writer.allocator.discard_preallocations();
         let Writer {
+            device,
             journal,
             groups,
             allocator,
@@ -510,6 +582,9 @@ impl Fs {
             ..
         } = *writer;
         journal.close()?;
+        // Also if it was mounted without barriers, it is whole from here on.
+        device.flush()?;
+        fs.device = device;
         // Frees that waited are free on disk already.
         quiet.hurry();
         quiet.release(&allocator);
@@ -528,54 +603,6 @@ impl Fs {
         let blocks = sums.free_clusters << self.geometry().blocks_per_cluster_log();
         (blocks, sums.free_inodes)
     }
-
-    /// Writes into the superblock on the device whether the file system is mounted, and what is
-    /// free if that is known.
-    fn mark(&self, mounted: Mounted, free: Option<(u64, u64)>) -> Result<()> {
-        let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
-        self.device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
-        let mut raw = *RawSuperblock::from_bytes(&bytes)?;
-        let (incompat, ro_compat) = (raw.s_feature_incompat.get(), raw.s_feature_ro_compat.get());
-        let (recover, present) = (Incompat::RECOVER.bits(), RoCompat::ORPHAN_PRESENT.bits());
-        let has_orphan_file = self.superblock().orphan_file_inode().is_some();
-        let now = now().seconds();
-        let (low, high) = time_halves(now);
-        (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
-        match mounted {
-            Mounted::Yes => {
-                raw.s_feature_incompat = (incompat | recover).into();
-                (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);
-                raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
-                if has_orphan_file {
-                    raw.s_feature_ro_compat = (ro_compat | present).into();
-                }
-            }
-            Mounted::Again => {
-                raw.s_feature_incompat = (incompat | recover).into();
-                if has_orphan_file {
-                    raw.s_feature_ro_compat = (ro_compat | present).into();
-                }
-            }
-            Mounted::No => {
-                raw.s_feature_incompat = (incompat & !recover).into();
-                raw.s_feature_ro_compat = (ro_compat & !present).into();
-            }
-            Mounted::NoWithOrphans => raw.s_feature_incompat = (incompat & !recover).into(),
-        }
-        if let Some((blocks, inodes)) = free {
-            let (low, high) = word_halves(blocks);
-            raw.s_free_blocks_count_lo = low.into();
-            if raw.features().incompat.contains(Incompat::BIT64) {
-                raw.s_free_blocks_count_hi = high.into();
-            }
-            raw.s_free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX).into();
-        }
-        if self.superblock().has_metadata_csum() {
-            raw.seal();
-        }
-        let slice = std::io::IoSlice::new(raw.as_bytes());
-        Ok(self.device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)
-    }
 }
 
 /// What is written.
@@ -585,42 +612,6 @@ enum Scope {
     All,
     /// One transaction, which has to hold everything.
     OneTransaction,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mounted {
-    /// With `orphan_file` this also says that the file may hold something.
-    Yes,
-    /// As before, after it was frozen.
-    Again,
-    No,
-    /// Not any more, but the orphan file holds something.
-    NoWithOrphans,
-}
-
-impl Mounted {
-    /// What is left when nothing is to be recovered.
-    fn left_behind(orphans: &Orphans) -> Self {
-        if orphans.has_file_entries() {
-            Self::NoWithOrphans
-        } else {
-            Self::No
-        }
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
-fn word_halves(value: u64) -> (u32, u32) {
-    (value as u32, (value >> 32) as u32)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the superblock keeps 40 bits"
-)]
-fn time_halves(seconds: i64) -> (u32, u8) {
-    (seconds as u32, (seconds >> 32) as u8)
 }
 
 /// The time now.
@@ -674,10 +665,8 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
     if superblock.revision().0 == 0 {
         return Err(Error::ReadOnly("it has revision 0".into()));
     }
-    if !features.compat.contains(Compat::HAS_JOURNAL)
-        || !matches!(superblock.journal(), Some(JournalPlace::Inode(_)))
-    {
-        return Err(Error::ReadOnly("it has no journal of its own".into()));
+    if matches!(superblock.journal(), Some(JournalPlace::Device { .. })) {
+        return Err(Error::ReadOnly("its journal is on another device".into()));
     }
     Ok(())
 }

@@ -42,7 +42,8 @@ pub struct NewAttributes {
     pub umask: u16,
     /// The user that owns it.
     pub uid: u32,
-    /// The group that owns it, unless the directory gives its own (`S_ISGID`).
+    /// The group that owns it, unless the directory gives its own (`S_ISGID`, mount option
+    /// `grpid`).
     pub gid: u32,
 }
 
@@ -85,7 +86,7 @@ impl Fs {
     /// # Errors
     /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`.
     pub fn create(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
-        self.make(dir, name, new, Kind::File)
+        self.noting(self.make(dir, name, new, Kind::File))
     }
 
     /// Makes a directory.
@@ -93,7 +94,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::create`]; `TooManyLinks` where the parent cannot have another subdirectory.
     pub fn mkdir(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
-        self.make(dir, name, new, Kind::Directory)
+        self.noting(self.make(dir, name, new, Kind::Directory))
     }
 
     /// Makes a symbolic link to `target`.
@@ -114,7 +115,7 @@ impl Fs {
         if target.len() >= self.geometry().block_size().bytes().min(4096) {
             return Err(Error::NameTooLong);
         }
-        self.make(dir, name, new, Kind::Symlink(target))
+        self.noting(self.make(dir, name, new, Kind::Symlink(target)))
     }
 
     /// Makes a device node, a fifo or a socket; `device` counts for device nodes only.
@@ -138,7 +139,7 @@ impl Fs {
                 return Err(Error::InvalidArgument("mknod does not make this type"));
             }
         };
-        self.make(dir, name, new, kind)
+        self.noting(self.make(dir, name, new, kind))
     }
 
     fn make(
@@ -259,11 +260,12 @@ impl Fs {
         let wish = (new.permissions & 0o7777, new.umask);
         let inherited = self.inherit(parent, kind.file_type(), wish, &epoch::pin())?;
         let (mut permissions, mut gid) = (inherited.permissions, new.gid);
-        if parent.on_disk().mode().0 & 0o2000 != 0 {
+        let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;
+        if is_set_gid || writer.gives_group() {
             gid = parent.on_disk().gid();
-            if is_directory {
-                permissions |= 0o2000;
-            }
+        }
+        if is_set_gid && is_directory {
+            permissions |= 0o2000;
         }
         let mode = FileMode(type_bits(kind.file_type()) | permissions);
         let content = match kind {
@@ -341,6 +343,10 @@ impl Fs {
     /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`]; `NotFound`
     /// for a file that has lost its last name.
     pub fn link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
+        self.noting(self.add_link(inode, dir, name))
+    }
+
+    fn add_link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
         let writer = self.writer()?;
         check_name(name)?;
         let pinned_dir = self.pin_inode(dir)?;

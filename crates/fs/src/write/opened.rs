@@ -84,7 +84,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// `NotADirectory`, `NotFound`, `NoSpace`, `ReadOnly`.
     pub fn unnamed(fs: F, dir: InodeNr, new: &NewAttributes) -> Result<Self> {
-        let (nr, pinned) = fs.make_unnamed(dir, new)?;
+        let (nr, pinned) = fs.noting(fs.make_unnamed(dir, new))?;
         Ok(Self::opened(fs, nr, pinned))
     }
 
@@ -126,7 +126,8 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         if locked.opens > 0 || !is_nameless {
             return Ok(());
         }
-        self.fs.free_closed((self.nr, &self.pinned), &locked)
+        let freed = self.fs.free_closed((self.nr, &self.pinned), &locked);
+        self.fs.noting(freed)
     }
 }
 

@@ -8,8 +8,12 @@ use std::time::Duration;
 
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::{Privilege, Tunables};
+use fourscore_ondisk::superblock::{DefaultMountOpts, Superblock};
+use fourscore_sync::Arc;
 
 use super::access_times::AccessTimes;
+use super::errors::{OnError, PanicHook};
+use super::journaled::DataMode;
 use super::lazy_times::Times;
 use super::trim::Discards;
 use crate::{Error, Fs, OpenOptions, Result};
@@ -22,13 +26,32 @@ const LONGEST_COMMIT_SECS: u32 = i32::MAX as u32 / 1000;
 /// Memory for the buddies of groups that are not in use, unless told otherwise: those of 4 TiB.
 const BUDDY_BYTES: u64 = 256 << 20;
 
+/// Whether the device is told when something has to be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barriers {
+    /// It is: what was synced outlives a power cut.
+    On,
+    /// It is not while the file system is mounted: after a power cut, anything may be missing.
+    /// What was unmounted is whole.
+    Off,
+}
+
 /// How to open a file system for writing.
+///
+/// What is not said, the superblock of the file system decides, as its `s_default_mount_opts` and
+/// `s_errors` tell the kernel.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     pub(super) open: OpenOptions,
-    pub(super) journal: JournalOptions,
-    pub(super) access_times: AccessTimes,
-    pub(super) nodiratime: bool,
+    journal: JournalOptions,
+    commit: Option<Duration>,
+    pub(super) access_times: Option<AccessTimes>,
+    pub(super) nodiratime: Option<bool>,
+    data: Option<DataMode>,
+    grpid: Option<bool>,
+    pub(super) on_error: Option<OnError>,
+    pub(super) panic_hook: Option<PanicHook>,
+    barriers: Option<Barriers>,
     pub(super) times: Times,
     tunables: Vec<(String, u32)>,
     buddy_bytes: u64,
@@ -53,8 +76,14 @@ impl MountOptions {
         Self {
             open: OpenOptions::new(),
             journal: JournalOptions::default(),
-            access_times: AccessTimes::default(),
-            nodiratime: false,
+            commit: None,
+            access_times: None,
+            nodiratime: None,
+            data: None,
+            grpid: None,
+            on_error: None,
+            panic_hook: None,
+            barriers: None,
             times: Times::AtOnce,
             tunables: Vec::new(),
             buddy_bytes: BUDDY_BYTES,
@@ -64,8 +93,11 @@ impl MountOptions {
     }
 
     /// Adds options in the words of mount(8), separated by commas: `data=ordered`,
-    /// `commit=SECONDS`, `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`,
-    /// `lazytime`, `nolazytime`, `discard`, `nodiscard` and the allocator's tunables
+    /// `data=writeback`, `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl` and
+    /// `user_xattr` (which are always on), `commit=SECONDS`, `errors=continue`,
+    /// `errors=remount-ro`, `errors=panic`, `barrier`,
+    /// `barrier=0`, `barrier=1`, `nobarrier`, `relatime`, `strictatime`, `noatime`, `nodiratime`,
+    /// `diratime`, `lazytime`, `nolazytime`, `discard`, `nodiscard` and the allocator's tunables
     /// (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
     ///
     /// # Errors
@@ -81,20 +113,37 @@ impl MountOptions {
             let number = || value.parse().map_err(|_| refused("not a number"));
             match name {
                 "defaults" if value.is_empty() => {}
-                "data" if value == "ordered" => {}
-                "relatime" if value.is_empty() => self.access_times = AccessTimes::Relative,
-                "strictatime" if value.is_empty() => self.access_times = AccessTimes::Strict,
-                "noatime" if value.is_empty() => self.access_times = AccessTimes::Never,
-                "nodiratime" if value.is_empty() => self.nodiratime = true,
+                "acl" | "user_xattr" if value.is_empty() => {}
+                "data" => {
+                    let known = data_mode(value).ok_or_else(|| refused("no such mode"))?;
+                    self.data = Some(known);
+                }
+                "grpid" | "bsdgroups" if value.is_empty() => self.grpid = Some(true),
+                "nogrpid" | "sysvgroups" if value.is_empty() => self.grpid = Some(false),
+                "errors" => {
+                    let known = on_error(value).ok_or_else(|| refused("no such policy"))?;
+                    self.on_error = Some(known);
+                }
+                "barrier" if matches!(value, "" | "1") => self.barriers = Some(Barriers::On),
+                "barrier" if value == "0" => self.barriers = Some(Barriers::Off),
+                "nobarrier" if value.is_empty() => self.barriers = Some(Barriers::Off),
+                "relatime" if value.is_empty() => {
+                    self.access_times = Some(AccessTimes::Relative);
+                }
+                "strictatime" if value.is_empty() => {
+                    self.access_times = Some(AccessTimes::Strict);
+                }
+                "noatime" if value.is_empty() => self.access_times = Some(AccessTimes::Never),
+                "nodiratime" if value.is_empty() => self.nodiratime = Some(true),
+                "diratime" if value.is_empty() => self.nodiratime = Some(false),
                 "lazytime" if value.is_empty() => self.times = Times::Lazily,
                 "nolazytime" if value.is_empty() => self.times = Times::AtOnce,
                 "discard" if value.is_empty() => self.discard = Discard::Online,
                 "nodiscard" if value.is_empty() => self.discard = Discard::OnDemand,
-                "diratime" if value.is_empty() => self.nodiratime = false,
                 "commit" => {
                     let interval = commit_interval(number()?)
                         .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
-                    self.journal.background = Background::Threads { interval };
+                    self.commit = Some(interval);
                 }
                 name if name.starts_with("mb_") => self = self.tunable(name, number()?),
                 _ => return Err(refused("not an option that is known here")),
@@ -163,7 +212,7 @@ impl MountOptions {
     /// When accesses are noted ([`Fs::accessed`](crate::Fs::accessed)).
     #[must_use]
     pub fn access_times(mut self, access_times: AccessTimes) -> Self {
-        self.access_times = access_times;
+        self.access_times = Some(access_times);
         self
     }
 
@@ -178,7 +227,106 @@ impl MountOptions {
     #[must_use]
     pub fn journal(mut self, options: JournalOptions) -> Self {
         self.journal = options;
+        self.commit = None;
         self
+    }
+
+    pub(super) fn journal_options(&self) -> JournalOptions {
+        let background = match self.commit {
+            Some(interval) => Background::Threads { interval },
+            None => self.journal.background,
+        };
+        JournalOptions {
+            background,
+            ..self.journal
+        }
+    }
+
+    /// How the content of files becomes durable.
+    #[must_use]
+    pub fn data(mut self, mode: DataMode) -> Self {
+        self.data = Some(mode);
+        self
+    }
+
+    /// The same for a mount of the file system with this superblock.
+    pub(super) fn data_mode(&self, superblock: &Superblock) -> DataMode {
+        self.data.unwrap_or(DataMode::of(superblock))
+    }
+
+    pub(super) fn gives_group(&self, superblock: &Superblock) -> bool {
+        let default = superblock.default_mount_opts();
+        let default = default.contains(DefaultMountOpts::BSDGROUPS);
+        self.grpid.unwrap_or(default)
+    }
+
+    /// These options, and where they say nothing those that the superblock holds as text
+    /// (`s_mount_opts`). As in Linux, of those nothing is refused.
+    pub(super) fn over(&self, superblock: &Superblock) -> Self {
+        let mut stored = Self::new();
+        let text = String::from_utf8_lossy(superblock.mount_opts());
+        for word in text.split(',') {
+            match stored.clone().parse(word) {
+                Ok(parsed) => stored = parsed,
+                Err(error) => tracing::warn!(%error, "in the superblock"),
+            }
+        }
+        let mut options = self.clone();
+        if self.journal.background == JournalOptions::default().background {
+            options.commit = self.commit.or(stored.commit);
+        }
+        options.access_times = self.access_times.or(stored.access_times);
+        options.nodiratime = self.nodiratime.or(stored.nodiratime);
+        options.data = self.data.or(stored.data);
+        options.grpid = self.grpid.or(stored.grpid);
+        options.on_error = self.on_error.or(stored.on_error);
+        options.barriers = self.barriers.or(stored.barriers);
+        options
+    }
+
+    /// Refuses what the file system with this superblock cannot do.
+    pub(super) fn check(&self, superblock: &Superblock) -> Result<()> {
+        if self.data == Some(DataMode::Journal) && superblock.journal().is_none() {
+            return Err(Error::MountOption {
+                word: "data=journal".into(),
+                why: "the file system has no journal",
+            });
+        }
+        Ok(())
+    }
+
+    /// What to do when the file system is found to be broken, or its journal cannot go on.
+    #[must_use]
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = Some(on_error);
+        self
+    }
+
+    /// What is called instead of a panic of the machine, with a line that says why, where
+    /// `errors=panic` is in force, in this call or in the superblock. A library does not end its
+    /// program: if `hook` returns, or there is none, nothing is written any more. It is called by
+    /// the thread that found the error, which may hold locks: it must not use the file system.
+    #[must_use]
+    pub fn on_panic(mut self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.panic_hook = Some(PanicHook(Arc::new(hook)));
+        self
+    }
+
+    /// Whether the device is told when something has to be durable.
+    #[must_use]
+    pub fn barriers(mut self, barriers: Barriers) -> Self {
+        self.barriers = Some(barriers);
+        self
+    }
+
+    /// The same for a mount of the file system with this superblock.
+    pub(super) fn barriers_of(&self, superblock: &Superblock) -> Barriers {
+        let nobarrier = DefaultMountOpts::NOBARRIER;
+        let default = match superblock.default_mount_opts().contains(nobarrier) {
+            true => Barriers::Off,
+            false => Barriers::On,
+        };
+        self.barriers.unwrap_or(default)
     }
 
     pub(super) fn tune(&self, tunables: &Tunables) -> Result<()> {
@@ -195,6 +343,24 @@ impl Default for MountOptions {
     }
 }
 
+fn data_mode(value: &str) -> Option<DataMode> {
+    match value {
+        "ordered" => Some(DataMode::Ordered),
+        "writeback" => Some(DataMode::Writeback),
+        "journal" => Some(DataMode::Journal),
+        _ => None,
+    }
+}
+
+fn on_error(value: &str) -> Option<OnError> {
+    match value {
+        "continue" => Some(OnError::Continue),
+        "remount-ro" => Some(OnError::RemountReadOnly),
+        "panic" => Some(OnError::Panic),
+        _ => None,
+    }
+}
+
 fn commit_interval(seconds: u32) -> Option<Duration> {
     match seconds {
         0 => Some(DEFAULT_COMMIT),
@@ -208,7 +374,8 @@ mod tests {
     use super::*;
 
     fn interval(words: &str) -> Duration {
-        match MountOptions::new().parse(words).unwrap().journal.background {
+        let options = MountOptions::new().parse(words).unwrap().journal_options();
+        match options.background {
             Background::Threads { interval } => interval,
             Background::None => panic!("nobody commits"),
         }
@@ -223,9 +390,26 @@ mod tests {
         );
         assert_eq!(interval("commit=30,commit=0"), DEFAULT_COMMIT);
         let times = |words| MountOptions::new().parse(words).unwrap().access_times;
-        assert_eq!(times("noatime"), AccessTimes::Never);
-        assert_eq!(times("noatime,relatime"), AccessTimes::Relative);
-        assert_eq!(times("strictatime,nodiratime"), AccessTimes::Strict);
+        assert_eq!(times("noatime"), Some(AccessTimes::Never));
+        assert_eq!(times("noatime,relatime"), Some(AccessTimes::Relative));
+        assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
+        let data = |words| MountOptions::new().parse(words).unwrap().data;
+        assert_eq!(data("acl,user_xattr"), None);
+        assert_eq!(data("data=journal"), Some(DataMode::Journal));
+        assert_eq!(
+            data("data=journal,data=writeback"),
+            Some(DataMode::Writeback)
+        );
+        let policy = |words| MountOptions::new().parse(words).unwrap().on_error;
+        assert_eq!(policy(""), None);
+        assert_eq!(
+            policy("errors=panic,errors=continue"),
+            Some(OnError::Continue)
+        );
+        assert_eq!(policy("errors=remount-ro"), Some(OnError::RemountReadOnly));
+        let barriers = |words| MountOptions::new().parse(words).unwrap().barriers;
+        assert_eq!(barriers("nobarrier,barrier"), Some(Barriers::On));
+        assert_eq!(barriers("barrier=1,barrier=0"), Some(Barriers::Off));
         let lazy = |words| MountOptions::new().parse(words).unwrap().times;
         assert_eq!(lazy("lazytime"), Times::Lazily);
         assert_eq!(lazy("lazytime,nolazytime"), Times::AtOnce);
@@ -247,7 +431,13 @@ mod tests {
             "commit=often",
             "commit=2147484",
             "commit=-1",
+            "data",
             "data=fast",
+            "noacl",
+            "errors",
+            "errors=ignore",
+            "barrier=2",
+            "nobarrier=1",
             "mb_stream_req=",
             "defaults=1",
             "noatime=1",

@@ -63,7 +63,7 @@ impl Fs {
                 self.finish_truncation(writer, &inode, place)?;
             } else {
                 self.free_orphan(writer, inode, &LastTid::new(), place)?;
-                writer.inodes().give_back(nr, self);
+                writer.inodes().freed(nr, self, writer);
             }
         }
         Ok(())

@@ -74,7 +74,7 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `IsADirectory`, `ReadOnly`; `NotPermitted` for what flags keep.
     pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
-        self.settled(&[(dir, name)], || self.remove(dir, name, Victim::File))
+        self.noting(self.settled(&[(dir, name)], || self.remove(dir, name, Victim::File)))
     }
 
     /// Removes an empty directory.
@@ -89,7 +89,8 @@ impl Fs {
         if name == b".." {
             return Err(Error::NotEmpty);
         }
-        self.settled(&[(dir, name)], || self.remove(dir, name, Victim::Directory))
+        let removed = self.settled(&[(dir, name)], || self.remove(dir, name, Victim::Directory));
+        self.noting(removed)
     }
 
     fn remove(&self, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {
@@ -292,6 +293,6 @@ impl Fs {
     fn forget_inode(&self, writer: &Writer, nr: InodeNr, pinned: &Pinned) {
         pinned.publish(None);
         self.drop_pinned(nr, pinned);
-        writer.inodes().give_back(nr, self);
+        writer.inodes().freed(nr, self, writer);
     }
 }

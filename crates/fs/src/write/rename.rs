@@ -83,7 +83,7 @@ impl Fs {
         to: (InodeNr, &[u8]),
         replace: Replace,
     ) -> Result<()> {
-        self.settled(&[from], || self.rename_and(from, to, replace, None))
+        self.noting(self.settled(&[from], || self.rename_and(from, to, replace, None)))
     }
 
     /// Moves the name `from` to `to`, and leaves a whiteout at the old place: the character device
@@ -98,7 +98,8 @@ impl Fs {
         replace: Replace,
         owner: &NewAttributes,
     ) -> Result<()> {
-        self.settled(&[from], || self.rename_and(from, to, replace, Some(owner)))
+        let renamed = self.settled(&[from], || self.rename_and(from, to, replace, Some(owner)));
+        self.noting(renamed)
     }
 
     fn rename_and(

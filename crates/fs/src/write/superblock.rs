@@ -1,7 +1,7 @@
 //! **Purpose.** Changing words of the superblock on disk, as part of a plan: what must be true
 //! there together with the change that needs it.
 //!
-//! **Not here.** What is written when a file system is mounted and unmounted ([`super`]).
+//! **Not here.** What is written when a file system is mounted and unmounted ([`super::state`]).
 //!
 //! **Model.** A plan takes only the word that it changes, so that others change others. What the
 //! mount knows of the superblock stays as it was: features gained on the way are written by whoever
@@ -13,10 +13,10 @@ use std::mem::offset_of;
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::features::{Compat, RoCompat};
-use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
-use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use fourscore_ondisk::{InodeNr, RawSuperblock};
 
 use super::plan::Plan;
+use super::state::superblock_part;
 use crate::Result;
 
 impl Plan<'_> {
@@ -48,11 +48,9 @@ impl Plan<'_> {
 
     /// Sets the word `at` bytes from the start of the superblock.
     fn set_superblock_word(&mut self, at: usize, value: u32) -> Result<()> {
-        let block_bytes = self.fs().geometry().block_size().bytes() as u64;
-        let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
-        let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0) + at;
+        let (block, range) = superblock_part(self.fs(), at..at + size_of::<u32>());
         let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
-        let region = self.part(block, start..start + size_of::<u32>(), tag)?;
+        let region = self.part(block, range, tag)?;
         self.bytes_mut(region).copy_from_slice(&value.to_le_bytes());
         Ok(())
     }

@@ -11,7 +11,7 @@
 use fourscore_ondisk::{InodeNr, Tid};
 use fourscore_sync::atomic::Ordering;
 
-use crate::{FileType, Fs, Result};
+use crate::{Error, FileType, Fs, Result};
 
 impl Fs {
     /// Makes everything durable that was done to `inode`, data and metadata.
@@ -59,7 +59,7 @@ impl Fs {
     /// `Io` if the device fails; the journal is aborted then.
     pub fn sync(&self) -> Result<()> {
         self.write_times()?;
-        self.writer()?.journal().commit()?;
+        self.noting(self.writer()?.journal().commit().map_err(Error::from))?;
         Ok(self.device().flush()?)
     }
 
@@ -68,7 +68,7 @@ impl Fs {
         let journal = self.writer()?.journal();
         match tid {
             Some(tid) if tid.is_after(journal.committed_tid()) => {
-                journal.commit_and_wait(tid)?;
+                self.noting(journal.commit_and_wait(tid).map_err(Error::from))?;
                 Ok(Committed::Now)
             }
             _ => Ok(Committed::Before),

@@ -119,7 +119,7 @@ impl Fs {
         if value.len() > MAX_VALUE_BYTES {
             return Err(Error::TooBig);
         }
-        self.change_xattr(caller, inode, name, NewXattr::Set(value, how))
+        self.noting(self.change_xattr(caller, inode, name, NewXattr::Set(value, how)))
     }
 
     /// Removes the attribute with the full name `name`.
@@ -131,7 +131,7 @@ impl Fs {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(Error::OutOfRange);
         }
-        self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove)
+        self.noting(self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove))
     }
 
     fn change_xattr(

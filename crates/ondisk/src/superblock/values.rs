@@ -75,7 +75,7 @@ pub enum ErrorPolicy {
     RemountReadOnly,
     /// Halt the machine.
     Panic,
-    /// Not a known value; means to go on.
+    /// Not a known value; means what `RemountReadOnly` does.
     Unknown(u16),
 }
 

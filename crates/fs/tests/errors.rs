@@ -1,0 +1,288 @@
+//! What happens when a file system turns out to be broken while it is written, or its journal
+//! cannot go on; and the option `nobarrier`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use fourscore::block::{
+    BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
+};
+use fourscore::ondisk::superblock::State;
+use fourscore::{
+    Arc, Barriers, Follow, Fs, InodeNr, MountOptions, NewAttributes, OnError, OpenInode,
+    OpenOptions,
+};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_sync::Mutex;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header, e2fsck_repair};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+
+const ROOT: InodeNr = InodeNr::ROOT;
+const NEW: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+const NO_JOURNAL: &str = "^has_journal";
+
+fn device(image: &Image) -> Arc<dyn BlockDevice> {
+    Arc::new(open_path(image.path(), DeviceOptions::read_write()).unwrap())
+}
+
+fn mount(image: &Image, words: &str) -> Arc<Fs> {
+    Fs::mount(device(image), &MountOptions::new().parse(words).unwrap()).unwrap()
+}
+
+fn open(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
+    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
+}
+
+/// A file system with a file that was synced and a directory whose block holds nothing but zeroes.
+fn broken(features: &[&str], arguments: &[&str]) -> (Image, u64) {
+    let image = Image::builder(MiB(32)).kind("ext4").block_size_bytes(4096);
+    let image = image.features(features);
+    let image = image.arguments(arguments.iter().copied()).make().unwrap();
+    let fs = mount(&image, "");
+    let dir = fs.mkdir(ROOT, b"broken", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    fs.write_at(file, b"content", 0).unwrap();
+    let block = fs.extents(dir).unwrap()[0].physical;
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let file = File::options().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[0; 4096], block.0 * 4096).unwrap();
+    (image, block.0)
+}
+
+fn errno<T: std::fmt::Debug>(result: fourscore::Result<T>) -> i32 {
+    result.unwrap_err().errno()
+}
+
+fn make_in_broken(fs: &Fs) -> i32 {
+    let dir = fs.resolve(b"broken", Follow::No).unwrap();
+    errno(fs.create(dir, b"x", &NEW))
+}
+
+fn content(fs: &Fs) -> Vec<u8> {
+    let file = fs.resolve(b"file", Follow::No).unwrap();
+    let mut bytes = vec![0; 100];
+    let len = fs.read_at(file, &mut bytes, 0).unwrap();
+    bytes.truncate(len);
+    bytes
+}
+
+/// e2fsck repairs the image, and nothing is said of errors after that.
+fn assert_repaired(image: &Image) {
+    e2fsck_repair(image.path(), &[]).unwrap();
+    assert_clean(image.path());
+    let header = dumpe2fs_header(image.path()).unwrap();
+    assert_eq!(header["Filesystem state"], "clean");
+    assert_eq!(header.get("FS Error count"), None);
+    assert_eq!(content(&open(image)), b"content");
+}
+
+#[test]
+fn an_error_is_noted_and_all_else_goes_on() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("dumpe2fs")
+    );
+    for features in [&[][..], &["^metadata_csum"], &[NO_JOURNAL]] {
+        let (image, block) = broken(features, &[]);
+        let fs = mount(&image, "errors=continue");
+        assert_eq!(make_in_broken(&fs), 117);
+        fs.create(ROOT, b"still", &NEW).unwrap();
+        assert_eq!(make_in_broken(&fs), 117);
+        let dir = fs.resolve(b"broken", Follow::No).unwrap();
+        fs.unmount().unwrap();
+
+        let header = dumpe2fs_header(image.path()).unwrap();
+        assert_eq!(header["Filesystem state"], "clean with errors");
+        assert_eq!(header["FS Error count"], "2");
+        assert_eq!(header["First error inode #"], dir.to_string());
+        assert_eq!(header["First error block #"], block.to_string());
+        assert!(header["First error function"].ends_with("write/names.rs"));
+        assert_eq!(header["Last error err"], "EFSCORRUPTED");
+        let fs = open(&image);
+        let superblock = fs.superblock();
+        let (first, last) = (superblock.first_error(), superblock.last_error());
+        let (first, last) = (first.unwrap(), last.unwrap());
+        assert_eq!((first.inode, first.line), (Some(dir), last.line));
+        assert!(first.line > 0 && first.time <= last.time && last.code == 5);
+        assert!(superblock.state().contains(State::ERROR_FS));
+        drop(fs);
+        // What others noted stays the first.
+        let fs = mount(&image, "errors=continue");
+        assert_eq!(errno(fs.rmdir(ROOT, b"broken")), 117);
+        fs.unmount().unwrap();
+        let header = dumpe2fs_header(image.path()).unwrap();
+        assert_eq!(header["FS Error count"], "3");
+        assert!(header["First error function"].ends_with("write/names.rs"));
+        assert!(header["Last error function"].ends_with("write/removal.rs"));
+        assert_repaired(&image);
+    }
+}
+
+#[test]
+fn nothing_is_written_any_more_after_an_error() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("dumpe2fs"),
+        Need::KernelMount
+    );
+    for features in [&["^orphan_file"][..], &[NO_JOURNAL]] {
+        let (image, _) = broken(features, &["-e", "remount-ro"]);
+        let options = MountOptions::new().journal(JournalOptions {
+            background: Background::None,
+            ..JournalOptions::default()
+        });
+        let fs = Fs::mount(device(&image), &options).unwrap();
+        // The superblock is in the log.
+        let orphan = OpenInode::unnamed(&*fs, ROOT, &NEW).unwrap();
+        fs.create(ROOT, b"synced", &NEW).unwrap();
+        fs.sync().unwrap();
+        fs.create(ROOT, b"lost", &NEW).unwrap();
+        assert_eq!(make_in_broken(&fs), 117);
+        assert_eq!(make_in_broken(&fs), 30, "read-only from now on");
+        assert_eq!(errno(fs.create(ROOT, b"other", &NEW)), 30);
+        assert_eq!(errno(fs.sync()), 30);
+        assert_eq!(content(&fs), b"content");
+        fs.statfs().unwrap();
+        assert_eq!(fs.orphans().unwrap(), [orphan.inode()]);
+        drop(orphan);
+        fs.unmount().unwrap_err();
+
+        let header = dumpe2fs_header(image.path()).unwrap();
+        assert_eq!(header["FS Error count"], "1");
+        assert!(header["Filesystem state"].ends_with("with errors"));
+        let names = |image: &Image| {
+            let fs = open(image);
+            [&b"synced"[..], b"lost"].map(|name| fs.lookup(ROOT, name).is_ok())
+        };
+        if features != [NO_JOURNAL] {
+            // Whoever recovers the journal still knows of the error.
+            let by_kernel = image.copy().unwrap();
+            let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
+            kernel.unmount().unwrap();
+            let header = dumpe2fs_header(by_kernel.path()).unwrap();
+            assert_eq!(header["Filesystem state"], "clean with errors");
+            assert_eq!(names(&by_kernel), [true, false]);
+            assert_repaired(&by_kernel);
+            let by_us = image.copy().unwrap();
+            mount(&by_us, "").unmount().unwrap();
+            let header = dumpe2fs_header(by_us.path()).unwrap();
+            assert_eq!(header["Filesystem state"], "clean with errors");
+            assert_eq!(header["FS Error count"], "1");
+            assert_eq!(names(&by_us), [true, false]);
+            assert_repaired(&by_us);
+        }
+        assert_repaired(&image);
+        assert_eq!(names(&image), [true, false]);
+    }
+}
+
+#[test]
+fn the_program_is_told_instead_of_a_panic() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    // Said by the mount, and by the superblock.
+    for (policy, on_error) in [("continue", Some(OnError::Panic)), ("panic", None)] {
+        let (image, _) = broken(&[], &["-e", policy]);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&told);
+        let mut options =
+            MountOptions::new().on_panic(move |why| hears.lock().push(why.to_owned()));
+        if let Some(on_error) = on_error {
+            options = options.on_error(on_error);
+        }
+        let fs = Fs::mount(device(&image), &options).unwrap();
+        let dir = fs.resolve(b"broken", Follow::No).unwrap();
+        assert_eq!(make_in_broken(&fs), 117);
+        assert_eq!(make_in_broken(&fs), 30);
+        fs.unmount().unwrap_err();
+        let told = told.lock();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with(&format!("inode {dir}: ")), "{told:?}");
+        assert_repaired(&image);
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_ends_the_writing() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("dumpe2fs")
+    );
+    for words in ["errors=continue", "errors=remount-ro"] {
+        let image = Image::builder(MiB(32)).kind("ext4").block_size_bytes(4096);
+        let image = image.make().unwrap();
+        let faulty = Arc::new(FaultyDevice::new(device(&image)));
+        let options = MountOptions::new().parse(words).unwrap();
+        let fs = Fs::mount(faulty.clone(), &options).unwrap();
+        let file = fs.create(ROOT, b"file", &NEW).unwrap();
+        fs.write_at(file, b"content", 0).unwrap();
+        fs.fsync(file).unwrap();
+        let journal = fs.extents(InodeNr::JOURNAL).unwrap()[0];
+        // Not the journal's superblock, in its first block.
+        let log = (journal.physical.0 + 1) * 4096..(journal.physical.0 + 1000) * 4096;
+        faulty.add(Rule::nth(DeviceOp::Write, 1).within(log));
+        fs.append(file, b" and more").unwrap();
+        assert_eq!(errno(fs.fsync(file)), 5, "{words}");
+        assert_eq!(errno(fs.truncate(file, 2)), 30);
+        assert_eq!(errno(fs.fsync(file)), 30);
+        fs.unmount().unwrap_err();
+        drop(faulty);
+        let header = dumpe2fs_header(image.path()).unwrap();
+        assert_eq!(header["FS Error count"], "1");
+        assert_eq!(header["Last error err"], "EIO");
+        mount(&image, "").unmount().unwrap();
+        assert_repaired(&image);
+    }
+}
+
+#[test]
+fn without_barriers_nothing_is_flushed_until_the_end() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("tune2fs")
+    );
+    let image = Image::builder(MiB(32)).kind("ext4").make().unwrap();
+    let flushes = |options: &MountOptions| {
+        let base = Arc::new(open_path(image.path(), DeviceOptions::default()).unwrap());
+        let recording = Arc::new(RecordingDevice::new(base));
+        let fs = Fs::mount(recording.clone(), options).unwrap();
+        let before = recording.cuts();
+        for number in 0..5_u32 {
+            let file = fs
+                .create(ROOT, number.to_string().as_bytes(), &NEW)
+                .unwrap();
+            fs.write_at(file, b"content", 0).unwrap();
+            fs.fsync(file).unwrap();
+        }
+        let events = recording.events();
+        let meanwhile = events[before..].iter().filter(|event| event.is_flush());
+        let meanwhile = meanwhile.count();
+        fs.unmount().unwrap();
+        let at_the_end = recording.events()[events.len()..]
+            .iter()
+            .any(|event| event.is_flush());
+        assert!(at_the_end, "what was unmounted is durable");
+        meanwhile
+    };
+    let plain = MountOptions::new();
+    assert!(flushes(&plain) >= 5);
+    assert_eq!(flushes(&plain.clone().parse("nobarrier").unwrap()), 0);
+    let mut tune = tools::command("tune2fs").unwrap();
+    let tune = tune.args(["-o", "nobarrier"]).arg(image.path());
+    tools::stdout_of(tune).unwrap();
+    assert_eq!(flushes(&plain), 0, "the superblock says so");
+    assert!(flushes(&plain.barriers(Barriers::On)) >= 5);
+}
