@@ -21,7 +21,13 @@ const LEAST_BLOCKS: u64 = 1024;
 /// Checks the journal of a file system that has it inside.
 pub(crate) fn check(volume: &Volume, findings: &mut Findings) {
     match volume.sb.journal() {
-        None => {}
+        None => {
+            let inode = InodeNr(volume.sb.raw().s_journal_inum.get());
+            if inode.0 != 0 {
+                let why = "named without the feature has_journal";
+                findings.push(Finding::JournalInode { inode, why });
+            }
+        }
         Some(JournalPlace::Device { .. }) => {
             let why = "on another device, which is not looked at";
             findings.push(Finding::JournalElsewhere { why });
