@@ -253,7 +253,7 @@ mod model_tests {
 
     #[test]
     fn two_who_come_in_and_one_who_freezes_meet_in_any_order() {
-        model::check(|| {
+        model::check(2_000, || {
             let freezer = Arc::new(Freezer::default());
             let halves = Arc::new(AtomicU64::new(0));
             let writers: Vec<_> = (0..2)
