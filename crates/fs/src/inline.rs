@@ -31,6 +31,10 @@ impl Fs {
         format: &DirFormat,
         visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
+        if dir.size_bytes() == 0 {
+            // It was removed while somebody had it open.
+            return Ok(());
+        }
         let place = |error: InlineError| Corrupt::from(error).in_inode(dir.nr());
         let entries = self.inline_data(dir)?.directory(format).map_err(place)?;
         entries.check().map_err(place)?;

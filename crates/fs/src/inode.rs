@@ -180,6 +180,7 @@ impl InodeCell {
         };
         let rank = match inode.file_type() {
             FileType::Directory => order::DIRECTORY,
+            _ if inode.has(InodeFlags::EA_INODE_FL) => order::VALUE,
             _ => order::FILE,
         };
         Self {

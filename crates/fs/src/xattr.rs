@@ -144,6 +144,8 @@ impl Fs {
             let moves = cell.moves();
             let found = look(cell.version(guard)?);
             if moves % 2 == 0 && moves == cell.moves() {
+                // Values go with their inode.
+                cell.version(guard)?;
                 return found;
             }
             thread::yield_now();

@@ -41,7 +41,9 @@ use crate::words::low32;
 mod edit;
 
 pub(crate) use edit::shift_start;
-pub use edit::{MAX_NAME_BYTES, NewValue, Placement, Was, XattrEditError, XattrsMut, place};
+pub use edit::{
+    BlockRoom, MAX_NAME_BYTES, NewValue, Placement, Was, XattrEditError, XattrsMut, place,
+};
 
 /// Value of `h_magic`, in inodes and in blocks.
 pub const MAGIC: u32 = 0xEA02_0000;

@@ -25,7 +25,8 @@ use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
 use super::clusters::{Clusters, Place};
-use super::flags::check_changeable;
+use super::flags::{check_changeable, check_is_no_value};
+use super::inline::Written;
 use super::map::{Freed, MapForm};
 use super::now;
 use super::plan::Plan;
@@ -120,6 +121,11 @@ impl Fs {
         if inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes() {
             return Err(Error::NotPermitted);
         }
+        if self.write_inside((pinned, locked), data, offset)? == Written::Inside {
+            return Ok(data.len());
+        }
+        // It may have left the inode.
+        let inode = pinned.version(&guard)?;
         let bits = self.geometry().block_size().bits();
         let range = Range {
             offset,
@@ -297,13 +303,17 @@ impl Fs {
     pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
-        {
+        let is_longer = {
             let guard = epoch::pin();
             let inode = self.file_to_change(&pinned, &guard)?;
             check_changeable(inode)?;
             if size > self.max_file_bytes(inode) {
                 return Err(Error::FileTooLarge);
             }
+            self.is_longer_than_inside(inode, size)?
+        };
+        if is_longer {
+            self.move_out((&pinned, &mut locked))?;
         }
         self.noting(self.truncate_locked(&pinned, &mut locked, size))
     }
@@ -326,6 +336,9 @@ impl Fs {
             let mut plan = Plan::new(self, writer);
             self.zero_tail(inode, size.min(inode.size_bytes()), &guard)?;
             let slot = plan.slot(inode.nr())?;
+            if inode.layout() == Layout::Inline {
+                plan.cut_content(slot, size.min(inode.size_bytes()))?;
+            }
             let bits = self.geometry().block_size().bits();
             let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
             let freed = plan.free_map(inode, slot, first)?;
@@ -371,13 +384,17 @@ impl Fs {
             FileType::Directory => return Err(Error::IsADirectory),
             _ => return Err(Error::InvalidArgument("not a regular file")),
         }
+        check_is_no_value(inode)?;
         if inode.is_encrypted() {
             return Err(Error::NoKey { inode: inode.nr() });
         }
         if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::VERITY_FL) {
             return Err(Error::NotPermitted);
         }
-        if !matches!(inode.layout(), Layout::Extents | Layout::BlockMap) {
+        if !matches!(
+            inode.layout(),
+            Layout::Extents | Layout::BlockMap | Layout::Inline
+        ) {
             return Err(Error::Unsupported(format!(
                 "inode {}: a file that has no blocks is not changed",
                 inode.nr()

@@ -5,7 +5,8 @@
 //!
 //! **Model.** A name goes into the leaf that its hash leads to, or in a directory without an index
 //! into the first block with room. A full leaf is divided; the new one is entered into the index,
-//! which may grow. A directory of one block becomes indexed when it is full.
+//! which may grow. A directory of one block becomes indexed when it is full. Names that are
+//! inside of the inode are changed there ([`super::inline`]).
 //!
 //! **Locking.** The directory's lock is held, so that its blocks change for nobody else.
 
@@ -26,8 +27,9 @@ use fourscore_sync::epoch::{self, Guard};
 use super::plan::{Plan, RegionId};
 use super::slot::Slot;
 use crate::dir::DirBlock;
-use crate::inode::CachedInode;
+use crate::inode::{CachedInode, Layout};
 use crate::map::Target;
+use crate::names::Wanted;
 use crate::{Error, Fs, Result};
 
 /// A block of a directory.
@@ -64,6 +66,15 @@ impl<'d> ChangedDir<'d> {
         })
     }
 
+    pub(super) fn format(&self) -> &DirFormat {
+        &self.format
+    }
+
+    /// Whether its names are inside of its inode.
+    fn is_inline(&self) -> bool {
+        self.inode.layout() == Layout::Inline
+    }
+
     fn tag(&self, what: DirBlock) -> VerifiedAs {
         let structure = match what {
             DirBlock::Leaf => Structure::DirectoryLeaf,
@@ -94,6 +105,14 @@ impl Fs {
         Ok(is_empty)
     }
 
+    /// Refuses a name that cannot be folded, where that is not allowed.
+    fn check_encoding(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
+        match self.wanted(dir, name) {
+            Wanted::Impossible => Err(Error::InvalidArgument("the name is not UTF-8")),
+            Wanted::Exact(_) | Wanted::Folded(_) | Wanted::NoKey(_) => Ok(()),
+        }
+    }
+
     fn place(&self, dir: &CachedInode, at: LogicalBlock, guard: &Guard) -> Result<Place> {
         match self.map(dir, at, guard)?.target {
             Target::Written(block) => Ok(Place { at, block }),
@@ -120,6 +139,12 @@ impl Plan<'_> {
 
     /// Adds a name that the directory does not have.
     pub(crate) fn add_name(&mut self, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
+        if dir.inode.has(InodeFlags::CASEFOLD_FL) {
+            self.fs().check_encoding(dir.inode, new.name())?;
+        }
+        if dir.is_inline() {
+            return self.add_inline(dir, new);
+        }
         if self.fs().is_indexed(dir.inode) {
             return self.add_indexed(dir, new);
         }
@@ -354,6 +379,13 @@ impl Plan<'_> {
         Ok((Place { at, block }, region))
     }
 
+    /// Adds a block of entries at the directory's end.
+    pub(super) fn append_leaf(&mut self, dir: &mut ChangedDir<'_>, block: &[u8]) -> Result<()> {
+        let (_, region) = self.append_block(dir, DirBlock::Leaf)?;
+        self.bytes_mut(region).copy_from_slice(block);
+        Ok(())
+    }
+
     /// Finds the block and the byte at which the entry of `name` lies.
     fn find_entry(&self, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Place, usize)> {
         let guard = epoch::pin();
@@ -386,6 +418,9 @@ impl Plan<'_> {
 
     /// Removes a name.
     pub(crate) fn remove_name(&mut self, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
+        if dir.is_inline() {
+            return self.remove_inline(dir, name);
+        }
         let (place, at) = self.find_entry(dir, name)?;
         let region = self.dir_block(dir, place, DirBlock::Leaf)?;
         let removed = dir.format.remove(self.bytes_mut(region), at);
@@ -400,6 +435,9 @@ impl Plan<'_> {
         inode: InodeNr,
         kind: EntryType,
     ) -> Result<()> {
+        if dir.is_inline() {
+            return self.redirect_inline(dir, name, (inode, kind));
+        }
         let (place, at) = self.find_entry(dir, name)?;
         let region = self.dir_block(dir, place, DirBlock::Leaf)?;
         let redirected = dir.format.redirect(self.bytes_mut(region), at, inode, kind);
@@ -408,6 +446,9 @@ impl Plan<'_> {
 
     /// Lets `..` of a directory lead to another parent.
     pub(crate) fn set_parent(&mut self, dir: &ChangedDir<'_>, parent: InodeNr) -> Result<()> {
+        if dir.is_inline() {
+            return self.set_inline_parent(dir, parent);
+        }
         let guard = epoch::pin();
         let first = self.fs().place(dir.inode, LogicalBlock(0), &guard)?;
         let what = if self.fs().is_indexed(dir.inode) {

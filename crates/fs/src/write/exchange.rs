@@ -10,7 +10,7 @@ use fourscore_sync::epoch::{self, Guard};
 
 use super::entries::ChangedDir;
 use super::flags::{check_name_may_go, check_project};
-use super::names::entry_type;
+use super::names::{check_key, entry_type};
 use super::plan::Plan;
 use super::rename::{Renaming, Taking, Versions, check_names, found};
 use super::{Writer, now};
@@ -98,6 +98,7 @@ impl Fs {
             let dir = self.directory_to_change(taking.get(dirs[here])?, guard)?;
             let goes = taking.get(inodes[here])?.version(guard)?;
             let comes = taking.get(inodes[there])?.version(guard)?;
+            check_key(dir)?;
             check_name_may_go(dir, goes)?;
             check_project(dir, comes)?;
             let slot = plan.slot(dirs[here])?;

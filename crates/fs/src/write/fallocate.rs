@@ -97,15 +97,16 @@ impl Fs {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
         self.end_truncation(&pinned, &mut locked)?;
-        let (size, only_grows, form) = {
+        let (size, only_grows) = {
             let guard = epoch::pin();
             let inode = self.file_to_change(&pinned, &guard)?;
-            let only_grows = inode.has(InodeFlags::APPEND_FL);
-            (inode.size_bytes(), only_grows, MapForm::of(inode))
+            (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
         };
         if only_grows && !what.only_adds() {
             return Err(Error::NotPermitted);
         }
+        self.move_out((&pinned, &mut locked))?;
+        let form = MapForm::of(pinned.version(&epoch::pin())?);
         if form == MapForm::Pointers && what != Fallocate::PunchHole {
             return Err(Error::Unsupported(
                 "a file mapped by pointers has holes and nothing else".into(),

@@ -29,7 +29,7 @@ use fourscore_sync::epoch;
 
 use super::entries::ChangedDir;
 use super::map::Freed;
-use super::names::entry_type;
+use super::names::{check_key, entry_type};
 use super::orphans::OrphanPlace;
 use super::plan::{Content, Plan};
 use super::slot::Slot;
@@ -37,7 +37,7 @@ use super::{MountOptions, Scope, Writer};
 use crate::fast_commit::{
     Base, DirChanges, FastCommitOverlay, InodeChange, InodePatch, RangeEdits,
 };
-use crate::inode::CachedInode;
+use crate::inode::{CachedInode, Layout};
 use crate::map::{Mapping, Target};
 use crate::{Error, FileType, Fs, Result};
 
@@ -130,7 +130,10 @@ impl Fs {
         let freed = plan.free_map(&inode, slot, LogicalBlock(0))?;
         debug_assert_eq!(freed, Freed::All);
         self.plan_end(&mut plan, &inode, slot, place)?;
-        self.carry_out_here(plan)
+        let values = plan.take_gone_values();
+        self.carry_out_here(plan)?;
+        self.forget_values(writer, values);
+        Ok(())
     }
 
     fn place_on_record(&self, writer: &Writer, nr: InodeNr) -> Option<OrphanPlace> {
@@ -190,6 +193,18 @@ impl Fs {
             plan.set_next_orphan(slot, None)?;
         }
         let is_directory = plan.inode(slot)?.file_type() == Some(FileType::Directory);
+        let now_inline = self.has_inline_data()
+            && plan
+                .inode(slot)?
+                .flags()
+                .contains(InodeFlags::INLINE_DATA_FL);
+        let was_inline = before.map(|before| before.layout() == Layout::Inline);
+        if is_directory && was_inline.is_some_and(|was_inline| was_inline != now_inline) {
+            // Names that have moved are not among those that come one by one.
+            return Err(Error::ReadOnly(
+                "the fast commits in the journal move a directory out of its inode".into(),
+            ));
+        }
         let sectors = before.map_or(0, |inode| inode.on_disk().sectors());
         let file_acl = before.and_then(|inode| inode.on_disk().file_acl());
         plan.edit(slot, |inode| {
@@ -197,6 +212,8 @@ impl Fs {
             let _ = inode.set_sectors(sectors);
             let _ = inode.set_file_acl(file_acl);
             match before {
+                // All its names are in the record.
+                _ if now_inline => {}
                 None if is_directory => {
                     // Its names come one by one.
                     let _ = inode.set_size_bytes(0);
@@ -286,7 +303,9 @@ impl Fs {
                 }
             }
         }
-        if let Some(parent) = made_in {
+        if let Some(parent) = made_in
+            && inode.layout() != Layout::Inline
+        {
             let mut dir = ChangedDir::new(self, &inode, slot)?;
             plan.init_directory(&mut dir, parent)?;
         }
@@ -301,6 +320,7 @@ impl Fs {
         for (name, now) in names.changed_names() {
             let guard = epoch::pin();
             let parent = self.directory_to_change(&pinned, &guard)?;
+            check_key(parent)?;
             let before = match self.lookup_under(dir, name, &guard) {
                 Ok(found) => Some(found),
                 Err(Error::NotFound) => None,

@@ -13,7 +13,7 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::InodeFlags;
-use fourscore_sync::epoch;
+use fourscore_sync::epoch::{self, Guard};
 
 use super::plan::Plan;
 use super::xattrs::finish;
@@ -26,7 +26,8 @@ impl Fs {
     ///
     /// # Errors
     /// `Unsupported` for flags that users do not see or that the inode's type does not have, and
-    /// for `EXTENTS_FL` and `CASEFOLD_FL`, which would change how the content is stored;
+    /// for `EXTENTS_FL`, which would change how the content is stored, and for `CASEFOLD_FL`
+    /// without the feature; `NotEmpty` for `CASEFOLD_FL` of a directory with entries;
     /// `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
     pub fn set_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
         let writer = self.writer()?;
@@ -34,6 +35,7 @@ impl Fs {
         let locked = pinned.lock();
         let guard = epoch::pin();
         let current = pinned.version(&guard)?;
+        check_is_no_value(current)?;
         let unsupported = |what: &str| Error::Unsupported(what.into());
         if !InodeFlags::USER_VISIBLE.contains(flags) {
             return Err(unsupported("flags that are not shown are not set"));
@@ -48,9 +50,11 @@ impl Fs {
         if stays_immutable && !changed.is_empty() {
             return Err(Error::NotPermitted);
         }
-        let storage = InodeFlags::EXTENTS_FL | InodeFlags::CASEFOLD_FL;
-        if changed.intersects(storage) {
+        if changed.contains(InodeFlags::EXTENTS_FL) {
             return Err(unsupported("how the content is stored is not changed"));
+        }
+        if changed.contains(InodeFlags::CASEFOLD_FL) {
+            self.check_casefold(current, &guard)?;
         }
         let mut changed = changed;
         if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
@@ -67,6 +71,19 @@ impl Fs {
         finish(plan, slot, (&pinned, &locked))
     }
 
+    /// Refuses to let a directory begin or cease to ignore case, unless it has no names.
+    fn check_casefold(&self, dir: &CachedInode, guard: &Guard) -> Result<()> {
+        if self.superblock().encoding().is_none() {
+            return Err(Error::Unsupported(
+                "the file system has no feature casefold".into(),
+            ));
+        }
+        match self.is_empty_dir(dir, guard)? {
+            true => Ok(()),
+            false => Err(Error::NotEmpty),
+        }
+    }
+
     /// Sets the project that an inode counts for (`FS_IOC_FSSETXATTR`).
     ///
     /// # Errors
@@ -78,6 +95,7 @@ impl Fs {
         let locked = pinned.lock();
         let guard = epoch::pin();
         let current = pinned.version(&guard)?;
+        check_is_no_value(current)?;
         if current.on_disk().project_id() == project_id {
             return Ok(());
         }
@@ -118,7 +136,10 @@ impl Fs {
                 "with checksums the generation stays as it is".into(),
             ));
         }
-        if pinned.version(&epoch::pin())?.has(InodeFlags::IMMUTABLE_FL) {
+        let guard = epoch::pin();
+        let current = pinned.version(&guard)?;
+        check_is_no_value(current)?;
+        if current.has(InodeFlags::IMMUTABLE_FL) {
             return Err(Error::NotPermitted);
         }
         let mut plan = Plan::new(self, writer);
@@ -153,8 +174,17 @@ pub(super) fn check_name_may_go(dir: &CachedInode, inode: &CachedInode) -> Resul
     check_changeable(inode)
 }
 
+/// Refuses what holds the value of an attribute, and is nobody's to change.
+pub(super) fn check_is_no_value(inode: &CachedInode) -> Result<()> {
+    if inode.has(InodeFlags::EA_INODE_FL) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
 /// Refuses what is immutable, or may only grow.
 pub(super) fn check_changeable(inode: &CachedInode) -> Result<()> {
+    check_is_no_value(inode)?;
     if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::APPEND_FL) {
         return Err(Error::NotPermitted);
     }

@@ -62,6 +62,14 @@ impl MapForm {
         }
     }
 
+    /// The flags of an inode whose map has this form.
+    pub(crate) fn flags(self) -> InodeFlags {
+        match self {
+            Self::Tree => InodeFlags::EXTENTS_FL,
+            Self::Pointers => InodeFlags::empty(),
+        }
+    }
+
     /// Which blocks the map can lead to.
     pub(crate) fn reach(self) -> Reach {
         match self {

@@ -43,11 +43,13 @@
 //! | `freeze` | standing still, for a copy of the device |
 //! | `trim` | telling the device what is free |
 //! | `mmp` | keeping other hosts away |
+//! | `inline` | content that is kept inside of inodes |
 //! | `attributes` | permissions, owner, times |
 //! | `access_times` | times of the last access |
 //! | `lazy_times` | times that are written later |
 //! | `flags` | flags, project, generation, and what flags forbid |
 //! | `xattrs` | extended attributes |
+//! | `values` | values of attributes in inodes of their own |
 //! | `acls` | access control lists |
 //! | `opened` | inodes that are open |
 //! | `orphans` | the record of inodes that are not whole |
@@ -58,9 +60,9 @@
 //! | `fast_commits` | what fast commits changed, written when mounting |
 //!
 //! **Locking.** Rename lock -> directories by inode number -> files by inode number -> a leaf of a
-//! directory -> a block of attributes -> slots of the orphan file, chain of orphans -> inodes of a
-//! group -> handle -> buffers, groups ([`order`], asserted in debug builds). Readers take none of
-//! these.
+//! directory -> a block of attributes -> values that attributes share -> a value -> slots of the
+//! orphan file, chain of orphans -> inodes of a group -> handle -> buffers, groups ([`order`],
+//! asserted in debug builds). Readers take none of these.
 //!
 //! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
 //! not at all. A file system without a journal has to be checked after a crash; what a check does
@@ -83,6 +85,7 @@ mod fast_commits;
 mod flags;
 mod freeze;
 mod groups;
+mod inline;
 mod inodes;
 mod journaled;
 mod lazy_times;
@@ -111,6 +114,7 @@ mod sync;
 mod touch;
 mod tree;
 mod trim;
+mod values;
 mod xattrs;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -120,7 +124,7 @@ use fourscore_journal::{Credits, Handle, Journal, Log, NewChecksums};
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Privilege, Stamp, Tunables};
 use fourscore_ondisk::Tid;
-use fourscore_ondisk::features::{Feature, FeatureClass, Incompat, RoCompat};
+use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_sync::rank::Ranked;
@@ -169,6 +173,8 @@ pub(crate) struct Writer {
     leaves: BlockLocks,
     errors: Errors,
     xattr_blocks: BlockLocks,
+    /// Inodes of values that several attributes have.
+    values: Mutex<()>,
     access_times: AccessTimes,
     nodiratime: bool,
     /// `None` if times are written at once.
@@ -271,6 +277,11 @@ impl Writer {
     /// The locks of blocks of attributes.
     pub(crate) fn xattr_blocks(&self) -> &BlockLocks {
         &self.xattr_blocks
+    }
+
+    /// Keeps others out of the inodes of values that several attributes have.
+    pub(crate) fn lock_values(&self) -> Ranked<MutexGuard<'_, ()>> {
+        order::VALUES.only().lock(|| self.values.lock())
     }
 
     /// Whether the blocks that are kept for the super-user may be used.
@@ -461,6 +472,7 @@ impl Fs {
                 leaves: BlockLocks::new(order::LEAF),
                 errors,
                 xattr_blocks: BlockLocks::new(order::XATTR_BLOCK),
+                values: Mutex::new(()),
                 access_times: mount.access_times.unwrap_or_default(),
                 nodiratime: mount.nodiratime.unwrap_or_default(),
                 lazy_times: (mount.times == Times::Lazily).then(LazyTimes::default),
@@ -626,31 +638,9 @@ pub(crate) fn now() -> Timestamp {
 /// Refuses, by name, what is read but not written.
 fn check_writable(superblock: &Superblock) -> Result<()> {
     let features = superblock.features();
-    let incompat = Incompat::FILETYPE
-        | Incompat::RECOVER
-        | Incompat::META_BG
-        | Incompat::EXTENTS
-        | Incompat::BIT64
-        | Incompat::MMP
-        | Incompat::FLEX_BG
-        | Incompat::CSUM_SEED
-        | Incompat::LARGEDIR;
-    let ro_compat = RoCompat::SPARSE_SUPER
-        | RoCompat::LARGE_FILE
-        | RoCompat::HUGE_FILE
-        | RoCompat::GDT_CSUM
-        | RoCompat::DIR_NLINK
-        | RoCompat::EXTRA_ISIZE
-        | RoCompat::BIGALLOC
-        | RoCompat::METADATA_CSUM
-        | RoCompat::PROJECT
-        | RoCompat::ORPHAN_PRESENT;
-    let is_written = |feature: &Feature| match feature.class() {
-        FeatureClass::Compat => true,
-        FeatureClass::Incompat => incompat.bits() & feature.bit() != 0,
-        FeatureClass::RoCompat => ro_compat.bits() & feature.bit() != 0,
-    };
-    if let Some(feature) = features.iter().find(|feature| !is_written(feature)) {
+    if let Err(refused) = features.check_writing()
+        && let Some(feature) = refused.features().first()
+    {
         return Err(Error::ReadOnly(format!("it has the feature {feature}")));
     }
     let cluster_blocks = 1 << superblock.geometry().blocks_per_cluster_log();

@@ -11,15 +11,13 @@ use fourscore_mballoc::Kinship;
 use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::features::RoCompat;
-use fourscore_ondisk::inode::{
-    DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, InodeFlags, NewInode, RawInode,
-};
-use fourscore_ondisk::{InodeGeneration, InodeNr, LogicalBlock};
+use fourscore_ondisk::inode::{DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, InodeFlags, NewInode};
+use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
-use zerocopy::FromBytes;
 
 use super::entries::{ChangedDir, tag};
 use super::flags;
+use super::inline::Written;
 use super::inodes::Want;
 use super::map::MapForm;
 use super::plan::{NewContent, Plan};
@@ -84,7 +82,9 @@ impl Fs {
     /// Makes an empty regular file.
     ///
     /// # Errors
-    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`.
+    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`; `NoKey` where names are
+    /// encrypted; `InvalidArgument` for a name that the directory's encoding does not have, where
+    /// it is strict.
     pub fn create(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
         self.noting(self.make(dir, name, new, Kind::File))
     }
@@ -163,6 +163,7 @@ impl Fs {
             Err(Error::NotFound) => {}
             Err(error) => return Err(error),
         }
+        check_key(parent)?;
         let is_directory = matches!(kind, Kind::Directory);
         if is_directory {
             self.check_subdirectory(parent)?;
@@ -192,6 +193,7 @@ impl Fs {
         let pinned_dir = self.pin_inode(dir)?;
         let guard = epoch::pin();
         let parent = self.directory_to_change(&pinned_dir, &guard)?;
+        check_key(parent)?;
         let mut plan = Plan::new(self, writer);
         let slot = self.plan_inode(&mut plan, writer, parent, new, Kind::Unnamed)?;
         let place = plan.add_orphan(slot)?;
@@ -251,12 +253,7 @@ impl Fs {
         let nr = claim.nr;
         plan.use_inode(claim)?;
         let slot = plan.slot(nr)?;
-        let generation = {
-            // Another life of the number than the one before.
-            let old = RawInode::ref_from_prefix(plan.slot_bytes_mut(slot));
-            let old = old.map_or(0, |(raw, _)| raw.i_generation.get());
-            InodeGeneration(old.wrapping_add(1).max(1))
-        };
+        let generation = plan.next_generation(slot);
         let wish = (new.permissions & 0o7777, new.umask);
         let inherited = self.inherit(parent, kind.file_type(), wish, &epoch::pin())?;
         let (mut permissions, mut gid) = (inherited.permissions, new.gid);
@@ -290,8 +287,9 @@ impl Fs {
             now: now(),
         };
         plan.init_slot(slot, &made, content)?;
-        self.plan_content(plan, slot, parent.nr(), kind)?;
+        // Before content that may lie beside them, as in Linux.
         plan.store_inherited(slot, &inherited)?;
+        self.plan_content(plan, slot, parent.nr(), kind)?;
         plan.end(slot)?;
         Ok(slot)
     }
@@ -318,6 +316,10 @@ impl Fs {
             }
             Kind::Symlink(target) => self.plan_long_symlink(plan, slot, target)?,
             Kind::Directory => {
+                if self.has_inline_data() && plan.init_inline_dir(slot, parent)? == Written::Inside
+                {
+                    return Ok(());
+                }
                 let inode = plan.version(slot)?;
                 let mut changed = ChangedDir::new(self, &inode, slot)?;
                 plan.init_directory(&mut changed, parent)?;
@@ -371,6 +373,7 @@ impl Fs {
         if self.lookup_under(dir, name, &guard).is_ok() {
             return Err(Error::Exists);
         }
+        check_key(parent)?;
         let mut plan = Plan::new(self, writer);
         let slot = plan.slot(dir)?;
         let mut changed = ChangedDir::new(self, parent, slot)?;
@@ -453,10 +456,10 @@ impl Fs {
         if dir.on_disk().links_count() == 0 {
             return Err(Error::NotFound);
         }
-        if dir.is_encrypted() {
-            return Err(Error::NoKey { inode: dir.nr() });
-        }
-        if !matches!(dir.layout(), Layout::Extents | Layout::BlockMap) {
+        if !matches!(
+            dir.layout(),
+            Layout::Extents | Layout::BlockMap | Layout::Inline
+        ) {
             return Err(Error::Unsupported(format!(
                 "inode {}: a directory that has no blocks is not changed",
                 dir.nr()
@@ -467,6 +470,14 @@ impl Fs {
         }
         Ok(dir)
     }
+}
+
+/// Refuses to give names in a directory whose names are encrypted.
+pub(super) fn check_key(dir: &CachedInode) -> Result<()> {
+    if dir.is_encrypted() {
+        return Err(Error::NoKey { inode: dir.nr() });
+    }
+    Ok(())
 }
 
 pub(super) fn check_name(name: &[u8]) -> Result<()> {

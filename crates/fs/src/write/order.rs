@@ -17,6 +17,10 @@ pub(crate) const FILE: Rank = Rank::new(30, "inode");
 pub(crate) const LEAF: Rank = Rank::new(40, "leaf of a directory");
 /// A block of attributes.
 pub(crate) const XATTR_BLOCK: Rank = Rank::new(50, "block of attributes");
+/// The inodes of values that attributes share.
+pub(crate) const VALUES: Rank = Rank::new(54, "values that attributes share");
+/// An inode that holds the value of an attribute.
+pub(crate) const VALUE: Rank = Rank::new(55, "value of an attribute");
 /// The chain of orphans.
 pub(crate) const ORPHAN_CHAIN: Rank = Rank::new(60, "the chain of orphans");
 /// The inodes of a group.

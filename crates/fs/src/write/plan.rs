@@ -31,7 +31,8 @@ use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
 use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Stamp};
 use fourscore_ondisk::inode::{InodeMut, NewInode};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
-use fourscore_sync::Arc;
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{Arc, MutexGuard};
 
 use super::Writer;
 use super::block_locks::BlockGuard;
@@ -43,6 +44,7 @@ use super::memory::{Free, Memory, Region, RegionKind};
 use super::orphans::Recording;
 use super::slot::Slot;
 use super::touch::Touch;
+use super::values::GoneValue;
 use crate::{Error, Fs, Result};
 
 /// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
@@ -81,6 +83,9 @@ pub(crate) struct Plan<'f> {
     xattr_block: Option<(PhysBlock, BlockGuard<'f>)>,
     /// While it lives the file system is not frozen.
     _inside: Inside<'f>,
+    /// The lock of values that attributes share.
+    values: Option<Ranked<MutexGuard<'f, ()>>>,
+    gone_values: Vec<GoneValue>,
 }
 
 impl<'f> Plan<'f> {
@@ -96,6 +101,8 @@ impl<'f> Plan<'f> {
             moves: false,
             room: writer.room_of_a_step(),
             xattr_block: None,
+            values: None,
+            gone_values: Vec::new(),
         }
     }
 
@@ -104,6 +111,12 @@ impl<'f> Plan<'f> {
     /// # Errors
     /// If the plan has another such block already: two locks could wait for each other.
     pub(super) fn lock_xattr_block(&mut self, block: PhysBlock) -> Result<()> {
+        if let Some(RegionId(at)) = self.planned(block)
+            && self.memory.regions[at].is_fresh
+        {
+            // Nobody else knows it.
+            return Ok(());
+        }
         match &self.xattr_block {
             Some((locked, _)) if *locked == block => Ok(()),
             Some(_) => Err(Error::InvalidArgument(
@@ -115,6 +128,30 @@ impl<'f> Plan<'f> {
                 Ok(())
             }
         }
+    }
+
+    /// Lets nobody else change what values are that attributes share, until the plan has been
+    /// carried out.
+    pub(super) fn lock_values(&mut self) {
+        if self.values.is_none() {
+            self.values = Some(self.writer.lock_values());
+        }
+    }
+
+    /// Notes the inode of a value that goes.
+    pub(super) fn add_gone_value(&mut self, gone: GoneValue) {
+        self.gone_values.push(gone);
+    }
+
+    /// Whether the inode of a value goes with this plan.
+    pub(super) fn is_gone_value(&self, nr: InodeNr) -> bool {
+        self.gone_values.iter().any(|gone| gone.is(nr))
+    }
+
+    /// The inodes of values that go with this plan, which whoever carries it out has to have
+    /// forgotten then.
+    pub(super) fn take_gone_values(&mut self) -> Vec<GoneValue> {
+        std::mem::take(&mut self.gone_values)
     }
 
     /// Notes that entries move from one block to another, so that a reader who sees one block as
@@ -146,6 +183,14 @@ impl<'f> Plan<'f> {
     pub(super) fn in_one_step(mut self) -> Self {
         self.room = usize::MAX;
         self
+    }
+
+    /// Calls `change`, which may make it as large as it must.
+    pub(super) fn with_any_room<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        let room = std::mem::replace(&mut self.room, usize::MAX);
+        let changed = change(self);
+        self.room = room;
+        changed
     }
 
     /// Notes what becomes of the record of orphans.

@@ -32,6 +32,7 @@ use super::names::check_name;
 use super::orphans::OrphanPlace;
 use super::plan::Plan;
 use super::slot::Slot;
+use super::values::GoneValue;
 use super::{Writer, now};
 use crate::inode::{CachedInode, Changing, Locked, Moving, Pinned};
 use crate::{Error, FileType, Fs, Result};
@@ -50,8 +51,8 @@ pub(super) enum Lost {
     Name(CachedInode),
     /// It has none and is open: it stays, on record.
     LastName(CachedInode, OrphanPlace),
-    /// It is gone.
-    Everything,
+    /// It is gone, with these values of its attributes.
+    Everything(Vec<GoneValue>),
     /// It goes: this is what is left to be freed.
     Part(CachedInode, OrphanPlace),
 }
@@ -62,7 +63,7 @@ impl Lost {
     pub(super) fn moving<'p>(&self, pinned: &'p Pinned) -> Option<Moving<'p>> {
         match self {
             Self::Name(_) | Self::LastName(..) => None,
-            Self::Everything | Self::Part(..) => Some(pinned.moving()),
+            Self::Everything(_) | Self::Part(..) => Some(pinned.moving()),
         }
     }
 }
@@ -174,7 +175,7 @@ impl Fs {
             }
             if plan.free_map(inode, slot, LogicalBlock(0))? == Freed::All {
                 self.plan_end(plan, inode, slot, locked.orphan)?;
-                return Ok(Lost::Everything);
+                return Ok(Lost::Everything(plan.take_gone_values()));
             }
         } else if is_directory {
             // Nothing is found in it any more, not even itself.
@@ -192,7 +193,8 @@ impl Fs {
         })
     }
 
-    /// Plans that an inode goes whose blocks are free: all else of it, and its place on record.
+    /// Plans that an inode goes whose blocks are free: all else of it, and its place on record. Who
+    /// carries the plan out has to forget the values that go with it.
     pub(super) fn plan_end(
         &self,
         plan: &mut Plan<'_>,
@@ -200,9 +202,7 @@ impl Fs {
         slot: Slot,
         orphan: Option<OrphanPlace>,
     ) -> Result<()> {
-        if inode.on_disk().file_acl().is_some() {
-            plan.free_xattr_block(inode)?;
-        }
+        plan.free_xattrs(inode)?;
         if let Some(place) = orphan {
             plan.remove_orphan(slot, place)?;
         }
@@ -234,7 +234,10 @@ impl Fs {
                 locked.orphan = Some(place);
                 pinned.publish(Some(version));
             }
-            Lost::Everything => self.forget_inode(writer, nr, pinned),
+            Lost::Everything(values) => {
+                self.forget_inode(writer, nr, pinned);
+                self.forget_values(writer, values);
+            }
             Lost::Part(version, place) => {
                 locked.orphan = Some(place);
                 pinned.publish(None);
@@ -259,7 +262,9 @@ impl Fs {
             let slot = plan.slot(inode.nr())?;
             if plan.free_map(&inode, slot, LogicalBlock(0))? == Freed::All {
                 self.plan_end(&mut plan, &inode, slot, Some(place))?;
+                let values = plan.take_gone_values();
                 plan.carry_out(&[last])?;
+                self.forget_values(writer, values);
                 return Ok(());
             }
             inode = plan.version(slot)?;
@@ -290,7 +295,7 @@ impl Fs {
     }
 
     /// Forgets an inode that is gone. It can be given out again after that.
-    fn forget_inode(&self, writer: &Writer, nr: InodeNr, pinned: &Pinned) {
+    pub(super) fn forget_inode(&self, writer: &Writer, nr: InodeNr, pinned: &Pinned) {
         pinned.publish(None);
         self.drop_pinned(nr, pinned);
         writer.inodes().freed(nr, self, writer);

@@ -18,8 +18,8 @@ use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::entries::ChangedDir;
-use super::flags::{check_name_may_go, check_project};
-use super::names::{NewAttributes, check_name, entry_type};
+use super::flags::{check_is_no_value, check_name_may_go, check_project};
+use super::names::{NewAttributes, check_key, check_name, entry_type};
 use super::plan::Plan;
 use super::{Writer, now};
 use crate::inode::{CachedInode, Pinned};
@@ -193,7 +193,9 @@ impl Fs {
             names.victim,
         ] {
             let Some(nr) = nr else { continue };
-            let is_file = self.inode(nr, guard)?.file_type() != FileType::Directory;
+            let inode = self.inode(nr, guard)?;
+            check_is_no_value(inode)?;
+            let is_file = inode.file_type() != FileType::Directory;
             all.push((is_file, nr));
         }
         all.sort_unstable();
@@ -217,6 +219,8 @@ impl Fs {
             Some(victim) => Some(taking.get(victim)?.version(guard)?),
             None => None,
         };
+        check_key(old_dir)?;
+        check_key(new_dir)?;
         check_name_may_go(old_dir, inode)?;
         check_project(new_dir, inode)?;
         if let Some(victim) = victim {

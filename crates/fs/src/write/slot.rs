@@ -9,7 +9,7 @@
 //! are not touched.
 
 use fourscore_ondisk::inode::{self, InodeMut, RawInode};
-use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock, Timestamp};
+use fourscore_ondisk::{Corrupt, Inode, InodeGeneration, InodeNr, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
 
 use super::plan::{Plan, RegionId};
@@ -70,6 +70,13 @@ impl Plan<'_> {
     pub(super) fn relink_orphan(&mut self, nr: InodeNr, next: Option<InodeNr>) -> Result<()> {
         let place = self.slot_place(nr)?;
         self.link_orphan(nr, place, next)
+    }
+
+    /// What tells the next life of the slot's number from the one before.
+    pub(crate) fn next_generation(&self, slot: Slot) -> InodeGeneration {
+        let old = RawInode::ref_from_prefix(self.bytes(slot.region));
+        let old = old.map_or(0, |(raw, _)| raw.i_generation.get());
+        InodeGeneration(old.wrapping_add(1).max(1))
     }
 
     /// The slot's bytes.

@@ -5,9 +5,10 @@
 //! means ([`super::acls`]), who may change what (`crate::permission`).
 //!
 //! **Model.** As in Linux: an attribute goes into the inode if it fits there, else into the inode's
-//! block, which is made when it is first needed and goes with its last attribute. A block that
-//! several inodes share is not changed: who wants another gets a copy, and the old one loses a
-//! user. A value that is set to what it is already changes nothing.
+//! block, else its value becomes an inode of its own where the file system has those
+//! ([`super::values`]). The block is made when it is first needed and goes with its last attribute.
+//! A block that several inodes share is not changed: who wants another gets a copy, and the old one
+//! loses a user. A value that is set to what it is already changes nothing.
 //!
 //! **Invariants.** `h_refcount` of a block is the number of inodes that use it.
 //!
@@ -18,9 +19,10 @@
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::{Content as Wanted, Reach};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{
-    self, NameIndex, NewValue, Placement, Value, XattrEditError, Xattrs, XattrsMut,
+    self, BlockRoom, NameIndex, NewValue, Placement, Value, Was, XattrEditError, Xattrs, XattrsMut,
 };
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
@@ -185,9 +187,11 @@ pub(super) fn finish(
 ) -> Result<()> {
     plan.edit(slot, |inode| inode.set_ctime(now()))?;
     let version = plan.version(slot)?;
+    let (fs, writer, values) = (plan.fs(), plan.writer(), plan.take_gone_values());
     let _moving = plan.moves().then(|| pinned.moving());
     plan.carry_out(&[&locked.last])?;
     pinned.publish(Some(version));
+    fs.forget_values(writer, values);
     Ok(())
 }
 
@@ -223,55 +227,102 @@ impl Plan<'_> {
         let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(slot.nr);
         let in_block = block.map(|block| self.bytes(block.region));
         let (found, value) = find(self.fs(), &inode, in_block, index, name).map_err(broken)?;
-        let value = value.map(<[u8]>::to_vec);
+        let (is_same, held) = match (value, new) {
+            (Some(Value::Inline(old)), NewXattr::Set(new, _)) => (old == new, None),
+            (Some(Value::Inode { bytes, .. }), _) => (false, Some(bytes)),
+            _ => (false, None),
+        };
         match (new, found) {
             (NewXattr::Set(_, SetXattr::Create), Found::InInode | Found::InBlock) => {
-                Err(Error::Exists)
+                return Err(Error::Exists);
             }
             (NewXattr::Remove | NewXattr::Set(_, SetXattr::Replace), Found::Nowhere) => {
-                Err(Error::NoAttribute)
+                return Err(Error::NoAttribute);
             }
-            (NewXattr::Remove, Found::InInode) => {
-                self.remove_from_inode(slot, index, name)?;
-                Ok(Changed::Yes)
-            }
+            (NewXattr::Set(..), _) if is_same => return Ok(Changed::No),
+            (NewXattr::Remove, Found::InInode) => self.remove_from_inode(slot, index, name)?,
             (NewXattr::Remove, Found::InBlock) => {
                 self.remove_from_block(slot, block, index, name)?;
-                Ok(Changed::Yes)
             }
-            (NewXattr::Set(new, _), _) if value.as_deref() == Some(new) => Ok(Changed::No),
             (NewXattr::Set(new, _), found) => {
-                let new = NewValue::Inline(new);
-                self.put_xattr(slot, &inode, block, (index, name, &new), found)?;
-                Ok(Changed::Yes)
+                self.set_value(slot, &inode, block, (index, name, new), found)?;
             }
         }
+        if let Some(bytes) = held {
+            self.refund_value(slot, bytes)?;
+        }
+        Ok(Changed::Yes)
+    }
+
+    /// Stores a value beside its entry if there is room for it, else in an inode of its own if the
+    /// file system has such.
+    fn set_value(
+        &mut self,
+        slot: Slot,
+        inode: &Inode,
+        block: Option<Block>,
+        (index, name, value): (NameIndex, &[u8], &[u8]),
+        found: Found,
+    ) -> Result<()> {
+        let new = NewValue::Inline(value);
+        if !self.fs().is_large_value(value) {
+            let place = self.place_xattr(inode, block, (index, name, &new))?;
+            if place != Placement::Nowhere {
+                return self.put_xattr(slot, (place, block), (index, name, &new), found);
+            }
+        }
+        if !self.fs().has_value_inodes() || value.is_empty() {
+            return Err(Error::NoSpace);
+        }
+        // All such entries take the same room.
+        let any = NewValue::Inode {
+            inode: slot.nr,
+            bytes: 0,
+            hash: 0,
+        };
+        let place = self.place_xattr(inode, block, (index, name, &any))?;
+        if place == Placement::Nowhere {
+            return Err(Error::NoSpace);
+        }
+        let new = self.new_value(slot, value)?;
+        self.put_xattr(slot, (place, block), (index, name, &new), found)
+    }
+
+    /// Where an attribute goes.
+    fn place_xattr(
+        &self,
+        inode: &Inode,
+        block: Option<Block>,
+        (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
+    ) -> Result<Placement> {
+        let fs = self.fs();
+        let room = BlockRoom::new(fs.geometry().block_size().bytes(), fs.ea_inodes());
+        let in_block = block.map(|block| self.bytes(block.region));
+        let area = inode
+            .xattr_area()
+            .filter(|area| area.len() > MIN_AREA_BYTES);
+        let place = xattr::place(area, in_block, room, index, name, new);
+        Ok(place.map_err(|error| Corrupt::from(error).in_inode(inode.number()))?)
     }
 
     /// Stores a value where it belongs, and takes it away from where it was.
     fn put_xattr(
         &mut self,
         slot: Slot,
-        inode: &Inode,
-        block: Option<Block>,
+        (place, block): (Placement, Option<Block>),
         (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
         found: Found,
     ) -> Result<()> {
-        let block_bytes = self.fs().geometry().block_size().bytes();
-        let in_block = block.map(|block| self.bytes(block.region));
-        let area = inode
-            .xattr_area()
-            .filter(|area| area.len() > MIN_AREA_BYTES);
-        let place = xattr::place(area, in_block, block_bytes, index, name, new)
-            .map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
         let broken = |error: XattrEditError| edit_error(error, slot.nr);
         match place {
             Placement::Inode => {
-                self.edit(slot, |inode| {
-                    let area = inode.xattr_area_mut().unwrap_or_default();
-                    XattrsMut::in_inode(area)?.set(index, name, new)
-                })?
-                .map_err(broken)?;
+                let was = self
+                    .edit(slot, |inode| {
+                        let area = inode.xattr_area_mut().unwrap_or_default();
+                        XattrsMut::in_inode(area)?.set(index, name, new)
+                    })?
+                    .map_err(broken)?;
+                self.drop_value_of(was)?;
                 if found == Found::InBlock {
                     self.remove_from_block(slot, block, index, name)?;
                 }
@@ -282,11 +333,11 @@ impl Plan<'_> {
                     return Err(Error::NoSpace);
                 };
                 let mut bytes = self.bytes(block.region).to_vec();
-                XattrsMut::in_block(&mut bytes)
+                let was = XattrsMut::in_block(&mut bytes)
                     .map_err(XattrEditError::from)
                     .and_then(|mut xattrs| xattrs.set(index, name, new))
                     .map_err(broken)?;
-                self.store_block(slot, block, &bytes)?;
+                self.store_block(slot, block, &bytes, (was, new))?;
             }
             Placement::NewBlock => {
                 let block = self.new_xattr_block(slot)?;
@@ -305,11 +356,21 @@ impl Plan<'_> {
     }
 
     fn remove_from_inode(&mut self, slot: Slot, index: NameIndex, name: &[u8]) -> Result<()> {
-        self.edit(slot, |inode| {
-            let area = inode.xattr_area_mut().unwrap_or_default();
-            XattrsMut::in_inode(area)?.remove(index, name).map(drop)
-        })?
-        .map_err(|error| edit_error(error, slot.nr))
+        let was = self
+            .edit(slot, |inode| {
+                let area = inode.xattr_area_mut().unwrap_or_default();
+                XattrsMut::in_inode(area)?.remove(index, name)
+            })?
+            .map_err(|error| edit_error(error, slot.nr))?;
+        self.drop_value_of(was)
+    }
+
+    /// The value that an entry had is not its own any more.
+    fn drop_value_of(&mut self, was: Was) -> Result<()> {
+        match was {
+            Was::Inode(nr) => self.drop_value_user(nr),
+            Was::Absent | Was::Inline => Ok(()),
+        }
     }
 
     fn remove_from_block(
@@ -321,33 +382,44 @@ impl Plan<'_> {
     ) -> Result<()> {
         let Some(block) = block else { return Ok(()) };
         let mut bytes = self.bytes(block.region).to_vec();
-        let is_empty = {
+        let (was, is_empty) = {
             let mut xattrs = XattrsMut::in_block(&mut bytes)
                 .map_err(|error| edit_error(error.into(), slot.nr))?;
-            xattrs
+            let was = xattrs
                 .remove(index, name)
                 .map_err(|error| edit_error(error, slot.nr))?;
-            xattrs.is_empty()
+            (was, xattrs.is_empty())
         };
         if !is_empty {
-            return self.store_block(slot, block, &bytes);
+            return self.store_block(slot, block, &bytes, (was, &NewValue::Inline(&[])));
         }
         self.set_moves();
-        self.drop_user(block)?;
+        self.drop_user(slot.nr, block)?;
         self.count_clusters(slot, -1)?;
         self.set_file_acl(slot, None)
     }
 
     /// Gives the inode's block another content; where others share it, the inode gets a block of
-    /// its own.
-    fn store_block(&mut self, slot: Slot, block: Block, bytes: &[u8]) -> Result<()> {
+    /// its own. One entry of it was `was` and is `new`.
+    fn store_block(
+        &mut self,
+        slot: Slot,
+        block: Block,
+        bytes: &[u8],
+        (was, new): (Was, &NewValue<'_>),
+    ) -> Result<()> {
         self.set_moves();
         let users = xattr::block_header(bytes).map_or(1, |header| header.h_refcount.get());
         if users <= 1 {
             self.bytes_mut(block.region).copy_from_slice(bytes);
-            return Ok(());
+            return self.drop_value_of(was);
         }
-        self.drop_user(block)?;
+        if self.fs().has_value_inodes() {
+            let copied = Xattrs::in_block(bytes);
+            let copied = copied.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
+            self.add_values_of(&copied, slot.nr, new)?;
+        }
+        self.drop_user(slot.nr, block)?;
         let own = self.new_xattr_block(slot)?;
         let own = self.bytes_mut(own.region);
         own.copy_from_slice(bytes);
@@ -395,59 +467,72 @@ impl Plan<'_> {
         Ok(Some(Block { at, region }))
     }
 
-    /// The block has one user less; with the last one it is freed.
-    fn drop_user(&mut self, block: Block) -> Result<()> {
-        match xattr::drop_user(self.bytes_mut(block.region)) {
-            0 => self.free_metadata(block.at),
-            _ => Ok(()),
+    /// The block of inode `owner` has one user less; with the last one it is freed, and the values
+    /// of its entries with it.
+    fn drop_user(&mut self, owner: InodeNr, block: Block) -> Result<()> {
+        if xattr::drop_user(self.bytes_mut(block.region)) > 0 {
+            return Ok(());
         }
+        if self.fs().has_value_inodes() {
+            let bytes = self.bytes(block.region).to_vec();
+            let xattrs = Xattrs::in_block(&bytes);
+            let xattrs = xattrs.map_err(|error| Corrupt::from(error).in_inode(owner))?;
+            self.drop_values_of(&xattrs, owner)?;
+        }
+        self.free_metadata(block.at)
     }
 
-    /// Gives up the xattr block of an inode that goes: it is freed with its last user.
-    pub(crate) fn free_xattr_block(&mut self, inode: &CachedInode) -> Result<()> {
+    /// Gives up the attributes of an inode that goes.
+    pub(super) fn free_xattrs(&mut self, inode: &CachedInode) -> Result<()> {
+        if inode.has(InodeFlags::EA_INODE_FL) {
+            // It has none; if it says so, that has no end perhaps.
+            return Ok(());
+        }
         let slot = self.slot(inode.nr())?;
-        match self.xattr_block(slot, inode.on_disk())? {
-            Some(block) => self.drop_user(block),
+        let block = self.xattr_block(slot, inode.on_disk())?;
+        if self.fs().has_value_inodes()
+            && let Some(area) = inode.on_disk().xattr_area()
+        {
+            self.drop_values_of(&Xattrs::in_inode(area), inode.nr())?;
+        }
+        match block {
+            Some(block) => self.drop_user(inode.nr(), block),
             None => Ok(()),
         }
     }
 }
 
 /// An area in an inode that is too short for a magic and a terminator.
-const MIN_AREA_BYTES: usize = 8;
+pub(super) const MIN_AREA_BYTES: usize = 8;
 
 /// Blocks are shared, so the tag names no inode.
 fn tag() -> VerifiedAs {
     VerifiedAs::new(Structure::Xattrs, InodeNr(0))
 }
 
-/// Looks for an attribute. The value is `None` for one that another inode holds.
+/// Looks for an attribute.
 fn find<'a>(
     fs: &Fs,
     inode: &'a Inode,
     block: Option<&'a [u8]>,
     index: NameIndex,
     name: &[u8],
-) -> std::result::Result<(Found, Option<&'a [u8]>), xattr::XattrError> {
-    let value = |value| match value {
-        Value::Inline(bytes) => Some(bytes),
-        Value::Inode { .. } => None,
-    };
+) -> std::result::Result<(Found, Option<Value<'a>>), xattr::XattrError> {
     if let Some(area) = inode.xattr_area() {
         xattr::check_in_inode(area, fs.ea_inodes())?;
         if let Some(entry) = Xattrs::in_inode(area).find(index, name)? {
-            return Ok((Found::InInode, value(entry.value)));
+            return Ok((Found::InInode, Some(entry.value)));
         }
     }
     if let Some(block) = block
         && let Some(entry) = Xattrs::in_block(block)?.find(index, name)?
     {
-        return Ok((Found::InBlock, value(entry.value)));
+        return Ok((Found::InBlock, Some(entry.value)));
     }
     Ok((Found::Nowhere, None))
 }
 
-fn edit_error(error: XattrEditError, nr: InodeNr) -> Error {
+pub(super) fn edit_error(error: XattrEditError, nr: InodeNr) -> Error {
     match error {
         XattrEditError::Area(error) => Corrupt::from(error).in_inode(nr).into(),
         XattrEditError::NoSpace { .. } => Error::NoSpace,

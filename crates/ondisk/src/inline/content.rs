@@ -92,8 +92,15 @@ impl<'a> InlineMut<'a> {
     /// # Errors
     /// As [`InlineMut::parts_mut`].
     pub fn capacity_bytes(&self) -> Result<usize, InlineError> {
-        let data = InlineData::find(&self.head[..], &self.xattrs.as_xattrs())?;
-        Ok(data.capacity_bytes())
+        Ok(self.as_data()?.capacity_bytes())
+    }
+
+    /// The content as it is now.
+    ///
+    /// # Errors
+    /// As [`InlineMut::parts_mut`].
+    pub fn as_data(&self) -> Result<InlineData<'_>, InlineError> {
+        InlineData::find(&self.head[..], &self.xattrs.as_xattrs())
     }
 
     /// The most content that the inode has room for, with all its other attributes.

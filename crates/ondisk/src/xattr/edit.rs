@@ -108,16 +108,44 @@ pub enum Placement {
     Nowhere,
 }
 
+/// What room a block of attributes has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRoom {
+    /// Its length.
+    bytes: usize,
+    /// Where the first value may begin.
+    values_from: usize,
+}
+
+impl BlockRoom {
+    /// Of blocks of so many bytes. Where values may be in inodes, Linux keeps the front of a block
+    /// for entries, so that a long value does not take all of it.
+    #[must_use]
+    pub fn new(bytes: usize, ea_inodes: EaInodes) -> Self {
+        /// The most that is kept for entries.
+        const MOST_KEPT_BYTES: usize = 1024;
+        let values_from = match ea_inodes {
+            EaInodes::Absent => 0,
+            EaInodes::Between { .. } => (bytes / 8).min(MOST_KEPT_BYTES),
+        };
+        Self { bytes, values_from }
+    }
+
+    /// Whether a value of so many bytes may lie in front of what begins at `values_at`.
+    fn allows(self, values_at: usize, value_bytes: usize) -> bool {
+        value_bytes == 0 || values_at >= self.values_from + padded(value_bytes)
+    }
+}
+
 /// Where an attribute with this value goes, by the kernel's rule: into the inode if it fits there,
-/// else into the block. `area` is the inode's area if it has one, `block` its block if it has one,
-/// of `block_bytes` bytes.
+/// else into the block. `area` is the inode's area if it has one, `block` its block if it has one.
 ///
 /// # Errors
 /// If an area is broken.
 pub fn place(
     area: Option<&[u8]>,
     block: Option<&[u8]>,
-    block_bytes: usize,
+    room: BlockRoom,
     index: NameIndex,
     name: &[u8],
     value: &NewValue<'_>,
@@ -130,12 +158,16 @@ pub fn place(
     }
     let (there, fits) = match block {
         Some(block) => {
-            let fits = Layout::in_block(block)?.fits(block, index, name, value_bytes)?;
+            let layout = Layout::in_block(block)?;
+            let (taken, given) = layout.cost(block, index, name, value_bytes)?;
+            let fits = taken <= layout.free_bytes() + given
+                && room.allows(layout.values_at + given, value_bytes);
             (Placement::Block, fits)
         }
         None => {
             let taken = HEADER_BYTES + TERMINATOR_BYTES + entry_bytes(name) + padded(value_bytes);
-            (Placement::NewBlock, taken <= block_bytes)
+            let fits = taken <= room.bytes && room.allows(room.bytes, value_bytes);
+            (Placement::NewBlock, fits)
         }
     };
     Ok(if fits { there } else { Placement::Nowhere })

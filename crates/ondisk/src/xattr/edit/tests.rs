@@ -301,7 +301,8 @@ fn values_with_bytes_in_common_are_not_moved() {
 fn the_inode_comes_first_then_the_block() {
     fn user(area: Option<&[u8]>, block: Option<&[u8]>, value: &[u8]) -> Placement {
         let value = NewValue::Inline(value);
-        place(area, block, 1024, NameIndex::USER, b"name", &value).unwrap()
+        let room = BlockRoom::new(1024, EaInodes::Absent);
+        place(area, block, room, NameIndex::USER, b"name", &value).unwrap()
     }
     let area = [0; 96];
     let mut block = vec![0; 1024];
@@ -319,8 +320,18 @@ fn the_inode_comes_first_then_the_block() {
         bytes: 60_000,
         hash: 1,
     };
-    let placed = place(inode, none, 1024, NameIndex::USER, b"name", &outside).unwrap();
+    let room = BlockRoom::new(1024, ANY_INODE);
+    let placed = place(inode, none, room, NameIndex::USER, b"name", &outside).unwrap();
     assert_eq!(placed, Placement::Inode);
+    // With such inodes a block keeps 128 bytes for entries.
+    let kept = |block, len| {
+        let value = vec![0; len];
+        let value = NewValue::Inline(&value);
+        place(none, block, room, NameIndex::USER, b"name", &value).unwrap()
+    };
+    assert_eq!(kept(None, 896), Placement::NewBlock);
+    assert_eq!(kept(None, 897), Placement::Nowhere);
+    assert_eq!(kept(Some(&block[..]), 897), Placement::Nowhere);
     // What is replaced gives its room back.
     let mut xattrs = XattrsMut::in_block(&mut block).unwrap();
     xattrs
