@@ -1,6 +1,8 @@
 //! Clusters of several blocks: claimed with their first block, freed with their last, counted
 //! whole. The kernel does the same to a twin.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -15,6 +17,8 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, fallocate};
+
+use common::mount;
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const NEW: NewAttributes = NewAttributes {
@@ -40,11 +44,6 @@ fn image((block, cluster): (u64, u64)) -> Image {
         .journal(MiB(4))
         .arguments(["-C", &cluster.to_string()]);
     image.make().unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
 /// What is done to both files, in bytes.

@@ -1,13 +1,14 @@
 //! Files that are mapped by pointers, as in ext2 and ext3: the space they take, how large they get,
 //! and what a crash or a forged map makes of them. The kernel does the same to a twin.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::ondisk::inode::InodeFlags;
-use fourscore::{Arc, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
+use fourscore::{Fallocate, Follow, Fs, InodeNr, NewAttributes};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -17,6 +18,8 @@ use fourscore_testkit::oracle::{
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, IFlags};
+
+use common::{mount, open};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const NEW: NewAttributes = NewAttributes {
@@ -30,16 +33,6 @@ fn image(block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext3");
     let image = image.block_size_bytes(block_size).journal(MiB(4));
     image.features(features).make().unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
-}
-
-fn open(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
 }
 
 fn host_file(kernel: &KernelMount, name: &str) -> File {

@@ -1,10 +1,12 @@
 //! Many threads that make and remove names in one directory: none is lost or made twice, and what
 //! the directory says of itself is right, in memory, on disk and after a crash.
 
+mod common;
+
 use std::collections::BTreeSet;
 
 use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Stat};
+use fourscore::{Arc, Fs, InodeNr, NewAttributes, OpenOptions, Stat};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
@@ -12,6 +14,8 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+
+use common::mount;
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
@@ -24,11 +28,6 @@ const THREADS: u32 = 8;
 fn image() -> Image {
     let image = Image::builder(MiB(256)).kind("ext4").block_size_bytes(1024);
     image.arguments(["-N", "65536"]).make().unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
 fn name(thread: u32, number: u32) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! data=journal, data=writeback and files whose content is journaled by their flag: what is read
 //! while it is written, and what is left of it by a crash.
 
+mod common;
 mod tree;
 
 use std::fs::File;
@@ -22,6 +23,8 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
 use tree::{Tree, assert_same, host_tree, open, our_tree};
+
+use common::mount_with;
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const NEW: NewAttributes = NewAttributes {
@@ -45,11 +48,6 @@ fn quiet() -> MountOptions {
         background: Background::None,
         ..JournalOptions::default()
     })
-}
-
-fn mount(image: &Image, options: &MountOptions) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), options).unwrap()
 }
 
 fn read(fs: &Fs, inode: InodeNr) -> Vec<u8> {
@@ -132,7 +130,7 @@ fn assert_recovered_alike(crashed: &Image) -> Tree {
     assert_same(&our_tree(&open(by_e2fsck.path())), &expected, "e2fsck");
     assert!(our_tree(&open(crashed.path())) == expected, "only read");
     let by_us = crashed.copy().unwrap();
-    mount(&by_us, &quiet()).unmount().unwrap();
+    mount_with(&by_us, &quiet()).unmount().unwrap();
     assert_clean(by_us.path());
     assert!(our_tree(&open(by_us.path())) == expected, "ours");
     expected
@@ -160,7 +158,7 @@ fn content_goes_through_the_journal() {
     );
     for (seed, features) in [(1, &[][..]), (2, &["^metadata_csum", "^64bit"])] {
         let image = image(features);
-        let fs = mount(&image, &quiet().data(DataMode::Journal));
+        let fs = mount_with(&image, &quiet().data(DataMode::Journal));
         let mut random = Rng::new(seed);
         let names = [&b"one"[..], b"two", b"three"];
         let mut files = names.map(|name| (fs.create(ROOT, name, &NEW).unwrap(), Vec::new()));
@@ -202,7 +200,7 @@ fn a_small_cache_loses_nothing_that_is_not_in_its_place() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&[]);
     let cache = fourscore::OpenOptions::new().cache_bytes(256 << 10);
-    let fs = mount(
+    let fs = mount_with(
         &image,
         &MountOptions::new().open(cache).data(DataMode::Journal),
     );
@@ -232,7 +230,7 @@ fn a_flag_has_single_files_journaled() {
         Need::KernelMount
     );
     let image = image(&[]);
-    let fs = mount(&image, &quiet());
+    let fs = mount_with(&image, &quiet());
     let inode = fs.create(ROOT, b"file", &NEW).unwrap();
     let extents = InodeFlags::EXTENTS_FL;
     let (mut expected, mut random) = (Vec::new(), Rng::new(7));
@@ -269,7 +267,7 @@ fn freed_content_is_revoked() {
         Need::KernelMount
     );
     let image = image(&[]);
-    let fs = mount(&image, &quiet().use_reserve());
+    let fs = mount_with(&image, &quiet().use_reserve());
     let flags = InodeFlags::JOURNAL_DATA_FL | InodeFlags::EXTENTS_FL;
     let journaled = fs.create(ROOT, b"journaled", &NEW).unwrap();
     fs.set_flags(journaled, flags).unwrap();
@@ -326,7 +324,7 @@ fn the_superblock_says_what_the_mount_does_not() {
     let mut byte = 0;
     let mut goes_through = |image: &Image, options: &MountOptions| {
         byte += 1;
-        let fs = mount(image, options);
+        let fs = mount_with(image, options);
         let name = b"file";
         let inode = fs.create(ROOT, name, &NEW).unwrap();
         fs.write_at(inode, &[byte; 2000], 0).unwrap();
@@ -362,7 +360,7 @@ fn directories_give_their_group_where_that_is_said() {
     let image = image(&[]);
     tune(&image, &["-o", "bsdgroups"]);
     for (words, gid) in [("", 77), ("nogrpid", 2), ("bsdgroups", 77)] {
-        let fs = mount(&image, &quiet().parse(words).unwrap());
+        let fs = mount_with(&image, &quiet().parse(words).unwrap());
         let owner = NewAttributes { gid: 77, ..NEW };
         let dir = match fs.resolve(b"dir", Follow::No) {
             Ok(dir) => dir,
@@ -398,7 +396,7 @@ fn without_a_journal_content_is_not_journaled() {
     let refused = refused.unwrap_err();
     assert_eq!(refused.errno(), 22);
     assert!(refused.to_string().contains("data=journal"), "{refused}");
-    let fs = mount(&without, &quiet().data(DataMode::Writeback));
+    let fs = mount_with(&without, &quiet().data(DataMode::Writeback));
     let inode = fs.create(ROOT, b"file", &NEW).unwrap();
     fs.set_flags(inode, InodeFlags::JOURNAL_DATA_FL | InodeFlags::EXTENTS_FL)
         .unwrap();

@@ -1,6 +1,8 @@
 //! What concerns the device as a whole: other hosts (MMP), freezing, trimming, discarding. The
 //! kernel, e2fsck and debugfs look at the result.
 
+mod common;
+
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -9,8 +11,7 @@ use std::time::{Duration, Instant};
 use fourscore::block::{BlockDevice, DeviceOptions, FileDevice, open_path};
 use fourscore::ondisk::mmp::{MmpBlock, MmpHost, MmpSequence};
 use fourscore::{
-    Arc, Discard, Error, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions,
-    Trim,
+    Arc, Discard, Error, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Trim,
 };
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::thread;
@@ -20,6 +21,8 @@ use fourscore_testkit::oracle::{assert_clean, debugfs, dumpe2fs_header, e2fsck_r
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use zerocopy::IntoBytes;
+
+use common::open;
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
@@ -41,11 +44,6 @@ fn try_mount(path: &Path, options: &MountOptions) -> fourscore::Result<Arc<Fs>> 
 
 fn mount(image: &Image) -> Arc<Fs> {
     try_mount(image.path(), &MountOptions::new()).unwrap()
-}
-
-fn open(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
 }
 
 /// Reads the MMP block of an image, and writes it as another host would.

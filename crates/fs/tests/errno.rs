@@ -1,5 +1,6 @@
 //! docs/ERRNO.md: each row is made to happen, by us and by the kernel on a twin.
 
+mod common;
 mod errno_cases;
 
 use std::ffi::OsStr;
@@ -13,8 +14,8 @@ use fourscore::block::{DeviceOptions, open_path};
 use fourscore::ondisk::acl::AclError;
 use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
 use fourscore::{
-    Arc, AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, MountOptions,
-    NewAttributes, OpenOptions, Replace, Result, SetXattr,
+    Arc, AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes,
+    OpenOptions, Replace, Result, SetXattr,
 };
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -24,6 +25,8 @@ use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, IFlags, RenameFlags, XattrFlags};
 
 use errno_cases::{COPIES, WHOLE};
+
+use common::mount;
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const NEW: NewAttributes = NewAttributes {
@@ -692,11 +695,6 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     let first = PATHS.iter().chain(&NEW_NAMES).chain(&NO_NAMES);
     let second = CONTENT.iter().chain(&COPIES).chain(&WHOLE);
     first.chain(second).chain(&ATTRIBUTES).chain(&FLAGS)
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
 fn populate(fs: &Fs) {

@@ -1,6 +1,8 @@
 //! What happens when a file system turns out to be broken while it is written, or its journal
 //! cannot go on; and the option `nobarrier`.
 
+mod common;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -10,7 +12,6 @@ use fourscore::block::{
 use fourscore::ondisk::superblock::State;
 use fourscore::{
     Arc, Barriers, Follow, Fs, InodeNr, MountOptions, NewAttributes, OnError, OpenInode,
-    OpenOptions,
 };
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::Mutex;
@@ -19,6 +20,8 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
+
+use common::open;
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const NEW: NewAttributes = NewAttributes {
@@ -35,11 +38,6 @@ fn device(image: &Image) -> Arc<dyn BlockDevice> {
 
 fn mount(image: &Image, words: &str) -> Arc<Fs> {
     Fs::mount(device(image), &MountOptions::new().parse(words).unwrap()).unwrap()
-}
-
-fn open(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
 }
 
 /// A file system with a file that was synced and a directory whose block holds nothing but zeroes.

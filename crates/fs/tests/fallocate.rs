@@ -1,10 +1,11 @@
 //! Ranges of files: the same calls on the kernel's mount of one image and through us on another.
 
+mod common;
+
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Seek};
+use fourscore::{Arc, Fallocate, Fs, InodeNr, NewAttributes, Seek};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -12,6 +13,8 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, fallocate};
+
+use common::mount;
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o644,
@@ -53,11 +56,6 @@ fn image_with(block_size: u32, features: &[&str], arguments: &[&str]) -> Image {
         .features(features)
         .arguments(arguments.iter().copied());
     image.make().unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
 /// A file of ours and one of the kernel's, to which the same is done.

@@ -1,6 +1,7 @@
 //! Content that is kept inside of inodes: the same operations done by us on one image and by the
 //! kernel on its twin, with the same results, errors and space; e2fsck looks at both.
 
+mod common;
 mod outcome;
 
 use std::collections::BTreeMap;
@@ -10,11 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::ondisk::inode::InodeFlags;
-use fourscore::{
-    Arc, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
-};
+use fourscore::{Arc, Fallocate, FileType, Follow, Fs, InodeNr, NewAttributes, Replace, SetXattr};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
@@ -27,6 +25,8 @@ use rustix::fs::{FallocateFlags, XattrFlags};
 
 use outcome::{errno, ours, theirs};
 
+use common::mount;
+
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
@@ -34,11 +34,6 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
-}
 
 fn image(block_size: u32, inode_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64))

@@ -1,6 +1,7 @@
 //! File systems without a journal: written, and after a crash repaired by e2fsck to what was
 //! synced.
 
+mod common;
 mod tree;
 
 use std::fs;
@@ -19,6 +20,8 @@ use fourscore_testkit::tools::Need;
 
 use tree::{Tree, assert_same, host_tree, open, our_tree};
 
+use common::mount;
+
 const NEW: NewAttributes = NewAttributes {
     permissions: 0o644,
     uid: 1,
@@ -30,11 +33,6 @@ fn image(size: MiB, block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(size).kind("ext4");
     let image = image.block_size_bytes(block_size);
     image.features(features).make().unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
 fn state(image: &Image) -> String {

@@ -1,6 +1,8 @@
 //! Writes of several buffers, copies, and what is durable when: the kernel and e2fsck look at the
 //! result.
 
+mod common;
+
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -19,6 +21,8 @@ use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use common::{mount, mount_with};
+
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o644,
@@ -29,15 +33,6 @@ const OWNER: NewAttributes = NewAttributes {
 
 fn image() -> Image {
     Image::builder(MiB(64)).kind("ext4").make().unwrap()
-}
-
-fn mount_with(image: &Image, options: &MountOptions) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), options).unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    mount_with(image, &MountOptions::new())
 }
 
 /// What a crash now would leave, as it is read then.

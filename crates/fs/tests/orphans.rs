@@ -1,6 +1,7 @@
 //! Inodes without a name and inodes that are freed in several transactions: used while they are
 //! open, and finished by us, the kernel and e2fsck after a crash.
 
+mod common;
 mod tree;
 
 #[path = "tree/recovered.rs"]
@@ -26,6 +27,8 @@ use fourscore_testkit::tools::Need;
 use recovered::{Forgiven, assert_recovered_alike};
 use tree::open;
 
+use common::mount;
+
 const NEW: NewAttributes = NewAttributes {
     permissions: 0o644,
     uid: 1,
@@ -46,11 +49,6 @@ fn image(record: &str) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4");
     let image = image.block_size_bytes(1024).journal(MiB(1));
     image.features(&[record]).make().unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
 fn read(fs: &Fs, inode: InodeNr, len: usize) -> Vec<u8> {

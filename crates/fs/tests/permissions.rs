@@ -1,18 +1,21 @@
 //! Who may do what: the answers of the library beside what the kernel lets other users do.
 
+mod common;
+
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::ondisk::acl::{self, AclEntry, AclWho};
 use fourscore::{
-    Arc, AttributeChange, Caller, Capabilities, Error, Follow, Fs, InodeNr, MountOptions,
-    NewAttributes, Result, SetXattr, Wish,
+    AttributeChange, Caller, Capabilities, Error, Follow, Fs, InodeNr, NewAttributes, Result,
+    SetXattr, Wish,
 };
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
+
+use common::mount;
 
 const PLAIN: [Caller<'static>; 3] = [
     Caller {
@@ -34,11 +37,6 @@ const PLAIN: [Caller<'static>; 3] = [
         capabilities: Capabilities::empty(),
     },
 ];
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
-}
 
 fn small(random: &mut Rng, limit: usize) -> u16 {
     u16::try_from(random.below(limit)).unwrap()

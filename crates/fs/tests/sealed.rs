@@ -3,6 +3,7 @@
 //! casefold here, so that e2fsck looks at names and hashes.
 
 #[allow(dead_code, reason = "a module of several test programs")]
+mod common;
 mod outcome;
 
 use std::ffi::OsStr;
@@ -11,11 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
-    Arc, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode,
-    Replace, SetXattr,
+    AttributeChange, Fallocate, Follow, Fs, InodeNr, NewAttributes, OpenInode, Replace, SetXattr,
 };
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
@@ -26,6 +25,8 @@ use fourscore_testkit::tools::{self, Need};
 
 use outcome::{ours, theirs};
 
+use common::mount;
+
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
@@ -33,11 +34,6 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
-}
 
 fn casefolded(fs: &Fs, name: &[u8]) -> InodeNr {
     let dir = fs.mkdir(ROOT, name, &OWNER).unwrap();

@@ -1,5 +1,7 @@
 //! Writing: what grows deep, threads, tunables, renames. Random operations are in `random`.
 
+mod common;
+
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use fourscore::block::{DeviceOptions, open_path};
@@ -18,6 +20,8 @@ use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use common::open;
+
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
     umask: 0,
@@ -32,11 +36,6 @@ fn mount(image: &Image) -> Arc<Fs> {
 fn mount_with(image: &Image, options: OpenOptions) -> Arc<Fs> {
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
     Fs::mount(Arc::new(device), &MountOptions::new().open(options)).unwrap()
-}
-
-fn open(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
 }
 
 fn image(block_size: u32, features: &[&str]) -> Image {

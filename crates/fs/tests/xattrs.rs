@@ -1,6 +1,7 @@
 //! Extended attributes and access control lists: the same operations done by us on one image and by
 //! the kernel on its twin, with the same results and errors; e2fsck looks at both.
 
+mod common;
 mod outcome;
 
 use std::collections::BTreeMap;
@@ -9,11 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::ondisk::inode::DeviceNr;
 use fourscore::{
-    Arc, AttributeChange, Error, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
-    OpenOptions, SetXattr,
+    Arc, AttributeChange, Error, FileType, Follow, Fs, InodeNr, NewAttributes, SetXattr,
 };
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
@@ -26,6 +25,8 @@ use rustix::fs::XattrFlags;
 
 use outcome::{errno, ours, theirs};
 
+use common::{mount, open};
+
 /// The permissions left out of what is made, by us and by this process.
 const UMASK: u16 = 0o027;
 
@@ -35,16 +36,6 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
-}
-
-fn open(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
-}
 
 fn image(block_size: u32, inode_size: u32) -> Image {
     image_with(block_size, inode_size, &[])

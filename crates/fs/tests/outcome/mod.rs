@@ -1,5 +1,9 @@
 //! What a call came to, ours and the kernel's: nothing more than an errno can be compared.
-#![allow(unreachable_pub, reason = "a module of several test programs")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of several test programs, none of which needs all of it"
+)]
 
 use rustix::io::Errno;
 
