@@ -3,6 +3,7 @@
 mod common;
 
 use common::{complained, fourscore, printed, text};
+use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require, scratch};
 use serde_json::Value;
@@ -130,4 +131,43 @@ fn a_tree_is_read_in_an_image_and_on_the_host() {
     assert_eq!(ours["runs"][1]["operations"], 16);
     assert_eq!(ours["runs"][0]["bytes"], 2 * 300);
     assert_eq!(complained(&["bench", "read-tree"]).0, Some(2));
+}
+
+#[test]
+fn workloads_on_files_run_in_an_image_and_in_a_directory() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = Image::builder(MiB(256)).kind("ext4").make().unwrap();
+    let folder = scratch::folder().unwrap();
+    let (image_path, dir) = (image.path().to_str().unwrap(), folder.path());
+    for workload in ["create", "stat", "unlink", "readdir", "write", "fallocate2"] {
+        let of = |place: &[&str]| {
+            let mut arguments = vec!["bench", "files"];
+            arguments.extend(place);
+            arguments.extend(["--workload", workload, "--threads", "1,2"]);
+            arguments.extend(["--steps", "7", "--json"]);
+            let report = json(&arguments);
+            let runs = report["runs"].as_array().expect("runs").clone();
+            let operations = runs.iter().map(|run| run["operations"].as_u64());
+            let operations: Vec<_> = operations.collect();
+            assert_eq!(operations, [Some(7), Some(14)], "{workload}: {report}");
+            assert!(runs[0]["seconds"].as_f64() > Some(0.0), "{report}");
+        };
+        of(&[image_path]);
+        of(&["--dir", dir.to_str().unwrap()]);
+    }
+    assert_clean(image.path());
+    let told = printed(&mut fourscore(&[
+        "bench",
+        "files",
+        image_path,
+        "--steps",
+        "5",
+        "--threads",
+        "1",
+    ]));
+    assert!(
+        told.contains("workload create: makes an empty file\nthreads 1: "),
+        "{told}"
+    );
+    assert_eq!(complained(&["bench", "files"]).0, Some(2));
 }

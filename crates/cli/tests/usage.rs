@@ -20,7 +20,7 @@ fn every_verb_has_an_example() {
         verbs,
         [
             "info", "ls", "stat", "cat", "readlink", "cp", "extract", "walk", "build", "mkfs",
-            "freefrag", "filefrag", "stats", "bench"
+            "freefrag", "filefrag", "stats", "bench", "check"
         ]
     );
     for verb in verbs {

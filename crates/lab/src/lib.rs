@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`alloc`] | the bare allocator on file systems in memory |
 //! | [`clock`] | where times come from, so that statistics can be tested exactly |
+//! | [`files`] | files made, looked up, written and removed, all of it durable in the end |
 //! | [`fairness`] | how evenly threads got on |
 //! | [`stats`] | medians, extremes, spread, ratios |
 //! | [`comparison`] | sides run in turns |
@@ -21,6 +22,7 @@
 //! | [`report`] | text tables, JSON, Markdown rows |
 //! | [`target`] | what a workload runs against: a directory, a file system in process, an allocator |
 //! | [`tree`] | reading a tree that exists |
+//! | `fs_target` | (feature `fs`) a file system that is mounted for writing, in this process |
 //! | `fs_tree` | (feature `fs`) a tree inside an image, read in this process |
 //! | [`workload`] | workloads and the threads that drive them |
 #![forbid(unsafe_code)]
@@ -29,6 +31,9 @@ pub mod alloc;
 pub mod clock;
 pub mod comparison;
 pub mod fairness;
+pub mod files;
+#[cfg(feature = "fs")]
+pub mod fs_target;
 #[cfg(feature = "fs")]
 pub mod fs_tree;
 pub mod machine;

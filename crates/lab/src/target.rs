@@ -61,6 +61,10 @@ pub enum Operation {
     },
     /// Makes the file durable.
     Sync,
+    /// Makes everything in the target durable, whoever did it; the file does not matter.
+    SyncAll,
+    /// Reads the names in the worker's directory; the file does not matter.
+    List,
     /// Takes the name away; the file lives on for this worker until it is closed.
     Unlink,
     /// Forgets the open file.
@@ -196,6 +200,14 @@ impl Worker for DirectoryWorker {
                 read
             }
             Operation::Sync => self.file(nr)?.sync_all().map(|()| 0),
+            Operation::SyncAll => {
+                rustix::fs::syncfs(File::open(&self.directory)?)?;
+                Ok(0)
+            }
+            Operation::List => {
+                let mut entries = std::fs::read_dir(&self.directory)?;
+                entries.try_fold(0, |names, entry| entry.map(|_| names + 1))
+            }
             Operation::Unlink => std::fs::remove_file(self.path(nr)).map(|()| 0),
             Operation::Close => {
                 if let Some(slot) = self.open.get_mut(index(nr)?) {
@@ -255,6 +267,8 @@ mod tests {
         let path = place.path().join("w3/f7");
         assert_eq!(std::fs::metadata(&path).map(|m| m.len()).ok(), Some(110));
         assert_eq!(apply(Operation::Sync).ok(), Some(0));
+        assert_eq!(apply(Operation::SyncAll).ok(), Some(0));
+        assert_eq!(apply(Operation::List).ok(), Some(1));
         assert_eq!(apply(Operation::Close).ok(), Some(0));
         assert_eq!(apply(Operation::Open).ok(), Some(0));
         assert_eq!(apply(Operation::Stat).ok(), Some(0));

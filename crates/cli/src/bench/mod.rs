@@ -3,9 +3,11 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `alloc` | the bare allocator on file systems in memory, or a mounted directory beside it |
+//! | `files` | files made, written and removed, in an image or on this host |
 //! | `tree` | reading a tree, in an image or on this host |
 
 mod alloc;
+mod files;
 mod tree;
 
 use std::time::Duration;
@@ -34,6 +36,12 @@ enum What {
     /// the allocator's counters under the kernel's names, and the free space before and after.
     #[command(after_help = alloc::help())]
     Alloc(alloc::Options),
+    /// Makes, finds, lists, writes, preallocates or removes files, and makes that durable
+    ///
+    /// The time goes to the end of a sync of the whole file system. Each thread has a directory of
+    /// its own, and removes its files in the end. An image is written to.
+    #[command(after_help = files::help())]
+    Files(files::Options),
     /// Looks every object of a tree up, asks for its attributes and reads its first 4 KiB
     #[command(
         name = "read-tree",
@@ -46,6 +54,7 @@ enum What {
 pub(crate) fn run(args: &Bench) -> Result<()> {
     match &args.what {
         What::Alloc(options) => alloc::run(options),
+        What::Files(options) => files::run(options),
         What::ReadTree(options) => tree::run(options),
     }
 }
@@ -105,22 +114,33 @@ fn driven_runs(
     let mut runs = Vec::new();
     for threads in extent.threads() {
         let driven = drive(threads, until)?;
-        let (total, fairness) = (driven.total(), driven.fairness());
-        let per_second = driven.operations_per_second();
-        if json {
-            runs.push(json!({
-                "threads": threads,
-                "operations": total.operations,
-                "bytes": total.bytes,
-                "operations_per_second": per_second,
-                "fairness": fairness,
-            }));
-        } else {
-            out.write(speed_text(threads, per_second, fairness).as_bytes())?;
-            out.flush()?;
-        }
+        runs.extend(told(threads, &driven, json, out)?);
     }
     Ok(runs)
+}
+
+/// Prints what came of a run or, as JSON, returns it.
+fn told(
+    threads: ThreadCount,
+    driven: &Driven,
+    json: bool,
+    out: &mut Stdout,
+) -> Result<Option<Value>> {
+    let (total, fairness) = (driven.total(), driven.fairness());
+    let per_second = driven.operations_per_second();
+    if json {
+        return Ok(Some(json!({
+            "threads": threads,
+            "operations": total.operations,
+            "bytes": total.bytes,
+            "seconds": total.wall.unwrap_or_default().as_secs_f64(),
+            "operations_per_second": per_second,
+            "fairness": fairness,
+        })));
+    }
+    out.write(speed_text(threads, per_second, fairness).as_bytes())?;
+    out.flush()?;
+    Ok(None)
 }
 
 /// The lines about speed that every workload has.

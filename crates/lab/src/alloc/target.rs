@@ -351,13 +351,13 @@ impl Worker for AllocWorker<'_> {
     fn apply(&mut self, nr: FileNr, operation: Operation) -> io::Result<u64> {
         match operation {
             Operation::Create => self.create(nr),
-            Operation::Open | Operation::Stat | Operation::Read { .. } => {
+            Operation::Open | Operation::Stat | Operation::Read { .. } | Operation::List => {
                 Err(io::ErrorKind::Unsupported.into())
             }
             Operation::Fallocate { offset, len } => self.map(nr, offset, len, Sizing::Exact),
             Operation::Write { offset, len } => self.map(nr, offset, len, Sizing::Normalize),
             Operation::Truncate { len } => self.truncate(nr, len),
-            Operation::Sync | Operation::Unlink => Ok(0),
+            Operation::Sync | Operation::SyncAll | Operation::Unlink => Ok(0),
             Operation::Close => {
                 let target = self.target;
                 target.allocator.discard(&self.file(nr)?.prealloc);

@@ -3,9 +3,9 @@
 //! **Model.** Each figure is a run of the example `journal_cost` of crate `journal`, a process of
 //! its own with a journal in memory that is made anew. In a round every run happens once; the
 //! figure is the median over the rounds, a ratio is taken round by round. Two threads and two
-//! processes, whose speeds lie closer together than the machine's own changes from second to second,
-//! run next to each other several times in each round, in turns who begins. Transfers between cores
-//! are counted by `cargo xtask count`.
+//! processes, whose speeds lie closer together than the machine's own changes from second to
+//! second, run next to each other several times in each round, in turns who begins. Transfers
+//! between cores are counted by `cargo xtask count`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

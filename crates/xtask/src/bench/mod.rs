@@ -6,6 +6,7 @@
 //! | [`alloc`] | the bare allocator, against what was promised of it |
 //! | [`build`] | building images of directories |
 //! | [`check`] | checking a file system |
+//! | [`fs`] | files made, found, written and removed in process |
 //! | [`journal`] | handles, seals and commits, against what was promised of them |
 //! | [`mkfs`] | making empty file systems |
 //! | [`read`] | reading images: extract, walk, info, threads |
@@ -13,11 +14,10 @@
 mod alloc;
 mod build;
 mod check;
+mod fs;
 mod journal;
 mod mkfs;
 mod read;
-
-use std::fs;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -48,6 +48,8 @@ enum What {
     Build,
     /// Checking a file system of a million files.
     Check,
+    /// Files made, found, written and removed in process, beside the kernel's ext4.
+    Fs,
     /// Handles, seals and commits of the journal.
     Journal,
     /// Making empty file systems, of 1 GiB to 15 TiB.
@@ -62,6 +64,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         What::Alloc => ("alloc", alloc::run(workspace, options)?),
         What::Build => ("build", build::run(workspace, options)?.to_markdown()),
         What::Check => ("check", check::run(workspace, options)?.to_markdown()),
+        What::Fs => ("fs", fs::run(workspace, options)?.to_markdown()),
         What::Journal => ("journal", journal::run(workspace, options)?),
         What::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
         What::Read => ("read", read::run(workspace, options)?.to_markdown()),
@@ -77,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 /// Puts the report between the marks of its section.
 fn record(workspace: &Workspace, name: &str, markdown: &str) -> Result<()> {
     let path = workspace.path("docs/PERFORMANCE.md");
-    let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    let text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     let (begin, end) = (
         format!("<!-- bench {name} -->\n"),
         format!("<!-- end {name} -->"),
@@ -91,7 +94,7 @@ fn record(workspace: &Workspace, name: &str, markdown: &str) -> Result<()> {
         .with_context(|| format!("no mark {end:?}"))?;
     let before = text.get(..start).unwrap_or_default();
     let after = text.get(stop..).unwrap_or_default();
-    fs::write(&path, format!("{before}{markdown}{after}"))?;
+    std::fs::write(&path, format!("{before}{markdown}{after}"))?;
     println!("recorded in {}", path.display());
     Ok(())
 }
