@@ -1,7 +1,7 @@
 //! **Purpose.** Which inodes are free, and who gets them.
 //!
 //! **Model.** A group's inode bitmap is copied into memory when an inode of the group is first
-//! asked for. Claiming sets a bit there; the bitmap on disk changes in the handle of the operation.
+//! asked for or freed. Claiming sets a bit there; the bitmap on disk changes in the handle of the operation.
 //! The blocks of an inode table that were never used are zeroed before the first inode in them is
 //! handed out, each in a small handle of its own, so that no operation reads or keeps what the
 //! device held there.
@@ -138,9 +138,7 @@ impl Inodes {
             return Ok(None);
         };
         let mut used = order::INODE_GROUP.only().lock(|| used.lock());
-        if used.words.is_none() {
-            used.words = Some(words(fs, group)?);
-        }
+        used.look(fs, group)?;
         let Some(index) = used.first_free() else {
             return Ok(None);
         };
@@ -165,7 +163,7 @@ impl Inodes {
         nr: InodeNr,
         is_directory: bool,
     ) -> Result<InodeClaim> {
-        let claim = Self::of(fs, nr, is_directory).ok_or(Error::NotFound)?;
+        let claim = Self::claim_of(fs, nr, is_directory).ok_or(Error::NotFound)?;
         let used = self.groups.get(claim.group.0 as usize);
         let used = used.ok_or(Error::NotFound)?;
         let mut used = order::INODE_GROUP.only().lock(|| used.lock());
@@ -174,8 +172,19 @@ impl Inodes {
         Ok(claim)
     }
 
-    /// The claim of an inode that is in use, to free it.
-    pub(crate) fn of(fs: &Fs, nr: InodeNr, is_directory: bool) -> Option<InodeClaim> {
+    /// The claim of an inode that is in use, to free it. It stays used in memory until
+    /// [`Inodes::freed`], whatever becomes of its bit on disk before.
+    pub(crate) fn of(&self, fs: &Fs, nr: InodeNr, is_directory: bool) -> Result<InodeClaim> {
+        let claim = Self::claim_of(fs, nr, is_directory).ok_or(Error::NotFound)?;
+        let used = self.groups.get(claim.group.0 as usize);
+        let used = used.ok_or(Error::NotFound)?;
+        let mut used = order::INODE_GROUP.only().lock(|| used.lock());
+        // Who looks at the bitmap first after the bit was cleared would take the inode for free.
+        used.look(fs, claim.group)?;
+        Ok(claim)
+    }
+
+    fn claim_of(fs: &Fs, nr: InodeNr, is_directory: bool) -> Option<InodeClaim> {
         let (group, index) = fs.geometry().inode_group(nr)?;
         Some(InodeClaim {
             nr,
@@ -222,6 +231,14 @@ impl Inodes {
 }
 
 impl Used {
+    /// Copies the bitmap of `group`, whose inodes these are, unless that was done.
+    fn look(&mut self, fs: &Fs, group: GroupNr) -> Result<()> {
+        if self.words.is_none() {
+            self.words = Some(words(fs, group)?);
+        }
+        Ok(())
+    }
+
     fn first_free(&mut self) -> Option<u32> {
         let words = self.words.as_ref()?;
         let rest = words.get(self.first_free_word..)?;

@@ -26,7 +26,6 @@ use fourscore_sync::epoch;
 
 use super::entries::ChangedDir;
 use super::flags::check_name_may_go;
-use super::inodes::Inodes;
 use super::map::Freed;
 use super::names::check_name;
 use super::orphans::OrphanPlace;
@@ -215,7 +214,7 @@ impl Fs {
         plan.set_deleted(slot, now())?;
         plan.end(slot)?;
         let is_directory = inode.file_type() == FileType::Directory;
-        let claim = Inodes::of(self, inode.nr(), is_directory).ok_or(Error::NotFound)?;
+        let claim = self.writer()?.inodes().of(self, inode.nr(), is_directory)?;
         plan.free_inode(claim)
     }
 

@@ -183,7 +183,8 @@ impl Fs {
         Ok(true)
     }
 
-    /// Pins the inodes that take part, each once.
+    /// Pins the inodes that take part, each once, in the order of their locks. Only a pin keeps a
+    /// number from leading to something of another kind, so what it leads to is looked at then.
     pub(super) fn pin_for(&self, names: &Renaming<'_>, guard: &Guard) -> Result<Taking> {
         let mut all = Vec::with_capacity(4);
         for nr in [
@@ -193,15 +194,16 @@ impl Fs {
             names.victim,
         ] {
             let Some(nr) = nr else { continue };
-            let inode = self.inode(nr, guard)?;
+            let pinned = self.pin_inode(nr)?;
+            let inode = pinned.version(guard)?;
             check_is_no_value(inode)?;
             let is_file = inode.file_type() != FileType::Directory;
-            all.push((is_file, nr));
+            all.push(((is_file, nr), pinned));
         }
-        all.sort_unstable();
-        all.dedup();
-        let pinned = all.iter().map(|&(_, nr)| Ok((nr, self.pin_inode(nr)?)));
-        Ok(Taking(pinned.collect::<Result<_>>()?))
+        all.sort_unstable_by_key(|(place, _)| *place);
+        all.dedup_by_key(|(place, _)| *place);
+        let pinned = all.into_iter().map(|((_, nr), pinned)| (nr, pinned));
+        Ok(Taking(pinned.collect()))
     }
 
     fn plan_rename(
