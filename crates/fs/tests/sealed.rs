@@ -2,7 +2,6 @@
 //! be changed of them, and what not. For encryption the kernel does the same on a twin; it has no
 //! casefold here, so that e2fsck looks at names and hashes.
 
-#[allow(dead_code, reason = "a module of several test programs")]
 mod common;
 mod outcome;
 

@@ -1,8 +1,8 @@
 //! **Purpose.** Which inodes are free, and who gets them.
 //!
 //! **Model.** A group's inode bitmap is copied into memory when an inode of the group is first
-//! asked for or freed. Claiming sets a bit there; the bitmap on disk changes in the handle of the operation.
-//! The blocks of an inode table that were never used are zeroed before the first inode in them is
+//! asked for or freed. Claiming sets a bit there; the bitmap on disk changes in the handle of the
+//! operation. The blocks of an inode table that were never used are zeroed before the first inode in them is
 //! handed out, each in a small handle of its own, so that no operation reads or keeps what the
 //! device held there.
 //!
