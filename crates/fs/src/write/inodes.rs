@@ -2,9 +2,9 @@
 //!
 //! **Model.** A group's inode bitmap is copied into memory when an inode of the group is first
 //! asked for or freed. Claiming sets a bit there; the bitmap on disk changes in the handle of the
-//! operation. The blocks of an inode table that were never used are zeroed before the first inode in them is
-//! handed out, each in a small handle of its own, so that no operation reads or keeps what the
-//! device held there.
+//! operation. The blocks of an inode table that were never used are zeroed before the first inode
+//! in them is handed out, each in a small handle of its own, so that no operation reads or keeps
+//! what the device held there.
 //!
 //! Where there is no log, a crash may leave a new name and the old inode of its number. So a number
 //! that was freed is held back there until the transaction that freed it is durable.
