@@ -80,8 +80,6 @@ impl Fs {
     ) -> Result<usize> {
         /// So much is done in one plan at most, in bytes: what is written is mapped soon.
         const MOST_BYTES: usize = 64 << 20;
-        /// So often space is asked for again that others have freed.
-        const MOST_RETRIES: u32 = 2;
         let writer = self.writer()?;
         let end = offset.checked_add(data.len() as u64);
         let limit = self.max_file_bytes(pinned.version(&epoch::pin())?);
@@ -89,17 +87,12 @@ impl Fs {
             return Err(Error::FileTooLarge);
         }
         self.end_truncation(pinned, locked)?;
-        let (mut done, mut retries) = (0, 0);
+        let mut done = 0;
         while done < data.len() {
             let part = &data[done..data.len().min(done + MOST_BYTES)];
-            match self.write_part(pinned, locked, part, offset + done as u64) {
-                Ok(written) => done += written,
-                Err(Error::NoSpace) if retries < MOST_RETRIES => {
-                    writer.release_freed()?;
-                    retries += 1;
-                }
-                failed => return self.noting(failed),
-            }
+            let at = offset + done as u64;
+            let written = writer.retried(|| self.write_part(pinned, locked, part, at));
+            done += self.noting(written)?;
         }
         Ok(done)
     }

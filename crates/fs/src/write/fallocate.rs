@@ -174,37 +174,50 @@ impl<'a> Steps<'a> {
         let bits = self.bits();
         let end = LogicalBlock(low32((bytes.end + (1 << bits) - 1) >> bits));
         let mut at = LogicalBlock(low32(bytes.start >> bits));
-        let room = self.fs.writer()?.room_of_a_step();
+        let writer = self.fs.writer()?;
         if grows {
             self.zero_behind_the_end(bytes.end)?;
         }
         while at < end {
-            let guard = epoch::pin();
-            let (inode, mut plan, slot) = self.begin(&guard)?;
-            while at < end && plan.size() < room {
-                let mapping = self.fs.map(inode, at, &guard)?;
-                let mut blocks = mapping.blocks.min(end.0 - at.0);
-                if mapping.target == Target::Hole {
-                    let hole = (at, blocks.min(ExtentState::Unwritten.max_blocks()));
-                    let file = (inode, slot, &mut *self.locked);
-                    let (physical, got) =
-                        self.fs.claim(&mut plan, file, hole, bytes.end, &guard)?;
-                    let extent = Extent {
-                        logical: at,
-                        physical,
-                        blocks: got,
-                        state: ExtentState::Unwritten,
-                    };
-                    plan.map_extent(inode, slot, extent)?;
-                    blocks = got;
-                }
-                at = LogicalBlock(at.0 + blocks);
-            }
-            let reached = (u64::from(at.0) << bits).min(bytes.end);
-            let grown = if grows { reached } else { 0 };
-            self.end(plan, slot, inode.size_bytes().max(grown))?;
+            at = writer.retried(|| self.allocate_step(at..end, bytes.end, grows))?;
         }
         Ok(())
+    }
+
+    /// Maps unwritten blocks in the holes at the front of `blocks`, as many as one plan has room
+    /// for, and says how far that reached.
+    fn allocate_step(
+        &mut self,
+        blocks: Range<LogicalBlock>,
+        bytes_end: u64,
+        grows: bool,
+    ) -> Result<LogicalBlock> {
+        let room = self.fs.writer()?.room_of_a_step();
+        let (mut at, end) = (blocks.start, blocks.end);
+        let guard = epoch::pin();
+        let (inode, mut plan, slot) = self.begin(&guard)?;
+        while at < end && plan.size() < room {
+            let mapping = self.fs.map(inode, at, &guard)?;
+            let mut blocks = mapping.blocks.min(end.0 - at.0);
+            if mapping.target == Target::Hole {
+                let hole = (at, blocks.min(ExtentState::Unwritten.max_blocks()));
+                let file = (inode, slot, &mut *self.locked);
+                let (physical, got) = self.fs.claim(&mut plan, file, hole, bytes_end, &guard)?;
+                let extent = Extent {
+                    logical: at,
+                    physical,
+                    blocks: got,
+                    state: ExtentState::Unwritten,
+                };
+                plan.map_extent(inode, slot, extent)?;
+                blocks = got;
+            }
+            at = LogicalBlock(at.0 + blocks);
+        }
+        let reached = (u64::from(at.0) << self.bits()).min(bytes_end);
+        let grown = if grows { reached } else { 0 };
+        self.end(plan, slot, inode.size_bytes().max(grown))?;
+        Ok(at)
     }
 
     /// Zeroes what is in the file's last block behind its end, if that will be shown.

@@ -117,7 +117,7 @@ mod trim;
 mod values;
 mod xattrs;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fourscore_block::{BlockDevice, UnorderedDevice};
 use fourscore_journal::{Credits, Handle, Journal, Log, NewChecksums};
@@ -128,7 +128,7 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_sync::rank::Ranked;
-use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak};
+use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak, thread};
 
 use self::block_locks::BlockLocks;
 use self::errors::Errors;
@@ -306,13 +306,37 @@ impl Writer {
 
     /// Has freed space released that waits for a commit or for readers. Not for who is a reader
     /// himself: space that was freed before waits for him, too.
-    pub(crate) fn release_freed(&self) -> Result<()> {
-        if self.allocator.sweep() > 0 {
-            self.journal.commit()?;
+    fn release_freed(&self) -> Result<()> {
+        /// Readers are gone in a fraction of that, unless there are many more than processors.
+        const MOST_WAITS: u32 = 50;
+        const WAIT: Duration = Duration::from_millis(1);
+        if self.allocator.sweep() == 0 {
+            return Ok(());
+        }
+        self.journal.commit()?;
+        self.quiet.hurry();
+        for _ in 0..MOST_WAITS {
+            if self.allocator.sweep() == 0 {
+                break;
+            }
+            thread::sleep(WAIT);
             self.quiet.hurry();
-            self.allocator.sweep();
         }
         Ok(())
+    }
+
+    /// Makes an attempt, and again when it finds no space and freed space could be released. Not
+    /// for who is a reader himself.
+    pub(crate) fn retried<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        /// So often space is asked for again that others have freed.
+        const MOST_RETRIES: u32 = 2;
+        for _ in 0..MOST_RETRIES {
+            match attempt() {
+                Err(Error::NoSpace) => self.release_freed()?,
+                done => return done,
+            }
+        }
+        attempt()
     }
 
     /// Asks for space again after a commit, if freed space waits for one.
