@@ -7,7 +7,9 @@
 use std::io;
 
 use fourscore_block::raw_os_error;
+use fourscore_mballoc::GroupProblem;
 use fourscore_mballoc::tunables::TunableError;
+use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::{Corrupt, InodeNr};
 
@@ -179,11 +181,30 @@ impl From<fourscore_mballoc::Error> for Error {
             Space::NoSpace { .. } | Space::CommitFirst { .. } | Space::NotContiguous { .. } => {
                 Self::NoSpace
             }
-            Space::BadRequest(_)
-            | Space::Group { .. }
-            | Space::NotInUse { .. }
-            | Space::Outside { .. }
-            | Space::Source { .. } => Self::Io(io::Error::other(error)),
+            Space::BadRequest(_) => Self::Io(io::Error::other(error)),
+            // What the file system itself said when the allocator asked for a bitmap.
+            Space::Source { error, .. } => match error.downcast() {
+                Ok(said) => *said,
+                Err(error) => Self::Io(io::Error::other(error)),
+            },
+            Space::Group { group, problem } => {
+                let wrong = match problem {
+                    GroupProblem::FreeCount { found, expected } => {
+                        RelationError::FreeClusters { found, expected }
+                    }
+                    GroupProblem::Unusable => RelationError::GroupOutOfUse,
+                };
+                Corrupt::from(wrong).in_group(group).into()
+            }
+            Space::NotInUse { run } => {
+                let clusters = run.start.0..run.end();
+                let wrong = RelationError::FreedTwice { clusters };
+                Corrupt::from(wrong).in_group(run.group).into()
+            }
+            Space::Outside { block, clusters } => {
+                let wrong = RelationError::FreedOutside { clusters };
+                Corrupt::from(wrong).in_block(block).into()
+            }
         }
     }
 }

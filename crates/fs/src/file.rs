@@ -53,18 +53,27 @@ impl Fs {
         bufs: &mut [IoSliceMut<'_>],
         offset: u64,
     ) -> Result<usize> {
+        self.read_settled(inode, |inode, guard| match inode.file_type() {
+            FileType::Regular => self.read_content(inode, bufs, offset, guard),
+            FileType::Directory => Err(Error::IsADirectory),
+            _ => Err(Error::InvalidArgument("not a regular file")),
+        })
+    }
+
+    /// What `read` finds of an inode whose map nobody changes meanwhile; until then it is called
+    /// again.
+    fn read_settled<T>(
+        &self,
+        inode: InodeNr,
+        mut read: impl FnMut(&CachedInode, &Guard) -> Result<T>,
+    ) -> Result<T> {
         let guard = epoch::pin();
         let cell = self.cell(inode, &guard)?;
         loop {
             let moves = cell.moves();
-            let inode = cell.version(&guard)?;
-            let read = match inode.file_type() {
-                FileType::Regular => self.read_content(inode, bufs, offset, &guard),
-                FileType::Directory => Err(Error::IsADirectory),
-                _ => Err(Error::InvalidArgument("not a regular file")),
-            };
+            let found = read(cell.version(&guard)?, &guard);
             if moves % 2 == 0 && moves == cell.moves() {
-                return read;
+                return found;
             }
             // A part of the map was seen as it was, another as it is now.
             thread::yield_now();
@@ -222,8 +231,18 @@ impl Fs {
     /// # Errors
     /// `InvalidArgument` for anything but a regular file.
     pub fn seek(&self, inode: InodeNr, offset: u64, what: Seek) -> Result<Option<u64>> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
+        self.read_settled(inode, |inode, guard| {
+            self.seek_in(inode, offset, what, guard)
+        })
+    }
+
+    fn seek_in(
+        &self,
+        inode: &CachedInode,
+        offset: u64,
+        what: Seek,
+        guard: &Guard,
+    ) -> Result<Option<u64>> {
         if inode.file_type() != FileType::Regular {
             return Err(Error::InvalidArgument("not a regular file"));
         }
@@ -244,7 +263,7 @@ impl Fs {
                 // Behind the last block a file can have there is nothing but hole.
                 return Ok((what == Seek::Hole).then_some(at));
             }
-            let mapping = self.map(inode, block, &guard)?;
+            let mapping = self.map(inode, block, guard)?;
             let found = match mapping.target {
                 Target::Written(_) => Seek::Data,
                 Target::Hole | Target::Unwritten(_) => Seek::Hole,

@@ -24,7 +24,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, IFlags, RenameFlags, XattrFlags};
 
-use errno_cases::{COPIES, WHOLE};
+use errno_cases::{COPIES, FLAGS, WHOLE};
 
 use common::mount;
 
@@ -220,7 +220,7 @@ const NEW_NAMES: [Case; 11] = [
     ),
 ];
 
-const NO_NAMES: [Case; 17] = [
+const NO_NAMES: [Case; 18] = [
     (
         "unlink",
         "the name is missing",
@@ -324,6 +324,24 @@ const NO_NAMES: [Case; 17] = [
         "over a directory what is none",
         |fs| fs.rename((ROOT, b"file"), (ROOT, b"empty"), Replace::Yes),
         Some(|root| std::fs::rename(root.join("file"), root.join("empty"))),
+    ),
+    (
+        "rename",
+        "a file over a directory that it lies in",
+        |fs| {
+            let dir = at(fs, "dir");
+            fs.create(dir, b"inner", &NEW)?;
+            let renamed = fs.rename((dir, b"inner"), (ROOT, b"dir"), Replace::Yes);
+            fs.unlink(dir, b"inner")?;
+            renamed
+        },
+        Some(|root| {
+            let inner = root.join("dir/inner");
+            std::fs::write(&inner, "")?;
+            let renamed = std::fs::rename(&inner, root.join("dir"));
+            std::fs::remove_file(&inner)?;
+            renamed
+        }),
     ),
     (
         "rename",
@@ -554,38 +572,6 @@ const ATTRIBUTES: [Case; 17] = [
         "set_project",
         "without the feature `project`",
         |fs| fs.set_project(at(fs, "file"), 7),
-        None,
-    ),
-];
-
-const FLAGS: [Case; 4] = [
-    (
-        "set_flags",
-        "flags that are not shown",
-        |fs| fs.set_flags(at(fs, "file"), InodeFlags::IMAGIC_FL),
-        Some(|root| set_flags(root, "file", 0x2000)),
-    ),
-    (
-        "set_flags",
-        "flags that the type does not have",
-        |fs| fs.set_flags(at(fs, "file"), InodeFlags::TOPDIR_FL),
-        Some(|root| set_flags(root, "file", 0x2_0000)),
-    ),
-    (
-        "set_flags",
-        "another flag of what stays immutable",
-        |fs| {
-            fs.set_flags(
-                at(fs, "frozen"),
-                InodeFlags::IMMUTABLE_FL | InodeFlags::EXTENTS_FL | InodeFlags::NODUMP_FL,
-            )
-        },
-        Some(|root| set_flags(root, "frozen", 0x8_0050)),
-    ),
-    (
-        "set_generation",
-        "with checksums",
-        |fs| fs.set_generation(at(fs, "file"), fourscore::ondisk::InodeGeneration(1)),
         None,
     ),
 ];

@@ -4,20 +4,25 @@
 mod common;
 
 use std::fs::File;
+use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
 use fourscore::block::{
     BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
 };
+use fourscore::ondisk::GroupNr;
+use fourscore::ondisk::checksum::InodeGeneration;
+use fourscore::ondisk::inode::InodeFlags;
 use fourscore::ondisk::superblock::State;
 use fourscore::{
-    Arc, Barriers, Follow, Fs, InodeNr, MountOptions, NewAttributes, OnError, OpenInode,
+    Arc, AttributeChange, Barriers, Caller, Fallocate, Follow, Fs, InodeNr, MountOptions,
+    NewAttributes, OnError, OpenInode, Replace, SetXattr, Trim,
 };
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::Mutex;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header, e2fsck_repair};
+use fourscore_testkit::oracle::{assert_clean, debugfs_write, dumpe2fs_header, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
@@ -240,6 +245,207 @@ fn a_journal_that_cannot_be_written_ends_the_writing() {
         let header = dumpe2fs_header(image.path()).unwrap();
         assert_eq!(header["FS Error count"], "1");
         assert_eq!(header["Last error err"], "EIO");
+        mount(&image, "").unmount().unwrap();
+        assert_repaired(&image);
+    }
+}
+
+/// What a call that changes something does to an inode, and the end of the name of the file whose
+/// place is noted.
+type Call = (&'static str, fn(&Fs, InodeNr) -> fourscore::Result<()>);
+
+/// All that is done to one inode.
+const CALLS: [Call; 25] = [
+    ("write/content.rs", |fs, nr| {
+        fs.write_at(nr, b"x", 0).map(drop)
+    }),
+    ("write/content.rs", |fs, nr| fs.append(nr, b"x").map(drop)),
+    ("write/content.rs", |fs, nr| fs.truncate(nr, 3)),
+    ("write/copy.rs", |fs, nr| {
+        let bufs = [IoSlice::new(b"x"), IoSlice::new(b"y")];
+        fs.write_vectored_at(nr, &bufs, 0).map(drop)
+    }),
+    ("write/copy.rs", |fs, nr| {
+        let source = fs.lookup(ROOT, b"file")?;
+        fs.copy_file_range((source, 0), (nr, 0), 7).map(drop)
+    }),
+    ("write/copy.rs", |fs, nr| {
+        let target = fs.lookup(ROOT, b"file")?;
+        fs.copy_file_range((nr, 0), (target, 0), 7).map(drop)
+    }),
+    ("write/fallocate.rs", |fs, nr| {
+        fs.fallocate(nr, Fallocate::Allocate, 0, 9)
+    }),
+    ("write/fallocate.rs", |fs, nr| {
+        fs.fallocate(nr, Fallocate::PunchHole, 0, 9)
+    }),
+    ("write/flags.rs", |fs, nr| {
+        fs.set_flags(nr, InodeFlags::NODUMP_FL)
+    }),
+    ("write/flags.rs", |fs, nr| fs.set_project(nr, 7)),
+    ("write/flags.rs", |fs, nr| {
+        fs.set_generation(nr, InodeGeneration(7))
+    }),
+    ("write/access_times.rs", |fs, nr| fs.accessed(nr)),
+    ("write/attributes.rs", |fs, nr| {
+        let permissions = Some(0o600);
+        let change = AttributeChange {
+            permissions,
+            ..AttributeChange::default()
+        };
+        fs.set_attributes(nr, &change)
+    }),
+    ("write/attributes.rs", |fs, nr| {
+        fs.remove_privileges(nr, &Caller::ROOT)
+    }),
+    ("write/xattrs.rs", |fs, nr| {
+        fs.set_xattr(nr, b"user.a", b"b", SetXattr::Any)
+    }),
+    ("write/xattrs.rs", |fs, nr| fs.remove_xattr(nr, b"user.a")),
+    ("write/names.rs", |fs, nr| fs.link(nr, ROOT, b"second")),
+    ("write/names.rs", |fs, nr| {
+        fs.create(nr, b"inside", &NEW).map(drop)
+    }),
+    ("write/names.rs", |fs, nr| {
+        fs.mkdir(nr, b"inside", &NEW).map(drop)
+    }),
+    ("write/opened.rs", |fs, nr| {
+        OpenInode::unnamed(fs, nr, &NEW).map(drop)
+    }),
+    ("write/removal.rs", |fs, _| fs.unlink(ROOT, b"victim")),
+    ("write/rename.rs", |fs, _| {
+        fs.rename((ROOT, b"victim"), (ROOT, b"other"), Replace::Yes)
+    }),
+    ("write/exchange.rs", |fs, _| {
+        fs.exchange((ROOT, b"victim"), (ROOT, b"file"))
+    }),
+    ("write/sync.rs", |fs, nr| fs.fsync(nr)),
+    ("write/sync.rs", |fs, nr| fs.fdatasync(nr)),
+];
+
+/// How many errors the superblock tells of, and where the last was found.
+fn noted(image: &Image) -> (u32, String) {
+    let fs = open(image);
+    let header = dumpe2fs_header(image.path()).unwrap();
+    let count = header.get("FS Error count").map_or("0", String::as_str);
+    let place = header.get("Last error function").cloned();
+    let last = fs.superblock().last_error();
+    assert_eq!(last.is_some(), place.is_some());
+    (count.parse().unwrap(), place.unwrap_or_default())
+}
+
+#[test]
+fn whatever_meets_a_broken_inode_notes_it_once() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs"),
+        Need::Program("dumpe2fs")
+    );
+    for features in [&["^metadata_csum"][..], &[]] {
+        let (image, _) = broken(features, &[]);
+        let fs = mount(&image, "");
+        let victim = fs.create(ROOT, b"victim", &NEW).unwrap();
+        fs.write_at(victim, b"content", 0).unwrap();
+        fs.unmount().unwrap();
+        // The root of its map is none any more.
+        let command = format!("set_inode_field <{victim}> block[0] 0x1234");
+        debugfs_write(image.path(), &[command]).unwrap();
+        for (nth, (place, call)) in CALLS.into_iter().enumerate() {
+            let image = image.copy().unwrap();
+            let fs = mount(&image, "errors=continue");
+            assert_eq!(errno(call(&fs, victim)), 117, "call {nth}");
+            fs.unmount().unwrap();
+            let (count, found) = noted(&image);
+            assert_eq!(count, 1, "call {nth}: {found}");
+            assert!(found.ends_with(place), "call {nth}: {found}");
+            // Who may not go on is stopped by any of them.
+            let fs = mount(&image, "errors=remount-ro");
+            assert_eq!(errno(call(&fs, victim)), 117, "call {nth}");
+            assert_eq!(errno(fs.create(ROOT, b"other", &NEW)), 30, "call {nth}");
+            fs.unmount().unwrap_err();
+        }
+        e2fsck_repair(image.path(), &[]).unwrap();
+        assert_clean(image.path());
+    }
+}
+
+#[test]
+fn bitmaps_that_are_wrong_are_noted() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("dumpe2fs")
+    );
+    // Without a checksum of its own a bitmap is held against the count in its descriptor.
+    for features in [&["^metadata_csum"][..], &[]] {
+        let (image, _) = broken(features, &[]);
+        let bitmap = {
+            let fs = open(&image);
+            fs.group(GroupNr(0)).unwrap().block_bitmap()
+        };
+        let file = File::options().write(true).open(image.path()).unwrap();
+        // Some clusters near the end of the 8192, which are free.
+        let place = bitmap.0 * 4096 + 1000;
+        file.write_all_at(&[0x0f], place).unwrap();
+        let calls: [Call; 2] = [
+            ("write/trim.rs", |fs, _| fs.trim(&Trim::default()).map(drop)),
+            ("write/content.rs", |fs, nr| {
+                fs.write_at(nr, &[7; 8192], 8192).map(drop)
+            }),
+        ];
+        for (place, call) in calls {
+            let image = image.copy().unwrap();
+            let fs = mount(&image, "errors=continue");
+            let file = fs.lookup(ROOT, b"file").unwrap();
+            assert_eq!(errno(call(&fs, file)), 117, "{place}");
+            fs.unmount().unwrap();
+            let (count, found) = noted(&image);
+            assert_eq!(count, 1, "{place}");
+            assert!(found.ends_with(place), "{found}");
+            assert_repaired(&image);
+        }
+    }
+}
+
+#[test]
+fn whoever_finds_that_the_journal_fails_notes_it() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("dumpe2fs")
+    );
+    let calls: [(&str, Call); 7] = [
+        ("", ("write/sync.rs", |fs, nr| fs.fsync(nr))),
+        ("", ("write/sync.rs", |fs, nr| fs.fdatasync(nr))),
+        ("", ("write/sync.rs", |fs, _| fs.sync())),
+        ("", ("write/freeze.rs", |fs, _| fs.freeze())),
+        ("lazytime", ("write/sync.rs", |fs, nr| fs.fsync(nr))),
+        ("lazytime", ("write/sync.rs", |fs, _| fs.sync())),
+        ("lazytime", ("write/freeze.rs", |fs, _| fs.freeze())),
+    ];
+    for (words, (place, call)) in calls {
+        let (image, _) = broken(&[], &[]);
+        let faulty = Arc::new(FaultyDevice::new(device(&image)));
+        let options = MountOptions::new().parse(words).unwrap();
+        let options = options.parse("strictatime").unwrap();
+        let fs = Fs::mount(faulty.clone(), &options).unwrap();
+        let file = fs.lookup(ROOT, b"file").unwrap();
+        let journal = fs.extents(InodeNr::JOURNAL).unwrap()[0];
+        let log = (journal.physical.0 + 1) * 4096..(journal.physical.0 + 1000) * 4096;
+        faulty.add(Rule::nth(DeviceOp::Write, 1).within(log));
+        // Nothing but times, or more.
+        match words {
+            "" => drop(fs.append(file, &[7; 10_000]).unwrap()),
+            _ => fs.accessed(file).unwrap(),
+        }
+        assert_eq!(errno(call(&fs, file)), 5, "{words} {place}");
+        assert_eq!(errno(call(&fs, file)), 30, "{words} {place}");
+        fs.unmount().unwrap_err();
+        drop(faulty);
+        let (count, found) = noted(&image);
+        assert_eq!(count, 1, "{words} {place}");
+        assert!(found.ends_with(place), "{words} {place}: {found}");
         mount(&image, "").unmount().unwrap();
         assert_repaired(&image);
     }

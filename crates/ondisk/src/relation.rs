@@ -130,4 +130,27 @@ pub enum RelationError {
         /// Bytes stored in the inode.
         stored: usize,
     },
+    /// A block bitmap that does not have as many free clusters as its descriptor says.
+    #[error("block bitmap: {found} clusters are free, the descriptor says {expected}")]
+    FreeClusters {
+        /// By the bitmap.
+        found: u32,
+        /// By the descriptor.
+        expected: u32,
+    },
+    /// A group whose bitmap was found wrong before.
+    #[error("block bitmap: out of use since it was found wrong")]
+    GroupOutOfUse,
+    /// Clusters that are freed and are free already: two files claim them, or the bitmap is wrong.
+    #[error("block bitmap: clusters {} to {} are freed and are not in use", clusters.start, clusters.end - 1)]
+    FreedTwice {
+        /// The clusters, counted in their group.
+        clusters: Range<u32>,
+    },
+    /// Blocks outside of the file system that are freed.
+    #[error("{clusters} clusters that are freed are not all inside the file system")]
+    FreedOutside {
+        /// How many clusters.
+        clusters: u64,
+    },
 }

@@ -54,6 +54,10 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `ReadOnly`, `Io`.
     pub fn accessed(&self, inode: InodeNr) -> Result<()> {
+        self.noting(self.change_access_time(inode))
+    }
+
+    fn change_access_time(&self, inode: InodeNr) -> Result<()> {
         let writer = self.writer()?;
         let now = now();
         let is_due = |inode: &CachedInode| {

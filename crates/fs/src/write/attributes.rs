@@ -93,6 +93,10 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
     pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
+        self.noting(self.take_privileges(inode, caller))
+    }
+
+    fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
         let writer = self.writer()?;
         let has_something = |current: &CachedInode| -> Result<bool> {
             let guard = epoch::pin();

@@ -54,9 +54,7 @@ impl Fs {
     /// `ReadOnly`; `NotPermitted` for what flags keep. With `NoSpace` a part at the front may be
     /// written; the size tells.
     pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
-        let pinned = self.pin_inode(inode)?;
-        let mut locked = pinned.lock();
-        self.write_locked(&pinned, &mut locked, data, offset)
+        self.noting(self.write_to(inode, data, Some(offset)).map(|_| data.len()))
     }
 
     /// Writes `data` behind the end of a regular file, and returns the offset at which it begins.
@@ -64,20 +62,29 @@ impl Fs {
     /// # Errors
     /// As [`Fs::write_at`].
     pub fn append(&self, inode: InodeNr, data: &[u8]) -> Result<u64> {
+        self.noting(self.write_to(inode, data, None))
+    }
+
+    /// Writes at `offset`, or behind the end, and says where.
+    pub(super) fn write_to(&self, inode: InodeNr, data: &[u8], offset: Option<u64>) -> Result<u64> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
-        let offset = pinned.version(&epoch::pin())?.size_bytes();
+        let offset = match offset {
+            Some(offset) => offset,
+            None => pinned.version(&epoch::pin())?.size_bytes(),
+        };
         self.write_locked(&pinned, &mut locked, data, offset)?;
         Ok(offset)
     }
 
+    /// Writes all of `data`, for the holder of the inode's lock.
     pub(super) fn write_locked(
         &self,
         pinned: &Pinned,
         locked: &mut Changing,
         data: &[u8],
         offset: u64,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         /// So much is done in one plan at most, in bytes: what is written is mapped soon.
         const MOST_BYTES: usize = 64 << 20;
         let writer = self.writer()?;
@@ -91,10 +98,9 @@ impl Fs {
         while done < data.len() {
             let part = &data[done..data.len().min(done + MOST_BYTES)];
             let at = offset + done as u64;
-            let written = writer.retried(|| self.write_part(pinned, locked, part, at));
-            done += self.noting(written)?;
+            done += writer.retried(|| self.write_part(pinned, locked, part, at))?;
         }
-        Ok(done)
+        Ok(())
     }
 
     /// Writes as much from the front of `data` on as one plan has room for, and says how many
@@ -294,6 +300,10 @@ impl Fs {
     /// # Errors
     /// As [`Fs::write_at`].
     pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
+        self.noting(self.change_size(inode, size))
+    }
+
+    fn change_size(&self, inode: InodeNr, size: u64) -> Result<()> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
         let is_longer = {
@@ -308,7 +318,7 @@ impl Fs {
         if is_longer {
             self.move_out((&pinned, &mut locked))?;
         }
-        self.noting(self.truncate_locked(&pinned, &mut locked, size))
+        self.truncate_locked(&pinned, &mut locked, size)
     }
 
     /// Sets the size, in as many transactions as it takes to free what comes to lie behind it. The

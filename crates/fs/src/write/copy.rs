@@ -39,6 +39,10 @@ impl Fs {
         bufs: &[IoSlice<'_>],
         offset: u64,
     ) -> Result<usize> {
+        self.noting(self.write_gathered(inode, bufs, offset))
+    }
+
+    fn write_gathered(&self, inode: InodeNr, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
         let total = bufs
             .iter()
             .try_fold(0_usize, |sum, buf| sum.checked_add(buf.len()));
@@ -52,7 +56,8 @@ impl Fs {
         }
         let mut at = offset;
         let mut write = |data: &[u8]| -> Result<()> {
-            at += self.write_locked(&pinned, &mut locked, data, at)? as u64;
+            self.write_locked(&pinned, &mut locked, data, at)?;
+            at += data.len() as u64;
             Ok(())
         };
         let mut gathered = Vec::new();
@@ -88,7 +93,7 @@ impl Fs {
         len: u64,
     ) -> Result<u64> {
         self.writer()?;
-        let (source_bytes, limit) = self.check_copy(from, to)?;
+        let (source_bytes, limit) = self.noting(self.check_copy(from, to))?;
         let end = |offset: u64| offset.checked_add(len).ok_or(Error::OffsetOverflow);
         let (from_end, to_end) = (end(from_offset)?, end(to_offset)?);
         let len = from_end.min(source_bytes).saturating_sub(from_offset);
@@ -104,7 +109,7 @@ impl Fs {
         let mut buffer = Vec::new();
         while done < len {
             let (at, target) = (from_offset + done, (to, to_offset + done));
-            match self.copy_piece((from, at), target, len - done, &mut buffer) {
+            match self.noting(self.copy_piece((from, at), target, len - done, &mut buffer)) {
                 Ok(0) => break,
                 Ok(copied) => done += copied,
                 Err(error) if done == 0 => return Err(error),
@@ -154,7 +159,7 @@ impl Fs {
         let wanted = usize::try_from(hole - at).unwrap_or(usize::MAX);
         buffer.resize(wanted.min(PIECE_BYTES), 0);
         let got = self.read_at(from, buffer, at)?;
-        self.write_at(to, &buffer[..got], target)?;
+        self.write_to(to, &buffer[..got], Some(target))?;
         Ok(got as u64)
     }
 
@@ -162,7 +167,7 @@ impl Fs {
     fn make_hole(&self, inode: InodeNr, offset: u64, len: u64) -> Result<()> {
         let size = self.stat(inode)?.size_bytes;
         if offset < size {
-            self.fallocate(inode, Fallocate::PunchHole, offset, len)?;
+            self.change_range(inode, Fallocate::PunchHole, offset, len)?;
         }
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();

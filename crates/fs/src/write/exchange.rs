@@ -22,7 +22,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::rename`]; `NotFound` if either is not there.
     pub fn exchange(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
-        self.settled(&[one, other], || self.exchange_names(one, other))
+        self.noting(self.settled(&[one, other], || self.exchange_names(one, other)))
     }
 
     fn exchange_names(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
@@ -41,7 +41,7 @@ impl Fs {
                 victim: Some(second),
                 whiteout: None,
             };
-            if self.noting(self.try_exchange(writer, &names, second))? {
+            if self.try_exchange(writer, &names, second)? {
                 return Ok(());
             }
         }
@@ -55,8 +55,9 @@ impl Fs {
         let (first_is_dir, second_is_dir) = (is_dir(names.nr)?, is_dir(second)?);
         let moves_dirs = (first_is_dir || second_is_dir) && names.is_across();
         let _renames = moves_dirs.then(|| writer.lock_renames());
-        if first_is_dir && self.is_below(names.to.0, names.nr)?
-            || second_is_dir && self.is_below(names.from.0, second)?
+        if moves_dirs
+            && (first_is_dir && self.is_below(names.to.0, names.nr)?
+                || second_is_dir && self.is_below(names.from.0, second)?)
         {
             return Err(Error::InvalidArgument(
                 "a directory cannot be moved below itself",

@@ -87,6 +87,17 @@ impl Fs {
     /// pointers, as in ext2 and ext3; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
     /// `NoSpace` a part at the front may be done.
     pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.noting(self.change_range(inode, what, offset, len))
+    }
+
+    /// The same for who notes errors himself.
+    pub(super) fn change_range(
+        &self,
+        inode: InodeNr,
+        what: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
         self.writer()?;
         let limit = u64::from(LOGICAL_END.0) << self.geometry().block_size().bits();
         if len == 0 {
@@ -119,7 +130,7 @@ impl Fs {
             locked: &mut locked,
             are_readers_told: what.moves(),
         };
-        self.noting(match what {
+        match what {
             Fallocate::Allocate | Fallocate::AllocateKeepSize => {
                 steps.allocate(&bytes, what.grows())
             }
@@ -127,7 +138,7 @@ impl Fs {
             Fallocate::PunchHole => steps.punch(bytes, size),
             Fallocate::CollapseRange => steps.collapse(&bytes, size),
             Fallocate::InsertRange => steps.insert(&bytes, size, limit),
-        })
+        }
     }
 }
 

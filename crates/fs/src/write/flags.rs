@@ -30,6 +30,10 @@ impl Fs {
     /// without the feature; `NotEmpty` for `CASEFOLD_FL` of a directory with entries;
     /// `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
     pub fn set_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
+        self.noting(self.change_flags(inode, flags))
+    }
+
+    fn change_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
@@ -90,6 +94,10 @@ impl Fs {
     /// `Unsupported` without the feature `project`, or if the inode has no room for it;
     /// `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
     pub fn set_project(&self, inode: InodeNr, project_id: u32) -> Result<()> {
+        self.noting(self.change_project(inode, project_id))
+    }
+
+    fn change_project(&self, inode: InodeNr, project_id: u32) -> Result<()> {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
@@ -128,6 +136,10 @@ impl Fs {
     /// `Unsupported` with the feature `metadata_csum`: the checksums of all blocks of the inode
     /// depend on it; `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
     pub fn set_generation(&self, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
+        self.noting(self.change_generation(inode, generation))
+    }
+
+    fn change_generation(&self, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();

@@ -149,6 +149,10 @@ impl Fs {
     /// # Errors
     /// `Busy` if it is frozen already; `Io`, and then it is not frozen; `ReadOnly`.
     pub fn freeze(&self) -> Result<()> {
+        self.noting(self.stand_still())
+    }
+
+    fn stand_still(&self) -> Result<()> {
         let writer = self.writer()?;
         self.write_times()?;
         writer.freezer().close()?;

@@ -600,8 +600,8 @@ impl Fs {
         let mut fs = Arc::try_unwrap(self)
             .map_err(|_| Error::InvalidArgument("the file system is in use"))?;
         if let Some(writer) = fs.mounted() {
-            fs.write_times()?;
-            fs.noting(writer.journal.commit().map_err(Error::from))?;
+            let written = fs.write_times();
+            fs.noting(written.and_then(|()| Ok(writer.journal.commit()?)))?;
         }
         let Some(writer) = fs.writer.take() else {
             return Ok(());

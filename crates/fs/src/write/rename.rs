@@ -136,12 +136,25 @@ impl Fs {
     /// Renames, if the names still lead where they did; `false` if not.
     fn try_rename(&self, writer: &Writer, names: &Renaming<'_>) -> Result<bool> {
         let guard = epoch::pin();
-        let is_dir = self.inode(names.nr, &guard)?.file_type() == FileType::Directory;
-        let _renames = (is_dir && names.is_across()).then(|| writer.lock_renames());
-        if is_dir && self.is_below(names.to.0, names.nr)? {
+        let is_dir =
+            |nr| -> Result<bool> { Ok(self.inode(nr, &guard)?.file_type() == FileType::Directory) };
+        let (moved_is_dir, victim_is_dir) =
+            (is_dir(names.nr)?, names.victim.map_or(Ok(false), is_dir)?);
+        // Inside of one directory nobody comes to lie below anything else.
+        let moves_dirs = (moved_is_dir || victim_is_dir) && names.is_across();
+        let _renames = moves_dirs.then(|| writer.lock_renames());
+        if moves_dirs && moved_is_dir && self.is_below(names.to.0, names.nr)? {
             return Err(Error::InvalidArgument(
                 "a directory cannot be moved below itself",
             ));
+        }
+        if let Some(victim) = names.victim
+            && moves_dirs
+            && victim_is_dir
+            && self.is_below(names.from.0, victim)?
+        {
+            // It holds what is moved, whatever that is.
+            return Err(Error::NotEmpty);
         }
         let taking = self.pin_for(names, &guard)?;
         let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
@@ -301,7 +314,8 @@ impl Fs {
         }
     }
 
-    /// Whether `dir` is `ancestor` or lies below it.
+    /// Whether `dir` is `ancestor` or lies below it. For the holder of the lock of renames: who
+    /// goes up while directories are moved may come by one of them twice.
     pub(super) fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut at = dir;

@@ -11,7 +11,7 @@
 use fourscore_ondisk::{InodeNr, Tid};
 use fourscore_sync::atomic::Ordering;
 
-use crate::{Error, FileType, Fs, Result};
+use crate::{FileType, Fs, Result};
 
 impl Fs {
     /// Makes everything durable that was done to `inode`, data and metadata.
@@ -19,6 +19,10 @@ impl Fs {
     /// # Errors
     /// `Io` if the device fails.
     pub fn fsync(&self, inode: InodeNr) -> Result<()> {
+        self.noting(self.make_durable(inode))
+    }
+
+    fn make_durable(&self, inode: InodeNr) -> Result<()> {
         let tid = {
             let pinned = self.pin_inode(inode)?;
             let locked = pinned.lock();
@@ -38,6 +42,10 @@ impl Fs {
     /// # Errors
     /// `Io` if the device fails.
     pub fn fdatasync(&self, inode: InodeNr) -> Result<()> {
+        self.noting(self.make_content_durable(inode))
+    }
+
+    fn make_content_durable(&self, inode: InodeNr) -> Result<()> {
         let pinned = self.pin_inode(inode)?;
         let (last, last_data, has_lazy_times) = {
             let locked = pinned.lock();
@@ -46,7 +54,7 @@ impl Fs {
         };
         if self.stat(inode)?.file_type != FileType::Regular || last == last_data && !has_lazy_times
         {
-            return self.fsync(inode);
+            return self.make_durable(inode);
         }
         self.commit_if_running(last_data)?;
         // Later writes changed no map: the commit does not vouch for their data.
@@ -58,8 +66,12 @@ impl Fs {
     /// # Errors
     /// `Io` if the device fails; the journal is aborted then.
     pub fn sync(&self) -> Result<()> {
+        self.noting(self.make_all_durable())
+    }
+
+    fn make_all_durable(&self) -> Result<()> {
         self.write_times()?;
-        self.noting(self.writer()?.journal().commit().map_err(Error::from))?;
+        self.writer()?.journal().commit()?;
         Ok(self.device().flush()?)
     }
 
@@ -68,7 +80,7 @@ impl Fs {
         let journal = self.writer()?.journal();
         match tid {
             Some(tid) if tid.is_after(journal.committed_tid()) => {
-                self.noting(journal.commit_and_wait(tid).map_err(Error::from))?;
+                journal.commit_and_wait(tid)?;
                 Ok(Committed::Now)
             }
             _ => Ok(Committed::Before),

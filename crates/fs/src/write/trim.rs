@@ -55,6 +55,10 @@ impl Fs {
     /// `InvalidArgument` for a range behind the end or of less than a block, and for a least length
     /// that no group has; `Unsupported` if the device does not give space back; `Io`, `ReadOnly`.
     pub fn trim(&self, what: &Trim) -> Result<u64> {
+        self.noting(self.tell_free(what))
+    }
+
+    fn tell_free(&self, what: &Trim) -> Result<u64> {
         let writer = self.writer()?;
         let discards = Discards::of(self);
         let no_space_back = || Error::Unsupported("the device gives no space back".into());

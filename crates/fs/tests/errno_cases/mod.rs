@@ -1,12 +1,13 @@
-//! Copies, and calls on the file system as a whole.
+//! Copies, flags, and calls on the file system as a whole.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fs, Trim};
 
-use super::{Case, END_BYTES, NEW, ROOT, at, open_write};
+use super::{Case, END_BYTES, NEW, ROOT, at, open_write, set_flags};
 
 pub(crate) const COPIES: [Case; 6] = [
     (
@@ -109,6 +110,38 @@ pub(crate) const WHOLE: [Case; 3] = [
             };
             fs.trim(&what).map(drop)
         },
+        None,
+    ),
+];
+
+pub(crate) const FLAGS: [Case; 4] = [
+    (
+        "set_flags",
+        "flags that are not shown",
+        |fs| fs.set_flags(at(fs, "file"), InodeFlags::IMAGIC_FL),
+        Some(|root| set_flags(root, "file", 0x2000)),
+    ),
+    (
+        "set_flags",
+        "flags that the type does not have",
+        |fs| fs.set_flags(at(fs, "file"), InodeFlags::TOPDIR_FL),
+        Some(|root| set_flags(root, "file", 0x2_0000)),
+    ),
+    (
+        "set_flags",
+        "another flag of what stays immutable",
+        |fs| {
+            fs.set_flags(
+                at(fs, "frozen"),
+                InodeFlags::IMMUTABLE_FL | InodeFlags::EXTENTS_FL | InodeFlags::NODUMP_FL,
+            )
+        },
+        Some(|root| set_flags(root, "frozen", 0x8_0050)),
+    ),
+    (
+        "set_generation",
+        "with checksums",
+        |fs| fs.set_generation(at(fs, "file"), fourscore::ondisk::InodeGeneration(1)),
         None,
     ),
 ];

@@ -2,15 +2,19 @@
 //! not written. This is the one list of both.
 
 use anyhow::{Result, bail, ensure};
-use fourscore::Error;
+use fourscore::ondisk::inode::InodeFlags;
+use fourscore::{Error, InodeNr};
+use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::matrix::{self, Config, Kernel};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::histories::{history, one_mount};
-use crate::images::mount;
+use crate::histories::{history, one_mount, one_mount_as};
+use crate::images::{OWNER, mount};
+use crate::model::{Model, Pair, Rules};
+use crate::tree::open;
 
 /// What a mount for writing answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +81,8 @@ const ANSWERS: &[(&str, Answer)] = &[
     ("bigalloc-1k-16k", Written),
     ("ext4-64k-bigalloc", Written),
     ("mmp", Written),
+    ("encrypt", Written),
+    ("verity", Written),
     ("quota", Refused("quota")),
 ];
 
@@ -145,6 +151,78 @@ fn every_configuration_takes_long_histories() {
         Need::KernelMount
     );
     matrix::assert_each(&all(), |config| check(config, 4_000));
+}
+
+/// Content in the log, in inodes and in values of attributes, copied, trimmed and frozen.
+#[test]
+fn mount_options_go_with_all_that_histories_do() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("tune2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let configs = [
+        "ext3-1k",
+        "all-new-features",
+        "inline-data-1k",
+        "ea-inode",
+        "bigalloc-1k-16k",
+    ];
+    matrix::assert_each(&matrix::named(&configs), |config| {
+        let image = config.empty()?;
+        let mut model = None;
+        let words = [
+            "data=journal,discard",
+            "lazytime,strictatime",
+            "data=journal,lazytime",
+        ];
+        for (seed, words) in (11..).zip(words) {
+            model = Some(one_mount_as(&image, words, model, &history(seed, 400)));
+        }
+        let kernel = KernelMount::new(image.path(), Access::ReadOnly, "noatime")?;
+        model.unwrap().compare_with_host(kernel.path());
+        kernel.unmount()
+    });
+}
+
+/// The kernel may not know the feature, so e2fsck alone looks at names and hashes.
+#[test]
+fn histories_in_directories_that_ignore_case() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let configurations: [(u32, &[&str]); 4] = [
+        (1024, &["casefold"]),
+        (4096, &["casefold", "inline_data"]),
+        (1024, &["casefold", "^metadata_csum"]),
+        (1024, &["casefold", "^dir_index"]),
+    ];
+    for (block_size, features) in configurations {
+        let image = Image::builder(MiB(256)).kind("ext4").features(features);
+        let image = image.block_size_bytes(block_size).extended("encoding=utf8");
+        let image = image.make().unwrap();
+        let fs = mount(&image).unwrap();
+        let dir = fs.mkdir(InodeNr::ROOT, b"any case", &OWNER).unwrap();
+        let flags = fs.stat(dir).unwrap().flags & InodeFlags::USER_VISIBLE;
+        fs.set_flags(dir, flags | InodeFlags::CASEFOLD_FL).unwrap();
+        let rules = Rules {
+            ignores_case: true,
+            ..Rules::of(&fs)
+        };
+        let mut model = Model::new(rules, 2);
+        fs.unmount().unwrap();
+        for seed in [21, 22] {
+            let fs = mount(&image).unwrap();
+            let mut pair = Pair::resume(fs.clone(), dir, model);
+            for number in history(seed, 600) {
+                pair.step(number);
+            }
+            pair.compare(dir);
+            model = pair.finish();
+            fs.unmount().unwrap();
+            assert_clean(image.path());
+            model.compare(&open(image.path()), dir);
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use fourscore_testkit::tools::Need;
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::images::mount;
+use crate::images::mount_as;
 use crate::model::{Model, Pair, Rules};
 use crate::tree::open;
 
@@ -25,7 +25,17 @@ fn image(block_size: u32) -> Image {
 
 /// Mounts, goes on with the model, and unmounts; e2fsck and a reader look at the image.
 pub(crate) fn one_mount(image: &Image, model: Option<Model>, history: &[u64]) -> Model {
-    let fs = mount(image).unwrap();
+    one_mount_as(image, "", model, history)
+}
+
+/// The same with mount options.
+pub(crate) fn one_mount_as(
+    image: &Image,
+    words: &str,
+    model: Option<Model>,
+    history: &[u64],
+) -> Model {
+    let fs = mount_as(image, words).unwrap();
     let links = u32::from(fs.stat(ROOT).unwrap().links);
     let model = model.unwrap_or_else(|| Model::new(Rules::of(&fs), links));
     let mut pair = Pair::resume(fs.clone(), ROOT, model);

@@ -17,20 +17,26 @@ pub(crate) const OWNER: NewAttributes = NewAttributes {
 
 /// With commits so often that what a history does is spread over several.
 pub(crate) fn mount(image: &Image) -> fourscore::Result<Arc<Fs>> {
+    mount_as(image, "")
+}
+
+/// The same with mount options.
+pub(crate) fn mount_as(image: &Image, words: &str) -> fourscore::Result<Arc<Fs>> {
     let interval = Duration::from_millis(20);
-    mount_with(image, Background::Threads { interval })
+    mount_with(image, Background::Threads { interval }, words)
 }
 
 /// With commits only where somebody asks for one.
-pub(crate) fn mount_quietly(image: &Image) -> fourscore::Result<Arc<Fs>> {
-    mount_with(image, Background::None)
+pub(crate) fn mount_quietly(image: &Image, words: &str) -> fourscore::Result<Arc<Fs>> {
+    mount_with(image, Background::None, words)
 }
 
-fn mount_with(image: &Image, background: Background) -> fourscore::Result<Arc<Fs>> {
+fn mount_with(image: &Image, background: Background, words: &str) -> fourscore::Result<Arc<Fs>> {
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
     let journal = JournalOptions {
         background,
         ..JournalOptions::default()
     };
-    Fs::mount(Arc::new(device), &MountOptions::new().journal(journal))
+    let options = MountOptions::new().journal(journal).parse(words)?;
+    Fs::mount(Arc::new(device), &options)
 }

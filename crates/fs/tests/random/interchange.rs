@@ -35,9 +35,9 @@ const CONFIGS: [&str; 10] = [
 ];
 
 /// The program dies while inodes without a name are open. All that was done is in the log.
-fn ours_is_recovered(config: &Config) -> Result<()> {
+fn ours_is_recovered(config: &Config, words: &str) -> Result<()> {
     let image = config.empty()?;
-    let fs = mount_quietly(&image)?;
+    let fs = mount_quietly(&image, words)?;
     let rules = Rules::of(&fs);
     let model = Model::new(rules, fs.stat(ROOT)?.links.into());
     let mut pair = Pair::resume(fs.clone(), ROOT, model);
@@ -142,7 +142,30 @@ fn what_we_leave_is_recovered_by_all() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    matrix::assert_each(&matrix::named(&CONFIGS), ours_is_recovered);
+    matrix::assert_each(&matrix::named(&CONFIGS), |config| {
+        ours_is_recovered(config, "")
+    });
+}
+
+/// What lies in inodes, in attributes, in the log and in none of them yet, all at once.
+#[test]
+fn what_we_leave_with_journaled_content_is_recovered_by_all() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("tune2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let configs = [
+        "ext3-1k",
+        "ext4-1k",
+        "no-checksums",
+        "inline-data-1k",
+        "ea-inode",
+    ];
+    matrix::assert_each(&matrix::named(&configs), |config| {
+        ours_is_recovered(config, "data=journal,discard")
+    });
 }
 
 #[test]

@@ -80,6 +80,8 @@ pub(crate) enum Call {
         tag: u8,
     },
     Truncate(Id, u64),
+    /// A range of a file, and where to in which.
+    Copy(Id, Range<u64>, Id, u64),
     Fallocate(Id, Fallocate, Range<u64>),
     Chmod(Id, u16),
     Chown {
@@ -106,7 +108,46 @@ pub(crate) enum Call {
     RemoveXattr(Id, Vec<u8>),
     SetAcl(Id, Which, Option<Acl>),
     Fsync(Id),
+    Fdatasync(Id),
+    Whole(Whole),
+}
+
+/// What is done to the file system as a whole, and changes nothing in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whole {
     Sync,
+    Trim,
+    FreezeAndThaw,
+}
+
+impl Call {
+    /// The same with names in another case, drawn from a number.
+    pub(crate) fn in_other_case(&self, number: u64) -> Self {
+        let random = &mut Rng::new(number ^ 7);
+        let mut call = self.clone();
+        match &mut call {
+            Self::Make(place, ..)
+            | Self::Link(_, place)
+            | Self::Unlink(place)
+            | Self::Rmdir(place) => place.change_case(random),
+            Self::Rename(from, to, _) => {
+                from.change_case(random);
+                to.change_case(random);
+            }
+            _ => {}
+        }
+        call
+    }
+}
+
+impl Place {
+    fn change_case(&mut self, random: &mut Rng) {
+        for letter in &mut self.name {
+            if random.happens(1, 2) {
+                letter.make_ascii_uppercase();
+            }
+        }
+    }
 }
 
 /// So many inodes are open at once.
@@ -128,8 +169,12 @@ pub(crate) fn draw(model: &Model, number: u64) -> Call {
         50..=73 => change_content(model, random),
         74..=84 => change_attributes(model, random),
         85..=96 => change_xattrs(model, random),
+        97 if random.happens(1, 2) => pick_file(model, random).map(Call::Fdatasync),
         97 => pick_file(model, random).map(Call::Fsync),
-        98 => Some(Call::Sync),
+        98 => {
+            let all = [Whole::Sync, Whole::Sync, Whole::Trim, Whole::FreezeAndThaw];
+            Some(Call::Whole(*random.pick(&all)))
+        }
         _ => pick(model, random, |node| node.is_file() && node.links > 0).map(Call::Disturb),
     };
     call.unwrap_or_else(|| make(model, random))
@@ -288,10 +333,13 @@ fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
         3_000_000,
         model.rules.far_bytes,
     ]);
+    // What is small may lie inside of the inode.
+    let is_small = random.happens(1, 4);
+    let (far, most) = if is_small { (150, 100) } else { (far, 30_000) };
     let offset = below(random, far);
-    let len = 1 + below(random, 30_000);
+    let len = 1 + below(random, most);
     let tag = u8::try_from(random.bits() & 0xff).unwrap_or(0);
-    Some(match random.below(24) {
+    Some(match random.below(26) {
         0..=8 => Call::Write {
             node,
             offset,
@@ -302,6 +350,11 @@ fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
         12..=14 => {
             let size = *random.pick(&[0, offset, size / 2, size.saturating_sub(1), size + 1]);
             Call::Truncate(node, size)
+        }
+        15 | 16 => {
+            let source = pick_file(model, random)?;
+            let from = below(random, model.node(source).content()?.size() + 100);
+            Call::Copy(source, from..from + len * 3, node, offset)
         }
         _ => {
             let what = *random.pick(&FALLOCATE);

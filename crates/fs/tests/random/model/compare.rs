@@ -56,7 +56,10 @@ impl Model {
     ) -> Vec<(Id, InodeNr, String)> {
         let entries = self.node(id).entries().unwrap();
         let mut found = BTreeMap::new();
-        for entry in fs.read_dir(dir).unwrap() {
+        for mut entry in fs.read_dir(dir).unwrap() {
+            if self.rules.ignores_case {
+                entry.name.make_ascii_lowercase();
+            }
             let is_own = matches!(entry.name.as_slice(), b"." | b"..");
             if is_own || (dir == root && entry.name == b"lost+found") {
                 continue;

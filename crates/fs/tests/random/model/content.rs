@@ -117,6 +117,24 @@ impl Content {
         self.size += len;
     }
 
+    /// Puts a range of `source` at `offset`.
+    pub(crate) fn copy(&mut self, source: &Self, range: Range<u64>, offset: u64) {
+        let place = |at: u64| at - range.start + offset;
+        self.zero(offset..place(range.end));
+        for (&start, run) in source.runs.range(..range.end) {
+            let (start, end) = (start.max(range.start), run.end.min(range.end));
+            if start < end {
+                let copied = Run {
+                    end: place(end),
+                    shift: run.shift.wrapping_add(range.start).wrapping_sub(offset),
+                    ..*run
+                };
+                self.runs.insert(place(start), copied);
+            }
+        }
+        self.grow(place(range.end));
+    }
+
     /// The bytes from `offset` on.
     pub(crate) fn fill(&self, offset: u64, bytes: &mut [u8]) {
         bytes.fill(0);
@@ -138,7 +156,7 @@ fn contents_are_what_a_vector_of_bytes_would_be() {
         for step in 0..30_u8 {
             let (offset, len) = (random.below(300), 1 + random.below(80));
             let bytes = offset as u64..(offset + len) as u64;
-            match random.below(5) {
+            match random.below(6) {
                 0 | 1 => {
                     content.write(step, bytes.start, len as u64);
                     plain.resize(plain.len().max(offset + len), 0);
@@ -159,6 +177,13 @@ fn contents_are_what_a_vector_of_bytes_would_be() {
                 4 if offset < plain.len() => {
                     content.insert(bytes);
                     plain.splice(offset..offset, vec![0; len]);
+                }
+                5 if offset + len < plain.len() => {
+                    let to = random.below(400);
+                    content.copy(&content.clone(), bytes, to as u64);
+                    let copied = plain[offset..offset + len].to_vec();
+                    plain.resize(plain.len().max(to + len), 0);
+                    plain[to..to + len].copy_from_slice(&copied);
                 }
                 _ => {}
             }

@@ -33,6 +33,7 @@ impl Model {
                 content.write(*tag, content.size(), *len);
             }
             Call::Truncate(node, size) => self.content_mut(*node).truncate(*size),
+            Call::Copy(from, range, to, offset) => self.copy((*from, range), (*to, *offset), why),
             Call::Fallocate(node, what, range) => self.fallocate(*node, *what, range, why),
             Call::Chmod(node, permissions) => {
                 let node = self.node_mut(*node);
@@ -57,7 +58,7 @@ impl Model {
                 why.when(removed.is_none(), Errno::NODATA);
             }
             Call::SetAcl(node, which, list) => self.set_acl(*node, (*which, *list), why),
-            Call::Disturb(_) | Call::Fsync(_) | Call::Sync => {}
+            Call::Disturb(_) | Call::Fsync(_) | Call::Fdatasync(_) | Call::Whole(_) => {}
             Call::Make(..)
             | Call::MakeUnnamed(..)
             | Call::Link(..)
@@ -74,6 +75,25 @@ impl Model {
         match &mut node.kind {
             Kind::File(content) => content,
             other => unreachable!("{other:?}"),
+        }
+    }
+
+    fn copy(
+        &mut self,
+        (from, range): (Id, &Range<u64>),
+        (to, offset): (Id, u64),
+        why: &mut Refusals,
+    ) {
+        let source = self.node(from).content().cloned().unwrap_or_default();
+        let range = range.start..range.end.min(source.size());
+        if range.is_empty() {
+            return;
+        }
+        let end = offset + (range.end - range.start);
+        let overlap = from == to && offset < range.end && range.start < end;
+        why.when(overlap, Errno::INVAL);
+        if why.is_empty() {
+            self.content_mut(to).copy(&source, range, offset);
         }
     }
 

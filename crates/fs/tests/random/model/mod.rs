@@ -157,6 +157,8 @@ pub(crate) struct Rules {
     /// Ranges are moved by multiples of it: a block, or a cluster.
     pub(crate) unit_bytes: u64,
     pub(crate) has_projects: bool,
+    /// Names that differ in case are one. The model's have no capital letters.
+    pub(crate) ignores_case: bool,
     /// Without them ranges are punched, but not preallocated or moved.
     pub(crate) has_extents: bool,
     /// Nothing is written at or behind this offset.
@@ -172,6 +174,7 @@ impl Rules {
         Self {
             block_bytes: geometry.block_size().bytes() as u64,
             unit_bytes: geometry.cluster_size_bytes() as u64,
+            ignores_case: false,
             has_projects: features.ro_compat.contains(RoCompat::PROJECT),
             has_extents: features.incompat.contains(Incompat::EXTENTS),
             far_bytes: FAR_BYTES,

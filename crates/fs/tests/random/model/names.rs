@@ -224,7 +224,9 @@ impl Model {
         let is_dir = self.node(moved).is_dir();
         if let Some(victim) = victim {
             let victim_is_dir = self.node(victim).is_dir();
-            why.when(victim_is_dir && !is_dir, Errno::ISDIR);
+            // What holds the other is not empty, whatever the other is.
+            let holds = self.is_below(from.dir, victim);
+            why.when(victim_is_dir && !is_dir && !holds, Errno::ISDIR);
             why.when(!victim_is_dir && is_dir, Errno::NOTDIR);
             why.when(self.has_entries(victim), Errno::NOTEMPTY);
         }

@@ -9,12 +9,12 @@ use std::fmt::Write as _;
 use fourscore::ondisk::Timestamp;
 use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
 use fourscore::{
-    Arc, AttributeChange, Fallocate, FileType, Fs, InodeNr, NewAttributes, OpenInode, Replace,
-    SetXattr,
+    Arc, AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, NewAttributes, OpenInode,
+    Replace, SetXattr, Trim,
 };
 use rustix::io::Errno;
 
-use super::call::{How, Owner, Which};
+use super::call::{How, Owner, Which, Whole};
 use super::content::bytes_to_write;
 use super::{Call, Expected, Id, Model, NewKind, Place};
 
@@ -57,7 +57,11 @@ impl Pair {
         let before = may_lack_room.then(|| self.model.clone());
         // A file that goes when it is closed is not known afterwards.
         let expected = self.model.apply(&call);
-        let found = self.perform(&call).map_err(|error| {
+        let spelled = match self.model.rules.ignores_case {
+            true => &call.in_other_case(number),
+            false => &call,
+        };
+        let found = self.perform(spelled).map_err(|error| {
             let errno = Errno::from_raw_os_error(error.errno());
             (errno, error)
         });
@@ -217,6 +221,14 @@ impl Pair {
                 Ok(())
             }
             Call::Truncate(node, size) => fs.truncate(numbers[node], *size),
+            Call::Copy(from, range, to, offset) => {
+                let (from, to) = (numbers[from], numbers[to]);
+                let end = range.end.min(fs.stat(from)?.size_bytes);
+                let len = range.end - range.start;
+                let copied = fs.copy_file_range((from, range.start), (to, *offset), len)?;
+                assert_eq!(copied, end.saturating_sub(range.start));
+                Ok(())
+            }
             Call::Fallocate(node, what, range) => {
                 fs.fallocate(numbers[node], *what, range.start, range.end - range.start)
             }
@@ -244,7 +256,18 @@ impl Pair {
                 }
             }
             Call::Fsync(node) => fs.fsync(numbers[node]),
-            Call::Sync => fs.sync(),
+            Call::Fdatasync(node) => fs.fdatasync(numbers[node]),
+            Call::Whole(Whole::Sync) => fs.sync(),
+            Call::Whole(Whole::Trim) => match fs.trim(&Trim::default()) {
+                // So the host says of its file.
+                Err(Error::Unsupported(_)) => Ok(()),
+                trimmed => trimmed.map(drop),
+            },
+            Call::Whole(Whole::FreezeAndThaw) => match fs.freeze() {
+                // Another thread has frozen it, and will thaw it.
+                Err(Error::Busy) => Ok(()),
+                frozen => frozen.and_then(|()| fs.thaw()),
+            },
             other => self.set_attributes(other),
         }
     }
