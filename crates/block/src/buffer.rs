@@ -31,9 +31,9 @@
 //!   retired one is never changed again: whoever wants to must fetch the block anew.
 //!
 //! **Locking.** Reading a frozen version takes no lock and writes nothing. The lock is held for
-//! memory operations only, never across I/O, and no other lock is taken under it. The tag of a
-//! version is a relaxed atomic: it speaks about bytes that reached the reader together with the
-//! version itself.
+//! memory operations only, never across I/O, and no other lock of a buffer is taken under it
+//! (asserted in debug builds). The tag of a version is a relaxed atomic: it speaks about bytes that
+//! reached the reader together with the version itself.
 //!
 //! **Crash safety.** [`Sealed`] is exactly what a transaction left, whatever runs meanwhile.
 //! Checksums written while sealing go into the live content as well, unless it has moved on, so
@@ -45,7 +45,8 @@ use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell, Guard};
-use fourscore_sync::{Arc, Mutex};
+use fourscore_sync::rank::{Rank, Ranked};
+use fourscore_sync::{Arc, Mutex, MutexGuard};
 
 /// The kinds of structure that a block can be verified as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -184,6 +185,9 @@ impl PartialEq for VerifiedAs {
 }
 
 impl Eq for VerifiedAs {}
+
+/// Behind all locks of operations and the handle; one at a time.
+const BUFFER: Rank = Rank::new(90, "buffer");
 
 /// The tag of bytes that nobody has looked at yet.
 const UNVERIFIED: VerifiedAs = VerifiedAs { key: 0, seed: 0 };
@@ -338,7 +342,7 @@ impl Buffer {
     ) -> Result<R, E> {
         let guard = epoch::pin();
         if self.frozen.load(&guard).is_none() {
-            let writing = self.writing.lock();
+            let writing = self.lock_writing();
             if let Some(draft) = &writing.draft {
                 if draft.verified_as != tag {
                     check(&draft.bytes)?;
@@ -353,7 +357,7 @@ impl Buffer {
     pub fn look<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         let guard = epoch::pin();
         if self.frozen.load(&guard).is_none() {
-            let writing = self.writing.lock();
+            let writing = self.lock_writing();
             if let Some(draft) = &writing.draft {
                 return look(&draft.bytes);
             }
@@ -361,11 +365,15 @@ impl Buffer {
         look(self.bytes(&guard))
     }
 
+    fn lock_writing(&self) -> Ranked<MutexGuard<'_, Writing>> {
+        BUFFER.only().lock(|| self.writing.lock())
+    }
+
     /// The live content as a version, frozen first if it is a draft.
     fn version<'g>(&self, guard: &'g Guard) -> &'g Version {
         match self.frozen.load(guard) {
             Some(version) => version,
-            None => self.frozen_under(&mut self.writing.lock(), guard),
+            None => self.frozen_under(&mut self.lock_writing(), guard),
         }
     }
 
@@ -411,7 +419,7 @@ impl Buffer {
     where
         F: FnOnce(&mut [u8]) -> R,
     {
-        let mut writing = self.writing.lock();
+        let mut writing = self.lock_writing();
         if writing.retired {
             return Err(change);
         }
@@ -486,7 +494,7 @@ impl Buffer {
     where
         F: FnOnce(VerifiedAs, &mut [u8]),
     {
-        let mut writing = self.writing.lock();
+        let mut writing = self.lock_writing();
         let bytes = if let Some(aside) = writing.aside.take_if(|aside| aside.tid == tid) {
             let mut bytes = aside.bytes;
             if let Some(finish) = finish {
@@ -534,13 +542,13 @@ impl Buffer {
     /// nothing.
     #[must_use]
     pub fn is_dirty_in(&self, tid: Tid) -> bool {
-        self.writing.lock().dirty == Some(tid)
+        self.lock_writing().dirty == Some(tid)
     }
 
     /// Whether there are changes of `tid` here that are not sealed yet.
     #[must_use]
     pub fn holds_changes_of(&self, tid: Tid) -> bool {
-        let writing = self.writing.lock();
+        let writing = self.lock_writing();
         let aside = writing.aside.as_ref().map(|aside| aside.tid);
         writing.dirty == Some(tid) || aside == Some(tid)
     }
@@ -548,20 +556,20 @@ impl Buffer {
     /// Notes that what `tid` left is in its place on the device, durably. From then on the buffer
     /// may leave the cache, unless a newer transaction has sealed or changed it meanwhile.
     pub fn checkpointed(&self, tid: Tid) {
-        let mut writing = self.writing.lock();
+        let mut writing = self.lock_writing();
         writing.unsettled.take_if(|unsettled| *unsettled == tid);
         writing.is_new = false;
     }
 
     /// Notes that the block is made up in memory: what its place holds is nothing of it.
     pub(crate) fn set_new(&self) {
-        self.writing.lock().is_new = true;
+        self.lock_writing().is_new = true;
     }
 
     /// Gives up the changes of `tid`, in which the block was freed, and retires the buffer. What
     /// an older transaction left can still be sealed.
     pub fn forget(&self, tid: Tid) {
-        let mut writing = self.writing.lock();
+        let mut writing = self.lock_writing();
         writing.dirty.take_if(|dirty| *dirty == tid);
         writing.retired = true;
     }
@@ -569,7 +577,7 @@ impl Buffer {
     /// Whether changes are refused.
     #[must_use]
     pub fn is_retired(&self) -> bool {
-        self.writing.lock().retired
+        self.lock_writing().retired
     }
 
     /// Retires the buffer if everything in it is on the device. From then on nobody can change

@@ -238,7 +238,7 @@ fn unfinished_cuts(device: &RecordingDevice, from: usize) -> Vec<usize> {
     let events = device.events();
     let ends = (from..events.len()).filter(|&at| events[at].is_flush());
     let ends: Vec<_> = ends.collect();
-    let some = ends.iter().copied().step_by(ends.len().div_ceil(60).max(1));
+    let some = ends.iter().copied().step_by(ends.len().div_ceil(20).max(1));
     some.filter(is_unfinished).collect()
 }
 

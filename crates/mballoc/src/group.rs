@@ -22,7 +22,8 @@
 //! whenever the lock is free, but that the largest extent may have become shorter since. The group
 //! is listed in the index by what it has, or a little above ([`crate::order_index`]).
 //!
-//! **Locking.** The lock is a leaf: no I/O, and no other lock but core-local words, under it.
+//! **Locking.** The lock is a leaf: no I/O, and no other lock but core-local words, under it
+//! (asserted in debug builds).
 //! Lock, hints and the pointer to the rest share two cache lines that belong to whoever works in
 //! the group; the state, which everybody reads, is elsewhere ([`crate::table`]).
 
@@ -30,6 +31,7 @@ use std::time::Instant;
 
 use fourscore_ondisk::{GroupNr, GroupOffset, Tid};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use fourscore_sync::rank::{Rank, Ranked};
 use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 
 use crate::buddy::Buddy;
@@ -79,7 +81,7 @@ impl Loaded {
 /// A group.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) lock: Mutex<Option<Box<Loaded>>>,
+    lock: Mutex<Option<Box<Loaded>>>,
     free: AtomicU32,
     fragments: AtomicU32,
     largest: AtomicU32,
@@ -90,7 +92,24 @@ pub(crate) struct Group {
     hits: [AtomicU64; Quick::IN_GROUPS],
 }
 
+/// The last of all locks, after those of buffers.
+const GROUP: Rank = Rank::new(95, "group");
+
+/// A group whose lock is held.
+pub(crate) type Locked<'a> = Ranked<MutexGuard<'a, Option<Box<Loaded>>>>;
+
 impl Group {
+    /// Waits for the lock of the group, which has the number `nr`.
+    pub(crate) fn lock(&self, nr: GroupNr) -> Locked<'_> {
+        GROUP.place(nr.0.into()).lock(|| self.lock.lock())
+    }
+
+    /// The same, unless somebody has it.
+    pub(crate) fn try_lock(&self, nr: GroupNr) -> Option<Locked<'_>> {
+        let guard = self.lock.try_lock()?;
+        Some(GROUP.place(nr.0.into()).lock(|| guard))
+    }
+
     pub(crate) fn new() -> Self {
         let zero = || AtomicU32::new(0);
         Self {
@@ -172,7 +191,7 @@ pub(crate) struct LockedGroup<'a> {
     group: &'a Group,
     shared: &'a Shared,
     /// Some until the lock is released.
-    guard: Option<MutexGuard<'a, Option<Box<Loaded>>>>,
+    guard: Option<Locked<'a>>,
     change: Change,
     settle: Settle,
     /// Clusters that became free by their waiting having ended.
@@ -201,7 +220,7 @@ impl<'a> LockedGroup<'a> {
         nr: GroupNr,
         group: &'a Group,
         shared: &'a Shared,
-        mut guard: MutexGuard<'a, Option<Box<Loaded>>>,
+        mut guard: Locked<'a>,
     ) -> Option<Self> {
         let loaded = guard.as_mut()?;
         if !loaded.touched {

@@ -249,8 +249,8 @@ impl GroupTable {
     pub(crate) fn lock(&self, nr: GroupNr, patience: Patience) -> Option<LockedGroup<'_>> {
         let group = &*self.groups[nr.0 as usize];
         let guard = match patience {
-            Patience::Skip => group.lock.try_lock()?,
-            Patience::Wait => group.lock.lock(),
+            Patience::Skip => group.try_lock(nr)?,
+            Patience::Wait => group.lock(nr),
         };
         LockedGroup::enter(nr, group, &self.shared, guard)
     }
@@ -349,7 +349,7 @@ impl GroupTable {
             return Err(Error::Group { group: nr, problem });
         }
         let group = &self.groups[nr.0 as usize];
-        let mut guard = group.lock.lock();
+        let mut guard = group.lock(nr);
         let mut loaded = Box::new(Loaded::new(buddy));
         let fitness = loaded.buddy.fitness();
         group.publish(&fitness);
@@ -398,7 +398,7 @@ impl GroupTable {
         // Of an idle group it does not change before the group is loaded again.
         let descriptor = self.source.descriptor(nr);
         let group = &self.groups[nr.0 as usize];
-        let Some(mut guard) = group.lock.try_lock() else {
+        let Some(mut guard) = group.try_lock(nr) else {
             return false;
         };
         let Some(loaded) = guard.as_mut() else {

@@ -54,6 +54,17 @@ fn tags_tell_structures_and_owners_apart() {
     assert_eq!(UNVERIFIED.structure(), None);
 }
 
+/// Who holds the locks of two buffers may wait for who holds them the other way round.
+#[test]
+fn who_changes_one_buffer_changes_no_other_meanwhile() {
+    let (one, other) = (buffer(b"one"), buffer(b"two"));
+    let both = || one.modify(Tid(1), tag(), |_| set(&other, 1, b'x')).is_ok();
+    let both = std::panic::catch_unwind(std::panic::AssertUnwindSafe(both));
+    assert_eq!(both.is_err(), cfg!(debug_assertions));
+    set(&other, 1, b'y');
+    assert_eq!(live(&other), b'y');
+}
+
 #[test]
 fn who_looks_before_changing_leaves_the_draft_as_it_is() {
     let buffer = buffer(b"old");

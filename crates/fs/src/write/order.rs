@@ -2,8 +2,9 @@
 //!
 //! **Model.** A lock waits for none of a lower level, and among its own level for none of a lower
 //! number. Inodes are numbered by their numbers; of the others a thread holds one at a time.
-//! Handles stand behind all of them (`fourscore_journal`), so who has one open takes none; what is
-//! taken under a handle, buffers and groups, is given back at once.
+//! Handles stand behind all of them (`fourscore_journal`), so who has one open takes none. Behind
+//! handles stand buffers (`fourscore_block`) and, last, groups (`fourscore_mballoc`), which are
+//! held one at a time.
 
 use fourscore_sync::rank::Rank;
 

@@ -82,7 +82,6 @@ const ANSWERS: &[(&str, Answer)] = &[
     ("ext4-64k-bigalloc", Written),
     ("mmp", Written),
     ("encrypt", Written),
-    ("verity", Written),
     ("quota", Refused("quota")),
 ];
 
@@ -192,7 +191,7 @@ fn histories_in_directories_that_ignore_case() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let configurations: [(u32, &[&str]); 4] = [
         (1024, &["casefold"]),
-        (4096, &["casefold", "inline_data"]),
+        (4096, &["casefold", "inline_data", "verity", "encrypt"]),
         (1024, &["casefold", "^metadata_csum"]),
         (1024, &["casefold", "^dir_index"]),
     ];

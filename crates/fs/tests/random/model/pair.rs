@@ -257,18 +257,24 @@ impl Pair {
             }
             Call::Fsync(node) => fs.fsync(numbers[node]),
             Call::Fdatasync(node) => fs.fdatasync(numbers[node]),
-            Call::Whole(Whole::Sync) => fs.sync(),
-            Call::Whole(Whole::Trim) => match fs.trim(&Trim::default()) {
+            Call::Whole(what) => self.whole(*what),
+            other => self.set_attributes(other),
+        }
+    }
+
+    fn whole(&self, what: Whole) -> fourscore::Result<()> {
+        match what {
+            Whole::Sync => self.fs.sync(),
+            Whole::Trim => match self.fs.trim(&Trim::default()) {
                 // So the host says of its file.
                 Err(Error::Unsupported(_)) => Ok(()),
                 trimmed => trimmed.map(drop),
             },
-            Call::Whole(Whole::FreezeAndThaw) => match fs.freeze() {
+            Whole::FreezeAndThaw => match self.fs.freeze() {
                 // Another thread has frozen it, and will thaw it.
                 Err(Error::Busy) => Ok(()),
-                frozen => frozen.and_then(|()| fs.thaw()),
+                frozen => frozen.and_then(|()| self.fs.thaw()),
             },
-            other => self.set_attributes(other),
         }
     }
 
