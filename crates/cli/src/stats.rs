@@ -111,7 +111,7 @@ impl<'a> Scan<'a> {
                     self.index
                         .update(group, &mut listing, &fitness, Settle::AtOnce);
                 }
-                GroupReport::of(group, &buddy, &fitness, per_group)
+                GroupReport::of(group, &mut buddy, &fitness, per_group)
             });
             if let Err(why) = &report {
                 problems.tell(&self.image.failure(format!("group {group}").as_bytes(), why));

@@ -14,7 +14,7 @@ use fourscore_sync::{Arc, CoreNr};
 use crate::claim::{Claim, Freeing};
 use crate::error::{Error, RequestProblem};
 use crate::geometry::{ClusterCount, Geometry, Run};
-use crate::group::LockedGroup;
+use crate::group::{LockedGroup, NotInUse};
 use crate::pending::{Clocks, Stamp, Waiting};
 use crate::prealloc::{Coverage, FilePrealloc, LocalityGroups, Registry};
 use crate::prefetch::{self, Started};
@@ -182,21 +182,38 @@ impl Allocator {
         tally: &mut Tally,
         hit: &mut Option<Hit>,
     ) -> Result<Run, Error> {
+        match self.attempt(request, file, core, tally, hit)? {
+            Some(run) => Ok(run),
+            None => self.attempts_with_room(request, file, core, tally, hit),
+        }
+    }
+
+    /// Makes room and tries again, as long as that yields anything. Apart from the first attempt,
+    /// which nearly always serves and is quicker without a loop around it.
+    #[cold]
+    fn attempts_with_room(
+        &self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+        core: CoreNr,
+        tally: &mut Tally,
+        hit: &mut Option<Hit>,
+    ) -> Result<Run, Error> {
+        if request.sizing == Sizing::GoalOnly {
+            return Err(Error::NotContiguous {
+                min_len: request.min_len,
+            });
+        }
         let mut waiting = Waiting::default();
-        for _ in 0..MOST_ATTEMPTS {
-            if let Some(run) = self.attempt(request, file, core, tally, hit)? {
-                return Ok(run);
-            }
-            if request.sizing == Sizing::GoalOnly {
-                return Err(Error::NotContiguous {
-                    min_len: request.min_len,
-                });
-            }
+        for _ in 1..MOST_ATTEMPTS {
             let free_before = self.table.shared.tokens.total();
             let discarded = self.discard_all(tally);
             waiting = self.release_due();
             if discarded == 0 && self.table.shared.tokens.total() <= free_before {
                 break;
+            }
+            if let Some(run) = self.attempt(request, file, core, tally, hit)? {
+                return Ok(run);
             }
         }
         let constrained =
@@ -494,19 +511,23 @@ impl Allocator {
                 clusters: u64::from(run.len.0),
             });
         }
-        let begin = |mut locked: LockedGroup<'_>| {
-            let begun = locked.begin_free(&run);
-            begun.map_err(|_| Error::NotInUse { run })
+        let begun = match self.table.lock(run.group, Patience::Wait) {
+            Some(mut locked) => locked.begin_free(&run),
+            None => self.load_and_lock(run.group)?.begin_free(&run),
         };
-        match self.table.lock(run.group, Patience::Wait) {
-            Some(locked) => begin(locked)?,
-            None => {
-                let mut tally = Tally::default();
-                begin(self.table.lock_loaded(run.group, &mut tally)?)?;
-                self.table.shared.stats.add(CoreNr::current(), &tally);
-            }
+        match begun {
+            Ok(()) => Ok(Freeing::new(run)),
+            Err(NotInUse) => Err(Error::NotInUse { run }),
         }
-        Ok(Freeing::new(run))
+    }
+
+    /// Locks a group that was not loaded a moment ago.
+    #[cold]
+    fn load_and_lock(&self, group: GroupNr) -> Result<LockedGroup<'_>, Error> {
+        let mut tally = Tally::default();
+        let result = self.table.lock_loaded(group, &mut tally);
+        self.table.shared.stats.add(CoreNr::current(), &tally);
+        result
     }
 
     /// Ends a free whose change has been applied in transaction `tid`. The clusters are handed

@@ -14,13 +14,20 @@
 //! counters show. Its other half is not free, so a level tells its chunks by itself, and there are
 //! `whole[k] - 2 * whole[k + 1]` of order `k`.
 //!
-//! **Invariants.** All levels and counts follow from the bitmap; `fragments` is the number of
-//! maximal runs of free clusters. [`Buddy::check`] recomputes all of it.
+//! The levels above the last, and the tree of runs, are brought up to date when they are asked.
+//! Until then the last level differs from what they say in one run, which grows with what is
+//! claimed behind it and is gone when as much is freed again: so a claim that is soon given back,
+//! and a file that is written and truncated, change the bitmap and a few counts.
+//!
+//! **Invariants.** All levels and counts follow from the bitmap, but that the levels above it do
+//! not know of the run `behind`. `fragments` is the number of maximal runs of free clusters. A
+//! second run that does not make one with the first brings the trees up to date with the first.
+//! [`Buddy::check`] recomputes all of it.
 //!
 //! **References.** `Documentation/filesystems/ext4/blockgroup.rst`, and the head of
 //! `fs/ext4/mballoc.c` for the sense of the counters.
 
-use crate::order_index::Fitness;
+use crate::order_index::{Drift, Fitness};
 use crate::run_tree::RunTree;
 use crate::words;
 
@@ -33,7 +40,11 @@ pub struct Buddy {
     clusters: u32,
     orders: u32,
     fragments: u32,
+    /// Of order 0 exact, of the others as the levels are.
     whole: [u32; MAX_ORDERS],
+    behind: Behind,
+    /// What the trees have gone through since [`Buddy::set_listed`].
+    drift: Drift,
     /// Clusters of a full tree: a power of two.
     leaves: u32,
     /// One bit for each node, and a spare one in front.
@@ -56,6 +67,71 @@ impl Becomes {
             Self::Used => free - change,
         }
     }
+
+    fn drift(self) -> Drift {
+        match self {
+            Self::Free => Drift::Gained,
+            Self::Used => Drift::Claimed,
+        }
+    }
+}
+
+/// The clusters `start` to `end - 1`, of which the trees say the opposite of the bitmap; none if
+/// both are the same.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    start: u32,
+    end: u32,
+    /// What they have become.
+    becomes: Becomes,
+}
+
+/// Clusters up to which runs that are claimed or freed side by side wait as one, so that nobody who
+/// asks pays for many.
+const MOST_BEHIND: u32 = 2048;
+
+impl Behind {
+    const NOTHING: Self = Self {
+        start: 0,
+        end: 0,
+        becomes: Becomes::Used,
+    };
+
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Both as one run, if that is what they are: nothing, the run between two ends, or the two
+    /// side by side.
+    fn and(self, next: Self) -> Option<Self> {
+        if self.is_empty() {
+            return Some(next);
+        }
+        if self.becomes == next.becomes {
+            let (start, end) = (self.start.min(next.start), self.end.max(next.end));
+            let touch = self.end == next.start || next.end == self.start;
+            let both = Self { start, end, ..next };
+            return (touch && end - start <= MOST_BEHIND).then_some(both);
+        }
+        // What they share is as it was; what is left is the longer one's.
+        let (start, end) = if self.start == next.start {
+            (self.end.min(next.end), self.end.max(next.end))
+        } else if self.end == next.end {
+            (self.start.min(next.start), self.start.max(next.start))
+        } else {
+            return None;
+        };
+        let longer = if next.end - next.start > self.end - self.start {
+            next
+        } else {
+            self
+        };
+        Some(Self {
+            start,
+            end,
+            ..longer
+        })
+    }
 }
 
 impl Buddy {
@@ -77,6 +153,8 @@ impl Buddy {
             orders,
             fragments: 0,
             whole: [0; MAX_ORDERS],
+            behind: Behind::NOTHING,
+            drift: Drift::Nothing,
             leaves,
             nodes: vec![u64::MAX; 2 * bits.len()].into(),
             runs: RunTree::new(&bits),
@@ -87,7 +165,9 @@ impl Buddy {
             at = words::next_set(&bits, start, clusters);
             if start < at {
                 buddy.fragments += 1;
-                buddy.change(start, at, Becomes::Free);
+                buddy.whole[0] += at - start;
+                words::flip(&mut buddy.nodes, leaves + start, leaves + at);
+                buddy.change_above(start, at, Becomes::Free);
             }
         }
         buddy
@@ -101,13 +181,14 @@ impl Buddy {
 
     /// The order of the largest free chunk; `None` if nothing is free.
     #[must_use]
-    pub fn largest_order(&self) -> Option<u32> {
+    pub fn largest_order(&mut self) -> Option<u32> {
+        self.catch_up();
         (0..self.orders)
             .rev()
             .find(|&order| self.whole[order as usize] > 0)
     }
 
-    /// Free chunks of an order.
+    /// Free chunks of an order, if the levels are up to date.
     fn chunks(&self, order: u32) -> u32 {
         let order = order as usize;
         let above = self.whole.get(order + 1).copied().unwrap_or(0);
@@ -115,7 +196,8 @@ impl Buddy {
     }
 
     /// Free chunks of each order.
-    pub fn counters(&self) -> impl Iterator<Item = u32> {
+    pub fn counters(&mut self) -> impl Iterator<Item = u32> {
+        self.catch_up();
         (0..self.orders).map(|order| self.chunks(order))
     }
 
@@ -142,8 +224,26 @@ impl Buddy {
         }
     }
 
+    /// Notes that what the group has now is what it is listed by.
+    pub fn set_listed(&mut self) {
+        self.catch_up();
+        self.drift = Drift::Nothing;
+    }
+
+    /// How what the group has compares with what it had at [`Buddy::set_listed`]. Brings nothing
+    /// up to date.
+    #[must_use]
+    #[inline]
+    pub fn drift(&self) -> Drift {
+        if self.behind.is_empty() {
+            return self.drift;
+        }
+        self.drift.max(self.behind.becomes.drift())
+    }
+
     /// The tree of the free runs, up to date.
     fn runs(&mut self) -> &RunTree {
+        self.catch_up();
         self.runs.refresh(&self.nodes[self.leaves as usize / 64..]);
         &self.runs
     }
@@ -156,6 +256,7 @@ impl Buddy {
 
     /// Whether the clusters `start` to `start + len - 1` are all free; `false` past the end.
     #[must_use]
+    #[inline]
     pub fn is_free(&self, start: u32, len: u32) -> bool {
         start
             .checked_add(len)
@@ -164,6 +265,7 @@ impl Buddy {
 
     /// Whether the clusters `start` to `start + len - 1` are all used; `false` past the end.
     #[must_use]
+    #[inline]
     pub fn is_used(&self, start: u32, len: u32) -> bool {
         start
             .checked_add(len)
@@ -186,7 +288,8 @@ impl Buddy {
     /// An aligned run of `2^order` free clusters, cut from the smallest chunk that has one: from
     /// the first chunk of the first order at or above `order` that has any. Its start.
     #[must_use]
-    pub fn first_chunk(&self, order: u32) -> Option<u32> {
+    pub fn first_chunk(&mut self, order: u32) -> Option<u32> {
+        self.catch_up();
         let order = (order..self.orders).find(|&order| self.chunks(order) > 0)?;
         let first = self.leaves >> order;
         let node = if order + 1 == self.orders {
@@ -205,8 +308,8 @@ impl Buddy {
     /// Counts what a change of `start` to `end - 1` does to the number of extents: whether the
     /// clusters on both sides are free.
     fn free_sides(&self, start: u32, end: u32) -> u32 {
-        let left = start > 0 && !words::get(self.bits(), start - 1);
-        let right = end < self.clusters && !words::get(self.bits(), end);
+        let left = start > 0 && self.is_whole(self.leaves + start - 1);
+        let right = end < self.clusters && self.is_whole(self.leaves + end);
         u32::from(left) + u32::from(right)
     }
 
@@ -219,12 +322,9 @@ impl Buddy {
             len > 0 && self.is_free(start, len),
             "{len} clusters at {start} are not all free"
         );
-        let end = start + len;
         // Both sides free: one extent becomes two; both used: it vanishes.
-        self.fragments = self.fragments + self.free_sides(start, end) - 1;
-        self.change(start, end, Becomes::Used);
-        self.runs
-            .changed(&self.nodes[self.leaves as usize / 64..], start, end);
+        self.fragments = self.fragments + self.free_sides(start, start + len) - 1;
+        self.change(start, start + len, Becomes::Used);
     }
 
     /// Puts `len` used clusters from `start` on back.
@@ -237,35 +337,65 @@ impl Buddy {
             len > 0 && self.is_used(start, len),
             "{len} clusters at {start} are not all used"
         );
-        let end = start + len;
-        self.fragments = self.fragments + 1 - self.free_sides(start, end);
-        self.change(start, end, Becomes::Free);
+        self.fragments = self.fragments + 1 - self.free_sides(start, start + len);
+        self.change(start, start + len, Becomes::Free);
+    }
+
+    /// Changes the clusters `start` to `end - 1` in the bitmap, all of them; the trees will follow.
+    fn change(&mut self, start: u32, end: u32, becomes: Becomes) {
+        let next = Behind {
+            start,
+            end,
+            becomes,
+        };
+        self.behind = self.behind.and(next).unwrap_or_else(|| {
+            // Before the bits beside the first run change.
+            self.catch_up();
+            next
+        });
+        words::flip(&mut self.nodes, self.leaves + start, self.leaves + end);
+        self.whole[0] = becomes.count(self.whole[0], end - start);
+    }
+
+    /// Brings the levels up to date, and tells the tree of runs what it has to look at.
+    #[inline]
+    fn catch_up(&mut self) {
+        if !self.behind.is_empty() {
+            self.follow();
+        }
+    }
+
+    fn follow(&mut self) {
+        let Behind {
+            start,
+            end,
+            becomes,
+        } = std::mem::replace(&mut self.behind, Behind::NOTHING);
+        self.drift = self.drift.max(becomes.drift());
+        self.change_above(start, end, becomes);
         self.runs
             .changed(&self.nodes[self.leaves as usize / 64..], start, end);
     }
 
-    /// Changes the clusters `start` to `end - 1` in the tree and the counts. Of the next order
-    /// those blocks change that the run covers, and at each of its ends one more if the other half
-    /// of that is free.
-    fn change(&mut self, start: u32, end: u32, becomes: Becomes) {
+    /// Changes in the levels above the bitmap and in their counts what follows from the clusters
+    /// `start` to `end - 1`. Of the next order those blocks change that the run covers, and at each
+    /// of its ends one more if the other half of that is free.
+    fn change_above(&mut self, start: u32, end: u32, becomes: Becomes) {
         let (mut first, mut end) = (self.leaves + start, self.leaves + end);
-        let mut order = 0;
-        while end - first > 1 {
-            match becomes {
-                Becomes::Free => words::clear(&mut self.nodes, first, end),
-                Becomes::Used => words::set(&mut self.nodes, first, end),
-            }
-            self.whole[order] = becomes.count(self.whole[order], end - first);
+        for order in 1..self.orders as usize {
             let is_left_free = first % 2 == 1 && self.is_whole(first - 1);
             let is_right_free = end % 2 == 1 && self.is_whole(end);
             first = (first + u32::from(!is_left_free)) / 2;
             end = (end + u32::from(is_right_free)) / 2;
-            order += 1;
-            if first >= end || order == self.orders as usize {
+            if first >= end {
                 return;
             }
+            if end - first == 1 {
+                return self.change_block(order, first, becomes);
+            }
+            words::flip(&mut self.nodes, first, end);
+            self.whole[order] = becomes.count(self.whole[order], end - first);
         }
-        self.change_block(order, first, becomes);
     }
 
     /// Changes one block, and those above it that it is half of, as long as the other half is
@@ -291,6 +421,7 @@ impl Buddy {
             .iter()
             .flat_map(|word| word.to_le_bytes())
             .collect();
+        self.catch_up();
         let fresh = Self::new(self.clusters, self.orders, &bytes);
         if self.fragments != fresh.fragments {
             return Err(format!(

@@ -19,8 +19,8 @@
 //! pending; at any other time the group stays in memory.
 //!
 //! **Invariants.** Hints (free clusters, extents, largest extent, largest order) equal the buddy's
-//! whenever the lock is free, but that the largest extent may have become shorter since. The group
-//! is listed in the index by what it has, or a little above ([`crate::order_index`]).
+//! whenever the lock is free, but that the largest extent and order may have become less since. The
+//! group is listed in the index by what it has, or a little above ([`crate::order_index`]).
 //!
 //! **Locking.** The lock is a leaf: no I/O, and no other lock but core-local words, under it
 //! (asserted in debug builds).
@@ -72,6 +72,37 @@ impl Loaded {
         }
     }
 
+    /// Frees what has waited long enough, and says how many clusters that were.
+    #[inline(never)]
+    fn release_due(&mut self, shared: &Shared) -> u64 {
+        let Self { buddy, pending, .. } = self;
+        let mut released = 0;
+        pending.release(&shared.clocks, |start, end| {
+            buddy.mark_free(start, end - start);
+            released += u64::from(end - start);
+        });
+        if released > 0 {
+            self.trimmed = None;
+        }
+        released
+    }
+
+    /// Tells the hints and the index what has changed. As long as the index may lag behind, nothing
+    /// is recomputed for it.
+    #[inline(never)]
+    fn publish(&mut self, nr: GroupNr, group: &Group, shared: &Shared, settle: Settle) {
+        let Self { buddy, listing, .. } = self;
+        let (drift, free, fragments) = (buddy.drift(), buddy.free_clusters(), buddy.fragments());
+        if settle == Settle::Lagging && shared.index.may_stay(listing, drift, free, fragments) {
+            group.publish_counts(free, fragments);
+            return;
+        }
+        let fitness = buddy.fitness();
+        group.publish(&fitness);
+        shared.index.update(nr, listing, &fitness, settle);
+        buddy.set_listed();
+    }
+
     /// Whether the bitmap says all that there is to know.
     pub(crate) fn is_idle(&self) -> bool {
         self.claimed == 0 && self.freeing.is_empty() && self.pending.is_empty()
@@ -100,11 +131,13 @@ pub(crate) type Locked<'a> = Ranked<MutexGuard<'a, Option<Box<Loaded>>>>;
 
 impl Group {
     /// Waits for the lock of the group, which has the number `nr`.
+    #[inline]
     pub(crate) fn lock(&self, nr: GroupNr) -> Locked<'_> {
         GROUP.place(nr.0.into()).lock(|| self.lock.lock())
     }
 
     /// The same, unless somebody has it.
+    #[inline]
     pub(crate) fn try_lock(&self, nr: GroupNr) -> Option<Locked<'_>> {
         let guard = self.lock.try_lock()?;
         Some(GROUP.place(nr.0.into()).lock(|| guard))
@@ -157,18 +190,10 @@ impl Group {
         self.order.store(fitness.order, Ordering::Relaxed);
     }
 
-    /// Publishes what a claim has changed, but for the largest extent, if that leaves the group
-    /// no better than it was published to be. (Whoever claims the last of a short extent raises
-    /// the average.)
-    fn publish_claim(&self, buddy: &Buddy) -> bool {
-        let no_better = buddy.fragments() >= self.fragments.load(Ordering::Relaxed);
-        if no_better {
-            self.free.store(buddy.free_clusters(), Ordering::Relaxed);
-            self.fragments.store(buddy.fragments(), Ordering::Relaxed);
-            let order = buddy.largest_order().unwrap_or(0);
-            self.order.store(order, Ordering::Relaxed);
-        }
-        no_better
+    /// Publishes the counts of a group that has no larger extent and chunk than were published.
+    fn publish_counts(&self, free: u32, fragments: u32) {
+        self.free.store(free, Ordering::Relaxed);
+        self.fragments.store(fragments, Ordering::Relaxed);
     }
 }
 
@@ -184,29 +209,65 @@ pub(crate) struct Shared {
     pub(crate) holds_due: AtomicBool,
 }
 
+impl Shared {
+    /// When a lock was taken, if that is to be measured.
+    #[inline]
+    fn hold_begins(&self) -> Option<Instant> {
+        #[cold]
+        fn now() -> Option<Instant> {
+            Some(Instant::now())
+        }
+        match self.tunables.get(Tunable::MbHoldTimes) {
+            0 => None,
+            _ => now(),
+        }
+    }
+
+    /// What is left to do once a group's lock is released.
+    #[inline(never)]
+    fn after_hold(&self, released: u64, since: Option<Instant>) {
+        let core = CoreNr::current();
+        // Returning tokens may take the lock of the pools, which does not belong under the group's.
+        self.tokens.add(core, released);
+        if let Some(since) = since {
+            self.stats.note_hold(core, since.elapsed().as_nanos());
+        }
+    }
+}
+
 /// A loaded group whose lock this thread holds. Releasing it publishes what changed.
+///
+/// Every operation takes a lock or two, for a few dozen instructions. So what nearly always happens
+/// is in line, where it stays in registers, and the rest is called with what it needs of this,
+/// never with this itself, which would have to be in memory for that.
 #[derive(Debug)]
 pub(crate) struct LockedGroup<'a> {
     pub(crate) nr: GroupNr,
     group: &'a Group,
-    shared: &'a Shared,
-    /// Some until the lock is released.
-    guard: Option<Locked<'a>>,
-    change: Change,
+    /// Whether the buddy has changed, or the index needs to know what there is.
+    changed: bool,
     settle: Settle,
+    guard: Locked<'a>,
+    /// Below the lock, so that it is dropped when that has been released.
+    after: After<'a>,
+}
+
+/// What is to be known once the lock is released.
+#[derive(Debug)]
+struct After<'a> {
+    shared: &'a Shared,
     /// Clusters that became free by their waiting having ended.
     released: u64,
     since: Option<Instant>,
 }
 
-/// What has happened to the buddy under the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
-    Nothing,
-    /// Clusters were claimed: the group can only have become worse, to within the average.
-    Claimed,
-    /// Clusters became free, or the index needs to know what there is.
-    Gained,
+impl Drop for After<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.released > 0 || self.since.is_some() {
+            self.shared.after_hold(self.released, self.since);
+        }
+    }
 }
 
 /// Some of the clusters to free are free, waiting, or being freed.
@@ -216,6 +277,7 @@ pub(crate) struct NotInUse;
 impl<'a> LockedGroup<'a> {
     /// Wraps a lock that has been taken; `None` if the group is not loaded. What waited in the
     /// group and need not any more becomes free here, so no list and no thread has to do it.
+    #[inline(always)]
     pub(crate) fn enter(
         nr: GroupNr,
         group: &'a Group,
@@ -226,39 +288,30 @@ impl<'a> LockedGroup<'a> {
         if !loaded.touched {
             loaded.touched = true;
         }
-        let waiting = !loaded.pending.is_empty();
-        let since = (shared.tunables.get(Tunable::MbHoldTimes) != 0).then(Instant::now);
-        let settle = Settle::Lagging;
-        let guard = Some(guard);
-        let mut locked = Self {
+        let waits = !loaded.pending.is_empty() && !shared.holds_due.load(Ordering::Relaxed);
+        let since = shared.hold_begins();
+        let released = if waits { loaded.release_due(shared) } else { 0 };
+        Some(Self {
             nr,
             group,
-            shared,
+            changed: released > 0,
+            settle: Settle::Lagging,
             guard,
-            change: Change::Nothing,
-            settle,
-            released: 0,
-            since,
-        };
-        if waiting && !shared.holds_due.load(Ordering::Relaxed) {
-            locked.release_due();
-        }
-        Some(locked)
+            after: After {
+                shared,
+                released,
+                since,
+            },
+        })
     }
 
     fn loaded(&self) -> &Loaded {
         // `enter` has seen that it is there, and nothing takes it while the lock is held.
-        self.guard
-            .as_ref()
-            .and_then(|guard| guard.as_deref())
-            .expect("locked groups are loaded")
+        self.guard.as_deref().expect("locked groups are loaded")
     }
 
     fn loaded_mut(&mut self) -> &mut Loaded {
-        self.guard
-            .as_mut()
-            .and_then(|guard| guard.as_deref_mut())
-            .expect("locked groups are loaded")
+        self.guard.as_deref_mut().expect("locked groups are loaded")
     }
 
     /// The buddy.
@@ -266,39 +319,36 @@ impl<'a> LockedGroup<'a> {
         &self.loaded().buddy
     }
 
+    /// The buddy, for questions that bring it up to date.
+    pub(crate) fn buddy_mut(&mut self) -> &mut Buddy {
+        &mut self.loaded_mut().buddy
+    }
+
     /// What the group has.
     pub(crate) fn fitness(&mut self) -> Fitness {
-        self.loaded_mut().buddy.fitness()
+        self.buddy_mut().fitness()
     }
 
     /// The first offset from `from` on with `len` free clusters.
     pub(crate) fn first_fit(&mut self, from: u32, len: u32) -> Option<u32> {
-        self.loaded_mut().buddy.first_fit(from, len)
+        self.buddy_mut().first_fit(from, len)
     }
 
     /// Frees what has waited long enough; tokens are made of it once the lock is released.
     pub(crate) fn release_due(&mut self) {
-        let shared = self.shared;
-        let Loaded { buddy, pending, .. } = self.loaded_mut();
-        let mut released = 0;
-        pending.release(&shared.clocks, |start, end| {
-            buddy.mark_free(start, end - start);
-            released += u64::from(end - start);
-        });
+        let shared = self.after.shared;
+        let released = self.loaded_mut().release_due(shared);
         self.note_released(released);
     }
 
     fn note_released(&mut self, released: u64) {
-        if released > 0 {
-            self.change = Change::Gained;
-            self.released += released;
-            self.loaded_mut().trimmed = None;
-        }
+        self.changed |= released > 0;
+        self.after.released += released;
     }
 
     /// Claims what has waited long enough, instead of freeing it.
     pub(crate) fn claim_due(&mut self) -> Vec<Run> {
-        let (nr, shared) = (self.nr, self.shared);
+        let (nr, shared) = (self.nr, self.after.shared);
         let loaded = self.loaded_mut();
         let (mut runs, mut claimed) = (Vec::new(), 0);
         loaded.pending.release(&shared.clocks, |start, end| {
@@ -324,6 +374,7 @@ impl<'a> LockedGroup<'a> {
     }
 
     /// Whether anything waits here still.
+    #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         !self.loaded().pending.is_empty()
     }
@@ -334,11 +385,12 @@ impl<'a> LockedGroup<'a> {
     }
 
     /// Claims free clusters.
+    #[inline]
     pub(crate) fn claim(&mut self, start: u32, len: u32) -> Run {
         let loaded = self.loaded_mut();
         loaded.buddy.mark_used(start, len);
         loaded.claimed += len;
-        self.change = self.change.max(Change::Claimed);
+        self.changed = true;
         Run {
             group: self.nr,
             start: GroupOffset(start),
@@ -359,10 +411,11 @@ impl<'a> LockedGroup<'a> {
         let loaded = self.loaded_mut();
         loaded.buddy.mark_free(run.start.0, run.len.0);
         loaded.claimed -= run.len.0;
-        self.change = Change::Gained;
+        self.changed = true;
     }
 
     /// Ends a claim: the clusters are used on disk from this transaction on.
+    #[inline]
     pub(crate) fn mark(&mut self, run: &Run, tid: Tid) {
         debug_assert_eq!(run.group, self.nr);
         let loaded = self.loaded_mut();
@@ -379,6 +432,7 @@ impl<'a> LockedGroup<'a> {
     }
 
     /// Begins to free marked clusters.
+    #[inline]
     pub(crate) fn begin_free(&mut self, run: &Run) -> Result<(), NotInUse> {
         let (start, end) = (run.start.0, run.end());
         let loaded = self.loaded_mut();
@@ -393,6 +447,7 @@ impl<'a> LockedGroup<'a> {
         Ok(())
     }
 
+    #[inline]
     fn end_freeing(&mut self, run: &Run) {
         let key = (run.start.0, run.end());
         let freeing = &mut self.loaded_mut().freeing;
@@ -408,10 +463,12 @@ impl<'a> LockedGroup<'a> {
 
     /// The bits are cleared: the clusters wait, or are free at once if there is nothing that has
     /// not been reached.
+    #[inline]
     pub(crate) fn finish_free(&mut self, run: &Run, tid: Tid, stamp: Stamp) {
         self.end_freeing(run);
-        let shared = self.shared;
-        let Loaded { buddy, pending, .. } = self.loaded_mut();
+        let shared = self.after.shared;
+        let loaded = self.loaded_mut();
+        let Loaded { buddy, pending, .. } = loaded;
         let mut released = 0;
         pending.free(
             run.start.0,
@@ -424,39 +481,34 @@ impl<'a> LockedGroup<'a> {
                 released += u64::from(end - start);
             },
         );
+        if released > 0 {
+            loaded.trimmed = None;
+        }
         self.note_released(released);
     }
 
-    /// Tells the hints and the index what has changed. After claims alone the index may lag
-    /// behind, and then nothing is recomputed for it.
+    /// Tells the hints and the index what has changed.
+    #[inline(always)]
     pub(crate) fn publish(&mut self) {
-        let (nr, group, settle, shared) = (self.nr, self.group, self.settle, self.shared);
-        let change = std::mem::replace(&mut self.change, Change::Nothing);
-        let Loaded { buddy, listing, .. } = match change {
-            Change::Nothing => return,
-            _ => self.loaded_mut(),
-        };
-        if change == Change::Claimed
-            && settle == Settle::Lagging
-            && listing.may_lag()
-            && group.publish_claim(buddy)
-        {
-            return;
+        if std::mem::replace(&mut self.changed, false) {
+            let (nr, group, settle, shared) = (self.nr, self.group, self.settle, self.after.shared);
+            self.loaded_mut().publish(nr, group, shared, settle);
         }
-        let fitness = buddy.fitness();
-        group.publish(&fitness);
-        shared.index.update(nr, listing, &fitness, settle);
     }
 
     /// Recomputes what is known of the group.
     pub(crate) fn check(&mut self) -> Result<(), String> {
         let hints = self.group.hints();
-        let shared = self.shared;
+        let shared = self.after.shared;
         let Loaded { buddy, listing, .. } = self.loaded_mut();
         buddy.check()?;
         let fitness = buddy.fitness();
-        let largest = fitness.largest.max(hints.largest);
-        if hints != (Fitness { largest, ..fitness }) {
+        let expected = Fitness {
+            largest: fitness.largest.max(hints.largest),
+            order: fitness.order.max(hints.order),
+            ..fitness
+        };
+        if hints != expected {
             return Err(format!(
                 "the hints are {hints:?}, the buddy says {fitness:?}"
             ));
@@ -469,23 +521,14 @@ impl<'a> LockedGroup<'a> {
 
     /// How to list the group when the lock is released.
     pub(crate) fn settle(&mut self, settle: Settle) {
-        self.change = Change::Gained;
+        self.changed = true;
         self.settle = settle;
     }
 }
 
 impl Drop for LockedGroup<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.publish();
-        self.guard = None;
-        // Returning tokens may take the lock of the pools, which does not belong under this one.
-        if self.released > 0 {
-            self.shared.tokens.add(CoreNr::current(), self.released);
-        }
-        if let Some(since) = self.since {
-            self.shared
-                .stats
-                .note_hold(CoreNr::current(), since.elapsed().as_nanos());
-        }
     }
 }

@@ -68,6 +68,11 @@ impl Intervals {
     /// Takes the clusters from `start` to `end - 1` out, as far as they are in it, and calls
     /// `taken` with each part that was, in order.
     pub(crate) fn take(&mut self, start: u32, end: u32, mut taken: impl FnMut(u32, u32)) {
+        // What is taken is mostly what was inserted last, and whole.
+        if self.row.get(self.last) == Some(&(start, end)) {
+            self.row.remove(self.last);
+            return taken(start, end);
+        }
         let mut at = self.first_behind(start);
         while let Some(&(first, last)) = self.row.get(at).filter(|&&(first, _)| first < end) {
             let (from, to) = (first.max(start), last.min(end));

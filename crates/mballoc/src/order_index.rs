@@ -222,11 +222,25 @@ pub struct Fitness {
     pub order: u32,
 }
 
+/// How what a group has compares with what it had at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Drift {
+    /// It has the same.
+    Nothing,
+    /// It has less: no chunk and no extent is larger. (The average extent may be: whoever claims a
+    /// short one raises it.)
+    Claimed,
+    /// It may have more.
+    Gained,
+}
+
 /// The bins that a group is listed in, and how long it has been below them. Kept with the group,
 /// under its lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing {
     bins: [Option<u32>; 3],
+    /// Whether they were the right ones when the group was listed.
+    is_exact: bool,
     /// Changes in a row that may have left the group below its bins.
     below: u16,
     /// How many of them there may be.
@@ -239,6 +253,7 @@ impl Default for Listing {
     fn default() -> Self {
         Self {
             bins: [None; 3],
+            is_exact: false,
             below: 0,
             patience: FIRST_PATIENCE,
             changes: 0,
@@ -248,7 +263,7 @@ impl Default for Listing {
 
 impl Listing {
     /// Whether the listing may stay as it is for one more change, and counts that change.
-    pub fn may_lag(&mut self) -> bool {
+    fn may_lag(&mut self) -> bool {
         let may = self.below < self.patience;
         self.below += u16::from(may);
         self.changes = self.changes.saturating_add(u16::from(may));
@@ -346,6 +361,27 @@ impl OrderIndex {
         ]
     }
 
+    /// Whether a group may stay listed as it is after a change that left it with so much, and
+    /// counts that change. `drift` compares with what it had when [`OrderIndex::update`] listed it.
+    /// Computes nothing but what a comparison takes.
+    #[inline]
+    pub fn may_stay(&self, listing: &mut Listing, drift: Drift, free: u32, fragments: u32) -> bool {
+        if drift == Drift::Nothing && listing.is_exact {
+            listing.below = 0;
+            listing.changes = listing.changes.saturating_add(1);
+            return true;
+        }
+        drift < Drift::Gained && self.covers_average(listing, free, fragments) && listing.may_lag()
+    }
+
+    /// Whether a group is listed by an average extent as long as it has now, or a longer one.
+    fn covers_average(&self, listing: &Listing, free: u32, fragments: u32) -> bool {
+        // The last bin takes all; the others end where the next begins.
+        listing.bins[1].is_some_and(|bin| {
+            bin + 1 >= self.orders || u64::from(free) < u64::from(fragments) << (bin + 2)
+        })
+    }
+
     fn families(&self) -> [&Bins; 3] {
         [&self.by_order, &self.by_average, &self.by_largest]
     }
@@ -353,7 +389,8 @@ impl OrderIndex {
     /// Lists a group by what it has now. `listing` must be the one of the last call for it.
     pub fn update(&self, group: GroupNr, listing: &mut Listing, fitness: &Fitness, settle: Settle) {
         let targets = self.targets(fitness);
-        if listing.bins == targets {
+        listing.is_exact = listing.bins == targets;
+        if listing.is_exact {
             listing.below = 0;
             listing.changes = listing.changes.saturating_add(1);
             return;
@@ -379,6 +416,7 @@ impl OrderIndex {
             }
         }
         if !stays {
+            listing.is_exact = true;
             listing.below = 0;
         }
         if is_too_high && settle == Settle::Stale {
@@ -456,6 +494,39 @@ mod tests {
             leaves.leave_bin();
         }
         assert_eq!(first_of_each, [10, 500, 20]);
+    }
+
+    #[test]
+    fn a_group_may_stay_while_it_has_no_more_than_it_is_listed_by() {
+        let index = OrderIndex::new(100, 14);
+        let (group, mut listing) = (GroupNr(7), Listing::default());
+        index.update(group, &mut listing, &fitness(2048), Settle::AtOnce);
+        let mut stays =
+            |drift, free, fragments| index.may_stay(&mut listing, drift, free, fragments);
+        // Claimed and undone, for ever.
+        for _ in 0..100 {
+            assert!(stays(Drift::Claimed, 2046, 1));
+            assert!(stays(Drift::Nothing, 2048, 1));
+        }
+        assert!(!stays(Drift::Gained, 2048, 1));
+        // An average of 2048 to 4095 is one bin.
+        assert!(stays(Drift::Claimed, 4095, 1));
+        assert!(!stays(Drift::Claimed, 4096, 1));
+        assert!(stays(Drift::Claimed, 8190, 2));
+        assert!(!stays(Drift::Claimed, 0, 0));
+        // Not for long, before anything is known of it.
+        let more = (0..100)
+            .take_while(|_| stays(Drift::Claimed, 10, 1))
+            .count();
+        assert_eq!(more, usize::from(FIRST_PATIENCE) - 2);
+        assert!(
+            stays(Drift::Nothing, 2048, 1),
+            "it is listed by what it has"
+        );
+        // Listed too high when it was listed: every change counts.
+        index.update(group, &mut listing, &fitness(100), Settle::Lagging);
+        let stayed = (1..100).take_while(|_| index.may_stay(&mut listing, Drift::Nothing, 100, 1));
+        assert_eq!(stayed.count(), usize::from(FIRST_PATIENCE) - 1);
     }
 
     #[test]

@@ -340,7 +340,7 @@ impl<'a> Search<'a> {
             self.tally[Count::BusyGroups] += 1;
             return ControlFlow::Continue(());
         };
-        let Some(start) = locked.buddy().first_chunk(floor_log2(visit.len)) else {
+        let Some(start) = locked.buddy_mut().first_chunk(floor_log2(visit.len)) else {
             return ControlFlow::Continue(());
         };
         self.tally[(visit.criterion, CriterionCount::ExtentsScanned)] += 1;

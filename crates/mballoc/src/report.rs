@@ -36,7 +36,7 @@ impl GroupReport {
     #[must_use]
     pub fn of(
         group: GroupNr,
-        buddy: &Buddy,
+        buddy: &mut Buddy,
         fitness: &Fitness,
         clusters_per_group: ClusterCount,
     ) -> Self {
@@ -157,7 +157,7 @@ impl Allocator {
         let mut locked = self.table().lock_loaded(group, &mut tally)?;
         let per_group = ClusterCount(self.geometry().clusters_per_group());
         let fitness = locked.fitness();
-        let report = GroupReport::of(group, locked.buddy(), &fitness, per_group);
+        let report = GroupReport::of(group, locked.buddy_mut(), &fitness, per_group);
         drop(locked);
         self.stats().add(core, &tally);
         Ok(report)

@@ -51,8 +51,8 @@ impl Node {
             }
             node.longest = node.longest.max(run);
             carry = word.leading_zeros();
-            // Seldom can a run inside of the word be the longest.
-            if word.count_zeros() > node.longest.max(carry) {
+            // Seldom can a run inside of the word be the longest, and never if it has none.
+            if word != u64::MAX && word.count_zeros() > node.longest.max(carry) {
                 node.longest = node.longest.max(longest_ones(!word));
             }
         }

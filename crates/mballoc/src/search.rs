@@ -568,7 +568,7 @@ impl<'a> Search<'a> {
     /// Where in a group the need is met, and with how much.
     fn find_in(&self, locked: &mut LockedGroup<'_>, need: Need) -> Option<(u32, u32)> {
         match need {
-            Need::Order(order) => Some((locked.buddy().first_chunk(order)?, self.want.len)),
+            Need::Order(order) => Some((locked.buddy_mut().first_chunk(order)?, self.want.len)),
             Need::Extent(len) => {
                 let (goal, offset) = self.want.goal;
                 let from = if goal == locked.nr { offset } else { 0 };

@@ -348,7 +348,14 @@ impl Stats {
     }
 
     /// Counts a request that has ended, and whether it got all that was asked for.
+    #[inline]
     pub(crate) fn end(&self, core: CoreNr, hit: Option<Hit>, is_whole: bool, tally: &mut Tally) {
+        if hit.is_none_or(|hit| !hit.is_counted) || !tally.is_empty() {
+            self.count_end(core, hit, is_whole, tally);
+        }
+    }
+
+    fn count_end(&self, core: CoreNr, hit: Option<Hit>, is_whole: bool, tally: &mut Tally) {
         match hit {
             Some(hit) if hit.is_counted => {}
             Some(hit) if is_whole && tally.is_empty() => {

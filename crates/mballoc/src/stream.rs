@@ -62,7 +62,9 @@ impl StreamGoals {
 
     /// The goal of a core.
     pub(crate) fn of_core(&self, core: CoreNr) -> Slot {
-        Slot(len32(core.index()) % len32(self.goals.len()))
+        // Nearly always there is one for each core, and a division takes as long as a lock.
+        let (index, count) = (core.index(), self.goals.len());
+        Slot(len32(if index < count { index } else { index % count }))
     }
 
     pub(crate) fn get(&self, slot: Slot) -> (GroupNr, GroupOffset) {

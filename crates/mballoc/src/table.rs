@@ -246,6 +246,7 @@ impl GroupTable {
     }
 
     /// Locks a loaded group; `None` if it is not loaded or, with [`Patience::Skip`], busy.
+    #[inline(always)]
     pub(crate) fn lock(&self, nr: GroupNr, patience: Patience) -> Option<LockedGroup<'_>> {
         let group = &*self.groups[nr.0 as usize];
         let guard = match patience {
@@ -356,6 +357,7 @@ impl GroupTable {
         self.shared
             .index
             .update(nr, &mut loaded.listing, &fitness, Settle::AtOnce);
+        loaded.buddy.set_listed();
         *guard = Some(loaded);
         Ok(())
     }

@@ -28,24 +28,72 @@ fn one_word(start: u32, end: u32) -> Option<(usize, u64)> {
 
 /// Sets bits `start` to `end - 1`.
 pub(crate) fn set(words: &mut [u64], start: u32, end: u32) {
-    if let Some((word, mask)) = one_word(start, end) {
-        words[word] |= mask;
-        return;
-    }
     for (word, mask) in pieces(start, end) {
         words[word] |= mask;
     }
 }
 
 /// Clears bits `start` to `end - 1`.
+#[cfg(test)]
 pub(crate) fn clear(words: &mut [u64], start: u32, end: u32) {
-    if let Some((word, mask)) = one_word(start, end) {
-        words[word] &= !mask;
-        return;
-    }
     for (word, mask) in pieces(start, end) {
         words[word] &= !mask;
     }
+}
+
+/// Bits `start` to `end - 1` where one word does not have them all: the first word and its mask,
+/// the words between, whose bits all count, and the last word and its mask. None if there are no
+/// bits.
+struct Long {
+    first: (usize, u64),
+    between: std::ops::Range<usize>,
+    last: (usize, u64),
+}
+
+impl Long {
+    fn new(start: u32, end: u32) -> Option<Self> {
+        let last_bit = end.checked_sub(1).filter(|&bit| start <= bit)?;
+        let (first, last) = ((start / 64) as usize, (last_bit / 64) as usize);
+        Some(Self {
+            first: (first, u64::MAX << (start % 64)),
+            between: first + 1..last,
+            last: (last, u64::MAX >> (63 - last_bit % 64)),
+        })
+    }
+
+    /// Whether `of` a word is zero for all of them, under their masks; for whole words eight at a
+    /// time, which takes little longer than one.
+    fn all_zero(&self, words: &[u64], of: impl Fn(u64) -> u64) -> bool {
+        let at_end = |(word, mask): (usize, u64)| of(words[word]) & mask == 0;
+        at_end(self.first)
+            && at_end(self.last)
+            && words[self.between.clone()]
+                .chunks(8)
+                .all(|words| words.iter().fold(0, |any, &word| any | of(word)) == 0)
+    }
+}
+
+/// Turns bits `start` to `end - 1` over.
+#[inline]
+pub(crate) fn flip(words: &mut [u64], start: u32, end: u32) {
+    match one_word(start, end) {
+        Some((word, mask)) => words[word] ^= mask,
+        None => flip_long(words, start, end),
+    }
+}
+
+fn flip_long(words: &mut [u64], start: u32, end: u32) {
+    let Some(Long {
+        first,
+        between,
+        last,
+    }) = Long::new(start, end)
+    else {
+        return;
+    };
+    words[first.0] ^= first.1;
+    words[between].iter_mut().for_each(|word| *word = !*word);
+    words[last.0] ^= last.1;
 }
 
 /// Turns bit `i` over and returns the bit beside it in its pair (bits 0 and 1, 2 and 3, and so
@@ -62,19 +110,21 @@ pub(crate) fn get(words: &[u64], i: u32) -> bool {
 }
 
 /// Whether all bits from `start` to `end - 1` are clear.
+#[inline]
 pub(crate) fn all_clear(words: &[u64], start: u32, end: u32) -> bool {
-    if let Some((word, mask)) = one_word(start, end) {
-        return words[word] & mask == 0;
+    match one_word(start, end) {
+        Some((word, mask)) => words[word] & mask == 0,
+        None => Long::new(start, end).is_none_or(|long| long.all_zero(words, |word| word)),
     }
-    pieces(start, end).all(|(word, mask)| words[word] & mask == 0)
 }
 
 /// Whether all bits from `start` to `end - 1` are set.
+#[inline]
 pub(crate) fn all_set(words: &[u64], start: u32, end: u32) -> bool {
-    if let Some((word, mask)) = one_word(start, end) {
-        return words[word] & mask == mask;
+    match one_word(start, end) {
+        Some((word, mask)) => words[word] & mask == mask,
+        None => Long::new(start, end).is_none_or(|long| long.all_zero(words, |word| !word)),
     }
-    pieces(start, end).all(|(word, mask)| words[word] & mask == mask)
 }
 
 /// The first clear bit from `from` on and before `end`, or `end`.
@@ -124,15 +174,20 @@ mod tests {
     proptest! {
         #[test]
         fn words_behave_like_a_row_of_booleans(
-            steps in prop::collection::vec((0..300_u32, 0..300_u32, any::<bool>()), 1..30),
-            from in 0..300_u32,
-            to in 0..300_u32,
+            steps in prop::collection::vec((0..1300_u32, 0..1300_u32, any::<bool>()), 1..30),
+            from in 0..1300_u32,
+            to in 0..1300_u32,
         ) {
-            let mut words = [0_u64; 5];
-            let mut row = [false; 320];
+            let mut words = [0_u64; 21];
+            let mut row = [false; 1344];
             for (a, b, value) in steps {
                 let (start, end) = (a.min(b), a.max(b));
                 if value { set(&mut words, start, end) } else { clear(&mut words, start, end) }
+                let before = words;
+                flip(&mut words, start, end);
+                prop_assert_eq!(all_clear(&words, start, end), start == end || value);
+                flip(&mut words, start, end);
+                prop_assert_eq!(words, before);
                 row[start as usize..end as usize].fill(value);
             }
             let (start, end) = (from.min(to), from.max(to));
