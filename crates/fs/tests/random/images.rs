@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Fs, MountOptions, NewAttributes};
+use fourscore::{Arc, Fs, MountOptions, NewAttributes, OpenOptions};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::image::Image;
 
@@ -23,20 +23,32 @@ pub(crate) fn mount(image: &Image) -> fourscore::Result<Arc<Fs>> {
 /// The same with mount options.
 pub(crate) fn mount_as(image: &Image, words: &str) -> fourscore::Result<Arc<Fs>> {
     let interval = Duration::from_millis(20);
-    mount_with(image, Background::Threads { interval }, words)
+    let options = MountOptions::new().parse(words)?;
+    mount_with(image, Background::Threads { interval }, options)
+}
+
+/// The same with a cache of so many bytes.
+pub(crate) fn mount_with_cache(image: &Image, bytes: usize) -> fourscore::Result<Arc<Fs>> {
+    let interval = Duration::from_millis(20);
+    let options = MountOptions::new().open(OpenOptions::new().cache_bytes(bytes));
+    mount_with(image, Background::Threads { interval }, options)
 }
 
 /// With commits only where somebody asks for one.
 pub(crate) fn mount_quietly(image: &Image, words: &str) -> fourscore::Result<Arc<Fs>> {
-    mount_with(image, Background::None, words)
+    let options = MountOptions::new().parse(words)?;
+    mount_with(image, Background::None, options)
 }
 
-fn mount_with(image: &Image, background: Background, words: &str) -> fourscore::Result<Arc<Fs>> {
+fn mount_with(
+    image: &Image,
+    background: Background,
+    options: MountOptions,
+) -> fourscore::Result<Arc<Fs>> {
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
     let journal = JournalOptions {
         background,
         ..JournalOptions::default()
     };
-    let options = MountOptions::new().journal(journal).parse(words)?;
-    Fs::mount(Arc::new(device), &options)
+    Fs::mount(Arc::new(device), &options.journal(journal))
 }

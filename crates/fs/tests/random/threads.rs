@@ -10,7 +10,7 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::images::{OWNER, mount};
+use crate::images::{OWNER, mount, mount_with_cache};
 use crate::model::{Model, Pair, Rules};
 use crate::shared::{Seen, Shared};
 use crate::tree::{host_tree, open, our_tree};
@@ -46,9 +46,9 @@ fn work(fs: &Arc<Fs>, shared: &Shared, thread: usize, history: &[u64]) -> (Model
     (pair.finish(), seen)
 }
 
-/// Has all threads work, and looks at what they leave as often as there are ways to look.
-fn run(image: &Image, seed: u64, calls: usize) {
-    let fs = mount(image).unwrap();
+/// Has all threads work, and looks at what they leave as often as there are ways to look. Gives how
+/// many plans were begun anew.
+fn run(image: &Image, fs: Arc<Fs>, seed: u64, (threads, calls): (usize, usize)) -> u64 {
     let shared = Shared::new(&fs, ROOT);
     let done: Vec<(Model, Seen)> = thread::scope(|scope| {
         let spawn = |thread: usize| {
@@ -58,12 +58,13 @@ fn run(image: &Image, seed: u64, calls: usize) {
                 work(fs, shared, thread, &history)
             })
         };
-        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+        let threads: Vec<_> = (0..threads).map(spawn).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap();
         threads.into_iter().map(join).collect()
     });
     let (models, seen): (Vec<Model>, Vec<Seen>) = done.into_iter().unzip();
     shared.check(&seen);
+    let begun_anew = fs.plans_begun_anew().unwrap();
     fs.unmount().unwrap();
     assert_clean(image.path());
     let fs = open(image.path());
@@ -77,6 +78,7 @@ fn run(image: &Image, seed: u64, calls: usize) {
     }
     let (ours, theirs) = (our_tree(&fs), host_tree(kernel.path()));
     crate::tree::assert_same(&ours, &theirs, "our walk and the kernel's");
+    begun_anew
 }
 
 fn image(block_size: u32) -> Image {
@@ -91,7 +93,28 @@ fn sixty_four_threads_leave_what_some_order_of_their_calls_allows() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    run(&image(4096), 1, 150);
+    let image = image(4096);
+    run(&image, mount(&image).unwrap(), 1, (THREADS, 150));
+}
+
+/// With room for a few blocks for each thread, what a plan has read may be gone when it is carried
+/// out.
+#[test]
+fn a_tiny_cache_sends_plans_back_less_than_once_per_call() {
+    const SOME: usize = 12;
+    const CALLS: usize = 250;
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let image = image(1024);
+    let fs = mount_with_cache(&image, 1 << 17).unwrap();
+    let begun_anew = run(&image, fs, 9, (SOME, CALLS));
+    let calls = SOME * CALLS * (1 + SHARED_CALLS);
+    eprintln!("{begun_anew} plans begun anew in {calls} calls");
+    assert!(begun_anew > 0, "the cache is not tiny");
+    assert!(begun_anew < calls as u64, "{begun_anew} in {calls} calls");
 }
 
 #[test]
@@ -103,10 +126,7 @@ fn sixty_four_threads_work_for_long() {
         Need::KernelMount
     );
     for seed in 2..8 {
-        run(
-            &image([1024, 4096][usize::try_from(seed % 2).unwrap()]),
-            seed,
-            1_500,
-        );
+        let image = image([1024, 4096][usize::try_from(seed % 2).unwrap()]);
+        run(&image, mount(&image).unwrap(), seed, (THREADS, 1_500));
     }
 }
