@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use common::{complained, fourscore, printed, text};
+use common::{complained, fourscore, printed, text, without_lost_and_found};
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{LoopDevice, require};
 use place::{Place, run, walk_of_host};
@@ -406,10 +406,7 @@ fn a_block_device_is_filled_in_place() {
         printed(command.args(line.split(' ')));
         run("e2fsck", &["-fn", text(disk.path())], place.0.path()).expect(&line);
         let walk = printed(&mut fourscore(&["walk", "--hash", text(disk.path())]));
-        let ours: Vec<&str> = walk
-            .lines()
-            .filter(|line| !line.starts_with("/lost+found "))
-            .collect();
+        let ours = without_lost_and_found(&walk);
         let source = walk_of_host(&place.tree());
         // mke2fs makes the root anew.
         let from = usize::from(is_mke2fs);

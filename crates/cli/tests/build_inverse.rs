@@ -12,19 +12,12 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use common::{complained, fourscore, printed, text};
+use common::{complained, fourscore, printed, text, without_lost_and_found};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use place::{Place, make_odd, run, walk_of_host};
+use place::{Place, run, walk_of_host};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
-
-/// A line for each object but the directory that every file system has.
-fn lines_of(walk: &str) -> Vec<&str> {
-    walk.lines()
-        .filter(|line| !line.starts_with("/lost+found "))
-        .collect()
-}
 
 /// Builds an image of `in.tar`, read back and compared; its path.
 fn build_archive(place: &Place) -> String {
@@ -42,8 +35,7 @@ fn a_tree_comes_back_as_it_was() {
         Need::Program("setfacl"),
         Need::Program("e2fsck")
     );
-    let place = Place::new();
-    make_odd(&place.tree()).expect("a tree");
+    let place = Place::odd();
     UnixListener::bind(place.path("tree/socket")).expect("a socket");
     for (form, features) in [
         ("ext4", "quota,project"),
@@ -60,7 +52,8 @@ fn a_tree_comes_back_as_it_was() {
         );
         printed(&mut fourscore(&["extract", &image, text(&out)]));
         let (ours, source) = (walk_of_host(&out), walk_of_host(&place.tree()));
-        assert_eq!(lines_of(&ours), lines_of(&source), "{form} {features}");
+        let lines = without_lost_and_found(&ours);
+        assert_eq!(lines, without_lost_and_found(&source), "{form} {features}");
         assert_eq!(ours.lines().count(), source.lines().count() + 1);
     }
 }
@@ -141,8 +134,7 @@ fn members(archive: &Path) -> Result<Vec<Member>> {
 #[test]
 fn an_archive_comes_back_entry_by_entry() {
     require!(Need::Root, Need::Program("tar"), Need::Program("setfacl"));
-    let place = Place::new();
-    make_odd(&place.tree()).expect("a tree");
+    let place = Place::odd();
     // Lists are attributes for one of the two programs and text for the other.
     run("setfacl", &["-bR", "."], &place.tree()).expect("no lists");
     let pack = [
@@ -160,8 +152,8 @@ fn an_archive_comes_back_entry_by_entry() {
     run("tar", &pack, &place.tree()).expect("an archive");
     let image = build_archive(&place);
     assert_eq!(
-        lines_of(&place.walk("image")),
-        lines_of(&walk_of_host(&place.tree()))
+        without_lost_and_found(&place.walk("image")),
+        without_lost_and_found(&walk_of_host(&place.tree()))
     );
     let extract = |out: &str| {
         let mut extract = fourscore(&["extract", &image, "-"]);
@@ -442,13 +434,19 @@ fn extremes_walk_as_their_source_and_come_back() {
     );
     assert!(theirs.contains("/link-9999 f 0644 ") && theirs.contains(" 10000 7 "));
     let ours = printed(&mut fourscore(&["walk", &image]));
-    assert_eq!(lines_of(&ours), lines_of(&theirs));
+    assert_eq!(
+        without_lost_and_found(&ours),
+        without_lost_and_found(&theirs)
+    );
     let data = printed(&mut fourscore(&["filefrag", &image, "/sparse"]));
     assert!(data.contains("1 extent found"), "{data}");
     let out = place.text("out");
     printed(&mut fourscore(&["extract", &image, &out]));
     let back = printed(&mut fourscore(&["walk", "--host", &out]));
-    assert_eq!(lines_of(&back), lines_of(&theirs));
+    assert_eq!(
+        without_lost_and_found(&back),
+        without_lost_and_found(&theirs)
+    );
 }
 
 #[test]
@@ -463,7 +461,7 @@ fn what_bsdtar_packs_is_taken_whole() {
     assert!(packed.status.success(), "{packed:?}");
     build_archive(&place);
     assert_eq!(
-        lines_of(&place.walk("image")),
-        lines_of(&walk_of_host(&tree))
+        without_lost_and_found(&place.walk("image")),
+        without_lost_and_found(&walk_of_host(&tree))
     );
 }

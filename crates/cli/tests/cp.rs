@@ -6,15 +6,16 @@ mod place;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use common::{complained, fourscore, printed, text};
+use common::{complained, fourscore, printed, text, without_lost_and_found};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
-use place::{Place, make_odd, walk_of_host};
+use place::{Place, walk_of_host};
 
 /// The lines of what was copied, by path.
 fn copied(walk: &str) -> Vec<&str> {
-    let beside = |line: &&str| line.starts_with("/ ") || line.starts_with("/lost+found ");
-    walk.lines().filter(|line| !beside(line)).collect()
+    let mut lines = without_lost_and_found(walk);
+    lines.retain(|line| !line.starts_with("/ "));
+    lines
 }
 
 #[test]
@@ -24,8 +25,7 @@ fn a_tree_goes_into_an_image_and_comes_back() {
         Need::Program("setfacl"),
         Need::Program("e2fsck")
     );
-    let place = Place::new();
-    make_odd(&place.tree()).expect("a tree");
+    let place = Place::odd();
     let image = place.text("image");
     printed(&mut fourscore(&["mkfs", "-q", "-b", "4096", &image, "64M"]));
     let mut entries: Vec<_> = fs::read_dir(place.tree())

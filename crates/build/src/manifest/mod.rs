@@ -15,6 +15,10 @@
 //! so it is applied last. What fakeroot saves (`fakeroot -s FILE`) names devices and inode numbers,
 //! so it is asked while a directory is read.
 //!
+//! A list of an image's millions of files may be longer than all that is kept of these, so it is
+//! read line by line when it is applied. One from a pipe, whose writer may have to end before the
+//! sources begin, waits in a file without a name.
+//!
 //! Of a regular file the size is compared; digests, link counts and inode numbers are not.
 //!
 //! **References.** mtree(5) of FreeBSD and libarchive; faked(1).
@@ -25,18 +29,25 @@ mod saved;
 mod vis;
 mod write;
 
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::FileType;
 
-use crate::source::{Excludes, Fault, Parsed, SourceError};
+use crate::source::{Excludes, Fault, Parsed, SourceError, nameless};
 use crate::tree::{Kind, Meta, NodeId, Tree, Xattrs};
 use keyword::{Facts, kind_word};
 use mtree::{Entry, Lines};
 
 pub use saved::Saved;
 pub(crate) use write::{Described, Sha256Sum, manifest_line, sums_line};
+
+/// How many bytes tell the form.
+const START_BYTES: u64 = 8;
+/// How much of a manifest is read at once.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// A manifest.
 #[derive(Debug)]
@@ -48,7 +59,7 @@ pub struct Manifest {
 
 #[derive(Debug)]
 enum Text {
-    Mtree(Vec<u8>),
+    Mtree(File),
     Saved(Saved),
 }
 
@@ -64,16 +75,24 @@ impl Manifest {
             entry: None,
             fault,
         };
-        let text = std::fs::read(path).map_err(|why| failed(why.into()))?;
-        Self::parse(&place, text)
+        let file = opened(path).map_err(|why| failed(why.into()))?;
+        Self::parse(&place, file)
     }
 
-    fn parse(place: &str, text: Vec<u8>) -> Result<Self, SourceError> {
-        let text = if Saved::is_form_of(&text) {
-            let saved = Saved::parse(&text);
+    fn parse(place: &str, mut file: File) -> Result<Self, SourceError> {
+        let failed = |why: io::Error| SourceError {
+            place: place.to_owned(),
+            entry: None,
+            fault: why.into(),
+        };
+        let mut start = Vec::new();
+        let read = (&mut file).take(START_BYTES).read_to_end(&mut start);
+        read.and_then(|_| file.rewind()).map_err(failed)?;
+        let text = if Saved::is_form_of(&start) {
+            let saved = Saved::parse(BufReader::new(file));
             Text::Saved(saved.map_err(|(line, fault)| at_line(place, line, None, fault))?)
         } else {
-            Text::Mtree(text)
+            Text::Mtree(file)
         };
         Ok(Self {
             place: place.to_owned(),
@@ -95,10 +114,16 @@ impl Manifest {
     /// # Errors
     /// A line that is malformed or does not fit the sources; the error names line, path and word.
     pub fn apply(&self, tree: &mut Tree, excludes: &Excludes) -> Result<(), SourceError> {
-        let Text::Mtree(text) = &self.text else {
+        let Text::Mtree(file) = &self.text else {
             return Ok(());
         };
-        let mut lines = Lines::new(text);
+        let mut file = file;
+        file.rewind().map_err(|why| SourceError {
+            place: self.place.clone(),
+            entry: None,
+            fault: why.into(),
+        })?;
+        let mut lines = Lines::new(BufReader::with_capacity(BUFFER_BYTES, file));
         loop {
             let next = lines.next_entry();
             let next = next.map_err(|fault| {
@@ -116,6 +141,18 @@ impl Manifest {
             })?;
         }
     }
+}
+
+/// The file at `path`, or its copy if it can be read only once.
+fn opened(path: &Path) -> io::Result<File> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    let mut copy = nameless(&std::env::temp_dir())?;
+    io::copy(&mut file, &mut copy)?;
+    copy.rewind()?;
+    Ok(copy)
 }
 
 fn at_line(place: &str, line: usize, entry: Option<Vec<u8>>, fault: Fault) -> SourceError {

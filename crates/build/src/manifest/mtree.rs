@@ -5,7 +5,7 @@
 //! `/set` gives keywords to all entries that follow, `/unset` takes them away. A backslash at the
 //! end of a line continues it on the next.
 
-use std::borrow::Cow;
+use std::io::{self, BufRead};
 
 use fourscore_ondisk::inode::FileType;
 
@@ -21,8 +21,10 @@ pub(super) struct Entry {
 }
 
 /// Reads an mtree line by line.
-pub(super) struct Lines<'a> {
-    rest: &'a [u8],
+pub(super) struct Lines<R> {
+    from: R,
+    /// Room for a line.
+    text: Vec<u8>,
     /// The first line of the entry that was read last, and how many lines it has.
     line: usize,
     lines: usize,
@@ -32,10 +34,11 @@ pub(super) struct Lines<'a> {
     path: Option<Vec<u8>>,
 }
 
-impl<'a> Lines<'a> {
-    pub(super) fn new(text: &'a [u8]) -> Self {
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(from: R) -> Self {
         Self {
-            rest: text,
+            from,
+            text: Vec::new(),
             line: 0,
             lines: 1,
             set: Facts::default(),
@@ -56,39 +59,55 @@ impl<'a> Lines<'a> {
 
     /// The next entry.
     pub(super) fn next_entry(&mut self) -> Parsed<Option<Entry>> {
-        while let Some(line) = self.next_line() {
-            self.path = None;
-            let mut words = line
-                .split(|byte| byte.is_ascii_whitespace())
-                .filter(|word| !word.is_empty());
-            let Some(first) = words.next().filter(|word| !word.starts_with(b"#")) else {
-                continue;
-            };
-            match first {
-                b"/set" => {
-                    for word in words {
-                        self.set.take(word)?;
-                    }
-                }
-                b"/unset" => {
-                    for word in words {
-                        self.set.forget(word)?;
-                    }
-                }
-                b".." => {
-                    self.way.pop().ok_or_else(|| Fault::ManifestWord {
-                        word: first.to_vec(),
-                        why: "leads out of the tree",
-                    })?;
-                }
-                _ if first.starts_with(b"/") && !first[1..].contains(&b'/') => {
-                    return Err(Fault::ManifestWord {
-                        word: first.to_vec(),
-                        why: "is no command (there are /set and /unset)",
-                    });
-                }
-                name => return self.entry(name, words).map(Some),
+        let mut text = std::mem::take(&mut self.text);
+        let found = loop {
+            match self.next_line(&mut text) {
+                Ok(true) => {}
+                Ok(false) => break Ok(None),
+                Err(error) => break Err(error.into()),
             }
+            match self.take_line(&text) {
+                Ok(None) => {}
+                found => break found,
+            }
+        };
+        self.text = text;
+        found
+    }
+
+    /// The entry of a line, if it has one.
+    fn take_line(&mut self, line: &[u8]) -> Parsed<Option<Entry>> {
+        self.path = None;
+        let mut words = line
+            .split(|byte| byte.is_ascii_whitespace())
+            .filter(|word| !word.is_empty());
+        let Some(first) = words.next().filter(|word| !word.starts_with(b"#")) else {
+            return Ok(None);
+        };
+        match first {
+            b"/set" => {
+                for word in words {
+                    self.set.take(word)?;
+                }
+            }
+            b"/unset" => {
+                for word in words {
+                    self.set.forget(word)?;
+                }
+            }
+            b".." => {
+                self.way.pop().ok_or_else(|| Fault::ManifestWord {
+                    word: first.to_vec(),
+                    why: "leads out of the tree",
+                })?;
+            }
+            _ if first.starts_with(b"/") && !first[1..].contains(&b'/') => {
+                return Err(Fault::ManifestWord {
+                    word: first.to_vec(),
+                    why: "is no command (there are /set and /unset)",
+                });
+            }
+            name => return self.entry(name, words).map(Some),
         }
         Ok(None)
     }
@@ -118,34 +137,31 @@ impl<'a> Lines<'a> {
         Ok(Entry { path, facts })
     }
 
-    fn next_line(&mut self) -> Option<Cow<'a, [u8]>> {
+    /// Reads a line with those that continue it; says whether there was one.
+    fn next_line(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         self.line += std::mem::replace(&mut self.lines, 1);
-        let first = self.cut_line()?;
-        if !is_continued(first) {
-            return Some(Cow::Borrowed(first));
+        out.clear();
+        if !push_line(&mut self.from, out)? {
+            return Ok(false);
         }
-        let mut whole = first[..first.len() - 1].to_vec();
-        while let Some(next) = self.cut_line() {
-            self.lines += 1;
-            if !is_continued(next) {
-                whole.extend_from_slice(next);
+        while is_continued(out) {
+            out.pop();
+            if !push_line(&mut self.from, out)? {
                 break;
             }
-            whole.extend_from_slice(&next[..next.len() - 1]);
+            self.lines += 1;
         }
-        Some(Cow::Owned(whole))
+        Ok(true)
     }
+}
 
-    fn cut_line(&mut self) -> Option<&'a [u8]> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        let end = self.rest.iter().position(|&byte| byte == b'\n');
-        let end = end.unwrap_or(self.rest.len());
-        let (line, rest) = self.rest.split_at(end);
-        self.rest = rest.get(1..).unwrap_or_default();
-        Some(line)
+/// Appends a line without what ends it; says whether there was one.
+pub(super) fn push_line(from: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<bool> {
+    let count = from.read_until(b'\n', out)?;
+    if count > 0 && out.last() == Some(&b'\n') {
+        out.pop();
     }
+    Ok(count > 0)
 }
 
 /// A backslash at the end that does not belong to another one.
@@ -188,7 +204,7 @@ mod tests {
     #[test]
     fn set_and_unset_hold_for_what_follows() {
         let text = b"/set type=file uid=7 mode=0600\na\nb uid=8\n/unset uid mode\nc\n/unset all\nd";
-        let mut lines = Lines::new(text);
+        let mut lines = Lines::new(&text[..]);
         let mut next = || lines.next_entry().unwrap().unwrap().facts;
         assert_eq!(next().uid, Some(7));
         assert_eq!(next().uid, Some(8));

@@ -5,9 +5,11 @@
 //! the inode is of one that is gone, and does not count.
 
 use std::collections::HashMap;
+use std::io::BufRead;
 
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType};
 
+use super::mtree::push_line;
 use crate::source::{Fault, Parsed};
 
 /// Modes and owners by device and inode number.
@@ -31,14 +33,19 @@ impl Saved {
     }
 
     /// From the text of the file; the error comes with the number of its line.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, (usize, Fault)> {
+    pub(super) fn parse(mut text: impl BufRead) -> Result<Self, (usize, Fault)> {
         let mut saved = Self::default();
-        for (line, text) in (1..).zip(text.split(|&byte| byte == b'\n')) {
-            if text.is_empty() {
-                continue;
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            let is_there = push_line(&mut text, &mut line);
+            if !is_there.map_err(|why| (number, why.into()))? {
+                break;
             }
-            let (key, said) = parse_line(text).map_err(|fault| (line, fault))?;
-            saved.inodes.insert(key, said);
+            if !line.is_empty() {
+                let (key, said) = parse_line(&line).map_err(|fault| (number, fault))?;
+                saved.inodes.insert(key, said);
+            }
         }
         Ok(saved)
     }

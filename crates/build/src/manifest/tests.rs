@@ -1,5 +1,7 @@
 //! Tests of what manifests do to trees.
 
+use std::io::Write as _;
+
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::DeviceNr;
 
@@ -21,7 +23,10 @@ fn tree() -> Tree {
 }
 
 fn applied(text: &str) -> Result<Tree, SourceError> {
-    let manifest = Manifest::parse("list", text.as_bytes().to_vec())?;
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.rewind().unwrap();
+    let manifest = Manifest::parse("list", file)?;
     let mut tree = tree();
     let mut excludes = Excludes::default();
     excludes.add(b"/out").unwrap();

@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use fourscore_ondisk::inode::FileType;
+
 use super::Sums;
 use crate::error::{BuildError, BuildResult};
 use crate::layout::Settled;
@@ -113,13 +115,13 @@ impl Listing<'_> {
         })
     }
 
+    /// The sum of a regular file.
     fn sum(&self, node: NodeId) -> Option<Sha256Sum> {
-        let numbers = &self.settled.forms.numbers;
-        let position = numbers.position(node)?;
-        let at = self.sums.binary_search_by_key(&position, |(own, _)| *own);
-        at.ok()
-            .and_then(|at| self.sums.get(at))
-            .map(|(_, sum)| *sum)
+        let forms = &self.settled.forms;
+        if forms.tree.file_type(node) != FileType::Regular {
+            return None;
+        }
+        self.sums.get(forms.numbers.position(node)?).copied()
     }
 
     fn for_each_name(
@@ -127,15 +129,28 @@ impl Listing<'_> {
         visit: &mut dyn FnMut(&[u8], NodeId) -> io::Result<()>,
     ) -> io::Result<()> {
         let tree = &self.settled.forms.tree;
-        let mut left = vec![(b".".to_vec(), NodeId::ROOT)];
-        while let Some((path, node)) = left.pop() {
+        let sorted = |directory| {
+            let mut entries = tree.entries_of(directory).to_vec();
+            entries.sort_unstable_by_key(|entry| tree.entry_name(entry));
+            entries.into_iter()
+        };
+        let mut path = b".".to_vec();
+        visit(&path, NodeId::ROOT)?;
+        // Directories on the way: how long their paths are, and what is left of them.
+        let mut open = vec![(path.len(), sorted(NodeId::ROOT))];
+        while let Some((len, rest)) = open.last_mut() {
+            path.truncate(*len);
+            let Some(entry) = rest.next() else {
+                open.pop();
+                continue;
+            };
+            path.push(b'/');
+            path.extend_from_slice(tree.entry_name(&entry));
+            let node = NodeId(entry.node);
             visit(&path, node)?;
-            let from = left.len();
-            for (name, child) in tree.children(node) {
-                left.push(([&path, name].join(&b'/'), child));
+            if tree.file_type(node) == FileType::Directory {
+                open.push((path.len(), sorted(node)));
             }
-            // The last is the next: the first name comes last.
-            left[from..].sort_unstable_by(|a, b| b.0.cmp(&a.0));
         }
         Ok(())
     }

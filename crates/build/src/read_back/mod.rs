@@ -13,8 +13,8 @@
 //! test, from the first read of the source to the reader's maps and checksums; a source that
 //! changed meanwhile is found as well. Sums are of what the image holds.
 //!
-//! **Locking.** Threads take stretches of the order of objects from one counter; sums stay with the
-//! thread until all are done.
+//! **Locking.** Threads take stretches of the order of objects from one counter, and put the sums of
+//! each into one list behind a mutex: 32 bytes for an object, and nothing beside them.
 
 mod compare;
 mod content;
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use fourscore::{Fs, OpenOptions};
 use fourscore_block::BlockDevice;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use fourscore_sync::{Arc, thread};
+use fourscore_sync::{Arc, Mutex, thread};
 
 use crate::error::{BuildError, BuildResult};
 use crate::layout::Settled;
@@ -93,10 +93,11 @@ struct Reading<'a> {
     done_bytes: AtomicU64,
     is_over: AtomicBool,
     all: Progress,
+    sums: Mutex<Sums>,
 }
 
-/// Sums by position in the order of objects.
-type Sums = Vec<(usize, Sha256Sum)>;
+/// Sums by position in the order of objects, if they were asked for; what is no file has zeros.
+type Sums = Vec<Sha256Sum>;
 
 impl<'a> Reading<'a> {
     fn new(settled: &'a Settled, options: &'a Options, fs: &'a Fs, is_summed: bool) -> Self {
@@ -116,6 +117,10 @@ impl<'a> Reading<'a> {
                 bytes: order.iter().map(|&node| tree.content_bytes(node)).sum(),
                 ..Progress::default()
             },
+            sums: Mutex::new(match is_summed {
+                true => vec![[0; 32]; order.len()],
+                false => Vec::new(),
+            }),
         }
     }
 
@@ -123,35 +128,28 @@ impl<'a> Reading<'a> {
         &self.settled.forms.tree
     }
 
-    fn run(&self, watch: Watch<'_>) -> BuildResult<Sums> {
+    fn run(self, watch: Watch<'_>) -> BuildResult<Sums> {
         if self.is_compared {
             self.compare(NodeId::ROOT)?;
         }
-        let mut sums = Vec::new();
-        let mut failed = None;
+        let mut result = Ok(());
         thread::scope(|scope| {
             let others: Vec<_> = (1..self.options.thread_count())
                 .map(|_| scope.spawn(|| self.work(watch)))
                 .collect();
-            let own = std::iter::once(self.work(watch));
-            let all = own.chain(others.into_iter().map(|worker| match worker.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            }));
-            for result in all {
-                match result {
-                    Ok(mut own) => sums.append(&mut own),
-                    Err(error) => {
-                        failed.get_or_insert(error);
-                    }
-                }
+            result = self.work(watch);
+            for worker in others {
+                let worked = match worker.join() {
+                    Ok(worked) => worked,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                };
+                result = std::mem::replace(&mut result, Ok(())).and(worked);
             }
         });
-        sums.sort_unstable_by_key(|(position, _)| *position);
-        failed.map_or(Ok(sums), Err)
+        result.map(|()| self.sums.into_inner())
     }
 
-    fn work(&self, watch: Watch<'_>) -> BuildResult<Sums> {
+    fn work(&self, watch: Watch<'_>) -> BuildResult<()> {
         let result = self.take_steps(watch);
         if result.is_err() {
             self.is_over.store(true, Ordering::Relaxed);
@@ -159,7 +157,7 @@ impl<'a> Reading<'a> {
         result
     }
 
-    fn take_steps(&self, watch: Watch<'_>) -> BuildResult<Sums> {
+    fn take_steps(&self, watch: Watch<'_>) -> BuildResult<()> {
         let order = self.settled.forms.numbers.order();
         let mut contents = Contents::new(self);
         let mut sums = Vec::new();
@@ -188,8 +186,22 @@ impl<'a> Reading<'a> {
                 bytes += self.tree().content_bytes(node);
             }
             self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.keep(&mut sums);
         }
-        Ok(sums)
+        Ok(())
+    }
+
+    /// Puts sums where they belong.
+    fn keep(&self, sums: &mut Vec<(usize, Sha256Sum)>) {
+        if sums.is_empty() {
+            return;
+        }
+        let mut all = self.sums.lock();
+        for (position, sum) in sums.drain(..) {
+            if let Some(place) = all.get_mut(position) {
+                *place = sum;
+            }
+        }
     }
 
     fn differs(&self, node: NodeId, what: Difference) -> BuildError {

@@ -50,6 +50,7 @@ pub use ids::{IdError, IdMap, IdRange, Owner, Owners};
 pub(crate) use names::HostNames;
 pub use notices::Notices;
 pub use oci::OciImage;
+pub(crate) use spool::nameless;
 
 /// Something that an image is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]

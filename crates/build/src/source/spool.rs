@@ -76,7 +76,7 @@ impl Keep for Spool {
 
 /// A file that has no name from the beginning, or, where the file system cannot do that, loses it
 /// at once.
-fn nameless(directory: &Path) -> io::Result<File> {
+pub(crate) fn nameless(directory: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {

@@ -43,13 +43,12 @@ pub use xattrs::{XattrIter, XattrSet, Xattrs};
 
 pub(crate) use entries::Entry;
 pub(crate) use node::{Node, Stored};
-pub(crate) use xattrs::is_kept;
+pub(crate) use xattrs::{XattrSets, is_kept};
 
 use crate::source::Draft;
 use arena::{Arena, Text};
 use entries::Entries;
 use watched::Watched;
-use xattrs::XattrSets;
 
 /// The longest name of an entry in bytes.
 pub const MAX_NAME_BYTES: usize = 255;

@@ -179,6 +179,12 @@ impl Case {
 
     /// Makes an image of any source.
     pub fn build_source(&self, source: &Source) -> Result<Summary, BuildError> {
+        let tree = self.tree_of(source);
+        build(&self.options, tree, &self.image(), &|_| Flow::Continue)
+    }
+
+    /// What any source holds.
+    pub fn tree_of(&self, source: &Source) -> Tree {
         let mut tree = Tree::new();
         let mut context = Context {
             excludes: &Excludes::default(),
@@ -196,7 +202,7 @@ impl Case {
         source
             .add_to(&mut tree, &mut context)
             .expect("a good source");
-        build(&self.options, tree, &self.image(), &|_| Flow::Continue)
+        tree
     }
 
     /// As [`Case::check`]; then the kernel fills, removes and adds in the large directory.

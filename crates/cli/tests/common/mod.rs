@@ -37,3 +37,12 @@ pub fn complained<A: AsRef<OsStr>>(arguments: &[A]) -> (Option<i32>, String) {
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
 }
+
+/// The lines of a walk, without the directory that every file system has and sources do not.
+#[allow(dead_code, reason = "not every test program compares walks")]
+pub fn without_lost_and_found(walk: &str) -> Vec<&str> {
+    let lines = walk.lines();
+    lines
+        .filter(|line| !line.starts_with("/lost+found "))
+        .collect()
+}

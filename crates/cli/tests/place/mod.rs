@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use fourscore_testkit::{scratch, tools};
 
-use crate::common::{fourscore, printed, text};
+use crate::common::{fourscore, printed, text, without_lost_and_found};
 
 /// A folder that holds a source tree, and room for images.
 pub(crate) struct Place(pub(crate) tempfile::TempDir);
@@ -21,6 +21,13 @@ impl Place {
         let folder = scratch::folder().expect("a folder");
         let place = Self(folder);
         make_tree(&place.tree()).expect("a tree");
+        place
+    }
+
+    /// A tree that also has what only root can make, and what is odd.
+    pub(crate) fn odd() -> Self {
+        let place = Self::new();
+        make_odd(&place.tree()).expect("a tree");
         place
     }
 
@@ -69,10 +76,8 @@ impl Place {
     /// What is in an image, without the directory that every file system has.
     pub(crate) fn walk(&self, image: &str) -> String {
         let walk = printed(&mut fourscore(&["walk", "--hash", &self.text(image)]));
-        let lines = walk
-            .lines()
-            .filter(|line| !line.starts_with("/lost+found "));
-        lines.flat_map(|line| [line, "\n"]).collect()
+        let lines = without_lost_and_found(&walk);
+        lines.iter().flat_map(|line| [line, "\n"]).collect()
     }
 }
 
@@ -117,7 +122,7 @@ pub(crate) fn make_tree(root: &Path) -> Result<()> {
 }
 
 /// Adds what only root has, and what is odd.
-pub(crate) fn make_odd(tree: &Path) -> Result<()> {
+fn make_odd(tree: &Path) -> Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     let set = |name: &str, key: &str, value: &[u8]| {
         rustix::fs::lsetxattr(tree.join(name), key, value, flags)

@@ -12,6 +12,7 @@ use fourscore_sync::{Arc, Counter};
 
 use super::digest::{blob_path, check};
 use super::documents::Descriptor;
+use super::packed::Packed;
 use crate::source::Context;
 use crate::source::fault::{Fault, Parsed, SourceError};
 use crate::source::notices::Notices;
@@ -28,9 +29,7 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const INTERNAL: &[u8] = b".wh..wh.";
 
 /// How many bytes of entries are read before somebody is told.
-const TOLD_BYTES: usize = 64 << 10;
-/// Entries of a layer that are kept, and given back, together.
-const PART_ENTRIES: usize = 4096;
+const TOLD_BYTES: usize = 4 << 10;
 
 /// A layer that nobody has looked into.
 pub(super) struct Unread {
@@ -46,9 +45,8 @@ pub(super) struct Unread {
 /// The entries of a layer.
 pub(super) struct Layer {
     place: String,
-    /// In parts, so that memory goes back while the tree grows: all entries of a layer and all
-    /// objects made of them are never there together.
-    parts: Vec<Vec<Entry>>,
+    whiteouts: Packed,
+    others: Packed,
     notices: Notices,
 }
 
@@ -162,24 +160,30 @@ fn entries<I: Input>(
     read_bytes: &Counter,
     hold: &dyn Fn(usize),
 ) -> Result<Layer, SourceError> {
-    let mut parts: Vec<Vec<Entry>> = Vec::new();
+    let (mut whiteouts, mut others) = (Packed::default(), Packed::default());
     let mut seen = 0;
     let mut new_bytes = 0;
     while let Some(entry) = reader.next()? {
-        new_bytes += size_of::<Entry>() + entry.path.len();
+        let list = match split(&entry.path).1.starts_with(WHITEOUT) {
+            true => &mut whiteouts,
+            false => &mut others,
+        };
+        let kept_bytes = list.push(entry).ok_or_else(|| SourceError {
+            place: place.clone(),
+            entry: None,
+            fault: Fault::Tree(TreeError::Full),
+        })?;
+        new_bytes += kept_bytes;
         if new_bytes >= TOLD_BYTES {
             hold(std::mem::take(&mut new_bytes));
-        }
-        match parts.last_mut().filter(|part| part.len() < PART_ENTRIES) {
-            Some(part) => part.push(entry),
-            None => parts.push(vec![entry]),
         }
         read_bytes.add(reader.position() - seen);
         seen = reader.position();
     }
     Ok(Layer {
         place,
-        parts,
+        whiteouts,
+        others,
         notices: reader.into_notices(),
     })
 }
@@ -187,23 +191,15 @@ fn entries<I: Input>(
 impl Layer {
     /// Lays the layer over the tree.
     pub(super) fn apply(self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
-        let is_whiteout = |entry: &Entry| split(&entry.path).1.starts_with(WHITEOUT);
-        for entry in self
-            .parts
-            .iter()
-            .flatten()
-            .filter(|entry| is_whiteout(entry))
-        {
-            remove(tree, &entry.path).map_err(|fault| SourceError {
+        for Entry { path, .. } in self.whiteouts.into_entries() {
+            remove(tree, &path).map_err(|fault| SourceError {
                 place: self.place.clone(),
-                entry: Some(entry.path.clone()),
+                entry: Some(path),
                 fault,
             })?;
         }
-        for part in self.parts {
-            for entry in part.into_iter().filter(|entry| !is_whiteout(entry)) {
-                overlay::put(tree, entry, context.excludes, &self.place)?;
-            }
+        for entry in self.others.into_entries() {
+            overlay::put(tree, entry, context.excludes, &self.place)?;
         }
         context.notices.append(self.notices);
         Ok(())

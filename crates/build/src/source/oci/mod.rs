@@ -5,6 +5,7 @@
 //! | `digest` | blobs by their digests, checked |
 //! | `documents` | index, manifest and descriptors |
 //! | `layer` | the entries of one layer, and what they do to the tree |
+//! | `packed` | entries that wait for their turn, in few bytes each |
 //!
 //! **Model.** `index.json` leads, through further indexes by platform, to one manifest, and that to
 //! the layers. Threads check and unpack layers ahead, as far as the entries that wait for their
@@ -18,6 +19,7 @@
 mod digest;
 mod documents;
 mod layer;
+mod packed;
 
 use std::path::{Path, PathBuf};
 
