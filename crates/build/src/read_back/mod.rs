@@ -13,8 +13,8 @@
 //! test, from the first read of the source to the reader's maps and checksums; a source that
 //! changed meanwhile is found as well. Sums are of what the image holds.
 //!
-//! **Locking.** Threads take stretches of the order of objects from one counter, and put the sums of
-//! each into one list behind a mutex: 32 bytes for an object, and nothing beside them.
+//! **Locking.** Threads take stretches of the order of objects from one counter, and put the sums
+//! of each into one list behind a mutex: 32 bytes for an object, and nothing beside them.
 
 mod compare;
 mod content;
