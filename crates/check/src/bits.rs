@@ -1,34 +1,54 @@
 //! **Purpose.** A set of numbers below a bound, one bit each, that many threads fill at once.
 //!
-//! **Locking.** None: bits are only ever set, each by one atomic step, and a thread learns in that
-//! step which of them were set before. Phases end by joining their threads, which orders everything
-//! else.
+//! **Model.** Bits lie in chunks that are made when the first of them is set, so memory follows what
+//! is in use and not what the file system could hold.
+//!
+//! **Locking.** None but for making a chunk: bits are only ever set, each by one atomic step, and a
+//! thread learns in that step which of them were set before. Phases end by joining their threads,
+//! which orders everything else.
 
 use std::ops::Range;
 
+use fourscore_sync::OnceLock;
 use fourscore_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORD_BITS: u64 = 64;
+/// Words of a chunk: a page.
+const CHUNK_WORDS: usize = 512;
 
 /// The set.
 #[derive(Debug)]
 pub(crate) struct Bits {
-    words: Box<[AtomicU64]>,
+    chunks: Box<[OnceLock<Chunk>]>,
     len: u64,
 }
+
+type Chunk = Box<[AtomicU64]>;
 
 impl Bits {
     /// The empty set of numbers below `len`.
     pub(crate) fn new(len: u64) -> Self {
         let words = usize::try_from(len.div_ceil(WORD_BITS)).unwrap_or(usize::MAX);
+        let chunks = words.div_ceil(CHUNK_WORDS);
         Self {
-            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             len,
         }
     }
 
+    /// A word, if a bit was ever set near it.
     fn word(&self, index: u64) -> Option<&AtomicU64> {
-        self.words.get(usize::try_from(index).ok()?)
+        let index = usize::try_from(index).ok()?;
+        let chunk = self.chunks.get(index / CHUNK_WORDS)?.get()?;
+        chunk.get(index % CHUNK_WORDS)
+    }
+
+    /// A word in which a bit will be set.
+    fn word_to_set(&self, index: u64) -> Option<&AtomicU64> {
+        let index = usize::try_from(index).ok()?;
+        let chunk = self.chunks.get(index / CHUNK_WORDS)?;
+        let words = || (0..CHUNK_WORDS).map(|_| AtomicU64::new(0)).collect();
+        chunk.get_or_init(words).get(index % CHUNK_WORDS)
     }
 
     /// Whether `number` is in the set; numbers beyond the bound are not.
@@ -43,7 +63,7 @@ impl Bits {
             return true;
         }
         let bit = 1 << (number % WORD_BITS);
-        self.word(number / WORD_BITS)
+        self.word_to_set(number / WORD_BITS)
             .is_none_or(|word| word.fetch_or(bit, Relaxed) & bit != 0)
     }
 
@@ -54,7 +74,7 @@ impl Bits {
         while at < end {
             let mask = word_mask(at, end);
             let base = at - at % WORD_BITS;
-            if let Some(word) = self.word(at / WORD_BITS) {
+            if let Some(word) = self.word_to_set(at / WORD_BITS) {
                 let mut before = word.fetch_or(mask, Relaxed) & mask;
                 while before != 0 {
                     let first = before.trailing_zeros();
@@ -143,6 +163,20 @@ mod tests {
         assert_eq!(again(299..400), [299..300]);
         assert_eq!(bits.count_in(0..1000), 300);
         assert!(bits.contains(299) && !bits.contains(300));
+    }
+
+    #[test]
+    fn only_what_is_set_takes_memory() {
+        let bits = Bits::new(1 << 31);
+        assert!(!bits.insert(1 << 30) && bits.contains(1 << 30));
+        let far = (1 << 30) - 70..(1 << 30) + 70;
+        let mut again = Vec::new();
+        bits.insert_run(far.clone(), |run| again.push(run));
+        assert_eq!(again, [1 << 30..(1 << 30) + 1]);
+        assert_eq!(bits.count_in((1 << 30) - 1000..(1 << 30) + 1000), 140);
+        assert_eq!((bits.bits_at(0), bits.bits_at(far.end)), (0, 0));
+        let chunks = bits.chunks.iter().filter(|chunk| chunk.get().is_some());
+        assert_eq!(chunks.count(), 2);
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Pass {
 pub enum Severity {
     /// Something to know: the file system is sound.
     Note,
-    /// A copy that nobody needs while the original is sound.
+    /// A copy or a sum that nobody needs while the original is sound, or a hint that is wrong.
     Warning,
     /// A broken invariant.
     Error,
@@ -174,23 +174,16 @@ macro_rules! findings {
 
         impl Finding {
             /// All codes, in the order of passes, each with pass, weight and repair.
-            pub const CODES: &[Invariant] = &[$($( Invariant {
-                code: $code,
-                pass: Pass::$pass,
-                severity: Severity::$severity,
-                repair: $repair,
-            }, )*)*];
+            pub const CODES: &[Invariant] = &[
+                $($( Invariant::new($code, Pass::$pass, Severity::$severity, $repair), )*)*
+            ];
 
             /// The invariant that does not hold.
             #[must_use]
             pub fn invariant(&self) -> Invariant {
                 match self {
-                    $($( Self::$name { .. } => Invariant {
-                        code: $code,
-                        pass: Pass::$pass,
-                        severity: Severity::$severity,
-                        repair: $repair,
-                    }, )*)*
+                    $($( Self::$name { .. } =>
+                        Invariant::new($code, Pass::$pass, Severity::$severity, $repair), )*)*
                 }
             }
 
@@ -203,6 +196,10 @@ macro_rules! findings {
                     } )*)*
                 }
             }
+
+            /// The sentences, before fields are filled in.
+            #[cfg(test)]
+            const SENTENCES: &[&str] = &[$($( $text, )*)*];
 
             fn fields(&self) -> Map<String, Value> {
                 let mut fields = Map::new();
@@ -239,6 +236,17 @@ pub struct Invariant {
     pub repair: &'static str,
 }
 
+impl Invariant {
+    const fn new(code: &'static str, pass: Pass, severity: Severity, repair: &'static str) -> Self {
+        Self {
+            code,
+            pass,
+            severity,
+            repair,
+        }
+    }
+}
+
 findings! {
     Zero {
         /// The primary superblock can be believed.
@@ -251,12 +259,20 @@ findings! {
         /// Counts of the superblock lie within their limits.
         Error SuperblockCount "superblock-count" { field: &'static str, found: u64, most: u64 }
             => "superblock: {field} is {found}, at most {most} can be", "lower it";
+        /// Features fit each other.
+        Warning Features "superblock-features" { why: &'static str }
+            => "superblock: features: {why}", "set the feature that is missing, or clear the other";
+        /// The superblock asks for extra fields that fit into inodes.
+        Warning SuperblockExtraIsize "superblock-extra-isize"
+        { field: &'static str, found: u16, most: u16 }
+            => "superblock: {field} {found} is no multiple of 4 from 4 to {most}",
+            "set it to 32";
         /// The device is as long as the file system.
         Error DeviceShort "device-short" { found: u64, expected: u64 }
             => "device: {found} bytes, the file system has {expected}",
             "none; the device must be made longer";
         /// Without `resize_inode` no blocks are reserved for descriptors.
-        Error ReservedGdtBlocks "reserved-gdt-blocks" { found: u16 }
+        Warning ReservedGdtBlocks "reserved-gdt-blocks" { found: u16 }
             => "superblock: s_reserved_gdt_blocks is {found} without resize_inode", "set it to 0";
         /// Inode 7 holds the blocks reserved for descriptors, each with its backups.
         Error ResizeInode "resize-inode" { inode: InodeNr, why: &'static str }
@@ -275,7 +291,7 @@ findings! {
         Error LastGroupUninit "last-group-uninit" { group: GroupNr }
             => "group {group}: the last group is marked BLOCK_UNINIT", "write its bitmap";
         /// No more inodes are unused than are free.
-        Error ItableUnused "itable-unused" { group: GroupNr, found: u32, most: u32 }
+        Warning ItableUnused "itable-unused" { group: GroupNr, found: u32, most: u32 }
             => "group {group}: bg_itable_unused is {found}, at most {most} can be",
             "set it to 0";
         /// Fixed metadata lies apart.
@@ -571,6 +587,12 @@ findings! {
             => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
                 which is not encrypted",
             "remove the entry";
+        /// What is in an encrypted directory is encrypted as the directory is.
+        Error EntryPolicy "entry-policy"
+        { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
+            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
+                which has another encryption policy",
+            "remove the entry";
         /// The root of an index can be believed.
         Error IndexRoot "index-root" { dir: InodeNr, why: HtreeError }
             => "directory {dir}: {why}", "make the index anew";
@@ -709,6 +731,29 @@ mod tests {
         codes.sort_unstable();
         codes.dedup();
         assert_eq!(codes.len(), all);
+    }
+
+    #[test]
+    fn every_sentence_begins_with_its_object_and_has_a_repair() {
+        let objects = [
+            "superblock: ",
+            "device: ",
+            "journal: ",
+            "group {group}: ",
+            "inode {inode}: ",
+            "inode {inode} (",
+            "directory {dir}: ",
+            "directory {inode}: ",
+            "block {block}: ",
+            "blocks {block} to +{count}: ",
+            "attribute block {block}: ",
+        ];
+        assert_eq!(Finding::SENTENCES.len(), Finding::CODES.len());
+        for (sentence, row) in Finding::SENTENCES.iter().zip(Finding::CODES) {
+            let named = objects.iter().any(|object| sentence.starts_with(object));
+            assert!(named, "{}: {sentence}", row.code);
+            assert!(row.repair.len() > 3, "{}: no repair", row.code);
+        }
     }
 
     #[test]

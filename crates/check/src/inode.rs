@@ -151,6 +151,7 @@ impl<'a> InodeView<'a> {
 
     /// Whether it was never used: not a bit is set.
     pub(crate) fn is_blank(&self) -> bool {
-        self.bytes.iter().all(|&byte| byte == 0)
+        let (words, rest) = self.bytes.as_chunks::<8>();
+        words.iter().all(|&word| word == [0; 8]) && rest.iter().all(|&byte| byte == 0)
     }
 }

@@ -81,6 +81,9 @@ fn inode_fault(volume: &Volume, nr: InodeNr, findings: &mut Findings) -> Option<
             if u64::from(log.maxlen()) > blocks {
                 return Some("shorter than its superblock says");
             }
+            if log.nr_users() > 1 {
+                return Some("its superblock counts several file systems");
+            }
             let needs_recovery = volume.incompat(Incompat::RECOVER);
             if let Some(start) = log.start().filter(|_| !needs_recovery) {
                 findings.push(Finding::JournalUnmarked { start: start.0 });

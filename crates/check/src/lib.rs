@@ -31,6 +31,7 @@
 //! | `pass1` | inodes |
 //! | `claims` | who shares blocks (passes 1B to 1D) |
 //! | `pass2`, `pass3`, `pass4`, `pass5` | directories, their tree, links, bitmaps |
+//! | `policies` | who is encrypted how |
 //! | `quota` | quota files |
 //! | `finding`, `report`, `text` | what is told, and how |
 //!
@@ -55,6 +56,7 @@ mod pass2;
 mod pass3;
 mod pass4;
 mod pass5;
+mod policies;
 mod quota;
 mod report;
 mod state;

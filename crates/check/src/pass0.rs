@@ -5,8 +5,9 @@
 //! [`open`](crate::open) looks for a backup. The journal: `journal`.
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::features::{Compat, Incompat};
+use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::group::{self, GroupFlags};
+use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
 use fourscore_ondisk::mmp::MmpBlock;
 use fourscore_ondisk::superblock::State as SuperState;
 use fourscore_ondisk::{BytePlace, GroupDesc, GroupNr, PhysBlock, Superblock};
@@ -111,6 +112,8 @@ fn check_superblock(volume: &Volume, findings: &mut Findings) {
     if found != 0 && !volume.compat(Compat::RESIZE_INODE) {
         findings.push(Finding::ReservedGdtBlocks { found });
     }
+    check_features(volume, findings);
+    check_extra_isizes(volume, findings);
     let inodes_count = u64::from(geometry.inodes());
     if let Some(last) = sb
         .last_orphan()
@@ -123,6 +126,52 @@ fn check_superblock(volume: &Volume, findings: &mut Findings) {
     if !state.contains(SuperState::VALID_FS) || state.contains(SuperState::ERROR_FS) {
         let state = state.bits();
         findings.push(Finding::NotClean { state });
+    }
+}
+
+/// Features of which one needs or excludes another, though a reader gets on with both.
+fn check_features(volume: &Volume, findings: &mut Findings) {
+    let checksums = volume.ro_compat(RoCompat::METADATA_CSUM);
+    let rules = [
+        (
+            checksums && volume.ro_compat(RoCompat::GDT_CSUM),
+            "metadata_csum and uninit_bg exclude each other",
+        ),
+        (
+            !checksums && volume.incompat(Incompat::CSUM_SEED),
+            "metadata_csum_seed without metadata_csum",
+        ),
+        (
+            volume.incompat(Incompat::BIT64) && !volume.incompat(Incompat::EXTENTS),
+            "64bit without extent",
+        ),
+        (
+            volume.incompat(Incompat::META_BG) && volume.compat(Compat::RESIZE_INODE),
+            "meta_bg and resize_inode exclude each other",
+        ),
+    ];
+    for (_, why) in rules.into_iter().filter(|(broken, _)| *broken) {
+        findings.push(Finding::Features { why });
+    }
+}
+
+/// The sizes of extra fields that new inodes get.
+fn check_extra_isizes(volume: &Volume, findings: &mut Findings) {
+    let inode_bytes = volume.geometry().inode_size_bytes();
+    let Some(most) = inode_bytes.checked_sub(GOOD_OLD_INODE_SIZE_BYTES) else {
+        return;
+    };
+    let most = u16::try_from(most).unwrap_or(u16::MAX);
+    let raw = volume.sb.raw();
+    let fields = [
+        ("s_min_extra_isize", raw.s_min_extra_isize.get()),
+        ("s_want_extra_isize", raw.s_want_extra_isize.get()),
+    ];
+    for (field, found) in fields {
+        let fits = found == 0 || ((4..=most).contains(&found) && found.is_multiple_of(4));
+        if !fits && most > 0 {
+            findings.push(Finding::SuperblockExtraIsize { field, found, most });
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! never written counts as if it had the one that the kernel would make for it.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::{GroupDesc, GroupNr, GroupOffset, InodeNr, PhysBlock};
@@ -91,9 +92,9 @@ struct Checker<'a> {
 #[derive(Default)]
 struct Differences {
     /// In use, marked free.
-    not_marked: Vec<std::ops::Range<u32>>,
+    not_marked: Vec<Range<u32>>,
     /// Marked, not in use.
-    not_used: Vec<std::ops::Range<u32>>,
+    not_used: Vec<Range<u32>>,
 }
 
 impl Checker<'_> {
@@ -124,27 +125,23 @@ impl Checker<'_> {
             return;
         }
         let differences = compare(&self.bitmap, &self.state.found, first, clusters);
-        let run = |run: &std::ops::Range<u32>| {
+        self.tell(&differences, |marked, run| {
             let block = volume.cluster_start(first + u64::from(run.start));
             let end = volume.cluster_start(first + u64::from(run.end));
-            (block, end.0 - block.0)
-        };
-        for (block, count) in differences.not_marked.iter().map(run) {
-            let group = nr;
-            self.findings.push(Finding::BlockNotMarked {
-                group,
-                block,
-                count,
-            });
-        }
-        for (block, count) in differences.not_used.iter().map(run) {
-            let group = nr;
-            self.findings.push(Finding::BlockNotUsed {
-                group,
-                block,
-                count,
-            });
-        }
+            let (group, count) = (nr, end.0 - block.0);
+            match marked {
+                Marked::Free => Finding::BlockNotMarked {
+                    group,
+                    block,
+                    count,
+                },
+                Marked::Used => Finding::BlockNotUsed {
+                    group,
+                    block,
+                    count,
+                },
+            }
+        });
         if !uninit {
             self.padding(nr, clusters, "block");
         }
@@ -155,6 +152,15 @@ impl Checker<'_> {
                 found,
                 expected,
             });
+        }
+    }
+
+    /// Tells of each run in which a bitmap is wrong, with what it says there.
+    fn tell(&mut self, wrong: &Differences, finding: impl Fn(Marked, &Range<u32>) -> Finding) {
+        let free = wrong.not_marked.iter().map(|run| (Marked::Free, run));
+        let used = wrong.not_used.iter().map(|run| (Marked::Used, run));
+        for (marked, run) in free.chain(used) {
+            self.findings.push(finding(marked, run));
         }
     }
 
@@ -210,23 +216,22 @@ impl Checker<'_> {
             return;
         }
         let differences = compare(&self.bitmap, &self.state.used, first.0.into(), count);
-        let run = |run: &std::ops::Range<u32>| (InodeNr(first.0 + run.start), run.end - run.start);
-        for (inode, count) in differences.not_marked.iter().map(run) {
-            let group = nr;
-            self.findings.push(Finding::InodeNotMarked {
-                group,
-                inode,
-                count,
-            });
-        }
-        for (inode, count) in differences.not_used.iter().map(run) {
-            let group = nr;
-            self.findings.push(Finding::InodeNotUsed {
-                group,
-                inode,
-                count,
-            });
-        }
+        self.tell(&differences, |marked, run| {
+            let inode = InodeNr(first.0 + run.start);
+            let (group, count) = (nr, run.end - run.start);
+            match marked {
+                Marked::Free => Finding::InodeNotMarked {
+                    group,
+                    inode,
+                    count,
+                },
+                Marked::Used => Finding::InodeNotUsed {
+                    group,
+                    inode,
+                    count,
+                },
+            }
+        });
         if !uninit {
             self.padding(nr, count, "inode");
         }
@@ -290,6 +295,13 @@ impl Checker<'_> {
     }
 }
 
+/// What a bitmap says of a run.
+#[derive(Clone, Copy)]
+enum Marked {
+    Free,
+    Used,
+}
+
 /// Which bitmap of a group.
 #[derive(Clone, Copy)]
 enum Which {
@@ -315,7 +327,7 @@ fn compare(bitmap: &[u8], truth: &Bits, first: u64, count: u32) -> Differences {
 }
 
 /// Adds the runs of ones of a word whose first bit is number `at`.
-fn add_runs(runs: &mut Vec<std::ops::Range<u32>>, mut word: u64, at: u32) {
+fn add_runs(runs: &mut Vec<Range<u32>>, mut word: u64, at: u32) {
     while word != 0 {
         let first = word.trailing_zeros();
         let count = (word >> first).trailing_ones();

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::bits::Bits;
 use crate::links::LinkCounts;
+use crate::policies::{PolicyIds, PolicyRuns};
 use crate::quota::Usage;
 use crate::volume::Volume;
 
@@ -32,6 +33,8 @@ pub(crate) struct State {
     /// Inodes whose type or fields make no sense.
     pub(crate) bad: Bits,
     pub(crate) encrypted: Bits,
+    /// How.
+    pub(crate) policies: PolicyIds,
     /// Inodes that hold values of attributes.
     pub(crate) value_inodes: Bits,
     /// What `i_links_count` says.
@@ -77,6 +80,7 @@ impl State {
             symlinks: inodes(),
             bad: inodes(),
             encrypted: inodes(),
+            policies: PolicyIds::default(),
             value_inodes: inodes(),
             links: LinkCounts::new(last),
             names: LinkCounts::new(last),
@@ -151,5 +155,6 @@ impl Directories {
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     pub(crate) directories: Vec<Directories>,
+    pub(crate) policies: PolicyRuns,
     pub(crate) usage: Usage,
 }

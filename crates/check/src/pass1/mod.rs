@@ -27,6 +27,7 @@ use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock};
 use crate::finding::Finding;
 use crate::inode::InodeView;
 use crate::parallel::{Pieces, on_threads};
+use crate::policies::PolicyRuns;
 use crate::quota::Usage;
 use crate::report::{Findings, Tally};
 use crate::state::{Directories, Scanned, State};
@@ -45,6 +46,7 @@ struct Scanner<'a> {
     walker: Walker<'a>,
     findings: Findings,
     directories: Directories,
+    policies: PolicyRuns,
     usage: Usage,
     tally: Tally,
     /// Room for a block of attributes or of a link.
@@ -78,18 +80,22 @@ pub(crate) fn run(
         (
             scanner.findings,
             scanner.directories,
+            scanner.policies,
             scanner.usage,
             scanner.tally,
         )
     });
     let mut scanned = Scanned::default();
-    for (found, directories, usage, part) in scanners {
+    let mut policies = Vec::new();
+    for (found, directories, runs, usage, part) in scanners {
         findings.merge(found);
         scanned.directories.push(directories);
+        policies.push(runs);
         scanned.usage.merge(usage);
         tally.inodes += part.inodes;
         tally.directories += part.directories;
     }
+    scanned.policies = PolicyRuns::gather(policies);
     xattrs::check_refcounts(state, findings);
     scanned
 }
@@ -105,6 +111,7 @@ impl<'a> Scanner<'a> {
             walker: Walker::new(volume),
             findings: Findings::new(limit),
             directories: Directories::default(),
+            policies: PolicyRuns::default(),
             usage: Usage::default(),
             tally: Tally::default(),
             block: Vec::new(),

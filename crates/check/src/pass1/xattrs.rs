@@ -218,34 +218,44 @@ impl Scanner<'_> {
         }
     }
 
-    /// Holds the flag "encrypted" against the attribute that says how.
+    /// Holds the flag "encrypted" against the attribute that says how, and notes what it says.
     pub(super) fn encryption(&mut self, inode: &InodeView<'_>) {
-        let parsed = |xattrs: &Xattrs<'_>| {
-            let found = xattrs.find(NameIndex::ENCRYPTION, CONTEXT_NAME);
-            match found.ok().flatten()?.value {
-                Value::Inline(value) => Some(Context::parse(value).is_ok()),
-                Value::Inode { .. } => Some(false),
-            }
-        };
-        let area = inode.xattr_area().unwrap_or(&[]);
-        let mut sound = parsed(&Xattrs::in_inode(area));
+        let nr = inode.number;
+        let area = Xattrs::in_inode(inode.xattr_area().unwrap_or(&[]));
+        let mut found = self.context(nr, &area);
         let block = inode.file_acl(&self.volume.sb);
-        if sound.is_none() && self.volume.physical().contains(&block) {
-            self.block.resize(self.volume.block_bytes(), 0);
-            if self.volume.read(block, &mut self.block).is_ok() {
-                sound = Xattrs::in_block(&self.block)
-                    .ok()
-                    .and_then(|xattrs| parsed(&xattrs));
+        if found.is_none() && self.volume.physical().contains(&block) {
+            let mut bytes = std::mem::take(&mut self.block);
+            bytes.resize(self.volume.block_bytes(), 0);
+            if self.volume.read(block, &mut bytes).is_ok()
+                && let Ok(xattrs) = Xattrs::in_block(&bytes)
+            {
+                found = self.context(nr, &xattrs);
             }
+            self.block = bytes;
         }
-        let why = match sound {
-            Some(true) => return,
-            Some(false) => "cannot be read",
+        let why = match found {
+            Some(Ok(())) => return,
+            Some(Err(why)) => why,
             None => "missing",
         };
         let inode = inode.number;
         self.findings
             .push(Finding::EncryptionContext { inode, why });
+    }
+
+    /// Looks for the context of an inode among attributes, and notes its policy.
+    fn context(&mut self, inode: InodeNr, xattrs: &Xattrs<'_>) -> Option<Result<(), &'static str>> {
+        let found = xattrs.find(NameIndex::ENCRYPTION, CONTEXT_NAME);
+        let Value::Inline(value) = found.ok().flatten()?.value else {
+            return Some(Err("in an inode of its own"));
+        };
+        let is_later = matches!(value.first(), Some(3..));
+        if !is_later && Context::parse(value).is_err() {
+            return Some(Err("cannot be read"));
+        }
+        self.policies.add(inode, value, &self.state.policies);
+        Some(Ok(()))
     }
 }
 

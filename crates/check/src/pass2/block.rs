@@ -297,6 +297,16 @@ impl Reader<'_> {
                 inode,
             });
         }
+        let policies = dir.policy.zip(self.policies.of(entry.inode));
+        if policies.is_some_and(|(own, other)| own != other) {
+            let (dir, name, inode) = (dir.nr, name.into(), entry.inode);
+            self.findings.push(Finding::EntryPolicy {
+                dir,
+                block,
+                name,
+                inode,
+            });
+        }
     }
 
     /// The type that an entry tells, against that of its inode.

@@ -29,6 +29,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use crate::finding::Finding;
 use crate::inode::InodeView;
 use crate::parallel::{Pieces, on_threads};
+use crate::policies::{PolicyId, PolicyRuns};
 use crate::report::{Findings, Tally};
 use crate::state::{Directories, Directory, Scanned, State};
 use crate::volume::Volume;
@@ -46,6 +47,7 @@ struct Reader<'a> {
     volume: &'a Volume,
     state: &'a State,
     tree: &'a Tree,
+    policies: &'a PolicyRuns,
     findings: Findings,
     names: NameSet,
     other_inode: Vec<u8>,
@@ -57,6 +59,8 @@ struct Dir {
     nr: InodeNr,
     format: DirFormat,
     casefold: bool,
+    /// How it is encrypted, if it is and says so.
+    policy: Option<PolicyId>,
     end: LogicalBlock,
     /// The hash of its names, where it has an index that can be followed.
     hasher: Option<NameHasher>,
@@ -90,8 +94,9 @@ pub(crate) fn run(
             volume,
             state,
             tree: &tree,
+            policies: &scanned.policies,
             findings: Findings::new(limit),
-            names: NameSet::default(),
+            names: NameSet::for_blocks(volume.block_bytes()),
             other_inode: Vec::new(),
             entries: 0,
         };
@@ -142,6 +147,7 @@ impl Reader<'_> {
                 seed: volume.sb.has_metadata_csum().then_some(directory.seed),
             },
             casefold: form.casefold && volume.incompat(Incompat::CASEFOLD),
+            policy: self.policies.of(nr),
             end: LogicalBlock(directory.end),
             hasher: None,
             index: form.indexed.then(Index::default),

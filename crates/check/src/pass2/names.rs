@@ -3,8 +3,8 @@
 //! **Model.** A table with open addressing that holds where names begin. A slot is of this block if
 //! it bears the number of this round, so nothing is cleared between blocks.
 
-/// Twice as many slots as the largest block has records.
-const SLOTS: usize = 1 << 14;
+/// The least that a record takes.
+const LEAST_RECORD_BYTES: usize = 12;
 
 /// The names of one block.
 #[derive(Debug)]
@@ -23,17 +23,17 @@ struct Slot {
     len: u32,
 }
 
-impl Default for NameSet {
-    fn default() -> Self {
+impl NameSet {
+    /// For blocks of this length: at least half of the slots stay free.
+    pub(crate) fn for_blocks(block_bytes: usize) -> Self {
+        let slots = (2 * block_bytes / LEAST_RECORD_BYTES).next_power_of_two();
         Self {
-            slots: vec![Slot::default(); SLOTS],
+            slots: vec![Slot::default(); slots],
             round: 0,
             bytes: Vec::new(),
         }
     }
-}
 
-impl NameSet {
     /// Begins a block.
     pub(crate) fn start(&mut self) {
         self.round = self.round.wrapping_add(1);
@@ -47,9 +47,10 @@ impl NameSet {
     /// Adds a name; whether it is new.
     pub(crate) fn insert(&mut self, name: &[u8]) -> bool {
         let hash = hash(name);
-        let mut slot = hash as usize % SLOTS;
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut slot = hash as usize & mask;
         // A block has fewer records than there are slots, so a free one comes.
-        for _ in 0..SLOTS {
+        for _ in 0..self.slots.len() {
             let Some(found) = self.slots.get_mut(slot) else {
                 return true;
             };
@@ -70,7 +71,7 @@ impl NameSet {
                     return false;
                 }
             }
-            slot = (slot + 1) % SLOTS;
+            slot = (slot + 1) & mask;
         }
         true
     }
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn only_names_of_the_same_block_meet() {
-        let mut names = NameSet::default();
+        let mut names = NameSet::for_blocks(65_536);
         names.start();
         assert!(names.insert(b"a") && names.insert(b"b"));
         assert!(!names.insert(b"a"));

@@ -10,7 +10,7 @@ use fourscore_ondisk::blockmap;
 use fourscore_ondisk::extent::{LOGICAL_END, Node};
 use fourscore_ondisk::htree;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
-use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
+use fourscore_ondisk::superblock::{JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
 use fourscore_ondisk::{
     GroupDesc, GroupNr, GroupOffset, Inode, InodeNr, PhysBlock, RawSuperblock, Superblock,
 };
@@ -42,6 +42,10 @@ pub enum Kind {
     Xattrs,
     /// A block of the orphan file.
     Orphans,
+    /// The superblock of the journal.
+    Journal,
+    /// A block of a quota file.
+    Quota,
 }
 
 /// A structure of an image.
@@ -310,19 +314,33 @@ impl Anatomy {
         Ok(())
     }
 
-    /// What the blocks of directories and of the orphan file are.
+    /// What the blocks of directories are, and of files that the file system keeps for itself.
     fn content(&mut self, inode: &Inode, runs: &[Range<u64>], file: &File) -> Result<()> {
         let nr = inode.number();
         self.blocks.extend(runs.iter().map(|run| run.start));
-        let is_orphan_file = self.sb.orphan_file_inode() == Some(nr);
-        if inode.file_type() != Some(FileType::Directory) && !is_orphan_file {
+        let quota = self.sb.quota_inodes();
+        let blocks = || runs.iter().cloned().flatten().map(PhysBlock);
+        let own = if self.sb.orphan_file_inode() == Some(nr) {
+            Some((Kind::Orphans, usize::MAX))
+        } else if self.sb.journal() == Some(JournalPlace::Inode(nr)) {
+            Some((Kind::Journal, 1))
+        } else if [quota.user, quota.group, quota.project].contains(&Some(nr)) {
+            Some((Kind::Quota, usize::MAX))
+        } else {
+            None
+        };
+        if let Some((kind, most)) = own {
+            for block in blocks().take(most) {
+                self.add_block(kind, block, nr);
+            }
+            return Ok(());
+        }
+        if inode.file_type() != Some(FileType::Directory) {
             return Ok(());
         }
         let is_indexed = inode.flags().contains(InodeFlags::INDEX_FL);
-        for (nth, block) in runs.iter().cloned().flatten().map(PhysBlock).enumerate() {
-            let kind = if is_orphan_file {
-                Kind::Orphans
-            } else if is_indexed && nth == 0 {
+        for (nth, block) in blocks().enumerate() {
+            let kind = if is_indexed && nth == 0 {
                 Kind::IndexRoot
             } else if is_indexed && htree::looks_like_node(&self.read(file, block)?) {
                 Kind::IndexNode

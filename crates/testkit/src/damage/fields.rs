@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use fourscore_ondisk::RawSuperblock;
 use fourscore_ondisk::dirent::decode_rec_len;
 use fourscore_ondisk::group::{RawGroupDesc, RawGroupDescHigh};
-use fourscore_ondisk::inode::{InodeFlags, RawInode};
+use fourscore_ondisk::inode::{InodeFlags, RawInode, RawInodeExtra};
+use fourscore_ondisk::jbd2::RawJournalSuperblock;
 
 use super::anatomy::{Anatomy, Kind, Site};
 
@@ -68,6 +69,8 @@ pub(super) fn of(anatomy: &Anatomy, site: &Site, bytes: &[u8]) -> Vec<Field> {
         Kind::IndexNode => index(bytes, 8),
         Kind::Xattrs => xattr_block(bytes),
         Kind::Orphans => words("orphan", 0, 32),
+        Kind::Journal => journal(),
+        Kind::Quota => used_words("quota", bytes),
     }
 }
 
@@ -80,9 +83,31 @@ fn superblock() -> Vec<Field> {
         s_first_ino: 4, s_inode_size: 2, s_feature_compat: 4, s_feature_incompat: 4,
         s_feature_ro_compat: 4, s_reserved_gdt_blocks: 2, s_journal_inum: 4, s_last_orphan: 4,
         s_desc_size: 2, s_first_meta_bg: 4, s_log_groups_per_flex: 1, s_checksum_type: 1,
-        s_hash_seed: 4, s_flags: 4,
+        s_hash_seed: 4, s_flags: 4, s_mtime: 4, s_wtime: 4, s_state: 2, s_creator_os: 4,
+        s_uuid: 4, s_prealloc_dir_blocks: 1, s_journal_dev: 4, s_def_hash_version: 1,
+        s_jnl_backup_type: 1, s_min_extra_isize: 2, s_want_extra_isize: 2, s_mmp_block: 4,
+        s_encryption_level: 1, s_usr_quota_inum: 4, s_grp_quota_inum: 4, s_prj_quota_inum: 4,
+        s_backup_bgs: 4, s_lpf_ino: 4, s_checksum_seed: 4, s_encoding: 2, s_encoding_flags: 2,
+        s_orphan_file_inum: 4, s_blocks_count_hi: 4, s_r_blocks_count_hi: 4,
+        s_free_blocks_count_hi: 4, s_wtime_hi: 1,
     )
     .to_vec()
+}
+
+fn journal() -> Vec<Field> {
+    fields_of!(RawJournalSuperblock, 0,
+        s_header: 4, s_blocksize: 4, s_maxlen: 4, s_first: 4, s_sequence: 4, s_start: 4,
+        s_errno: 4, s_feature_compat: 4, s_feature_incompat: 4, s_feature_ro_compat: 4,
+        s_uuid: 4, s_nr_users: 4, s_checksum_type: 1, s_num_fc_blks: 4,
+    )
+    .to_vec()
+}
+
+/// The words of a block that hold something.
+fn used_words(name: &'static str, bytes: &[u8]) -> Vec<Field> {
+    let mut words = words(name, 0, bytes.len());
+    words.retain(|word| word.get(bytes) != 0);
+    words
 }
 
 fn descriptor(length: usize) -> Vec<Field> {
@@ -131,7 +156,7 @@ fn inode(bytes: &[u8]) -> Vec<Field> {
     let mut fields = fields_of!(RawInode, 0,
         i_mode: 2, i_size_lo: 4, i_dtime: 4, i_links_count: 2, i_blocks_lo: 4, i_flags: 4,
         i_generation: 4, i_file_acl_lo: 4, i_size_high: 4, i_obso_faddr: 4, i_blocks_high: 2,
-        i_file_acl_high: 2, i_uid: 2,
+        i_file_acl_high: 2, i_uid: 2, i_gid: 2, i_atime: 4,
     )
     .to_vec();
     let block_at = offset_of!(RawInode, i_block);
@@ -156,6 +181,11 @@ fn inode(bytes: &[u8]) -> Vec<Field> {
         };
         fields.push(extra);
         let area = 128 + usize::try_from(extra.get(bytes)).unwrap_or(0);
+        if area >= 160 {
+            fields.extend(fields_of!(RawInodeExtra, 128,
+                i_ctime_extra: 4, i_crtime: 4, i_crtime_extra: 4, i_projid: 4,
+            ));
+        }
         if bytes.get(area..area + 4) == Some(&[0, 0, 2, 0xea]) {
             fields.extend(xattr_entries(bytes, area + 4));
         }

@@ -8,10 +8,11 @@ use anyhow::Result;
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::group::{self, RawGroupDesc, RawGroupDescHigh};
 use fourscore_ondisk::inode::{self, RawInode};
+use fourscore_ondisk::jbd2::{JournalIncompat, RawJournalSuperblock};
 use fourscore_ondisk::{
-    InodeGeneration, InodeSeed, PhysBlock, RawSuperblock, extent, htree, orphan, xattr,
+    Crc32c, InodeGeneration, InodeSeed, PhysBlock, RawSuperblock, extent, htree, orphan, xattr,
 };
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::anatomy::{Anatomy, Kind, Site};
 
@@ -30,6 +31,7 @@ pub(super) fn site(anatomy: &Anatomy, site: &Site, bytes: &mut [u8]) {
                 raw.seal();
             }
         }
+        Kind::Journal => log(bytes),
         Kind::Inode => {
             let number = site.inode.unwrap_or_default();
             let _shape_is_gone = inode::seal(bytes, number, sb).is_err();
@@ -39,6 +41,19 @@ pub(super) fn site(anatomy: &Anatomy, site: &Site, bytes: &mut [u8]) {
             let _shape_is_gone = xattr::seal_block(bytes, block, sb.checksum_seed()).is_err();
         }
         _ => {}
+    }
+}
+
+/// The checksum of the journal's superblock, where its features ask for one.
+fn log(bytes: &mut [u8]) {
+    let has = JournalIncompat::CSUM_V2.union(JournalIncompat::CSUM_V3);
+    let Ok((raw, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {
+        return;
+    };
+    if JournalIncompat::from_bits_retain(raw.s_feature_incompat.get()).intersects(has) {
+        raw.s_checksum = 0.into();
+        let sum = Crc32c::START.update(raw.as_bytes()).value();
+        raw.s_checksum = sum.into();
     }
 }
 
