@@ -1,0 +1,269 @@
+//! `fourscore check -n`: what it prints as text and as JSON, its exit status, how much it prints,
+//! and that it leaves every image as it was.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use common::{fourscore, text};
+use fourscore_testkit::crash::load::Seed;
+use fourscore_testkit::crash::{Death, JOURNALS};
+use fourscore_testkit::damage::Patient;
+use fourscore_testkit::oracle::{debugfs_write, dumpe2fs_header, e2fsck};
+use fourscore_testkit::tools::Need;
+use fourscore_testkit::{Image, MiB, require, scratch};
+use serde_json::Value;
+
+const FILES: u64 = 20;
+/// What says that a journal was replayed in memory.
+const NOTES: [&str; 2] = ["journal-replayed", "fast-commits-replayed"];
+
+/// An image with some files in two directories.
+fn image() -> Image {
+    let source = scratch::folder().expect("a folder");
+    for directory in ["one", "two"] {
+        fs::create_dir(source.path().join(directory)).expect("room");
+    }
+    for nr in 0..FILES {
+        let name = format!("one/file-{nr}");
+        fs::write(source.path().join(name), vec![7; 5000]).expect("room");
+    }
+    let image = Image::builder(MiB(16)).kind("ext4");
+    image.source(source.path()).make().expect("mke2fs runs")
+}
+
+/// A run of the checker.
+struct Run {
+    status: Option<i32>,
+    stdout: String,
+    complaint: String,
+}
+
+fn check(image: &Path, more: &[&str]) -> Run {
+    let arguments = [&["check", "-n", text(image)], more].concat();
+    let output: Output = fourscore(&arguments).output().expect("the program exists");
+    Run {
+        status: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("text"),
+        complaint: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn json(run: &Run) -> Value {
+    serde_json::from_str(&run.stdout).expect("JSON")
+}
+
+fn findings(report: &Value) -> &[Value] {
+    report["findings"].as_array().expect("a list")
+}
+
+fn word<'v>(finding: &'v Value, key: &str) -> &'v str {
+    finding[key].as_str().expect("a text")
+}
+
+/// Gives all files in `one` a wrong count of blocks, and one of them a second fault.
+fn miscount(image: &Image) {
+    let count = |nr| format!("set_inode_field /one/file-{nr} blocks 77");
+    let mut commands: Vec<String> = (0..FILES).map(count).collect();
+    commands.push("set_inode_field /one/file-3 links_count 5".to_owned());
+    debugfs_write(image.path(), &commands).expect("debugfs runs");
+}
+
+#[test]
+fn a_sound_image_has_one_line_and_status_0() {
+    require!(Need::Program("mke2fs"), Need::Program("dumpe2fs"));
+    let image = image();
+    let run = check(image.path(), &[]);
+    assert_eq!((run.status, run.complaint.as_str()), (Some(0), ""));
+    assert_eq!(run.stdout.lines().count(), 1, "{}", run.stdout);
+    let verdict = format!("{}: sound: ", text(image.path()));
+    assert!(run.stdout.starts_with(&verdict), "{}", run.stdout);
+
+    let run = check(image.path(), &["--json", "--threads", "2"]);
+    let report = json(&run);
+    assert_eq!(run.status, Some(0));
+    assert_eq!(report["clean"], true);
+    assert!(findings(&report).is_empty());
+    // `.` and `..` of root, lost+found, one and two; their names; the files.
+    assert_eq!(report["directories"], 4);
+    assert_eq!(report["entries"], 4 * 2 + 3 + FILES);
+    let header = dumpe2fs_header(image.path()).expect("dumpe2fs runs");
+    let number = |name: &str| header[name].parse::<u64>().expect("a number");
+    let inodes = number("Inode count") - number("Free inodes");
+    // Of the first ten only the root counts.
+    assert_eq!(report["inodes"], inodes - 9);
+    let blocks = number("Block count") - number("Free blocks") - number("First block");
+    assert_eq!(report["blocks"], blocks);
+}
+
+#[test]
+fn faults_are_told_alike_in_text_and_json_with_status_4() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("debugfs"),
+        Need::Program("e2fsck")
+    );
+    let image = image();
+    miscount(&image);
+    let fsck = e2fsck(image.path()).expect("e2fsck runs");
+    let (as_text, as_json) = (check(image.path(), &[]), check(image.path(), &["--json"]));
+    assert_eq!((as_text.status, as_json.status), (Some(4), Some(4)));
+    assert_eq!(fsck.code, 4);
+    // Who pipes the findings on gets nothing but them.
+    assert_eq!(as_json.complaint, as_text.complaint);
+    let report = json(&as_json);
+    assert_eq!(report["clean"], false);
+    let lines: Vec<&str> = as_text.stdout.lines().collect();
+    let (verdict, lines) = lines.split_last().expect("a verdict");
+    assert!(verdict.contains(": NOT SOUND: "), "{verdict}");
+    let told = findings(&report);
+    assert_eq!(lines.len(), told.len());
+    for (line, finding) in lines.iter().zip(told) {
+        let [text, code, repair] = ["text", "code", "repair"].map(|key| word(finding, key));
+        assert_eq!(*line, format!("{text} [{code}] (repair: {repair})"));
+        assert_eq!(finding["severity"], "error");
+        let inode = &finding["fields"]["inode"];
+        assert!(text.starts_with(&format!("inode {inode}: ")), "{text}");
+    }
+    assert_eq!(report["counts"]["inode-blocks"], FILES);
+    assert_eq!(report["counts"]["links-count"], 1);
+    let passes = told.iter().map(|finding| finding["pass"].as_u64());
+    assert!(passes.is_sorted(), "findings come by pass");
+    let links = told.iter().find(|finding| finding["code"] == "links-count");
+    let fields = &links.expect("it is told")["fields"];
+    assert_eq!(
+        (&fields["found"], &fields["expected"]),
+        (&5.into(), &1.into())
+    );
+}
+
+#[test]
+fn no_more_is_printed_than_was_asked_for() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = image();
+    miscount(&image);
+    let run = check(image.path(), &["--most", "3"]);
+    assert_eq!(run.status, Some(4));
+    let of_code = |code: &str| run.stdout.matches(&format!("[{code}]")).count();
+    assert_eq!((of_code("inode-blocks"), of_code("links-count")), (3, 1));
+    let left = format!("... and {} more of the same kinds", FILES - 3);
+    assert!(
+        run.stdout.lines().any(|line| line == left),
+        "{}",
+        run.stdout
+    );
+
+    // The same ones, whoever finds them first.
+    let report = json(&check(
+        image.path(),
+        &["--most", "3", "--json", "--threads", "1"],
+    ));
+    let again = json(&check(
+        image.path(),
+        &["--most", "3", "--json", "--threads", "3"],
+    ));
+    assert_eq!(report, again);
+    assert_eq!(
+        (findings(&report).len(), &report["counts"]["inode-blocks"]),
+        (4, &FILES.into())
+    );
+    let none = check(image.path(), &["--most", "0"]);
+    assert_eq!((none.status, none.stdout.lines().count()), (Some(4), 2));
+}
+
+#[test]
+fn what_cannot_be_checked_has_status_8() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let folder = scratch::folder().expect("a folder");
+    let blank = Image::blank(MiB(4)).expect("room");
+    let tiny = folder.path().join("tiny");
+    fs::write(&tiny, "not a file system\n").expect("room");
+    let unknown = image();
+    debugfs_write(unknown.path(), &["feature FEATURE_I30"]).expect("debugfs runs");
+    let missing = folder.path().join("missing");
+    for path in [blank.path(), &tiny, folder.path(), &missing, unknown.path()] {
+        for more in [&[][..], &["--json"]] {
+            let run = check(path, more);
+            assert_eq!(run.status, Some(8), "{}: {}", path.display(), run.complaint);
+            assert_eq!(run.stdout, "");
+            let names_it = run.complaint.contains(text(path));
+            assert!(
+                names_it && run.complaint.lines().count() == 1,
+                "{}",
+                run.complaint
+            );
+        }
+    }
+}
+
+#[test]
+fn repairs_are_not_offered() {
+    let output = fourscore(&["check", "image"])
+        .output()
+        .expect("the program exists");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("-n"));
+}
+
+/// Checks an image; it must be the same afterwards, in its bytes and in its times.
+#[track_caller]
+fn assert_untouched(image: &Path) -> Run {
+    let state = || {
+        let modified = fs::metadata(image).and_then(|meta| meta.modified());
+        (
+            fs::read(image).expect("it is there"),
+            modified.expect("a time"),
+        )
+    };
+    let before = state();
+    let run = check(image, &["--json", "--threads", "2"]);
+    assert!(before == state(), "the image has changed");
+    run
+}
+
+#[test]
+fn damaged_images_are_left_as_they_are() {
+    require!(Need::Program("mke2fs"));
+    let image = image();
+    assert_eq!(assert_untouched(image.path()).status, Some(0));
+    let patient = Patient::new(image.path()).expect("a sound image");
+    let mut broken = 0;
+    for seed in 0..30 {
+        let damage = patient.damage(seed).expect("room for damage");
+        let run = assert_untouched(image.path());
+        assert!(
+            matches!(run.status, Some(0 | 4 | 8)),
+            "{damage}: {:?}",
+            run.status
+        );
+        broken += u32::from(run.status != Some(0));
+        patient.undo(damage).expect("it was written before");
+    }
+    assert!(broken > 10, "the damage is too gentle");
+}
+
+#[test]
+fn dirty_journals_are_left_as_they_are() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("xfs_io"),
+        Need::KernelMount
+    );
+    let named = |name| JOURNALS.iter().find(|journal| journal.name == name);
+    for name in ["ordered", "fast-commit", "orphan-file"] {
+        let journal = named(name).expect("there is one");
+        let death = if journal.has_fast_commits() {
+            Death::Copied
+        } else {
+            Death::ShutdownLogFlushed
+        };
+        let crashed = journal.crashed(death, Seed(7)).expect("a crash");
+        let run = assert_untouched(crashed.image.path());
+        let report = json(&run);
+        assert_eq!(run.status, Some(0), "{name}: {report:#}");
+        let replayed = NOTES.iter().any(|note| report["counts"][note] == 1);
+        assert!(replayed, "{name}: {report:#}");
+    }
+}
