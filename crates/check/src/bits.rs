@@ -1,7 +1,7 @@
 //! **Purpose.** A set of numbers below a bound, one bit each, that many threads fill at once.
 //!
-//! **Model.** Bits lie in chunks that are made when the first of them is set, so memory follows what
-//! is in use and not what the file system could hold.
+//! **Model.** Bits lie in chunks that are made when the first of them is set, so memory follows
+//! what is in use and not what the file system could hold.
 //!
 //! **Locking.** None but for making a chunk: bits are only ever set, each by one atomic step, and a
 //! thread learns in that step which of them were set before. Phases end by joining their threads,
