@@ -532,15 +532,8 @@ fn block_size(text: &str) -> std::result::Result<BlockSizeWish, FormatError> {
 }
 
 fn error_policy(text: &str) -> std::result::Result<ErrorPolicy, FormatError> {
-    match text {
-        "continue" => Ok(ErrorPolicy::Continue),
-        "remount-ro" => Ok(ErrorPolicy::RemountReadOnly),
-        "panic" => Ok(ErrorPolicy::Panic),
-        _ => Err(wrong(
-            "-e",
-            format!("{text} is not continue, remount-ro or panic"),
-        )),
-    }
+    let why = || format!("{text} is not continue, remount-ro or panic");
+    ErrorPolicy::named(text).ok_or_else(|| wrong("-e", why()))
 }
 
 fn creator_os(text: &str) -> std::result::Result<CreatorOs, FormatError> {

@@ -17,7 +17,9 @@ use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{assert_clean, debugfs, dumpe2fs_header, e2fsck_repair};
+use fourscore_testkit::oracle::{
+    assert_clean, debugfs, debugfs_write, dumpe2fs_header, e2fsck_repair,
+};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use zerocopy::IntoBytes;
@@ -377,16 +379,32 @@ fn files_keep_their_content_while_all_around_is_trimmed() {
 
 #[test]
 fn with_the_option_discard_freed_blocks_go_after_their_commit() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    for (words, goes) in [("nodiscard", false), ("discard", true)] {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    // Said by the superblock, in bits and in words, and by the mount.
+    let cases = [
+        ("", "", false),
+        ("", "discard", true),
+        ("default_mount_opts 0x40c", "", true),
+        ("default_mount_opts 0x40c", "nodiscard", false),
+        ("mount_opts discard", "", true),
+        ("mount_opts discard", "nodiscard", false),
+    ];
+    for (stored, words, goes) in cases {
         let image = image(&[]);
+        if !stored.is_empty() {
+            debugfs_write(image.path(), &[format!("set_super_value {stored}")]).unwrap();
+        }
         let options = MountOptions::new().parse(words).unwrap();
         let fs = try_mount(image.path(), &options).unwrap();
         make_garbage(&fs);
         let before = allocated_bytes(&image);
         settle(&fs);
         let gone = before.saturating_sub(allocated_bytes(&image)) > 19 << 20;
-        assert_eq!(gone, goes, "{words}");
+        assert_eq!(gone, goes, "{stored}, {words}");
         // All of it can be used again, also what was freed a moment ago.
         make_garbage(&fs);
         let file = fs.create(ROOT, b"all", &OWNER).unwrap();

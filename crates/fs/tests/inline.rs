@@ -25,7 +25,7 @@ use rustix::fs::{FallocateFlags, XattrFlags};
 
 use outcome::{errno, ours, theirs};
 
-use common::mount;
+use common::{host_names, mount, names};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
@@ -328,23 +328,6 @@ fn host_value(path: &Path, name: &[u8]) -> Vec<u8> {
     let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).unwrap();
     value.truncate(len);
     value
-}
-
-fn names(fs: &Fs, dir: InodeNr) -> Vec<Vec<u8>> {
-    let listed = fs.read_dir(dir).unwrap().into_iter();
-    let mut names: Vec<_> = listed.map(|entry| entry.name).collect();
-    names.retain(|name| name != b"." && name != b"..");
-    names.sort();
-    names
-}
-
-fn host_names(path: &Path) -> Vec<Vec<u8>> {
-    let listed = std::fs::read_dir(path).unwrap();
-    let mut names: Vec<_> = listed
-        .map(|entry| entry.unwrap().file_name().as_bytes().to_vec())
-        .collect();
-    names.sort();
-    names
 }
 
 #[test]

@@ -24,7 +24,7 @@ use fourscore_testkit::tools::{self, Need};
 
 use outcome::{ours, theirs};
 
-use common::mount;
+use common::{host_names, mount};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
@@ -323,15 +323,6 @@ fn removals(fs: &Fs, root: &Path, (dir, nr): (InodeNr, InodeNr), names: &[Vec<u8
         fs.unlink(dir, &name).unwrap();
     }
     fs.rmdir(ROOT, b"moved").unwrap();
-}
-
-fn host_names(path: &Path) -> Vec<Vec<u8>> {
-    let listed = std::fs::read_dir(path).unwrap();
-    let mut names: Vec<_> = listed
-        .map(|entry| entry.unwrap().file_name().as_bytes().to_vec())
-        .collect();
-    names.sort();
-    names
 }
 
 #[test]

@@ -33,7 +33,7 @@ use std::panic::Location;
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::LastTid;
-use fourscore_ondisk::superblock::{ErrorPolicy, State, Superblock};
+use fourscore_ondisk::superblock::{ErrorPolicy, State};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::{Arc, Mutex, OnceLock};
@@ -63,10 +63,10 @@ pub enum OnError {
     Panic,
 }
 
-impl OnError {
-    /// What the superblock says, as Linux reads it.
-    pub(super) fn of(superblock: &Superblock) -> Self {
-        match superblock.error_policy() {
+impl From<ErrorPolicy> for OnError {
+    /// As Linux reads it.
+    fn from(policy: ErrorPolicy) -> Self {
+        match policy {
             ErrorPolicy::Continue => Self::Continue,
             ErrorPolicy::Panic => Self::Panic,
             ErrorPolicy::RemountReadOnly | ErrorPolicy::Unknown(_) => Self::RemountReadOnly,

@@ -476,7 +476,7 @@ impl Fs {
         };
         let superblock = Arc::clone(&fs.superblock);
         let superblock = &*superblock;
-        let on_error = mount.on_error.unwrap_or(OnError::of(superblock));
+        let on_error = mount.on_error.unwrap_or(superblock.error_policy().into());
         let errors = Errors::new(on_error, mount.panic_hook.clone());
         let inodes = Inodes::new(&fs, &geometry);
         let orphans = Orphans::read(&fs)?;
@@ -499,7 +499,7 @@ impl Fs {
                 values: Mutex::new(()),
                 access_times: mount.access_times.unwrap_or_default(),
                 nodiratime: mount.nodiratime.unwrap_or_default(),
-                lazy_times: (mount.times == Times::Lazily).then(LazyTimes::default),
+                lazy_times: mount.has_lazy_times().then(LazyTimes::default),
                 data: mount.data_mode(superblock),
                 bsd_groups: mount.gives_group(superblock),
                 retries: Counter::default(),

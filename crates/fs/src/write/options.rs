@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::{Privilege, Tunables};
-use fourscore_ondisk::superblock::{DefaultMountOpts, Superblock};
+use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy, Superblock};
 use fourscore_sync::Arc;
 
 use super::access_times::AccessTimes;
@@ -52,11 +52,11 @@ pub struct MountOptions {
     pub(super) on_error: Option<OnError>,
     pub(super) panic_hook: Option<PanicHook>,
     barriers: Option<Barriers>,
-    pub(super) times: Times,
+    times: Option<Times>,
     tunables: Vec<(String, u32)>,
     buddy_bytes: u64,
     privilege: Privilege,
-    discard: Discard,
+    discard: Option<Discard>,
 }
 
 /// Whether the device is told what was freed.
@@ -84,11 +84,11 @@ impl MountOptions {
             on_error: None,
             panic_hook: None,
             barriers: None,
-            times: Times::AtOnce,
+            times: None,
             tunables: Vec::new(),
             buddy_bytes: BUDDY_BYTES,
             privilege: Privilege::User,
-            discard: Discard::OnDemand,
+            discard: None,
         }
     }
 
@@ -121,8 +121,9 @@ impl MountOptions {
                 "grpid" | "bsdgroups" if value.is_empty() => self.grpid = Some(true),
                 "nogrpid" | "sysvgroups" if value.is_empty() => self.grpid = Some(false),
                 "errors" => {
-                    let known = on_error(value).ok_or_else(|| refused("no such policy"))?;
-                    self.on_error = Some(known);
+                    let known =
+                        ErrorPolicy::named(value).ok_or_else(|| refused("no such policy"))?;
+                    self.on_error = Some(known.into());
                 }
                 "barrier" if matches!(value, "" | "1") => self.barriers = Some(Barriers::On),
                 "barrier" if value == "0" => self.barriers = Some(Barriers::Off),
@@ -136,10 +137,10 @@ impl MountOptions {
                 "noatime" if value.is_empty() => self.access_times = Some(AccessTimes::Never),
                 "nodiratime" if value.is_empty() => self.nodiratime = Some(true),
                 "diratime" if value.is_empty() => self.nodiratime = Some(false),
-                "lazytime" if value.is_empty() => self.times = Times::Lazily,
-                "nolazytime" if value.is_empty() => self.times = Times::AtOnce,
-                "discard" if value.is_empty() => self.discard = Discard::Online,
-                "nodiscard" if value.is_empty() => self.discard = Discard::OnDemand,
+                "lazytime" if value.is_empty() => self.times = Some(Times::Lazily),
+                "nolazytime" if value.is_empty() => self.times = Some(Times::AtOnce),
+                "discard" if value.is_empty() => self.discard = Some(Discard::Online),
+                "nodiscard" if value.is_empty() => self.discard = Some(Discard::OnDemand),
                 "commit" => {
                     let interval = commit_interval(number()?)
                         .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
@@ -176,16 +177,25 @@ impl MountOptions {
     /// Whether the device is told what was freed, after its commit. That delays commits.
     #[must_use]
     pub fn discard(mut self, discard: Discard) -> Self {
-        self.discard = discard;
+        self.discard = Some(discard);
         self
     }
 
     /// Who is told what is freed in `fs`; nobody, where the device gives no space back.
     pub(super) fn discards(&self, fs: &Fs) -> Option<Discards> {
-        match self.discard {
+        let by_default = DefaultMountOpts::DISCARD;
+        let default = match fs.superblock().default_mount_opts().contains(by_default) {
+            true => Discard::Online,
+            false => Discard::OnDemand,
+        };
+        match self.discard.unwrap_or(default) {
             Discard::OnDemand => None,
             Discard::Online => Discards::of(fs),
         }
+    }
+
+    pub(super) fn has_lazy_times(&self) -> bool {
+        self.times.unwrap_or_default() == Times::Lazily
     }
 
     /// How much memory the buddies of groups may take that nobody has allocated in lately, in
@@ -219,7 +229,7 @@ impl MountOptions {
     /// When times are written that are all that is changed.
     #[must_use]
     pub fn times(mut self, times: Times) -> Self {
-        self.times = times;
+        self.times = Some(times);
         self
     }
 
@@ -281,6 +291,8 @@ impl MountOptions {
         options.grpid = self.grpid.or(stored.grpid);
         options.on_error = self.on_error.or(stored.on_error);
         options.barriers = self.barriers.or(stored.barriers);
+        options.times = self.times.or(stored.times);
+        options.discard = self.discard.or(stored.discard);
         options
     }
 
@@ -352,15 +364,6 @@ fn data_mode(value: &str) -> Option<DataMode> {
     }
 }
 
-fn on_error(value: &str) -> Option<OnError> {
-    match value {
-        "continue" => Some(OnError::Continue),
-        "remount-ro" => Some(OnError::RemountReadOnly),
-        "panic" => Some(OnError::Panic),
-        _ => None,
-    }
-}
-
 fn commit_interval(seconds: u32) -> Option<Duration> {
     match seconds {
         0 => Some(DEFAULT_COMMIT),
@@ -411,11 +414,11 @@ mod tests {
         assert_eq!(barriers("nobarrier,barrier"), Some(Barriers::On));
         assert_eq!(barriers("barrier=1,barrier=0"), Some(Barriers::Off));
         let lazy = |words| MountOptions::new().parse(words).unwrap().times;
-        assert_eq!(lazy("lazytime"), Times::Lazily);
-        assert_eq!(lazy("lazytime,nolazytime"), Times::AtOnce);
+        assert_eq!(lazy("lazytime"), Some(Times::Lazily));
+        assert_eq!(lazy("lazytime,nolazytime"), Some(Times::AtOnce));
         let discard = |words| MountOptions::new().parse(words).unwrap().discard;
-        assert_eq!(discard("discard"), Discard::Online);
-        assert_eq!(discard("discard,nodiscard"), Discard::OnDemand);
+        assert_eq!(discard("discard"), Some(Discard::Online));
+        assert_eq!(discard("discard,nodiscard"), Some(Discard::OnDemand));
         let tuned = MountOptions::new().parse("mb_optimize_scan=0,mb_stream_req=32");
         let expected = [
             ("mb_optimize_scan".to_owned(), 0),

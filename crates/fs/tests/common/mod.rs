@@ -1,12 +1,15 @@
-//! How the tests of the library come to a file system on an image.
+//! How the tests of the library come to a file system on an image, and to the names in it.
 #![allow(
     dead_code,
     unreachable_pub,
     reason = "a module of several test programs, none of which needs all of it"
 )]
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Fs, MountOptions, OpenOptions};
+use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_testkit::image::Image;
 
 /// The image, open for writing.
@@ -24,4 +27,23 @@ pub fn mount_with(image: &Image, options: &MountOptions) -> Arc<Fs> {
 pub fn open(image: &Image) -> Arc<Fs> {
     let device = open_path(image.path(), DeviceOptions::default()).unwrap();
     Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
+}
+
+/// The names in a directory, in order.
+pub fn names(fs: &Fs, dir: InodeNr) -> Vec<Vec<u8>> {
+    let listed = fs.read_dir(dir).unwrap().into_iter();
+    let mut names: Vec<_> = listed.map(|entry| entry.name).collect();
+    names.retain(|name| name != b"." && name != b"..");
+    names.sort();
+    names
+}
+
+/// The names in a directory of the host, in order.
+pub fn host_names(path: &Path) -> Vec<Vec<u8>> {
+    let listed = std::fs::read_dir(path).unwrap();
+    let mut names: Vec<_> = listed
+        .map(|entry| entry.unwrap().file_name().as_bytes().to_vec())
+        .collect();
+    names.sort();
+    names
 }

@@ -79,6 +79,19 @@ pub enum ErrorPolicy {
     Unknown(u16),
 }
 
+impl ErrorPolicy {
+    /// The policy that mount(8) and mke2fs call by this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "continue" => Some(Self::Continue),
+            "remount-ro" => Some(Self::RemountReadOnly),
+            "panic" => Some(Self::Panic),
+            _ => None,
+        }
+    }
+}
+
 /// `s_creator_os`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreatorOs {

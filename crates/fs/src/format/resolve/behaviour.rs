@@ -48,15 +48,13 @@ impl Wishes<'_> {
         if let Some(policy) = self.options.errors {
             return Ok(policy);
         }
-        match self.string("errors") {
-            None | Some("continue") => Ok(ErrorPolicy::Continue),
-            Some("remount-ro") => Ok(ErrorPolicy::RemountReadOnly),
-            Some("panic") => Ok(ErrorPolicy::Panic),
-            Some(other) => Err(FormatError::option(
-                "errors in the profile",
-                format!("{other} is not continue, remount-ro or panic"),
-            )),
-        }
+        let Some(name) = self.string("errors") else {
+            return Ok(ErrorPolicy::Continue);
+        };
+        ErrorPolicy::named(name).ok_or_else(|| {
+            let why = format!("{name} is not continue, remount-ro or panic");
+            FormatError::option("errors in the profile", why)
+        })
     }
 
     /// The number of the hash function for directories, by the name the profile gives it.
