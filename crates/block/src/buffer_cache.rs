@@ -100,6 +100,7 @@ impl BufferCache {
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, block_size: BlockSize, options: CacheOptions) -> Self {
         let config = Config {
+            number: |block: &PhysBlock| block.0,
             budget_bytes: options.budget_bytes,
             expected_weight_bytes: block_size.bytes() + OVERHEAD_BYTES,
             evictable: |buffer: &Buffer| buffer.retire() == Retire::Done,

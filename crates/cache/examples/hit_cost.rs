@@ -29,6 +29,7 @@ fn measure(what: &str, mut act: impl FnMut(u64)) {
 
 fn cache(hits: HitCounting, entries: u64) -> ClockCache<u64, u64> {
     let cache = ClockCache::new(&Config {
+        number: |key| *key,
         budget_bytes: 2 * 4096 * usize::try_from(entries).expect("a small number"),
         expected_weight_bytes: 4096,
         evictable: |_| true,

@@ -69,6 +69,13 @@ impl<K, V> Bucket<K, V> {
     }
 }
 
+impl<K, V> Bucket<K, V> {
+    /// The entry in front.
+    pub(crate) fn into_first(self) -> Entry<K, V> {
+        self.first
+    }
+}
+
 impl<K: Clone + Eq, V> Bucket<K, V> {
     #[inline]
     pub(crate) fn find(&self, key: &K) -> Option<&Entry<K, V>> {
@@ -87,14 +94,11 @@ impl<K: Clone + Eq, V> Bucket<K, V> {
         })
     }
 
-    /// The entries that `keep` wants, or nothing if it wants none. `keep` gets each entry's place.
-    pub(crate) fn only(&self, keep: impl Fn(usize, &Entry<K, V>) -> bool) -> Option<Box<Self>> {
-        let mut kept = self
-            .iter()
-            .enumerate()
-            .filter(|(place, entry)| keep(*place, entry));
-        let first = kept.next()?.1.copy();
-        let others = kept.map(|(_, entry)| entry.copy()).collect();
+    /// The entries that `keep` wants, or nothing if it wants none.
+    pub(crate) fn only(&self, keep: impl Fn(&Entry<K, V>) -> bool) -> Option<Box<Self>> {
+        let mut kept = self.iter().filter(|entry| keep(entry));
+        let first = kept.next()?.copy();
+        let others = kept.map(Entry::copy).collect();
         Some(Box::new(Self { first, others }))
     }
 }

@@ -9,18 +9,24 @@
 //! attempt waits until it has grown by another sixteenth, so that a cache full of dirty blocks is
 //! not swept again with every insertion. Whoever makes many entries evictable at once calls for a
 //! sweep himself ([`ClockCache::trim`](crate::ClockCache::trim)).
+//!
+//! Entries are removed without the lock, and nobody tells the books. So these are an upper bound:
+//! before anybody has to leave they are made anew, unless that was done while less than a quarter
+//! of the share has come. A shard that runs over may so evict a little too much, never too little.
 
 use fourscore_sync::Arc;
-use fourscore_sync::epoch::{EpochCell, Guard};
+use fourscore_sync::epoch::{CELLS_PER_LINE, CellLine, EpochCell, Guard};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Entry};
 use crate::flight::Flight;
 
 /// The part of the cache behind one lock.
 #[derive(Debug)]
 pub(crate) struct Shard<K, V> {
-    pub(crate) weight_bytes: usize,
-    pub(crate) len: usize,
+    /// What the entries weigh, and those that were removed since the books were made.
+    weight_bytes: usize,
+    /// What has come since then.
+    came_bytes: usize,
     /// The next bucket to visit, as an index into the shard's own buckets.
     hand: usize,
     /// No sweep before the weight exceeds this.
@@ -50,7 +56,7 @@ impl<K, V> Default for Shard<K, V> {
     fn default() -> Self {
         Self {
             weight_bytes: 0,
-            len: 0,
+            came_bytes: usize::MAX,
             hand: 0,
             patience_bytes: 0,
             flights: Vec::new(),
@@ -66,7 +72,7 @@ where
     /// Evicts until `need_bytes` more fit into `share_bytes`, or nothing else wants to go.
     pub(crate) fn make_room(
         &mut self,
-        buckets: &[EpochCell<Bucket<K, V>>],
+        lines: &[CellLine<Bucket<K, V>>],
         need_bytes: usize,
         share_bytes: usize,
         evictable: fn(&V) -> bool,
@@ -81,10 +87,18 @@ where
         if self.weight_bytes < self.patience_bytes {
             return swept;
         }
-        for visits in 0..buckets.len() * 2 {
-            let visited = &buckets[self.hand % buckets.len()];
-            self.hand = (self.hand + 1) % buckets.len();
-            let mercy = if visits < buckets.len() {
+        if self.came_bytes >= share_bytes / 4 {
+            self.make_books(lines, guard);
+            if self.weight_bytes <= target_bytes {
+                self.patience_bytes = 0;
+                return swept;
+            }
+        }
+        let buckets = lines.len() * CELLS_PER_LINE;
+        for visits in 0..buckets * 2 {
+            let visited = &lines[self.hand / CELLS_PER_LINE].cells()[self.hand % CELLS_PER_LINE];
+            self.hand = (self.hand + 1) % buckets;
+            let mercy = if visits < buckets {
                 Mercy::Referenced
             } else {
                 Mercy::None
@@ -109,7 +123,7 @@ where
         guard: &Guard,
         swept: &mut Swept,
     ) {
-        let Some(bucket) = cell.load(guard) else {
+        let Some(mut bucket) = cell.load(guard) else {
             return;
         };
         // One bit for each victim: the hook is asked once, and nothing is copied for a bucket
@@ -130,9 +144,39 @@ where
             self.forget(entry.weight_bytes);
             swept.evicted += 1;
         }
-        if victims != 0 {
-            cell.store(bucket.only(|place, _| place >= 64 || victims & (1 << place) == 0));
+        if victims == 0 {
+            return;
         }
+        let seen = bucket;
+        let is_victim = |entry: &Entry<K, V>| {
+            let victims = seen
+                .iter()
+                .enumerate()
+                .take(64)
+                .filter(|(at, _)| victims >> at & 1 == 1);
+            victims
+                .map(|(_, victim)| &victim.value)
+                .any(|value| Arc::ptr_eq(value, &entry.value))
+        };
+        // Again if somebody has removed an entry meanwhile.
+        while let Err(changed) =
+            cell.replace(Some(bucket), bucket.only(|entry| !is_victim(entry)), guard)
+        {
+            match changed.found {
+                Some(found) => bucket = found,
+                None => return,
+            }
+        }
+    }
+
+    /// Finds out what the entries weigh.
+    fn make_books(&mut self, lines: &[CellLine<Bucket<K, V>>], guard: &Guard) {
+        let buckets = lines.iter().flat_map(CellLine::cells);
+        let entries = buckets
+            .filter_map(|cell| cell.load(guard))
+            .flat_map(Bucket::iter);
+        self.weight_bytes = entries.map(|entry| entry.weight_bytes).sum();
+        self.came_bytes = 0;
     }
 
     /// Lets the next sweep start in any case.
@@ -143,12 +187,11 @@ where
     /// Books an entry.
     pub(crate) fn note(&mut self, weight_bytes: usize) {
         self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
-        self.len += 1;
+        self.came_bytes = self.came_bytes.saturating_add(weight_bytes);
     }
 
     /// Takes an entry off the books.
-    pub(crate) fn forget(&mut self, weight_bytes: usize) {
+    fn forget(&mut self, weight_bytes: usize) {
         self.weight_bytes = self.weight_bytes.saturating_sub(weight_bytes);
-        self.len -= 1;
     }
 }

@@ -1,9 +1,8 @@
 //! **Purpose.** The cache itself: lookup, insertion, removal and loading.
 
 use std::fmt;
-use std::hash::Hash;
 
-use fourscore_sync::epoch::{self, EpochCell, Guard};
+use fourscore_sync::epoch::{self, CELLS_PER_LINE, CellLine, EpochCell, Guard};
 use fourscore_sync::{Arc, CachePadded, CoreNr, Counter, Mutex, MutexGuard};
 
 use crate::bucket::{Bucket, Entry};
@@ -13,7 +12,11 @@ use crate::hash::Seed;
 
 /// How a cache is laid out and what it may evict.
 #[derive(Debug)]
-pub struct Config<V> {
+pub struct Config<K, V> {
+    /// A number that tells keys apart. Those of which eight lie side by side, from a multiple of
+    /// eight on, share a cache line of the table with each other and with nobody else: who comes
+    /// and goes with such numbers meets others nowhere.
+    pub number: fn(&K) -> u64,
     /// The sum of weights the cache aims to stay below.
     pub budget_bytes: usize,
     /// The weight of a typical entry; with the budget it sets the number of buckets.
@@ -79,13 +82,14 @@ where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Written under the lock of the shard that owns the bucket; read by anyone.
-    buckets: Box<[EpochCell<Bucket<K, V>>]>,
+    /// Put into under the lock of the shard that owns the bucket; taken out of and read by anyone.
+    buckets: Box<[CellLine<Bucket<K, V>>]>,
     shards: Box<[PaddedShard<K, V>]>,
     seed: Seed,
-    /// What is shifted out of a hash to get a bucket's index.
-    bucket_shift: u32,
-    /// What is shifted out of a bucket's index to get its shard's.
+    number: fn(&K) -> u64,
+    /// What is shifted out of a hash to get a line's index.
+    line_shift: u32,
+    /// What is shifted out of a line's index to get its shard's.
     shard_shift: u32,
     share_bytes: usize,
     evictable: fn(&V) -> bool,
@@ -93,6 +97,7 @@ where
     counters: Counters,
 }
 
+const LINE_BITS: u32 = CELLS_PER_LINE.ilog2();
 const MIN_BUCKET_BITS: u32 = 4;
 /// Two GiB worth of pointers, of which only the pages in use exist.
 const MAX_BUCKET_BITS: u32 = 28;
@@ -100,29 +105,38 @@ const MAX_SHARD_BITS: u32 = 9;
 /// A shard that holds fewer typical entries than this would evict by accident of the hash.
 const MIN_ENTRIES_PER_SHARD_BITS: u32 = 6;
 
+/// Where a key's bucket is.
+#[derive(Clone, Copy)]
+struct Place {
+    line: usize,
+    cell: usize,
+}
+
 impl<K, V> ClockCache<K, V>
 where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
+    K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     /// An empty cache. Memory for the buckets is reserved now and used as they fill.
     #[must_use]
-    pub fn new(config: &Config<V>) -> Self {
+    pub fn new(config: &Config<K, V>) -> Self {
         let entries = config.budget_bytes / config.expected_weight_bytes.max(1);
         // Twice as many as entries, since a bucket that is not empty costs a copy to insert into.
         let entry_bits = bits_for(entries).clamp(MIN_BUCKET_BITS, MAX_BUCKET_BITS - 1);
-        let bucket_bits = entry_bits + 1;
+        let line_bits = entry_bits + 1 - LINE_BITS;
         let shard_bits = bits_for(CoreNr::count().saturating_mul(4))
             .min(entry_bits.saturating_sub(MIN_ENTRIES_PER_SHARD_BITS))
-            .min(MAX_SHARD_BITS);
+            .min(MAX_SHARD_BITS)
+            .min(line_bits);
         Self {
-            buckets: EpochCell::empty_slice(1 << bucket_bits),
+            buckets: CellLine::empty_slice(1 << line_bits),
             shards: (0..1 << shard_bits)
                 .map(|_| CachePadded::default())
                 .collect(),
             seed: Seed::new(),
-            bucket_shift: u64::BITS - bucket_bits,
-            shard_shift: bucket_bits - shard_bits,
+            number: config.number,
+            line_shift: u64::BITS - line_bits,
+            shard_shift: line_bits - shard_bits,
             share_bytes: config.budget_bytes >> shard_bits,
             evictable: config.evictable,
             hit_counting: config.hits,
@@ -192,22 +206,44 @@ where
         self.remove_if(key, |_| true)
     }
 
-    /// As [`ClockCache::remove`], but only if `condition` holds for the value there. It is asked
-    /// under the shard's lock, so it can be the deciding step against the eviction hook. A load
-    /// under way is discarded in any case.
-    pub fn remove_if(&self, key: &K, condition: impl FnOnce(&Arc<V>) -> bool) -> Option<Arc<V>> {
+    /// As [`ClockCache::remove`], but only if `condition` holds for the value there. It may be
+    /// asked again when the bucket has changed meanwhile.
+    ///
+    /// A value that is there is taken out without the shard's lock: no load of its key is under
+    /// way. What it weighed the shard learns when it runs over its share.
+    pub fn remove_if(&self, key: &K, condition: impl Fn(&Arc<V>) -> bool) -> Option<Arc<V>> {
         let guard = epoch::pin();
         let place = self.place(key);
+        if let Some(removed) = self.take_out(key, place, &condition, &guard) {
+            return removed;
+        }
         let mut shard = self.lock(place);
         shard.flights.retain(|flight| flight.key != *key);
-        let bucket = self.buckets[place].load(&guard)?;
-        let entry = bucket.find(key)?;
-        if !condition(&entry.value) {
-            return None;
+        // It may have come in the meantime.
+        self.take_out(key, place, &condition, &guard).flatten()
+    }
+
+    /// Takes `key` out if the condition holds; `None` if it is not there.
+    fn take_out(
+        &self,
+        key: &K,
+        place: Place,
+        condition: &impl Fn(&Arc<V>) -> bool,
+        guard: &Guard,
+    ) -> Option<Option<Arc<V>>> {
+        let cell = self.cell(place);
+        let mut bucket = cell.load(guard)?;
+        loop {
+            let entry = bucket.find(key)?;
+            if !condition(&entry.value) {
+                return Some(None);
+            }
+            let left = bucket.only(|other| other.key != *key);
+            match cell.replace(Some(bucket), left, guard) {
+                Ok(_) => return Some(Some(Arc::clone(&entry.value))),
+                Err(changed) => bucket = changed.found?,
+            }
         }
-        self.buckets[place].store(bucket.only(|_, other| other.key != *key));
-        shard.forget(entry.weight_bytes);
-        Some(Arc::clone(&entry.value))
     }
 
     /// Evicts what may leave until every shard is within its share again. Insertions do this by
@@ -224,12 +260,14 @@ where
 
     /// Shows every entry to `visit`. Entries that come or go meanwhile may be missed.
     pub fn for_each(&self, mut visit: impl FnMut(&K, &Arc<V>)) {
+        self.for_each_entry(|entry| visit(&entry.key, &entry.value));
+    }
+
+    fn for_each_entry(&self, mut visit: impl FnMut(&Entry<K, V>)) {
         let mut guard = epoch::pin();
-        for cell in &self.buckets {
+        for cell in self.buckets.iter().flat_map(CellLine::cells) {
             if let Some(bucket) = cell.load(&guard) {
-                for entry in bucket.iter() {
-                    visit(&entry.key, &entry.value);
-                }
+                bucket.iter().for_each(&mut visit);
                 guard.refresh();
             }
         }
@@ -238,7 +276,9 @@ where
     /// The number of entries; exact once writers are quiet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len).sum()
+        let mut len = 0;
+        self.for_each_entry(|_| len += 1);
+        len
     }
 
     /// Whether there are no entries; exact once writers are quiet.
@@ -250,10 +290,9 @@ where
     /// The sum of the entries' weights; exact once writers are quiet.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().weight_bytes)
-            .sum()
+        let mut weight_bytes = 0;
+        self.for_each_entry(|entry| weight_bytes += entry.weight_bytes);
+        weight_bytes
     }
 
     /// What happened so far.
@@ -274,7 +313,8 @@ where
     #[inline]
     #[cfg_attr(feature = "count", track_caller)]
     fn look_up<'g>(&self, key: &K, guard: &'g Guard) -> Option<&'g Entry<K, V>> {
-        let found = self.buckets[self.place(key)]
+        let found = self
+            .cell(self.place(key))
             .load(guard)
             .and_then(|bucket| bucket.find(key));
         if let Some(entry) = found {
@@ -291,38 +331,57 @@ where
         found
     }
 
-    /// The index of the key's bucket.
+    /// Where the key's bucket is: the line by a hash of its neighbourhood, and within the line no
+    /// two of a neighbourhood in one bucket. Which of them begins is for the hash to say, so that
+    /// keys at equal distances are spread over all buckets.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
         reason = "at most MAX_BUCKET_BITS are left"
     )]
-    fn place(&self, key: &K) -> usize {
-        (self.seed.hash(key) >> self.bucket_shift) as usize
+    fn place(&self, key: &K) -> Place {
+        let number = (self.number)(key);
+        let hash = self.seed.hash(&(number >> LINE_BITS));
+        Place {
+            line: (hash >> self.line_shift) as usize,
+            cell: ((number ^ hash) % CELLS_PER_LINE as u64) as usize,
+        }
+    }
+
+    #[inline]
+    fn cell(&self, place: Place) -> &EpochCell<Bucket<K, V>> {
+        &self.buckets[place.line].cells()[place.cell]
     }
 
     #[cfg_attr(feature = "count", track_caller)]
-    fn lock(&self, place: usize) -> MutexGuard<'_, Shard<K, V>> {
-        self.shards[place >> self.shard_shift].lock()
+    fn lock(&self, place: Place) -> MutexGuard<'_, Shard<K, V>> {
+        self.shards[place.line >> self.shard_shift].lock()
     }
 
     fn insert_locked(
         &self,
         shard: &mut Shard<K, V>,
-        place: usize,
+        place: Place,
         key: K,
         value: Arc<V>,
         weight_bytes: usize,
         guard: &Guard,
     ) -> Arc<V> {
-        let cell = &self.buckets[place];
+        let cell = self.cell(place);
         if let Some(entry) = cell.load(guard).and_then(|bucket| bucket.find(&key)) {
             return Arc::clone(&entry.value);
         }
-        self.make_room(shard, place >> self.shard_shift, weight_bytes, guard);
+        // Where there is an entry there is no load under way, which removals rely on.
+        shard.flights.retain(|flight| flight.key != key);
+        self.make_room(shard, place.line >> self.shard_shift, weight_bytes, guard);
         // Loaded again: making room may have replaced this very bucket.
-        let entry = Entry::new(key, Arc::clone(&value), weight_bytes);
-        cell.store(Some(Bucket::with(cell.load(guard), entry)));
+        let mut bucket = cell.load(guard);
+        let mut entry = Entry::new(key, Arc::clone(&value), weight_bytes);
+        while let Err(changed) = cell.replace(bucket, Some(Bucket::with(bucket, entry)), guard) {
+            // Somebody has taken an entry out.
+            bucket = changed.found;
+            entry = changed.rejected.expect("not put in").into_first();
+        }
         shard.note(weight_bytes);
         self.counters.insertions.add(1);
         value
@@ -339,9 +398,9 @@ where
     }
 
     /// The value, or a load of it to wait for, or the duty to load it.
-    fn find_or_take_off<'c>(&'c self, key: &K, place: usize) -> Found<'c, K, V> {
+    fn find_or_take_off<'c>(&'c self, key: &K, place: Place) -> Found<'c, K, V> {
         let guard = epoch::pin();
-        let cell = &self.buckets[place];
+        let cell = self.cell(place);
         let find = || cell.load(&guard).and_then(|bucket| bucket.find(key));
         if let Some(entry) = find() {
             return self.hit(entry);
@@ -374,7 +433,7 @@ where
 
 enum Found<'c, K, V>
 where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
+    K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     Value(Arc<V>),
@@ -386,30 +445,39 @@ where
 /// off to load the value themselves.
 struct Pilot<'c, K, V>
 where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
+    K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     cache: &'c ClockCache<K, V>,
-    place: usize,
+    place: Place,
     flight: Arc<Flight<K, V>>,
     landed: bool,
 }
 
 impl<K, V> Pilot<'_, K, V>
 where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
+    K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     /// Puts the value in, unless the flight was struck off the list, and tells everybody.
     fn land(mut self, value: Arc<V>, weight_bytes: usize) -> Arc<V> {
         let guard = epoch::pin();
         let mut shard = self.cache.lock(self.place);
+        let key = &self.flight.key;
         let value = if self.strike_off(&mut shard) {
-            let key = self.flight.key.clone();
-            self.cache
-                .insert_locked(&mut shard, self.place, key, value, weight_bytes, &guard)
+            self.cache.insert_locked(
+                &mut shard,
+                self.place,
+                key.clone(),
+                value,
+                weight_bytes,
+                &guard,
+            )
         } else {
-            value
+            // Whoever struck it off has put another value in, or has taken it out.
+            let there = self.cache.cell(self.place).load(&guard);
+            let there = there.and_then(|bucket| bucket.find(key));
+            there.map_or(value, |entry| Arc::clone(&entry.value))
         };
         drop(shard);
         self.flight.land(Some(Arc::clone(&value)));
@@ -429,7 +497,7 @@ where
 
 impl<K, V> Drop for Pilot<'_, K, V>
 where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
+    K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     fn drop(&mut self) {

@@ -189,15 +189,15 @@ impl Fs {
         let geometry = self.geometry();
         let mut bytes = vec![0; geometry.block_size().bytes()];
         let cluster_bits = geometry.blocks_per_cluster_log();
+        let start = geometry.group_first_block(group).0;
+        let end = start.saturating_add(u64::from(bits) << cluster_bits);
+        // Tables of other groups may lie across the border, or elsewhere.
         let mut mark = |first: PhysBlock, count: u32| {
-            for block in first.0..first.0.saturating_add(count.into()) {
-                if let Some((owner, offset)) = geometry.block_group(PhysBlock(block))
-                    && owner == group
-                    && let cluster = offset.0 >> cluster_bits
-                    && let Some(byte) = bytes.get_mut(cluster as usize / 8)
-                {
-                    *byte |= 1 << (cluster % 8);
-                }
+            let from = first.0.max(start);
+            let until = first.0.saturating_add(count.into()).min(end);
+            if from < until {
+                let clusters = (from - start) >> cluster_bits..=(until - 1 - start) >> cluster_bits;
+                set_bits(&mut bytes, clusters);
             }
         };
         mark(
@@ -218,16 +218,21 @@ impl Fs {
         })
     }
 
-    /// A block of the inode table of the group `desc` describes. When it is not in memory, the
-    /// blocks around it that belong to the used part of the table are read with it.
-    pub(crate) fn inode_table_block<'g>(
+    /// What `look` makes of a block of the inode table of the group `desc` describes. When it is
+    /// not in memory, the blocks around it that belong to the used part of the table are read
+    /// with it.
+    ///
+    /// A block in which inodes are being made stays a draft: who makes a file and opens it at once
+    /// would else have it copied for each.
+    pub(crate) fn look_at_inode_table<R>(
         &self,
         desc: &GroupDesc,
         block: PhysBlock,
-        guard: &'g Guard,
-    ) -> Result<&'g [u8]> {
-        if let Some(buffer) = self.buffers.cached(block, guard) {
-            return Ok(buffer.bytes(guard));
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let guard = epoch::pin();
+        if let Some(buffer) = self.buffers.cached(block, &guard) {
+            return Ok(buffer.look(look));
         }
         let geometry = self.geometry();
         let unused = if self.has_uninit_groups() {
@@ -244,13 +249,46 @@ impl Fs {
             let first = PhysBlock(desc.inode_table().0 + start);
             self.buffers.read_ahead(first, BlockCount(end - start));
         }
-        self.unchecked_metadata(block, guard)
+        Ok(look(self.unchecked_metadata(block, &guard)?))
+    }
+}
+
+/// Sets bits, whole bytes at a time where it can; those behind the end are not there.
+fn set_bits(bytes: &mut [u8], bits: std::ops::RangeInclusive<u64>) {
+    let index = |bit: u64| usize::try_from(bit / 8).unwrap_or(usize::MAX);
+    let (first, last) = (index(*bits.start()), index(*bits.end()));
+    let head = 0xff_u8 << (bits.start() % 8);
+    let tail = 0xff_u8 >> (7 - bits.end() % 8);
+    for (at, byte) in bytes
+        .iter_mut()
+        .enumerate()
+        .take(last.saturating_add(1))
+        .skip(first)
+    {
+        let from = if at == first { head } else { 0xff };
+        let until = if at == last { tail } else { 0xff };
+        *byte |= from & until;
     }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bits_are_set_from_the_first_to_the_last() {
+        for first in 0..40 {
+            for last in first..40 {
+                let mut bytes = [0; 4];
+                set_bits(&mut bytes, first..=last);
+                let mut expected = [0; 4];
+                for bit in first..=last.min(31) {
+                    expected[usize::try_from(bit / 8).unwrap()] |= 1 << (bit % 8);
+                }
+                assert_eq!(bytes, expected);
+            }
+        }
+    }
 
     #[test]
     fn free_runs_follow_the_bits_and_stop_at_the_end() {

@@ -546,15 +546,16 @@ impl Fs {
         let (group, index) = self.geometry().inode_group(nr).ok_or(Error::NotFound)?;
         let desc = self.group(group)?;
         let place = self.geometry().inode_place(desc.inode_table(), index);
-        let guard = epoch::pin();
-        let block = self.inode_table_block(&desc, place.block, &guard)?;
-        let bytes = block.get(place.offset_bytes..).unwrap_or_default();
-        let inode = match patch {
-            None => Inode::parse(bytes, nr, self.superblock()),
-            Some(patch) => patch
-                .apply(bytes, nr, self.superblock())
-                .and_then(|bytes| Inode::parse(&bytes, nr, self.superblock())),
+        let parse = |block: &[u8]| {
+            let bytes = block.get(place.offset_bytes..).unwrap_or_default();
+            match patch {
+                None => Inode::parse(bytes, nr, self.superblock()),
+                Some(patch) => patch
+                    .apply(bytes, nr, self.superblock())
+                    .and_then(|bytes| Inode::parse(&bytes, nr, self.superblock())),
+            }
         };
+        let inode = self.look_at_inode_table(&desc, place.block, parse)?;
         Ok(inode.map_err(|error| Corrupt::from(error).in_inode(nr).in_block(place.block))?)
     }
 }

@@ -19,7 +19,7 @@ use fourscore_cache::{ClockCache, Config};
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock};
-use fourscore_ondisk::{BlockSize, Corrupt, PhysBlock, RawSuperblock};
+use fourscore_ondisk::{BlockSize, Corrupt, InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::Arc;
 
 use crate::fast_commit::FastCommitOverlay;
@@ -171,6 +171,7 @@ impl Fs {
             buffer_options,
         ));
         let inodes = ClockCache::new(&Config {
+            number: |nr: &InodeNr| nr.0.into(),
             budget_bytes: inode_bytes,
             expected_weight_bytes: TYPICAL_INODE_BYTES,
             evictable: InodeCell::retire,

@@ -1,21 +1,24 @@
-//! What operations move between cores. Reading moves nothing, however many there are; what writing
-//! in separate directories moves is bounded by a number for each operation.
+//! What operations move between cores. Reading moves nothing, however many there are; what creators
+//! in one directory move is bounded by a number. (Writers in separate directories: `count_apart`.)
 //!
 //! The counting build knows of every shared location which core touched its cache line last.
 //! Each operation is run on 2, 80 and 192 virtual cores in turn. What is read is the same files;
-//! once every core has seen them, no line may move any more. Who writes has a directory of its own.
+//! once every core has seen them, no line may move any more.
 #![cfg(feature = "count")]
+
+mod apart;
 
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Seek};
-use fourscore_journal::{Background, Batching, JournalOptions};
+use fourscore::{Arc, Follow, Fs, InodeNr, OpenOptions, Seek};
 use fourscore_sync::CoreNr;
-use fourscore_sync::count::{Cores, Report, with_cores};
+use fourscore_sync::count::{Cores, with_cores};
 use fourscore_testkit::image::{Image, MiB};
+
+use apart::{Groups, OWNER, image_of_many_groups, mount};
 
 const BLOCK_BYTES: u64 = 4096;
 /// More than fit into an inode and into one leaf of the tree.
@@ -96,130 +99,6 @@ fn reading_moves_no_line() {
         with_cores(size, |cores| {
             assert_reading_moves_nothing(cores, image.path())
         });
-    }
-}
-
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
-
-/// How many groups belong together.
-enum Groups {
-    /// Each is by itself, so that every directory gets its own.
-    Alone,
-    /// All, so that every core has its own for the files of one directory.
-    Together,
-}
-
-/// An image of 256 groups.
-fn image_of_many_groups(groups: &Groups) -> Image {
-    let (flex_bg, size): (_, &[&str]) = match groups {
-        Groups::Alone => ("^flex_bg", &[]),
-        Groups::Together => ("flex_bg", &["-G", "256"]),
-    };
-    Image::builder(MiB(8192))
-        .kind("ext4")
-        .block_size_bytes(4096)
-        .features(&[flex_bg, "^resize_inode"])
-        .journal(MiB(64))
-        .arguments(["-g", "8192", "-N", "131072"])
-        .arguments(size.iter().copied())
-        .make()
-        .unwrap()
-}
-
-/// Mounts an image so that nobody works in the background, whom nobody would count.
-fn mount(image: &Path) -> Arc<Fs> {
-    let device = open_path(image, DeviceOptions::read_write()).unwrap();
-    let journal = JournalOptions {
-        background: Background::None,
-        batching: Batching::Off,
-        ..JournalOptions::default()
-    };
-    let options = MountOptions::new().journal(journal);
-    Fs::mount(Arc::new(device), &options).unwrap()
-}
-
-/// What each operation moves when every core works in a directory of its own.
-fn writing_apart(cores: &Cores, image: &Path) -> Vec<(&'static str, Report)> {
-    /// More names than fit into one block of a directory would divide it, which is not counted.
-    const ROUNDS: usize = 12;
-    let fs = mount(image);
-    let dirs: Vec<InodeNr> = CoreNr::all()
-        .map(|core| {
-            let name = format!("dir {}", core.index()).into_bytes();
-            cores.on(core, || fs.mkdir(InodeNr::ROOT, &name, &OWNER).unwrap())
-        })
-        .collect();
-    let dir = |core: CoreNr| dirs[core.index()];
-    let name = |round: usize| format!("file {round}").into_bytes();
-    let file = |core, round| fs.lookup(dir(core), &name(round)).unwrap();
-    // Everything once by every core: groups and buddies are loaded, blocks join the transaction.
-    cores.run(2, |core, round| {
-        let warm = format!("warm {round}").into_bytes();
-        let file = fs.create(dir(core), &warm, &OWNER).unwrap();
-        fs.append(file, &[1; 4096]).unwrap();
-        fs.truncate(file, 0).unwrap();
-        fs.append(file, &[1; 4096]).unwrap();
-        if round == 0 {
-            fs.unlink(dir(core), &warm).unwrap();
-        }
-    });
-    let create = cores.run(ROUNDS, |core, round| {
-        fs.create(dir(core), &name(round), &OWNER).unwrap();
-    });
-    cores.run(ROUNDS, |core, round| {
-        fs.stat(file(core, round)).unwrap();
-    });
-    let stat = cores.run(ROUNDS, |core, round| {
-        fs.stat(file(core, round)).unwrap();
-    });
-    let append = cores.run(ROUNDS, |core, round| {
-        fs.append(file(core, round), &[2; 4096]).unwrap();
-    });
-    let truncate = cores.run(ROUNDS, |core, round| {
-        fs.truncate(file(core, round), 0).unwrap();
-    });
-    let unlink = cores.run(ROUNDS, |core, round| {
-        fs.unlink(dir(core), &name(round)).unwrap();
-    });
-    fs.unmount().unwrap();
-    vec![
-        ("create", create),
-        ("stat", stat),
-        ("append", append),
-        ("truncate", truncate),
-        ("unlink", unlink),
-    ]
-}
-
-/// The most lines that an operation moves, on any number of cores. Cores that have no group of
-/// their own for blocks meet in the bitmap, its count of references, the buddy and the counts of a
-/// group (append and truncate); who opens or ends an inode meets others in a shard of the inode
-/// cache (unlink). The device of the test moves one more when it is written.
-const MOST_MOVED: [(&str, f64); 5] = [
-    ("create", 0.25),
-    ("stat", 0.25),
-    ("append", 6.5),
-    ("truncate", 5.0),
-    ("unlink", 2.0),
-];
-
-#[test]
-fn writing_apart_moves_few_lines_on_any_number_of_cores() {
-    let image = image_of_many_groups(&Groups::Alone);
-    for size in [2, 80, 192] {
-        let image = image.copy().unwrap();
-        let reports = with_cores(size, |cores| writing_apart(cores, image.path()));
-        fourscore_testkit::oracle::assert_clean(image.path());
-        for ((what, report), (named, most)) in reports.iter().zip(MOST_MOVED) {
-            assert_eq!(*what, named);
-            println!("{what}: {report}");
-            assert!(report.transfers_per_op() <= most, "{what}: {report}");
-        }
     }
 }
 

@@ -43,6 +43,7 @@ use crate::stats::{Count, CriterionCount, Hit, Quick, Tally};
 use crate::stream::{Slot, StreamGoals};
 use crate::table::{GroupState, GroupTable, Patience};
 use crate::tunables::Tunable;
+use crate::words;
 
 /// What is searched for; all lengths in clusters.
 #[derive(Clone, Copy, Debug)]
@@ -128,12 +129,15 @@ const MOST_UNFIT: u32 = 2;
 /// Busy groups that one criterion passes by before the next is asked.
 const MOST_BUSY: u32 = 8;
 /// Groups in which other streams go on that one criterion passes by before it takes the first of
-/// them after all.
-const MOST_ANOTHERS: u32 = 8;
+/// them after all: all of them, unless there are more cores than anybody has. A stream is in one
+/// group.
+const MOST_ANOTHERS: u32 = 256;
 /// Groups kept for metadata that Power2Aligned passes by before it leaves each bin in which it
 /// meets another: where little else is free, a bin may hold nothing but these, one for each flex
 /// group.
 const MOST_KEPT: u32 = 8;
+/// Requests for fewer clusters do not go back to what their stream left free.
+const LEAST_GOING_BACK: u32 = 128;
 /// Bitmaps that one criterion reads and waits for before the next is asked.
 const MOST_READS: u32 = 1;
 
@@ -247,6 +251,11 @@ impl<'a> Search<'a> {
             self.tally[Count::BusyGroups] += 1;
             return None;
         };
+        if len >= LEAST_GOING_BACK {
+            // What is free behind it has most likely been its own, and lies in warm memory.
+            let back = words::clear_before(locked.buddy().bits(), offset.0);
+            self.want.goal = (group, back);
+        }
         let (start, len) = self.find_in(&mut locked, Need::Extent(len))?;
         let run = self.claim_hit(&mut locked, Quick::Stream, start, len);
         drop(locked);
@@ -498,7 +507,7 @@ impl<'a> Search<'a> {
             }
             let is_guess = criterion == Criterion::GoalLenSlow && unfit > 0;
             if is_guess || unfit == MOST_UNFIT || busy == MOST_BUSY {
-                return Ok(None);
+                break;
             }
         }
         let Some(group) = anothers else {

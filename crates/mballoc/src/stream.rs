@@ -1,11 +1,13 @@
 //! **Purpose.** Where the last large file was left off, so that the next one goes on there:
 //! several such goals, so that writers on different cores do not meet.
 //!
-//! **Model.** `min(cores, ceil(groups / 4))` goals, each a group and an offset in it (a group of
-//! large blocks is so big that its number alone says little). Which goal a request uses is
-//! tunable: one for all, as before Linux 6.17; by inode number, as since; or by core. Goals begin
-//! a few groups apart and move on from there: the spread stays bounded by four groups a goal. The
-//! small files of a core go where its own goal is, whatever the large ones do.
+//! **Model.** `min(cores, groups)` goals, each a group and an offset in it (a group of large blocks
+//! is so big that its number alone says little). Which goal a request uses is tunable: one for
+//! all, as before Linux 6.17; by inode number, as since; or by core. Goals begin a few groups
+//! apart, or in neighbouring groups where there are fewer, and move on from there: the spread
+//! stays bounded by four groups a goal. So a core shares its goal only where there are fewer
+//! groups than cores. The small files of a core go where its own goal is, whatever the large ones
+//! do.
 //!
 //! **Locking.** One word for each goal on a line of its own, loaded and stored plainly, and stored
 //! only when it changes.
@@ -16,8 +18,8 @@ use fourscore_sync::{CachePadded, CoreNr};
 
 use crate::num::len32;
 
-/// Groups for each goal, at least.
-const GROUPS_A_GOAL: u32 = 4;
+/// Groups from one goal to the next to begin with, at most.
+const MOST_APART: u32 = 4;
 
 /// The goals of a file system.
 #[derive(Debug)]
@@ -35,10 +37,10 @@ fn pack(group: GroupNr, offset: u32) -> u64 {
 
 impl StreamGoals {
     pub(crate) fn new(groups: u32, cores: usize) -> Self {
-        let most = groups.div_ceil(GROUPS_A_GOAL);
-        let count = u32::try_from(cores).unwrap_or(u32::MAX).min(most);
+        let count = u32::try_from(cores).unwrap_or(u32::MAX).min(groups).max(1);
+        let apart = (groups / count).clamp(1, MOST_APART);
         // Behind the group in which a flex group keeps its metadata.
-        let group = |i: u32| GroupNr((i * GROUPS_A_GOAL + 1).min(groups - 1));
+        let group = |i: u32| GroupNr((i * apart + 1) % groups);
         let start = |i: u32| CachePadded::new(AtomicU64::new(pack(group(i), 0)));
         Self {
             goals: (0..count).map(start).collect(),
@@ -90,10 +92,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_goals_as_cores_but_four_groups_for_each() {
-        assert_eq!(StreamGoals::new(1000, 80).goals.len(), 80);
-        assert_eq!(StreamGoals::new(13, 80).goals.len(), 4);
-        assert_eq!(StreamGoals::new(1, 80).goals.len(), 1);
+    fn there_are_as_many_goals_as_cores_and_each_begins_in_a_group_of_its_own() {
+        for (groups, goals) in [(1000, 80), (81, 80), (80, 80), (13, 13), (1, 1)] {
+            let streams = StreamGoals::new(groups, 80);
+            let begin = streams.slots().map(|slot| streams.get(slot).0);
+            let begin: std::collections::BTreeSet<u32> = begin.map(|group| group.0).collect();
+            assert_eq!(
+                (streams.goals.len(), begin.len()),
+                (goals, goals),
+                "{groups} groups"
+            );
+            assert!(begin.iter().all(|&group| group < groups));
+        }
     }
 
     #[test]

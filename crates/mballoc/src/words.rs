@@ -96,6 +96,22 @@ fn flip_long(words: &mut [u64], start: u32, end: u32) {
     words[last.0] ^= last.1;
 }
 
+/// Where the run of clear bits begins that ends in front of bit `end`; `end` if there is none.
+pub(crate) fn clear_before(words: &[u64], end: u32) -> u32 {
+    let mut at = end;
+    while let Some(last) = at.checked_sub(1) {
+        let there = last % 64 + 1;
+        // With the last of them on top.
+        let bits = words[(last / 64) as usize] << (64 - there);
+        let clear = bits.leading_zeros().min(there);
+        at -= clear;
+        if clear < there {
+            break;
+        }
+    }
+    at
+}
+
 /// Turns bit `i` over and returns the bit beside it in its pair (bits 0 and 1, 2 and 3, and so
 /// on).
 pub(crate) fn flip_one_of_pair(words: &mut [u64], i: u32) -> bool {
@@ -198,6 +214,8 @@ mod tests {
             };
             prop_assert_eq!(next_clear(&words, start, end), find(false));
             prop_assert_eq!(next_set(&words, start, end), find(true));
+            let clear = row[..end as usize].iter().rev().take_while(|&&bit| !bit).count();
+            prop_assert_eq!(clear_before(&words, end), end - u32::try_from(clear).unwrap());
             prop_assert_eq!(all_clear(&words, start, end), part.iter().all(|&bit| !bit));
             prop_assert_eq!(all_set(&words, start, end), part.iter().all(|&bit| bit));
             prop_assert_eq!(get(&words, start), row[start as usize]);

@@ -36,6 +36,7 @@
 //! [`with_cores`] nothing is counted. Real threads take part through [`Cores::on`].
 
 pub(crate) mod atomic;
+mod heap;
 mod lines;
 pub(crate) mod lock;
 mod report;
@@ -50,6 +51,7 @@ use std::sync::Arc;
 
 use crate::CoreNr;
 use crate::core_nr::machine;
+pub use heap::LineHeap;
 use lines::{Access, Recorder};
 pub use report::{PerOperation, Report, Row};
 
@@ -190,6 +192,14 @@ pub(crate) fn note_fresh<T>(address: *const T) {
 /// Something that was shared ends: its memory may become anything.
 pub(crate) fn note_end<T>(address: *const T) {
     with_seat(|seat| seat.recorder.forget(address.addr()));
+}
+
+/// A value of which [`note_fresh`] spoke ends, all of it.
+pub(crate) fn note_gone<T>(address: *const T) {
+    with_seat(|seat| {
+        let (start, len) = (address.addr(), size_of::<T>().max(1));
+        seat.recorder.forget_all(start..start + len);
+    });
 }
 
 pub(crate) fn core_count() -> usize {

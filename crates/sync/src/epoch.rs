@@ -161,18 +161,6 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         }
     }
 
-    /// Many cells that hold nothing. In the normal build their memory comes zeroed from the
-    /// system, so pages nobody stores to cost nothing.
-    #[must_use]
-    pub fn empty_slice(len: usize) -> Box<[Self]> {
-        #[cfg(feature = "shuttle")]
-        let cells = (0..len).map(|_| Self::empty()).collect();
-        // SAFETY: a cell is one atomic pointer here, and zeroes are its null.
-        #[cfg(not(feature = "shuttle"))]
-        let cells = unsafe { Box::new_zeroed_slice(len).assume_init() };
-        cells
-    }
-
     /// The value now; it lives as long as the guard.
     #[inline]
     #[cfg_attr(feature = "count", track_caller)]
@@ -234,6 +222,37 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
     #[cfg_attr(feature = "count", track_caller)]
     pub fn is_empty(&self) -> bool {
         collector::peek(&self.slot).is_null()
+    }
+}
+
+/// Cells that fill a cache line together, so that who uses some of them is alone on the line if he
+/// has all.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct CellLine<T: Send + Sync + 'static>([EpochCell<T>; CELLS_PER_LINE]);
+
+/// How many cells make a [`CellLine`].
+pub const CELLS_PER_LINE: usize = 8;
+
+impl<T: Send + Sync + 'static> CellLine<T> {
+    /// Lines of cells that hold nothing. In the normal build their memory comes zeroed from the
+    /// system, so pages nobody stores to cost nothing.
+    #[must_use]
+    pub fn empty_slice(lines: usize) -> Box<[Self]> {
+        #[cfg(feature = "shuttle")]
+        let lines = (0..lines)
+            .map(|_| Self(std::array::from_fn(|_| EpochCell::empty())))
+            .collect();
+        // SAFETY: a cell is one atomic pointer here, and zeroes are its null.
+        #[cfg(not(feature = "shuttle"))]
+        let lines = unsafe { Box::new_zeroed_slice(lines).assume_init() };
+        lines
+    }
+
+    /// The cells.
+    #[inline]
+    pub fn cells(&self) -> &[EpochCell<T>; CELLS_PER_LINE] {
+        &self.0
     }
 }
 

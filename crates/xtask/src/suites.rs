@@ -89,8 +89,9 @@ pub(crate) fn model(workspace: &Workspace) -> Result<()> {
 }
 
 /// The library's tests of every crate that has the feature, built with it, and the integration
-/// test named after the feature. Other integration tests are left to the ordinary build: they drive
-/// whole images, where nothing is counted and shuttle's scheduler is not at home.
+/// tests named after the feature (`count`, `count_*`). Other integration tests are left to the
+/// ordinary build: they drive whole images, where nothing is counted and shuttle's scheduler is
+/// not at home.
 pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
     let name = feature.name();
     for manifest in workspace.manifests()? {
@@ -106,15 +107,30 @@ pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
             "--features",
             name,
         ]);
-        if manifest
-            .path
-            .with_file_name("tests")
-            .join(format!("{name}.rs"))
-            .is_file()
-        {
-            command.args(["--test", name]);
+        for test in tests_named_after(name, &manifest.path.with_file_name("tests"))? {
+            command.args(["--test", &test]);
         }
         run_command(&mut command)?;
     }
     Ok(())
+}
+
+/// The integration tests in `folder`, if there is one, that are named after a feature, in order.
+fn tests_named_after(feature: &str, folder: &Path) -> Result<Vec<String>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let test = name.to_str().and_then(|name| name.strip_suffix(".rs"));
+        let rest = test.and_then(|test| test.strip_prefix(feature));
+        if let Some(test) = test
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        {
+            found.push(test.to_owned());
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
 }

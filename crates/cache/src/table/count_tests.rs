@@ -8,6 +8,7 @@ const ENTRIES: u64 = 512;
 
 fn cache(hits: HitCounting) -> ClockCache<u64, u64> {
     let cache = ClockCache::new(&Config {
+        number: |key| *key,
         budget_bytes: 4096 * WEIGHT,
         expected_weight_bytes: WEIGHT,
         evictable: |_| true,

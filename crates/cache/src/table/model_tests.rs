@@ -35,6 +35,7 @@ impl Drop for Probe {
 
 fn cache_of(entries: usize, evictable: fn(&Probe) -> bool) -> Arc<ClockCache<u64, Probe>> {
     Arc::new(ClockCache::new(&Config {
+        number: |key| *key,
         budget_bytes: entries * WEIGHT,
         expected_weight_bytes: WEIGHT,
         evictable,

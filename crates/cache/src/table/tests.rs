@@ -11,6 +11,7 @@ const WEIGHT: usize = 64;
 
 fn cache_of(entries: usize) -> ClockCache<u64, u64> {
     ClockCache::new(&Config {
+        number: |key| *key,
         budget_bytes: entries * WEIGHT,
         expected_weight_bytes: WEIGHT,
         evictable: |_| true,
@@ -20,6 +21,7 @@ fn cache_of(entries: usize) -> ClockCache<u64, u64> {
 
 fn switched(entries: usize) -> ClockCache<u64, Switch> {
     ClockCache::new(&Config {
+        number: |key| *key,
         budget_bytes: entries * WEIGHT,
         expected_weight_bytes: WEIGHT,
         evictable: |may_leave: &Switch| may_leave.load(Ordering::Acquire),

@@ -38,6 +38,10 @@ use crate::{Error, FileType, Fs, Result};
 /// What pads a block at either end.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
+/// When so much is cut off a file, it pays to see at once whether anybody reads it still: what was
+/// written and cut off in one transaction can then be written again, in memory that is warm.
+const MUCH_BYTES: u64 = 4 << 20;
+
 /// A write, cut to what one plan does.
 #[derive(Clone, Copy)]
 struct Range {
@@ -231,7 +235,9 @@ impl Fs {
         let (from, to) = (range.offset.max(start), range.end.min(stop));
         let part = &data[index(from - range.offset)..index(to - range.offset)];
         let place = block_size.offset(physical);
-        if is_new {
+        // In one piece, where it can be: devices may do more with that.
+        let is_whole = (from, to) == (start, stop);
+        if is_new && !is_whole {
             let head = &ZEROES[..index(from - start)];
             let tail = &ZEROES[..index(stop - to)];
             let slices = [IoSlice::new(head), IoSlice::new(part), IoSlice::new(tail)];
@@ -306,19 +312,23 @@ impl Fs {
     fn change_size(&self, inode: InodeNr, size: u64) -> Result<()> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
-        let is_longer = {
+        let (before, is_longer) = {
             let guard = epoch::pin();
             let inode = self.file_to_change(&pinned, &guard)?;
             check_changeable(inode)?;
             if size > self.max_file_bytes(inode) {
                 return Err(Error::FileTooLarge);
             }
-            self.is_longer_than_inside(inode, size)?
+            (inode.size_bytes(), self.is_longer_than_inside(inode, size)?)
         };
         if is_longer {
             self.move_out((&pinned, &mut locked))?;
         }
-        self.truncate_locked(&pinned, &mut locked, size)
+        self.truncate_locked(&pinned, &mut locked, size)?;
+        if before.saturating_sub(size) >= MUCH_BYTES {
+            self.writer()?.hurry_readers();
+        }
+        Ok(())
     }
 
     /// Sets the size, in as many transactions as it takes to free what comes to lie behind it. The

@@ -83,27 +83,53 @@ struct BitmapPlace {
     /// Whether it has to be made up before its first change.
     uninit: AtomicBool,
     sealed: Sealed,
+    /// Bits that are free on disk.
+    free: AtomicU32,
 }
 
-/// What is known of one group.
+impl BitmapPlace {
+    fn new(block: PhysBlock, uninit: bool, free: u32) -> Self {
+        Self {
+            block,
+            uninit: AtomicBool::new(uninit),
+            sealed: Sealed::default(),
+            free: AtomicU32::new(free),
+        }
+    }
+}
+
+/// What is known of one group. Who gets its clusters and who gets its inodes are different cores as
+/// a rule, so each of the two has a cache line.
 #[derive(Debug)]
 pub(crate) struct Group {
-    blocks: BitmapPlace,
-    inodes: BitmapPlace,
-    pub(crate) inode_table: PhysBlock,
+    blocks: OnLine<BitmapPlace>,
+    inodes: OnLine<InodesOfGroup>,
+}
+
+/// On cache lines of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct OnLine<T>(T);
+
+/// What is known of the inodes of a group.
+#[derive(Debug)]
+pub(crate) struct InodesOfGroup {
+    bitmap: BitmapPlace,
+    pub(crate) table: PhysBlock,
     /// Blocks of the inode table that hold inodes or zeroes.
     pub(crate) table_ready: AtomicU32,
-    /// Clusters that are free on disk when the group was opened, for placing inodes.
-    free_clusters: AtomicU32,
-    free_inodes: AtomicU32,
     used_dirs: AtomicU32,
 }
 
 impl Group {
+    pub(super) fn inodes(&self) -> &InodesOfGroup {
+        &self.inodes.0
+    }
+
     fn place(&self, map: Map) -> &BitmapPlace {
         match map {
-            Map::Blocks => &self.blocks,
-            Map::Inodes => &self.inodes,
+            Map::Blocks => &self.blocks.0,
+            Map::Inodes => &self.inodes().bitmap,
         }
     }
 }
@@ -212,25 +238,22 @@ impl Groups {
         };
         let read = |nr: u32| {
             let desc = fs.group(GroupNr(nr))?;
-            let flag = |flag| AtomicBool::new(has_uninit && desc.flags().contains(flag));
+            let flag = |flag| has_uninit && desc.flags().contains(flag);
             let is_zeroed = !has_uninit || desc.flags().contains(GroupFlags::INODE_ZEROED);
             let unused = if is_zeroed { 0 } else { desc.itable_unused() };
+            let (blocks, inodes) = (desc.block_bitmap(), desc.inode_bitmap());
+            let (block_uninit, inode_uninit) = (
+                flag(GroupFlags::BLOCK_UNINIT),
+                flag(GroupFlags::INODE_UNINIT),
+            );
             Ok(CachePadded::new(Group {
-                blocks: BitmapPlace {
-                    block: desc.block_bitmap(),
-                    uninit: flag(GroupFlags::BLOCK_UNINIT),
-                    sealed: Sealed::default(),
-                },
-                inodes: BitmapPlace {
-                    block: desc.inode_bitmap(),
-                    uninit: flag(GroupFlags::INODE_UNINIT),
-                    sealed: Sealed::default(),
-                },
-                inode_table: desc.inode_table(),
-                table_ready: AtomicU32::new(ready(unused)),
-                free_clusters: AtomicU32::new(desc.free_clusters()),
-                free_inodes: AtomicU32::new(desc.free_inodes()),
-                used_dirs: AtomicU32::new(desc.used_dirs()),
+                blocks: OnLine(BitmapPlace::new(blocks, block_uninit, desc.free_clusters())),
+                inodes: OnLine(InodesOfGroup {
+                    bitmap: BitmapPlace::new(inodes, inode_uninit, desc.free_inodes()),
+                    table: desc.inode_table(),
+                    table_ready: AtomicU32::new(ready(unused)),
+                    used_dirs: AtomicU32::new(desc.used_dirs()),
+                }),
             }))
         };
         let groups: Box<[CachePadded<Group>]> =
@@ -254,6 +277,11 @@ impl Groups {
 
     pub(crate) fn get(&self, group: GroupNr) -> Option<&Group> {
         self.groups.get(group.0 as usize).map(|group| &**group)
+    }
+
+    /// Inodes that are free on disk in a group.
+    pub(super) fn free_inodes(&self, group: GroupNr) -> u32 {
+        self.get(group).map_or(0, |group| group.free(Map::Inodes))
     }
 
     /// Whether a bitmap was never written; `flag` names which.
@@ -344,9 +372,10 @@ impl Groups {
         });
         made.map_err(|error| Refused::new(error, change.buffer.block()))?;
         let changed = self.changed.of(CoreNr::current());
-        let (counter, sum) = match change.map {
-            Map::Blocks => (&state.free_clusters, &changed.free_clusters),
-            Map::Inodes => (&state.free_inodes, &changed.free_inodes),
+        let counter = &place.free;
+        let sum = match change.map {
+            Map::Blocks => &changed.free_clusters,
+            Map::Inodes => &changed.free_inodes,
         };
         let len = i64::from(change.len);
         match change.kind {
@@ -384,7 +413,7 @@ impl Groups {
         });
         changed.map_err(|error| Refused::new(error, buffer.block()))?;
         if let Some(state) = self.get(bits.group) {
-            let dirs = &state.used_dirs;
+            let dirs = &state.inodes().used_dirs;
             dirs.fetch_add(change.cast_unsigned(), Ordering::Relaxed);
             let changed = self.changed.of(CoreNr::current());
             changed
@@ -481,11 +510,15 @@ impl Groups {
 }
 
 impl Group {
+    fn free(&self, map: Map) -> u32 {
+        self.place(map).free.load(Ordering::Relaxed)
+    }
+
     fn counts(&self) -> GroupCounts {
         GroupCounts {
-            free_inodes: self.free_inodes.load(Ordering::Relaxed),
-            free_clusters: self.free_clusters.load(Ordering::Relaxed),
-            used_dirs: self.used_dirs.load(Ordering::Relaxed),
+            free_inodes: self.free(Map::Inodes),
+            free_clusters: self.free(Map::Blocks),
+            used_dirs: self.inodes().used_dirs.load(Ordering::Relaxed),
         }
     }
 }
@@ -560,7 +593,7 @@ impl GroupSource for Source {
     fn descriptor(&self, group: GroupNr) -> Descriptor {
         let state = self.groups.get(group);
         let counts = state.map(Group::counts).unwrap_or_default();
-        let uninit = state.is_some_and(|state| state.blocks.uninit.load(Ordering::Acquire));
+        let uninit = state.is_some_and(|state| state.blocks.0.uninit.load(Ordering::Acquire));
         Descriptor {
             free: ClusterCount(counts.free_clusters),
             state: if uninit {
@@ -580,7 +613,7 @@ impl GroupSource for Source {
         let uninit = self
             .groups
             .get(group)
-            .is_some_and(|state| state.blocks.uninit.load(Ordering::Acquire));
+            .is_some_and(|state| state.blocks.0.uninit.load(Ordering::Acquire));
         if uninit {
             let made_up = made_up(&fs, group, Map::Blocks)?;
             let len = bitmap.len().min(made_up.len());
@@ -598,18 +631,18 @@ impl GroupSource for Source {
         let blocks = groups
             .iter()
             .filter_map(|&group| self.groups.get(group))
-            .map(|group| group.blocks.block);
+            .map(|group| group.blocks.0.block);
         self.prefetcher.want(blocks);
     }
 
     fn has_arrived(&self, group: GroupNr) -> bool {
         let guard = epoch::pin();
         self.groups.get(group).is_none_or(|group| {
-            group.blocks.uninit.load(Ordering::Acquire)
+            group.blocks.0.uninit.load(Ordering::Acquire)
                 || self
                     .groups
                     .buffers
-                    .cached(group.blocks.block, &guard)
+                    .cached(group.blocks.0.block, &guard)
                     .is_some()
         })
     }

@@ -17,7 +17,7 @@
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::Credits;
-use fourscore_mballoc::{Geometry, InodeSource, Kinship, Placement};
+use fourscore_mballoc::{Geometry, Kinship, Placement};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::Ordering;
 use fourscore_sync::{CachePadded, CoreNr, Mutex, PerCore};
@@ -117,7 +117,7 @@ impl Inodes {
             return Ok(claim);
         }
         for group in self.placement.for_file(parent, CoreNr::current()) {
-            if counts.counts(group).free_inodes == 0 {
+            if counts.free_inodes(group) == 0 {
                 continue;
             }
             if let Some(claim) = self.claim_in(fs, writer, group, is_directory)? {
@@ -270,13 +270,25 @@ fn words(fs: &Fs, group: GroupNr) -> Result<Box<[u64]>> {
     let bitmap = fs.inode_bitmap(group)?;
     let bits = fs.geometry().inodes_per_group();
     let first = fs.superblock().first_inode();
+    let is_taken = |index: u32| {
+        let nr = fs.geometry().inode_at(group, GroupOffset(index));
+        index >= bits || nr.is_none_or(|nr| nr < first)
+    };
+    let bytes = bitmap.as_bytes().chunks(8);
+    let on_disk = bytes.map(|bytes| {
+        let mut word = [0xff; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    });
+    let mut on_disk = on_disk.chain(std::iter::repeat(u64::MAX));
     let word = |at: u32| {
-        (0..64).fold(0, |word, bit| {
-            let index = at * 64 + bit;
-            let nr = fs.geometry().inode_at(group, GroupOffset(index));
-            let taken = index >= bits || bitmap.is_used(index) || nr.is_none_or(|nr| nr < first);
-            word | u64::from(taken) << bit
-        })
+        let used = on_disk.next().unwrap_or(u64::MAX);
+        // Reserved numbers and those that there are not lie at an end.
+        if !is_taken(at * 64) && !is_taken(at * 64 + 63) {
+            return used;
+        }
+        let taken = (0..64).filter(|bit| is_taken(at * 64 + bit));
+        taken.fold(used, |word, bit| word | 1 << bit)
     };
     Ok((0..bits.div_ceil(64)).map(word).collect())
 }
@@ -284,13 +296,13 @@ fn words(fs: &Fs, group: GroupNr) -> Result<Box<[u64]>> {
 /// Zeroes the blocks of the inode table up to the one that holds inode `index`, as far as they were
 /// never used.
 fn make_table_ready(fs: &Fs, writer: &Writer, group: GroupNr, index: u32) -> Result<()> {
-    let Some(state) = writer.groups().get(group) else {
+    let Some(state) = writer.groups().get(group).map(|group| group.inodes()) else {
         return Ok(());
     };
     let needed = index / fs.geometry().inodes_per_block() + 1;
     let ready = state.table_ready.load(Ordering::Relaxed);
     for nth in ready..needed {
-        let block = PhysBlock(state.inode_table.0 + u64::from(nth));
+        let block = PhysBlock(state.table.0 + u64::from(nth));
         let tag = VerifiedAs::new(Structure::InodeTable, InodeNr(0));
         loop {
             let buffer = fs.buffers.create(block);

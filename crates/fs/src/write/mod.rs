@@ -294,6 +294,11 @@ impl Writer {
         self.quiet.stamp()
     }
 
+    /// Has it seen whether those who read what was freed so far are gone.
+    pub(crate) fn hurry_readers(&self) {
+        self.quiet.hurry();
+    }
+
     /// How many blocks one credit revokes, at the least.
     pub(crate) fn revokes_per_credit(&self) -> usize {
         self.revokes_per_credit

@@ -1,9 +1,10 @@
 //! **Purpose.** When the readers that were under way at a point of time are gone, so that blocks
 //! that were freed then can be given to others.
 //!
-//! **Model.** The quiet clock ticks once per commit. A free is stamped with the time; a tick
-//! retires a token through the epochs, and when the last reader from before the tick has left, the
-//! token is dropped and tells the allocator that everything stamped so far is quiet.
+//! **Model.** The quiet clock ticks once per commit, and when much was cut off a file. A free is
+//! stamped with the time; a tick retires a token through the epochs, and when the last reader
+//! from before the tick has left, the token is dropped and tells the allocator that everything
+//! stamped so far is quiet.
 //!
 //! A commit is also when buddies leave memory that nobody has used since the commit before, if
 //! there are more of them than the mount allows.

@@ -338,6 +338,22 @@ fn what_a_transaction_allocated_and_freed_is_reused_without_its_commit() {
     bench.settle(Tid(7));
 }
 
+/// A file that is written, emptied and written again lies where it was.
+#[test]
+fn a_stream_goes_back_to_what_it_left_free() {
+    let bench = Bench::new(8, 4096);
+    let first = bench.use_up(&exact(1000), Tid(7));
+    let second = bench.use_up(&exact(500), Tid(7));
+    bench.free(second, Tid(7));
+    bench.free(first, Tid(7));
+    let small = bench.use_up(&exact(4), Tid(7));
+    assert!(small.start.0 >= second.end() || small.group != second.group);
+    bench.free(small, Tid(7));
+    let again = bench.use_up(&exact(1000), Tid(7));
+    assert_eq!((again.group, again.start), (first.group, first.start));
+    bench.settle(Tid(7));
+}
+
 #[test]
 fn what_is_not_in_use_cannot_be_freed() {
     let bench = Bench::new(4, 1024);

@@ -161,6 +161,12 @@ impl Recorder {
             .remove(&(address / LINE_BYTES));
     }
 
+    pub(super) fn forget_all(&self, range: Range<usize>) {
+        for number in range.start / LINE_BYTES..=(range.end - 1) / LINE_BYTES {
+            self.shard(number).lines.remove(&number);
+        }
+    }
+
     pub(super) fn name(&self, range: Range<usize>, label: &'static str) {
         let mut labels = self.labels.write().unwrap_or_else(PoisonError::into_inner);
         labels.insert(range.start, (range.end, label));

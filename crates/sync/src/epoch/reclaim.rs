@@ -73,12 +73,24 @@ impl Guard {
     pub(super) unsafe fn retire<T>(&self, pointer: *mut T) {
         // SAFETY: promised by the caller. Retiring through the guard (and not through the
         // collector) keeps the value alive for references this thread itself holds.
-        unsafe { self.0.defer_retire(pointer, seize::reclaim::boxed) };
+        unsafe { self.0.defer_retire(pointer, reclaim) };
     }
 
     pub(super) fn refresh(&mut self) {
         self.0.refresh();
     }
+}
+
+/// Drops a value that nobody can reach any more.
+///
+/// # Safety
+/// `pointer` came from a box, and is retired once.
+unsafe fn reclaim<T>(pointer: *mut T, collector: &seize::Collector) {
+    // Its memory may become anything.
+    #[cfg(feature = "count")]
+    crate::count::note_gone(pointer);
+    // SAFETY: promised by the caller.
+    unsafe { seize::reclaim::boxed(pointer, collector) };
 }
 
 #[inline]

@@ -1,0 +1,64 @@
+//! What cores move that work in directories of their own: next to nothing, on 192 cores as on two.
+//!
+//! All virtual cores run on one thread, whose heap mixes what they make as the heaps of many
+//! threads would not. So here every piece of memory has cache lines of its own, and what moves is
+//! what cores have in common by design.
+#![cfg(feature = "count")]
+
+mod apart;
+
+use fourscore_sync::count::{LineHeap, Report, with_cores};
+
+use apart::{Groups, image_of_many_groups, writing_apart};
+
+#[global_allocator]
+static HEAP: LineHeap = LineHeap;
+
+/// The reports of all operations on 2, 80 and 192 cores.
+fn reports(groups: &Groups) -> [Vec<(&'static str, Report)>; 3] {
+    let image = image_of_many_groups(groups);
+    [2, 80, 192].map(|size| {
+        let image = image.copy().unwrap();
+        let reports = with_cores(size, |cores| writing_apart(cores, image.path()));
+        fourscore_testkit::oracle::assert_clean(image.path());
+        for (what, report) in &reports {
+            println!("{what}: {report}");
+        }
+        reports
+    })
+}
+
+/// Where every core can have several groups, an operation moves as many lines on 192 cores as on
+/// two; and few where there is little more than one group for each. One test, since what one thread
+/// retires may be dropped by another, in whose machine it was never seen.
+#[test]
+fn writing_apart_moves_next_to_nothing_on_any_number_of_cores() {
+    let [two, more @ ..] = reports(&Groups::Plenty);
+    for many in &more {
+        for ((what, few), (_, many)) in two.iter().zip(many) {
+            let most = few.transfers_per_op() * 1.05 + 0.02;
+            assert!(many.transfers_per_op() <= most, "{what}: {few}{many}");
+        }
+    }
+    assert_few(&two);
+    reports(&Groups::Tight)
+        .iter()
+        .for_each(|reports| assert_few(reports));
+}
+
+/// The most lines that an operation moves. The device of the test moves one when it is written,
+/// where it is in memory.
+const MOST_MOVED: [(&str, f64); 5] = [
+    ("create", 0.02),
+    ("stat", 0.02),
+    ("append", 1.02),
+    ("truncate", 0.02),
+    ("unlink", 0.02),
+];
+
+fn assert_few(reports: &[(&str, Report)]) {
+    for ((what, report), (named, most)) in reports.iter().zip(MOST_MOVED) {
+        assert_eq!(*what, named);
+        assert!(report.transfers_per_op() <= most, "{what}: {report}");
+    }
+}
