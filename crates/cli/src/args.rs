@@ -86,6 +86,15 @@ pub(crate) enum Verb {
                             zcat x.tgz | fourscore build - --size +20% -L data -o disk.ext4\n  \
                             fourscore build oci:image:latest overlay/ --owner 0:0 -o disk.ext4")]
     Build(Box<crate::build::Build>),
+    /// Mounts an image on a directory, through FUSE
+    ///
+    /// Options of the mount: ro, suid, dev, noexec, allow_other, nonempty, nowriteback (write(2)
+    /// tells when there is no space, instead of fsync(2) and close(2)), fsname=. Options of ext4:
+    /// data=, commit=, errors=, barrier=, noatime, relatime, strictatime, lazytime, discard, grpid,
+    /// mb_*. `umount DIR`, or as a user `fusermount3 -u DIR`, ends it.
+    #[command(after_help = "Examples:\n  fourscore mount disk.img mnt\n  \
+                            fourscore mount -o ro,allow_other disk.img@1M /mnt")]
+    Mount(crate::mount::Mount),
     /// Makes an empty file system, with the options of mke2fs
     ///
     /// An image file that does not exist is made if SIZE is given. With a fixed UUID (-U), hash

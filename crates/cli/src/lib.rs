@@ -15,7 +15,7 @@
 //! | `text`, `facts` | numbers, names, stat facts as bytes |
 //! | `tree` | a tree walked by many threads, its output in order |
 //! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
-//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check` | the verbs |
+//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -34,6 +34,7 @@ mod image;
 mod info;
 mod ls;
 mod mkfs;
+mod mount;
 mod output;
 mod progress;
 mod stat;
@@ -111,6 +112,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Extract(args) => extract(&args),
         Verb::Walk(args) => walk(&args),
         Verb::Build(args) => build::run(&args),
+        Verb::Mount(args) => mount::run(&args),
         Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Freefrag(args) => freefrag::run(&args),
         Verb::Filefrag(args) => filefrag::run(&args),

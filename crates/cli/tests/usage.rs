@@ -19,8 +19,8 @@ fn every_verb_has_an_example() {
     assert_eq!(
         verbs,
         [
-            "info", "ls", "stat", "cat", "readlink", "cp", "extract", "walk", "build", "mkfs",
-            "freefrag", "filefrag", "stats", "bench", "check"
+            "info", "ls", "stat", "cat", "readlink", "cp", "extract", "walk", "build", "mount",
+            "mkfs", "freefrag", "filefrag", "stats", "bench", "check"
         ]
     );
     for verb in verbs {

@@ -7,6 +7,10 @@ use super::source::{Source, has_word};
 /// The crates that may contain `unsafe`, each block with a SAFETY comment (clippy sees to that).
 const UNSAFE_CRATES: &[&str] = &["sync", "block"];
 
+/// Single files of other crates that may contain it. The root of such a crate denies it, since what
+/// is forbidden cannot be allowed again.
+const UNSAFE_FILES: &[&str] = &["crates/fuse/src/clone_device.rs"];
+
 /// Names that only the crate `sync` may say. `std::thread` is in it as a whole, but for functions
 /// that share nothing.
 const SYNC_NAMES: &[&str] = &[
@@ -102,22 +106,24 @@ fn grouped_import(code: &[String], index: usize) -> Option<&'static str> {
 /// `forbid-unsafe`: the root of every crate forbids unsafe code, and no file says `unsafe`, but in
 /// the crates that exist for it.
 pub(super) fn forbid_unsafe(source: &Source, found: &mut Vec<Finding>) {
-    if UNSAFE_CRATES.contains(&source.crate_folder()) {
+    if UNSAFE_CRATES.contains(&source.crate_folder())
+        || UNSAFE_FILES.contains(&source.path.as_str())
+    {
         return;
     }
+    let own = format!("crates/{}/", source.crate_folder());
+    let wanted = match UNSAFE_FILES.iter().any(|file| file.starts_with(&own)) {
+        true => "#![deny(unsafe_code)]",
+        false => "#![forbid(unsafe_code)]",
+    };
     let is_root = ["src/lib.rs", "src/main.rs"]
         .iter()
         .any(|root| source.path.ends_with(root));
-    if is_root
-        && !source
-            .code
-            .iter()
-            .any(|line| line.contains("#![forbid(unsafe_code)]"))
-    {
+    if is_root && !source.code.iter().any(|line| line.contains(wanted)) {
         found.push(Finding::new(
             "forbid-unsafe",
             1,
-            "the crate's root does not forbid unsafe code (add #![forbid(unsafe_code)])",
+            format_args!("the crate's root does not forbid unsafe code (add {wanted})"),
         ));
     }
     for (index, line) in source.code.iter().enumerate() {
@@ -172,6 +178,10 @@ mod tests {
             [2]
         );
         assert!(lines("crates/block/src/lib.rs", "unsafe { b() }\n").is_empty());
+        assert!(lines("crates/fuse/src/clone_device.rs", "unsafe { b() }\n").is_empty());
+        assert!(lines("crates/fuse/src/lib.rs", "#![deny(unsafe_code)]\n").is_empty());
+        assert_eq!(lines("crates/fuse/src/lib.rs", "\n").len(), 1);
+        assert_eq!(lines("crates/fuse/src/a.rs", "unsafe { b() }\n").len(), 1);
         assert!(lines("crates/fs/src/a.rs", "// unsafe\n").is_empty());
     }
 }

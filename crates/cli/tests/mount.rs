@@ -1,0 +1,511 @@
+//! `fourscore mount`: what is done through the mount is what the kernel's ext4 and e2fsck find in
+//! the image.
+
+mod common;
+mod place;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{complained, fourscore, printed, text};
+use fourscore_sync::thread;
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+use place::{Place, walk_of_host};
+use rustix::fs::{FallocateFlags, XattrFlags};
+
+/// So long anything may take on a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A mount whose server runs in the foreground. What is left of it goes when this does.
+struct Mounted {
+    server: Child,
+    point: PathBuf,
+}
+
+fn is_mounted(point: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("proc");
+    let point = text(point);
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(point))
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Mounted {
+    fn new(place: &Place, image: &str, options: &str) -> Self {
+        let point = place.path(&format!("mnt-{image}"));
+        fs::create_dir_all(&point).expect("room");
+        let image = place.text(image);
+        let mut command = fourscore(&["mount", "-f", "-o", options, &image, text(&point)]);
+        let server = command.spawn().expect("it starts");
+        let mut mounted = Self { server, point };
+        wait_until("mounted", || {
+            let ended = mounted.server.try_wait().expect("a child");
+            assert!(ended.is_none(), "the server ended: {ended:?}");
+            is_mounted(&mounted.point)
+        });
+        mounted
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+
+    fn open(&self, name: &str) -> File {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(self.path(name)).expect("opened")
+    }
+
+    /// Unmounts, and waits until the server has brought everything to its place.
+    fn unmount(mut self) {
+        let status = Command::new("umount").arg(&self.point).status();
+        assert!(status.expect("it is there").success());
+        assert!(self.end().success());
+    }
+
+    /// Waits for the end of the server.
+    fn end(&mut self) -> std::process::ExitStatus {
+        let mut status = None;
+        wait_until("the server ends", || {
+            status = self.server.try_wait().expect("a child");
+            status.is_some()
+        });
+        status.expect("it ended")
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.server.id()).expect("a number");
+        let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("it runs");
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if is_mounted(&self.point) {
+            let mut command = Command::new("umount");
+            let _ = command
+                .arg("-l")
+                .arg(&self.point)
+                .stderr(Stdio::null())
+                .status();
+        }
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// A place with an empty file system.
+fn empty(size: &str) -> Place {
+    with_image(Place::new(), size)
+}
+
+fn with_image(place: Place, size: &str) -> Place {
+    let image = place.text("image");
+    printed(&mut fourscore(&["mkfs", "-q", "-b", "4096", &image, size]));
+    place
+}
+
+#[test]
+fn what_is_copied_in_is_there_for_the_kernel() {
+    require!(
+        Need::KernelMount,
+        Need::Fuse,
+        Need::Program("setfacl"),
+        Need::Program("e2fsck")
+    );
+    let place = with_image(Place::odd(), "128M");
+    let mounted = Mounted::new(&place, "image", "dev,suid");
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(format!("{}/.", place.text("tree")))
+        .arg(&mounted.point)
+        .status();
+    assert!(copied.expect("it is there").success());
+    // Through the mount, both while the kernel has everything and when it has nothing any more.
+    let without = |walk: &str| -> Vec<String> {
+        let lines = walk
+            .lines()
+            .filter(|line| !line.starts_with("/lost+found "));
+        lines.map(str::to_owned).collect()
+    };
+    let source = without(&walk_of_host(&place.tree()));
+    assert_eq!(without(&walk_of_host(&mounted.point)), source);
+    mounted.unmount();
+    place.check("image").expect("clean");
+    assert_eq!(without(&place.walk("image")), source);
+    let kernel = KernelMount::new(&place.path("image"), Access::ReadOnly, "").expect("sound");
+    assert_eq!(without(&walk_of_host(kernel.path())), source);
+    drop(kernel);
+    let mounted = Mounted::new(&place, "image", "ro");
+    assert_eq!(without(&walk_of_host(&mounted.point)), source);
+    let refused = File::create(mounted.path("new")).expect_err("read-only");
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    mounted.unmount();
+}
+
+#[test]
+fn files_behave_as_files() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    for options in ["", "nowriteback"] {
+        let mounted = Mounted::new(&place, "image", options);
+        let file = mounted.open("file");
+        file.write_all_at(&[1; 10_000], 0).expect("room");
+        // What was cut off does not come back, in the page cache or behind it.
+        file.set_len(5).expect("shorter");
+        file.set_len(9_000).expect("longer");
+        let mut content = Vec::new();
+        (&file).read_to_end(&mut content).expect("there");
+        assert_eq!(content, [&[1; 5][..], &[0; 8_995]].concat());
+        file.sync_all().expect("durable");
+        // Without a name, with holes, and with what is written at the end.
+        fs::remove_file(mounted.path("file")).expect("removed");
+        file.write_all_at(b"still", 20_000).expect("room");
+        assert_eq!(file.metadata().expect("open").nlink(), 0);
+        let mut end = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(mounted.path("log"))
+            .expect("made");
+        for _ in 0..100 {
+            end.write_all(b"a line\n").expect("room");
+        }
+        assert_eq!(
+            fs::read(mounted.path("log")).expect("there"),
+            b"a line\n".repeat(100)
+        );
+        let holes = mounted.open("holes");
+        holes.write_all_at(b"data", 1 << 20).expect("room");
+        let found = (&holes)
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| Ok(rustix::fs::seek(&holes, rustix::fs::SeekFrom::Data(0))?));
+        // Data that only the kernel has must not be taken for a hole.
+        assert!(found.expect("there is data") <= 1 << 20);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&holes, flags, 1 << 20, 2).expect("punched");
+        let mut left = [0; 4];
+        holes.read_exact_at(&mut left, 1 << 20).expect("there");
+        assert_eq!(&left, b"\0\0ta");
+        fs::remove_file(mounted.path("holes")).expect("removed");
+        fs::remove_file(mounted.path("log")).expect("removed");
+        drop((file, end, holes));
+        mounted.unmount();
+        place.check("image").expect("clean");
+    }
+}
+
+#[test]
+fn times_owners_and_attributes_are_kept() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mounted = Mounted::new(&place, "image", "");
+    let path = mounted.path("file");
+    let file = mounted.open("file");
+    file.write_all_at(b"written before its time is set", 0)
+        .expect("room");
+    let time = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    let times = fs::FileTimes::new().set_modified(time).set_accessed(time);
+    file.set_times(times).expect("ours");
+    drop(file);
+    std::os::unix::fs::chown(&path, Some(1234), Some(70_000)).expect("root may");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("root may");
+    rustix::fs::setxattr(&path, "user.note", b"kept", XattrFlags::CREATE).expect("room");
+    let made = fs::metadata(&path)
+        .expect("there")
+        .created()
+        .expect("known");
+    assert!(made > time, "when it was made is told");
+    mounted.unmount();
+    place.check("image").expect("clean");
+    let again = Mounted::new(&place, "image", "noatime");
+    let told = fs::metadata(again.path("file")).expect("there");
+    assert_eq!(
+        (told.uid(), told.gid(), told.mode() & 0o7777),
+        (1234, 70_000, 0o640)
+    );
+    assert_eq!(
+        (told.mtime(), told.mtime_nsec()),
+        (1_000_000_000, 123_456_789)
+    );
+    assert_eq!(
+        (told.atime(), told.atime_nsec()),
+        (1_000_000_000, 123_456_789)
+    );
+    assert_eq!(told.created().expect("known"), made);
+    let mut value = [0; 10];
+    let len = rustix::fs::getxattr(again.path("file"), "user.note", &mut value).expect("there");
+    assert_eq!(&value[..len], b"kept");
+    again.unmount();
+}
+
+#[test]
+fn many_threads_make_and_remove_names() {
+    const THREADS: usize = 4;
+    const NAMES: usize = 300;
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("128M");
+    let mounted = Mounted::new(&place, "image", "");
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let mounted = &mounted;
+            scope.spawn(move || {
+                let own = mounted.path(&format!("dir-{number}"));
+                fs::create_dir(&own).expect("made");
+                for name in 0..NAMES {
+                    fs::write(own.join(name.to_string()), name.to_string()).expect("room");
+                    let shared = mounted.path(&format!("{number}-{name}"));
+                    fs::rename(own.join(name.to_string()), &shared).expect("renamed");
+                    match name % 3 {
+                        0 => fs::remove_file(&shared).expect("removed"),
+                        _ => fs::hard_link(&shared, own.join(name.to_string())).expect("linked"),
+                    }
+                }
+            });
+        }
+    });
+    let names = fs::read_dir(&mounted.point).expect("listed").count();
+    // A third of the names is gone; beside them there are lost+found and the directories.
+    assert_eq!(names, THREADS * NAMES * 2 / 3 + THREADS + 1);
+    mounted.unmount();
+    place.check("image").expect("clean");
+}
+
+#[test]
+fn what_was_synced_outlives_the_server() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    for round in 0..3 {
+        let mut mounted = Mounted::new(&place, "image", "commit=100000");
+        let file = mounted.open(&format!("synced-{round}"));
+        file.write_all_at(&[9; 50_000], 0).expect("room");
+        file.sync_all().expect("durable");
+        File::open(&mounted.point)
+            .and_then(|root| root.sync_all())
+            .expect("durable");
+        for number in 0..200 {
+            fs::write(mounted.path(&format!("more-{round}-{number}")), b"x").expect("room");
+        }
+        mounted.signal(rustix::process::Signal::KILL);
+        drop(file);
+        assert!(!mounted.end().success());
+        drop(mounted);
+        // The mount recovers it.
+        let again = Mounted::new(&place, "image", "");
+        for synced in 0..=round {
+            let content = fs::read(again.path(&format!("synced-{synced}")));
+            assert_eq!(content.expect("it was synced"), [9; 50_000]);
+        }
+        again.unmount();
+        place.check("image").expect("clean");
+    }
+}
+
+#[test]
+fn a_signal_writes_everything_and_unmounts() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mut mounted = Mounted::new(&place, "image", "commit=100000");
+    fs::write(mounted.path("file"), b"never synced").expect("room");
+    mounted.signal(rustix::process::Signal::TERM);
+    assert!(mounted.end().success());
+    assert!(!is_mounted(&mounted.point));
+    place.check("image").expect("clean");
+    let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/file"]));
+    assert_eq!(inside, "never synced");
+    // While somebody has something open, the name of the mount goes and what is open stays.
+    let mut mounted = Mounted::new(&place, "image", "");
+    let file = mounted.open("open");
+    mounted.signal(rustix::process::Signal::INT);
+    wait_until("it is not mounted", || !is_mounted(&mounted.point));
+    file.write_all_at(b"written afterwards", 0)
+        .expect("still there");
+    drop(file);
+    assert!(mounted.end().success());
+    place.check("image").expect("clean");
+    let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/open"]));
+    assert_eq!(inside, "written afterwards");
+}
+
+#[test]
+fn the_command_returns_when_the_mount_can_be_used() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let (image, point) = (place.text("image"), place.path("mnt"));
+    fs::create_dir(&point).expect("room");
+    for round in 0..3 {
+        // Right behind the unmount before, of which the server may still be writing.
+        printed(&mut fourscore(&["mount", &image, text(&point)]));
+        assert!(is_mounted(&point));
+        assert_eq!(fs::read_dir(&point).expect("listed").count(), 1 + round);
+        fs::write(point.join(format!("file-{round}")), b"x").expect("room");
+        let status = Command::new("umount").arg(&point).status();
+        assert!(status.expect("it is there").success());
+    }
+    // e2fsck waits for nobody, so this waits for the last server.
+    wait_until("the image is let go", || place.check("image").is_ok());
+    let listed = printed(&mut fourscore(&["ls", &image, "/"]));
+    assert_eq!(
+        listed
+            .lines()
+            .filter(|line| line.starts_with("file-"))
+            .count(),
+        3
+    );
+}
+
+/// Mounts as a user, looks, and unmounts. In a namespace of its own, in which users may open
+/// `/dev/fuse` whatever the machine says of that.
+const AS_A_USER: &str = r#"
+set -e
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+mount -t tmpfs -o dev none "$DEVICES"
+mknod -m 666 "$DEVICES/fuse" c 10 229
+mount --bind "$DEVICES/fuse" /dev/fuse
+$user "$FOURSCORE" mount "$IMAGE" "$POINT"
+grep -q " $POINT fuse.fourscore " /proc/self/mounts
+$user ls "$POINT" | grep -q lost+found
+# Only who made the mount can see into it.
+if ls "$POINT" 2>/dev/null; then exit 1; fi
+$user fusermount3 -u "$POINT"
+if grep -q " $POINT " /proc/self/mounts; then exit 1; fi
+"#;
+
+#[test]
+fn without_root_the_helper_mounts() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("setpriv"),
+        Need::Program("unshare"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    let (image, point) = (place.text("image"), place.path("mnt"));
+    for path in [&point, &place.path("devices")] {
+        fs::create_dir(path).expect("room");
+    }
+    for path in [Path::new(&image), &point] {
+        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
+    }
+    // Puts the command where a user reaches it.
+    let _ = place.as_nobody(&["--version"]);
+    let mut command = tools::command("unshare").expect("it is there");
+    command.args(["--mount", "sh", "-c", AS_A_USER]);
+    command.env("IMAGE", &image).env("POINT", &point);
+    command.env("DEVICES", place.path("devices"));
+    command.env("FOURSCORE", place.path("output/fourscore"));
+    let output = command.output().expect("it is there");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    wait_until("the image is let go", || place.check("image").is_ok());
+}
+
+#[test]
+fn permissions_are_asked_for() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("setpriv"),
+        Need::Program("setfacl"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    let mounted = Mounted::new(&place, "image", "allow_other");
+    let (closed, listed) = (mounted.path("closed"), mounted.path("listed"));
+    for path in [&closed, &listed] {
+        fs::write(path, b"secret").expect("room");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("ours");
+    }
+    let reads = |path: &Path| {
+        let mut command = tools::command("setpriv").expect("it is there");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]);
+        let output = command.arg(path).output().expect("it is there");
+        output.status.success()
+    };
+    assert!(!reads(&closed) && !reads(&listed));
+    let list = Command::new("setfacl")
+        .args(["-m", "u:65534:r"])
+        .arg(&listed)
+        .status();
+    assert!(list.expect("it is there").success());
+    assert!(!reads(&closed) && reads(&listed));
+    mounted.unmount();
+    place.check("image").expect("clean");
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_in_one_line() {
+    require!(Need::Root, Need::Fuse);
+    let place = empty("64M");
+    let (image, point) = (place.text("image"), place.path("mnt"));
+    fs::create_dir(&point).expect("room");
+    let (point, tree) = (text(&point).to_owned(), place.text("tree"));
+    let (missing, file) = (place.text("missing"), place.text("file"));
+    fs::write(&file, [0; 1 << 16]).expect("room");
+    let refused = |arguments: &[&str], why: &str| {
+        let all = [&["mount"], arguments].concat();
+        let (status, complaint) = complained(&all);
+        assert_eq!(status, Some(1), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        assert!(
+            complaint.starts_with("fourscore: ") && complaint.contains(why),
+            "{complaint}"
+        );
+        assert!(!is_mounted(Path::new(&point)));
+    };
+    refused(&[&image, &tree], "not empty");
+    refused(&[&image, &missing], "No such file");
+    refused(&[&image, &file], "not a directory");
+    refused(&["-o", "noatime,no_such", &image, &point], "no_such");
+    refused(&["-o", "sync", &image, &point], "sync");
+    refused(&[&missing, &point], "No such file");
+    refused(&[&file, &point], "file");
+    let mounted = Mounted::new(&place, "image", "");
+    refused(&[&image, &point], "is being written");
+    mounted.unmount();
+}
+
+#[test]
+fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mounted = Mounted::new(&place, "image", "");
+    fs::write(mounted.path("file"), b"by number").expect("room");
+    let inode = fs::metadata(mounted.path("file")).expect("there").ino();
+    mounted.unmount();
+    let mounted = Mounted::new(&place, "image", "");
+    assert_eq!(
+        fs::metadata(mounted.path("file")).expect("there").ino(),
+        inode
+    );
+    // O_DIRECT goes around the page cache, to the same bytes.
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+    let direct = options.open(mounted.path("file")).expect("opened");
+    let mut room = vec![0; 8192];
+    let start = room.as_ptr().align_offset(4096);
+    let len = direct
+        .read_at(&mut room[start..start + 4096], 0)
+        .expect("there");
+    assert_eq!(&room[start..start + len], b"by number");
+    drop(direct);
+    mounted.unmount();
+}

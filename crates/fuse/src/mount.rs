@@ -1,0 +1,245 @@
+//! **Purpose.** Making and ending mounts: by the system call as root, else through `fusermount3`,
+//! which has the rights that a user has not.
+//!
+//! **Model.** The kernel knows a mount by the descriptor of `/dev/fuse` that it was made with.
+//! `fusermount3` opens one, mounts, and sends it back through a socket.
+//!
+//! **References.** mount(2), fusermount3(1); its environment variable `_FUSE_COMMFD`.
+
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::FdFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use crate::options::SessionOptions;
+
+/// The helper of the package fuse3.
+const HELPER: &str = "fusermount3";
+/// What `mount -t` and `/proc/mounts` call it.
+const TYPE: &str = "fuse.fourscore";
+
+/// Why a mount could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The mount point cannot be used.
+    #[error("{0}")]
+    Point(io::Error),
+    /// The mount point is no directory.
+    #[error("not a directory")]
+    NotADirectory,
+    /// The mount point has something in it, which the mount would hide.
+    #[error("not empty (give the option nonempty to hide what is in it)")]
+    NotEmpty,
+    /// `/dev/fuse` cannot be opened.
+    #[error("/dev/fuse: {0} (is the kernel's module fuse loaded?)")]
+    Device(io::Error),
+    /// The kernel refused the mount.
+    #[error("the kernel refuses to mount: {0}")]
+    Refused(io::Error),
+    /// `fusermount3` could not be run.
+    #[error("fusermount3: {0} (install the package fuse3, or mount as root)")]
+    NoHelper(io::Error),
+    /// `fusermount3` refused the mount, and says why.
+    #[error("{0}")]
+    HelperRefused(String),
+}
+
+/// Ends a mount, from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    point: PathBuf,
+    way: Way,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    SystemCall,
+    Helper,
+}
+
+/// Mounts on the directory `point`; gives the descriptor for the first worker.
+pub(crate) fn mount(
+    point: &Path,
+    options: &SessionOptions,
+) -> Result<(OwnedFd, Unmounter), MountError> {
+    // It is unmounted by this name later on, wherever the process stands then.
+    let point = std::fs::canonicalize(point).map_err(MountError::Point)?;
+    if !point.metadata().map_err(MountError::Point)?.is_dir() {
+        return Err(MountError::NotADirectory);
+    }
+    let mut inside = std::fs::read_dir(&point).map_err(MountError::Point)?;
+    if !options.may_hide && inside.next().is_some() {
+        return Err(MountError::NotEmpty);
+    }
+    let (device, way) = if rustix::process::geteuid().is_root() {
+        (by_system_call(&point, options)?, Way::SystemCall)
+    } else {
+        (through_helper(&point, options)?, Way::Helper)
+    };
+    Ok((device, Unmounter { point, way }))
+}
+
+fn by_system_call(point: &Path, options: &SessionOptions) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty());
+    let device = device.map_err(|errno| MountError::Device(errno.into()))?;
+    let mut words = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
+    );
+    if options.is_for_all {
+        words.push_str(",allow_other");
+    }
+    let refused = |errno: rustix::io::Errno| MountError::Refused(errno.into());
+    let words = CString::new(words).map_err(|_| refused(rustix::io::Errno::INVAL))?;
+    let flags = [
+        (options.is_read_only, MountFlags::RDONLY),
+        (!options.honours_set_id, MountFlags::NOSUID),
+        (!options.honours_devices, MountFlags::NODEV),
+        (!options.runs_programs, MountFlags::NOEXEC),
+    ];
+    let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+    let flags = flags.fold(MountFlags::empty(), |all, (_, flag)| all | flag);
+    let source = options.source_word();
+    rustix::mount::mount(source, point, TYPE, flags, words.as_c_str()).map_err(refused)?;
+    Ok(device)
+}
+
+fn through_helper(point: &Path, options: &SessionOptions) -> Result<OwnedFd, MountError> {
+    let no_helper = |error: io::Error| MountError::NoHelper(error);
+    let (ours, its) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|errno| no_helper(errno.into()))?;
+    rustix::io::fcntl_setfd(&its, FdFlags::empty()).map_err(|errno| no_helper(errno.into()))?;
+    let mut words = format!(
+        "default_permissions,fsname={},subtype=fourscore",
+        options.source_word()
+    );
+    let more = [
+        (options.is_read_only, ",ro"),
+        (!options.runs_programs, ",noexec"),
+        (options.honours_set_id, ",suid"),
+        (options.honours_devices, ",dev"),
+        (options.is_for_all, ",allow_other"),
+    ];
+    for (_, word) in more.into_iter().filter(|(is_set, _)| *is_set) {
+        words.push_str(word);
+    }
+    let run = Command::new(HELPER)
+        .args(["-o", &words, "--"])
+        .arg(point)
+        .env("_FUSE_COMMFD", its.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(no_helper)?;
+    drop(its);
+    let device = received(&ours);
+    let output = run.wait_with_output().map_err(no_helper)?;
+    match device.map_err(|errno| no_helper(errno.into()))? {
+        Some(device) if output.status.success() => Ok(device),
+        _ => Err(MountError::HelperRefused(one_line(&output.stderr))),
+    }
+}
+
+/// The descriptor that comes through a socket; `None` if it is closed without one.
+fn received(socket: &OwnedFd) -> Result<Option<OwnedFd>, rustix::io::Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::net::recvmsg(socket, &mut slices, &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+            return Ok(descriptors.next());
+        }
+    }
+    Ok(None)
+}
+
+/// What a helper said, as one line.
+fn one_line(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let said: Vec<&str> = said.lines().map(str::trim).collect();
+    match said.join("; ") {
+        nothing if nothing.is_empty() => format!("{HELPER} failed without a word"),
+        said => said,
+    }
+}
+
+impl Unmounter {
+    /// Writes what the kernel holds back, and takes the mount away. Whoever has something open on
+    /// it keeps it: [`Session::serve`](crate::Session::serve) returns when the last one is done.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it is not mounted any more.
+    pub fn unmount(&self) -> io::Result<()> {
+        match self.way {
+            Way::SystemCall => {
+                match rustix::mount::unmount(&self.point, UnmountFlags::NOFOLLOW) {
+                    Err(rustix::io::Errno::BUSY) => {}
+                    done => return Ok(done?),
+                }
+                self.write_back();
+                let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+                Ok(rustix::mount::unmount(&self.point, lazily)?)
+            }
+            Way::Helper => match self.helped("-u") {
+                Ok(()) => Ok(()),
+                Err(_) => {
+                    self.write_back();
+                    self.helped("-uz")
+                }
+            },
+        }
+    }
+
+    /// Takes away a mount that nobody will serve.
+    pub(crate) fn abandon(&self) {
+        let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        let gone = match self.way {
+            Way::SystemCall => rustix::mount::unmount(&self.point, lazily).map_err(io::Error::from),
+            Way::Helper => self.helped("-uz"),
+        };
+        if let Err(error) = gone {
+            tracing::warn!(%error, "the mount is left behind");
+        }
+    }
+
+    /// Has the kernel write what it holds back; what cannot be written, its owner is told of.
+    fn write_back(&self) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&self.point, flags, Mode::empty());
+        if let Err(error) = root.and_then(rustix::fs::syncfs) {
+            tracing::warn!(%error, "what the kernel holds could not be written back");
+        }
+    }
+
+    fn helped(&self, how: &str) -> io::Result<()> {
+        let mut helper = Command::new(HELPER);
+        helper.args([how, "-q", "--"]).arg(&self.point);
+        let status = helper.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::ResourceBusy)),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! **Purpose.** The words of mount(8) that concern a mount and not the file system in it.
+//!
+//! **Not here.** Those of ext4: `fourscore::MountOptions::parse`, which also refuses what nobody
+//! knows.
+
+/// What the kernel does with what is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// Keeps it, and hands it on when the file is closed or synced, when there is much of it, or
+    /// after a while. That there is no space is told by fsync(2) and close(2).
+    #[default]
+    Writeback,
+    /// Hands it on at once (`nowriteback`). write(2) tells that there is no space.
+    Writethrough,
+}
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// What the mount is called in `/proc/mounts`: the image.
+    pub source: String,
+    /// Nothing is written (`ro`).
+    pub is_read_only: bool,
+    /// What the kernel does with what is written.
+    pub cache: Cache,
+    /// Set-id bits of programs count (`suid`); only root can have that.
+    pub honours_set_id: bool,
+    /// Device nodes are devices (`dev`); only root can have that.
+    pub honours_devices: bool,
+    /// Programs are run (not `noexec`).
+    pub runs_programs: bool,
+    /// All users may use the mount, as far as owners and permissions let them (`allow_other`); else
+    /// only the one who made it.
+    pub is_for_all: bool,
+    /// The mount point may have something in it (`nonempty`).
+    pub may_hide: bool,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            source: "fourscore".into(),
+            is_read_only: false,
+            cache: Cache::default(),
+            honours_set_id: false,
+            honours_devices: false,
+            runs_programs: true,
+            is_for_all: false,
+            may_hide: false,
+        }
+    }
+}
+
+impl SessionOptions {
+    /// Takes the words that it knows out of `words`, which are separated by commas, and returns the
+    /// others.
+    pub fn take(&mut self, words: &str) -> String {
+        let mut others = Vec::new();
+        for word in words.split(',').filter(|word| !word.is_empty()) {
+            match word {
+                "ro" => self.is_read_only = true,
+                "rw" => self.is_read_only = false,
+                "suid" => self.honours_set_id = true,
+                "nosuid" => self.honours_set_id = false,
+                "dev" => self.honours_devices = true,
+                "nodev" => self.honours_devices = false,
+                "exec" => self.runs_programs = true,
+                "noexec" => self.runs_programs = false,
+                "allow_other" => self.is_for_all = true,
+                "nonempty" => self.may_hide = true,
+                "nowriteback" => self.cache = Cache::Writethrough,
+                // The kernel always asks for permissions.
+                "default_permissions" => {}
+                _ => match word.strip_prefix("fsname=") {
+                    Some(name) => name.clone_into(&mut self.source),
+                    None => others.push(word),
+                },
+            }
+        }
+        others.join(",")
+    }
+
+    /// The source as it is put among options: what would end it there is left out.
+    pub(crate) fn source_word(&self) -> String {
+        self.source.replace([',', '\\', '\n', '\0'], "_")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_mount_are_taken_and_others_left() {
+        let mut options = SessionOptions::default();
+        let words = "ro,noatime,allow_other,,data=ordered,fsname=a b,dev,rw,nowriteback,no_such";
+        assert_eq!(options.take(words), "noatime,data=ordered,no_such");
+        let expected = SessionOptions {
+            source: "a b".into(),
+            cache: Cache::Writethrough,
+            honours_devices: true,
+            is_for_all: true,
+            ..SessionOptions::default()
+        };
+        assert_eq!(options, expected);
+        options.source = "a,b\n".into();
+        assert_eq!(options.source_word(), "a_b_");
+    }
+}

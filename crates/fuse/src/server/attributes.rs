@@ -1,0 +1,230 @@
+//! **Purpose.** What an inode is: told, and changed.
+
+use fourscore::{AttributeChange, FileType, InodeNr, Stat};
+use fourscore_ondisk::Timestamp;
+use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
+
+use super::{Call, Server, VALID_SECS};
+use crate::abi::{Attr, AttrOut, EntryOut, SetattrIn, StatfsOut, StatxIn, StatxOut, SxTime, fattr};
+use crate::nodes::Nodes;
+use crate::reply::{Errno, Reply};
+
+/// Of statx(2): everything that stat(2) says, and when the inode was made.
+const STATX_BASIC_STATS: u32 = 0x7ff;
+const STATX_BTIME: u32 = 0x800;
+
+const STATX_ATTR_IMMUTABLE: u64 = 0x10;
+const STATX_ATTR_APPEND: u64 = 0x20;
+const STATX_ATTR_NODUMP: u64 = 0x40;
+const STATX_ATTR_ENCRYPTED: u64 = 0x800;
+const STATX_ATTR_VERITY: u64 = 0x10_0000;
+
+/// Flags of an inode that statx(2) tells.
+const TOLD_FLAGS: [(InodeFlags, u64); 5] = [
+    (InodeFlags::IMMUTABLE_FL, STATX_ATTR_IMMUTABLE),
+    (InodeFlags::APPEND_FL, STATX_ATTR_APPEND),
+    (InodeFlags::NODUMP_FL, STATX_ATTR_NODUMP),
+    (InodeFlags::ENCRYPT_FL, STATX_ATTR_ENCRYPTED),
+    (InodeFlags::VERITY_FL, STATX_ATTR_VERITY),
+];
+
+/// A device number in the form of `stat`: 12 bits for the driver, 20 for its device.
+fn encoded(device: DeviceNr) -> u32 {
+    (device.minor & 0xff) | (device.major << 8) | ((device.minor & !0xff) << 12)
+}
+
+/// The opposite of [`encoded`].
+pub(super) fn decoded(number: u32) -> DeviceNr {
+    DeviceNr {
+        major: (number >> 8) & 0xfff,
+        minor: (number & 0xff) | ((number >> 12) & 0xf_ff00),
+    }
+}
+
+/// The blocks of 512 bytes that a file takes. Content inside of the inode counts as well, so that
+/// nobody takes the file for a hole.
+fn sectors(stat: &Stat) -> u64 {
+    let is_inside =
+        stat.file_type == FileType::Regular && stat.flags.contains(InodeFlags::INLINE_DATA_FL);
+    let inside = if is_inside {
+        stat.size_bytes.div_ceil(512)
+    } else {
+        0
+    };
+    stat.sectors.saturating_add(inside)
+}
+
+impl Server<'_> {
+    fn block_bytes(&self) -> u32 {
+        // At most 64 KiB.
+        u32::try_from(self.fs.geometry().block_size().bytes()).unwrap_or(u32::MAX)
+    }
+
+    fn attr(&self, stat: &Stat) -> Attr {
+        Attr {
+            ino: stat.inode.0.into(),
+            size: stat.size_bytes,
+            blocks: sectors(stat),
+            atime: stat.atime.seconds().cast_unsigned(),
+            mtime: stat.mtime.seconds().cast_unsigned(),
+            ctime: stat.ctime.seconds().cast_unsigned(),
+            atimensec: stat.atime.nanoseconds(),
+            mtimensec: stat.mtime.nanoseconds(),
+            ctimensec: stat.ctime.nanoseconds(),
+            mode: stat.mode.0.into(),
+            nlink: stat.links.into(),
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: stat.device.map_or(0, encoded),
+            blksize: self.block_bytes(),
+            flags: 0,
+        }
+    }
+
+    /// An inode that a reply tells the kernel of; its use is counted. The name holds for
+    /// `name_valid_secs`.
+    pub(super) fn entry(
+        &self,
+        inode: InodeNr,
+        name_valid_secs: u64,
+        reply: &mut Reply,
+    ) -> Result<EntryOut, Errno> {
+        self.nodes.count(inode)?;
+        reply.counted.push(inode);
+        let stat = self.fs.stat(inode)?;
+        Ok(EntryOut {
+            nodeid: Nodes::node(inode),
+            generation: stat.generation.into(),
+            entry_valid: name_valid_secs,
+            attr_valid: VALID_SECS,
+            attr: self.attr(&stat),
+            ..EntryOut::default()
+        })
+    }
+
+    pub(super) fn getattr(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let stat = self.fs.stat(call.inode)?;
+        reply.push(&AttrOut {
+            attr_valid: VALID_SECS,
+            attr: self.attr(&stat),
+            ..AttrOut::default()
+        })
+    }
+
+    pub(super) fn setattr(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: SetattrIn = call.arguments.take()?;
+        let has = |field: u32| wanted.valid & field != 0;
+        if has(fattr::SIZE) {
+            let writer = match has(fattr::KILL_SUIDGID) {
+                true => Self::without_set_id(),
+                false => fourscore::Caller::ROOT,
+            };
+            self.fs.remove_privileges(call.inode, &writer)?;
+            self.fs.truncate(call.inode, wanted.size)?;
+        }
+        let time = |field, now, seconds: u64, nanoseconds| match (has(field), has(now)) {
+            (false, _) => Ok(None),
+            (true, true) => Ok(Some(now_of_host())),
+            (true, false) => Timestamp::new(seconds.cast_signed(), nanoseconds)
+                .map(Some)
+                .ok_or(Errno::INVAL),
+        };
+        let permissions = || u16::try_from(wanted.mode & 0o7777).unwrap_or_default();
+        let change = AttributeChange {
+            permissions: has(fattr::MODE).then(permissions),
+            uid: has(fattr::UID).then_some(wanted.uid),
+            gid: has(fattr::GID).then_some(wanted.gid),
+            atime: time(
+                fattr::ATIME,
+                fattr::ATIME_NOW,
+                wanted.atime,
+                wanted.atimensec,
+            )?,
+            mtime: time(
+                fattr::MTIME,
+                fattr::MTIME_NOW,
+                wanted.mtime,
+                wanted.mtimensec,
+            )?,
+        };
+        let fields =
+            fattr::MODE | fattr::UID | fattr::GID | fattr::ATIME | fattr::MTIME | fattr::CTIME;
+        if has(fields) {
+            self.fs.set_attributes(call.inode, &change)?;
+        }
+        self.getattr(&call, reply)
+    }
+
+    pub(super) fn statx(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let _: StatxIn = call.arguments.take()?;
+        let stat = self.fs.stat(call.inode)?;
+        let time = |time: Timestamp| SxTime {
+            tv_sec: time.seconds(),
+            tv_nsec: time.nanoseconds(),
+            reserved: 0,
+        };
+        let told = TOLD_FLAGS.into_iter();
+        let attributes = told
+            .clone()
+            .filter(|(flag, _)| stat.flags.contains(*flag))
+            .fold(0, |all, (_, attribute)| all | attribute);
+        let btime = stat.crtime.map_or(0, |_| STATX_BTIME);
+        reply.push(&StatxOut {
+            attr_valid: VALID_SECS,
+            mask: STATX_BASIC_STATS | btime,
+            blksize: self.block_bytes(),
+            attributes,
+            nlink: stat.links.into(),
+            uid: stat.uid,
+            gid: stat.gid,
+            mode: stat.mode.0,
+            ino: stat.inode.0.into(),
+            size: stat.size_bytes,
+            blocks: sectors(&stat),
+            attributes_mask: told.fold(0, |all, (_, attribute)| all | attribute),
+            atime: time(stat.atime),
+            btime: stat.crtime.map_or(SxTime::default(), time),
+            ctime: time(stat.ctime),
+            mtime: time(stat.mtime),
+            rdev_major: stat.device.map_or(0, |device| device.major),
+            rdev_minor: stat.device.map_or(0, |device| device.minor),
+            ..StatxOut::default()
+        })
+    }
+
+    pub(super) fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
+        let stat = self.fs.statfs()?;
+        reply.push(&StatfsOut {
+            blocks: stat.blocks,
+            bfree: stat.free_blocks,
+            bavail: stat.available_blocks,
+            files: stat.inodes.into(),
+            ffree: stat.free_inodes.into(),
+            bsize: self.block_bytes(),
+            namelen: u32::try_from(stat.max_name_bytes).unwrap_or(u32::MAX),
+            frsize: self.block_bytes(),
+            ..StatfsOut::default()
+        })
+    }
+}
+
+/// The host's time.
+fn now_of_host() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
+    Timestamp::new(now.tv_sec, nanoseconds).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive() {
+        for (major, minor) in [(0, 0), (8, 1), (0xfff, 0xf_ffff), (259, 0x1_2345)] {
+            let device = DeviceNr { major, minor };
+            assert_eq!(decoded(encoded(device)), device);
+        }
+        assert_eq!(encoded(DeviceNr { major: 8, minor: 1 }), 0x801);
+    }
+}

@@ -1,0 +1,181 @@
+//! **Purpose.** Content of files and links.
+
+use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek};
+use fourscore_ondisk::inode::InodeFlags;
+
+use super::{Call, Server};
+use crate::abi::{
+    CopyFileRangeIn, CopyFileRangeOut, FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    fopen, init, opcode,
+};
+use crate::reply::{Errno, Reply};
+
+const O_ACCMODE: u32 = 0o3;
+const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
+const O_NOATIME: u32 = 0o1_000_000;
+
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// The modes of fallocate(2), by their flags.
+const MODES: [(u32, Fallocate); 7] = [
+    (0, Fallocate::Allocate),
+    (1, Fallocate::AllocateKeepSize),
+    (1 | 2, Fallocate::PunchHole),
+    (8, Fallocate::CollapseRange),
+    (16, Fallocate::ZeroRange),
+    (1 | 16, Fallocate::ZeroRangeKeepSize),
+    (32, Fallocate::InsertRange),
+];
+
+impl Server<'_> {
+    /// Opens a file. Nothing is kept for it: the inode is open as long as the kernel knows it.
+    /// What is refused here is what the kernel does not see, the flags of chattr(1).
+    pub(super) fn open(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: OpenIn = call.arguments.take()?;
+        let stat = self.fs.stat(call.inode)?;
+        let truncates = wanted.flags & O_TRUNC != 0;
+        let writes = wanted.flags & O_ACCMODE != 0 || truncates;
+        let only_grows = stat.flags.contains(InodeFlags::APPEND_FL);
+        if writes && stat.flags.contains(InodeFlags::IMMUTABLE_FL) {
+            return Err(Errno::PERM);
+        }
+        if writes && only_grows && (wanted.flags & O_APPEND == 0 || truncates) {
+            return Err(Errno::PERM);
+        }
+        if stat.flags.contains(InodeFlags::ENCRYPT_FL) && stat.file_type == FileType::Regular {
+            return Err(Error::NoKey { inode: call.inode }.into());
+        }
+        if truncates && stat.file_type == FileType::Regular {
+            let writer = match wanted.open_flags & OPEN_KILL_SUIDGID {
+                0 => Caller::ROOT,
+                _ => Self::without_set_id(),
+            };
+            self.fs.remove_privileges(call.inode, &writer)?;
+            self.fs.truncate(call.inode, 0)?;
+        }
+        // The kernel writes whole pages back, and so would begin in front of the end of a file
+        // that only grows.
+        let around_the_cache = if writes && only_grows {
+            fopen::DIRECT_IO
+        } else {
+            0
+        };
+        reply.push(&OpenOut {
+            open_flags: fopen::KEEP_CACHE | around_the_cache,
+            ..OpenOut::default()
+        })
+    }
+
+    pub(super) fn read(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: ReadIn = call.arguments.take()?;
+        let room = reply.room(wanted.size as usize)?;
+        let len = self.fs.read_at(call.inode, room, wanted.offset)?;
+        reply.grow(len);
+        self.was_read(call.inode, wanted.flags);
+        Ok(())
+    }
+
+    /// Notes an access. That a time could not be written keeps nobody from reading.
+    pub(super) fn was_read(&self, inode: InodeNr, open_flags: u32) {
+        if !self.is_read_only
+            && open_flags & O_NOATIME == 0
+            && let Err(error) = self.fs.accessed(inode)
+        {
+            tracing::debug!(inode = inode.0, %error, "the time of an access is not noted");
+        }
+    }
+
+    pub(super) fn write(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: WriteIn = call.arguments.take()?;
+        let data = call.arguments.bytes(wanted.size)?;
+        // What the kernel held back was written by somebody from whom it took the set-id bits then;
+        // others may have set them since.
+        if wanted.write_flags & WRITE_CACHE == 0 {
+            let writer = match wanted.write_flags & WRITE_KILL_SUIDGID {
+                0 => Caller::ROOT,
+                _ => Self::without_set_id(),
+            };
+            self.fs.remove_privileges(call.inode, &writer)?;
+        }
+        let written = self.fs.write_at(call.inode, data, wanted.offset)?;
+        reply.push(&WriteOut {
+            size: u32::try_from(written).unwrap_or(wanted.size),
+            padding: 0,
+        })
+    }
+
+    /// FSYNC and FSYNCDIR. Of the root directory it commits everything.
+    pub(super) fn fsync(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let wanted: FsyncIn = call.arguments.take()?;
+        if self.is_read_only {
+            return Ok(());
+        }
+        let sync = match (call.inode, wanted.fsync_flags & FSYNC_FDATASYNC) {
+            (InodeNr::ROOT, _) => return self.sync(),
+            (_, 0) => Fs::fsync,
+            _ => Fs::fdatasync,
+        };
+        Ok(sync(self.fs, call.inode)?)
+    }
+
+    pub(super) fn readlink(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let target = self.fs.read_link(call.inode)?;
+        self.was_read(call.inode, 0);
+        reply.push_bytes(&target)
+    }
+
+    pub(super) fn fallocate(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let wanted: FallocateIn = call.arguments.take()?;
+        let what = MODES.iter().find(|(flags, _)| *flags == wanted.mode);
+        let (_, what) = what.ok_or(Errno::OPNOTSUPP)?;
+        let writer = Self::writer_of(&call.header);
+        self.fs.remove_privileges(call.inode, &writer)?;
+        let (offset, len) = (wanted.offset, wanted.length);
+        Ok(self.fs.fallocate(call.inode, *what, offset, len)?)
+    }
+
+    pub(super) fn lseek(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: LseekIn = call.arguments.take()?;
+        if self.agreed.has(init::WRITEBACK_CACHE) {
+            return Err(Errno::NOSYS);
+        }
+        let what = match wanted.whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        let found = self.fs.seek(call.inode, wanted.offset, what)?;
+        let offset = found.ok_or(Errno::NXIO)?;
+        reply.push(&LseekOut { offset })
+    }
+
+    pub(super) fn copy_file_range(
+        &self,
+        mut call: Call<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let wanted: CopyFileRangeIn = call.arguments.take()?;
+        let target = self.nodes.inode(wanted.nodeid_out)?;
+        let is_short = call.header.opcode == opcode::COPY_FILE_RANGE;
+        // The older reply has 32 bits for what was copied.
+        let most = if is_short {
+            u64::from(u32::MAX)
+        } else {
+            u64::MAX
+        };
+        self.fs
+            .remove_privileges(target, &Self::writer_of(&call.header))?;
+        let from = (call.inode, wanted.off_in);
+        let to = (target, wanted.off_out);
+        let copied = self.fs.copy_file_range(from, to, wanted.len.min(most))?;
+        match u32::try_from(copied) {
+            Ok(size) if is_short => reply.push(&WriteOut { size, padding: 0 }),
+            _ => reply.push(&CopyFileRangeOut {
+                bytes_copied: copied,
+            }),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! **Purpose.** What programs ask of ext4 by ioctl: flags (chattr), projects, generations, the
+//! label, and giving free space back to the device.
+//!
+//! **Not here.** Permissions to change flags and projects: the kernel asks those itself. Changing
+//! the label is not done, and answered as where there is no such call (`ENOTTY`).
+//!
+//! **References.** `linux/fs.h`; ioctl_iflags(2).
+
+use fourscore::Trim;
+use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::inode::InodeFlags;
+
+use super::{Call, Server};
+use crate::abi::{FstrimRange, Fsxattr, IoctlIn, IoctlOut};
+use crate::reply::{Errno, Reply};
+
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+const FS_IOC_GETVERSION: u32 = 0x8008_7601;
+const FS_IOC_SETVERSION: u32 = 0x4008_7602;
+const EXT4_IOC_GETVERSION: u32 = 0x8008_6603;
+const EXT4_IOC_SETVERSION: u32 = 0x4008_6604;
+const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FITRIM: u32 = 0xc018_5879;
+
+/// The room for a label with its zero.
+const LABEL_BYTES: usize = 256;
+
+/// Flags of `FS_IOC_FSGETXATTR`, and those of ext4 that they stand for.
+const XFLAGS: [(u32, InodeFlags); 7] = [
+    (0x8, InodeFlags::IMMUTABLE_FL),
+    (0x10, InodeFlags::APPEND_FL),
+    (0x20, InodeFlags::SYNC_FL),
+    (0x40, InodeFlags::NOATIME_FL),
+    (0x80, InodeFlags::NODUMP_FL),
+    (0x200, InodeFlags::PROJINHERIT_FL),
+    (0x8000, InodeFlags::DAX_FL),
+];
+
+impl Server<'_> {
+    pub(super) fn ioctl(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: IoctlIn = call.arguments.take()?;
+        let inode = call.inode;
+        reply.push(&IoctlOut::default())?;
+        match wanted.cmd {
+            FS_IOC_GETFLAGS => {
+                let flags = self.fs.stat(inode)?.flags & InodeFlags::USER_VISIBLE;
+                reply.push(&flags.bits())
+            }
+            FS_IOC_SETFLAGS => {
+                let flags = InodeFlags::from_bits_retain(call.arguments.take::<u32>()?);
+                Ok(self.fs.set_flags(inode, flags)?)
+            }
+            FS_IOC_FSGETXATTR => {
+                let stat = self.fs.stat(inode)?;
+                let told = XFLAGS.iter().filter(|(_, flag)| stat.flags.contains(*flag));
+                reply.push(&Fsxattr {
+                    xflags: told.fold(0, |all, (xflag, _)| all | xflag),
+                    projid: stat.project_id,
+                    ..Fsxattr::default()
+                })
+            }
+            FS_IOC_FSSETXATTR => self.set_fsxattr(&mut call),
+            FS_IOC_GETVERSION | EXT4_IOC_GETVERSION => reply.push(&self.fs.stat(inode)?.generation),
+            FS_IOC_SETVERSION | EXT4_IOC_SETVERSION => {
+                let generation = InodeGeneration(call.arguments.take()?);
+                if call.header.uid != 0 && call.header.uid != self.fs.stat(inode)?.uid {
+                    return Err(Errno::PERM);
+                }
+                Ok(self.fs.set_generation(inode, generation)?)
+            }
+            FS_IOC_GETFSLABEL => {
+                let mut label = [0; LABEL_BYTES];
+                let name = self.fs.superblock().volume_name();
+                let shown = label.iter_mut().zip(name);
+                shown.for_each(|(to, from)| *to = *from);
+                reply.push(&label)
+            }
+            FITRIM => self.trim(&mut call, reply),
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
+    fn set_fsxattr(&self, call: &mut Call<'_>) -> Result<(), Errno> {
+        let wanted: Fsxattr = call.arguments.take()?;
+        let known = XFLAGS.iter().fold(0, |all, (xflag, _)| all | xflag);
+        if wanted.xflags & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let stat = self.fs.stat(call.inode)?;
+        let mut flags = stat.flags & InodeFlags::USER_VISIBLE;
+        for (xflag, flag) in XFLAGS {
+            flags.set(flag, wanted.xflags & xflag != 0);
+        }
+        if flags != stat.flags & InodeFlags::USER_VISIBLE {
+            self.fs.set_flags(call.inode, flags)?;
+        }
+        if wanted.projid != stat.project_id {
+            self.fs.set_project(call.inode, wanted.projid)?;
+        }
+        Ok(())
+    }
+
+    fn trim(&self, call: &mut Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: FstrimRange = call.arguments.take()?;
+        if call.header.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        let trimmed_bytes = self.fs.trim(&Trim {
+            start_bytes: wanted.start,
+            len_bytes: wanted.len,
+            least_bytes: wanted.minlen,
+        })?;
+        reply.push(&FstrimRange {
+            len: trimmed_bytes,
+            ..wanted
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! **Purpose.** From a request to one call of the library, and from what that gives to a reply.
+//!
+//! **Not here.** Where requests come from: a test feeds them as well as a kernel does.
+//!
+//! **Model.** One request, one call, one reply. What Linux then does by itself is answered with
+//! `ENOSYS`, once: FLUSH (it has written everything back by then), ACCESS (it asks for permissions
+//! itself), INTERRUPT (no call waits for anything but the disk), POLL, BMAP, locks; and LSEEK with
+//! the writeback cache, since the kernel does not hand on what it holds before it asks where data
+//! is: a file then counts as having no holes.
+//!
+//! | module | operations |
+//! |---|---|
+//! | `attributes` | GETATTR, SETATTR, STATX, STATFS, and how an inode is told |
+//! | `names` | LOOKUP, making, linking, renaming and removing names |
+//! | `directories` | OPENDIR, READDIR, READDIRPLUS, RELEASEDIR |
+//! | `content` | OPEN, READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE, READLINK |
+//! | `xattrs` | extended attributes |
+//! | `ioctls` | flags, projects, generations, label, trim |
+
+mod attributes;
+mod content;
+mod directories;
+mod ioctls;
+mod names;
+#[cfg(test)]
+mod tests;
+mod xattrs;
+
+use fourscore::{Caller, Capabilities, Fs, InodeNr};
+use fourscore_ondisk::features::Incompat;
+
+use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, opcode};
+use crate::listing::Listings;
+use crate::negotiate::Agreed;
+use crate::nodes::Nodes;
+use crate::reply::{Errno, Reply};
+use crate::request::{Arguments, Request};
+
+/// How long what the kernel was told holds, in seconds: until it changes it itself.
+const VALID_SECS: u64 = 24 * 60 * 60;
+
+/// Whether a request has a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    WithReply,
+    WithoutReply,
+}
+
+/// What all workers of a mount share.
+#[derive(Debug)]
+pub(crate) struct Server<'f> {
+    fs: &'f Fs,
+    agreed: Agreed,
+    is_read_only: bool,
+    /// Whether some directories take names of other cases for the same.
+    folds_case: bool,
+    nodes: Nodes<'f>,
+    listings: Listings,
+}
+
+/// A request whose node was found.
+#[derive(Clone, Debug)]
+struct Call<'r> {
+    header: InHeader,
+    inode: InodeNr,
+    arguments: Arguments<'r>,
+}
+
+impl<'f> Server<'f> {
+    pub(crate) fn new(fs: &'f Fs, agreed: Agreed, is_read_only: bool) -> Self {
+        let incompat = fs.superblock().features().incompat;
+        Self {
+            fs,
+            agreed,
+            is_read_only,
+            folds_case: incompat.contains(Incompat::CASEFOLD),
+            nodes: Nodes::new(fs),
+            listings: Listings::new(),
+        }
+    }
+
+    /// Answers a request: does what it says, and makes the reply.
+    pub(crate) fn answer(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
+        reply.clear();
+        match request.header.opcode {
+            opcode::FORGET => self.forget(request),
+            opcode::BATCH_FORGET => self.batch_forget(request),
+            _ => {
+                let result = self.done(request, reply);
+                if result.is_err() {
+                    self.take_back(reply);
+                }
+                reply.finish(request.header.unique, result);
+                return Answered::WithReply;
+            }
+        }
+        Answered::WithoutReply
+    }
+
+    /// The kernel will not forget what a reply told it that did not arrive.
+    pub(crate) fn take_back(&self, reply: &mut Reply) {
+        for inode in reply.counted.drain(..) {
+            self.nodes.forget(inode, 1);
+        }
+    }
+
+    fn done(&self, request: &Request<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let header = request.header;
+        match header.opcode {
+            // These are about the whole file system, and may come without a node.
+            opcode::STATFS => return self.statfs(reply),
+            opcode::SYNCFS | opcode::DESTROY => return self.sync(),
+            opcode::INTERRUPT => return Err(Errno::NOSYS),
+            _ => {}
+        }
+        let call = Call {
+            header,
+            inode: self.nodes.inode(header.nodeid)?,
+            arguments: request.arguments(),
+        };
+        match header.opcode {
+            opcode::LOOKUP => self.lookup(call, reply),
+            opcode::GETATTR => self.getattr(&call, reply),
+            opcode::SETATTR => self.setattr(call, reply),
+            opcode::STATX => self.statx(call, reply),
+            opcode::READLINK => self.readlink(&call, reply),
+            opcode::SYMLINK => self.symlink(call, reply),
+            opcode::MKNOD => self.mknod(call, reply),
+            opcode::MKDIR => self.mkdir(call, reply),
+            opcode::UNLINK => self.unlink(call),
+            opcode::RMDIR => self.rmdir(call),
+            opcode::RENAME => self.rename(call),
+            opcode::RENAME2 => self.rename2(call),
+            opcode::LINK => self.link(call, reply),
+            opcode::OPEN => self.open(call, reply),
+            opcode::CREATE => self.create(call, reply),
+            opcode::TMPFILE => self.tmpfile(call, reply),
+            opcode::READ => self.read(call, reply),
+            opcode::WRITE => self.write(call, reply),
+            // Nothing is kept for an open file.
+            opcode::RELEASE => Ok(()),
+            opcode::FSYNC | opcode::FSYNCDIR => self.fsync(call),
+            opcode::SETXATTR => self.setxattr(call),
+            opcode::GETXATTR => self.getxattr(call, reply),
+            opcode::LISTXATTR => self.listxattr(call, reply),
+            opcode::REMOVEXATTR => self.removexattr(call),
+            opcode::OPENDIR => self.opendir(&call, reply),
+            opcode::READDIR => self.readdir(call, reply),
+            opcode::READDIRPLUS => self.readdirplus(call, reply),
+            opcode::RELEASEDIR => self.releasedir(call),
+            opcode::IOCTL => self.ioctl(call, reply),
+            opcode::FALLOCATE => self.fallocate(call),
+            opcode::LSEEK => self.lseek(call, reply),
+            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+                self.copy_file_range(call, reply)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        match self.is_read_only {
+            true => Ok(()),
+            false => Ok(self.fs.sync()?),
+        }
+    }
+
+    fn forget(&self, request: &Request<'_>) {
+        let inode = self.nodes.inode(request.header.nodeid);
+        let forgotten: Result<ForgetIn, Errno> = request.arguments().take();
+        if let (Ok(inode), Ok(forgotten)) = (inode, forgotten) {
+            self.nodes.forget(inode, forgotten.nlookup);
+        }
+    }
+
+    fn batch_forget(&self, request: &Request<'_>) {
+        let mut arguments = request.arguments();
+        let Ok(batch) = arguments.take::<BatchForgetIn>() else {
+            return;
+        };
+        for _ in 0..batch.count {
+            let Ok(one) = arguments.take::<ForgetOne>() else {
+                return;
+            };
+            if let Ok(inode) = self.nodes.inode(one.nodeid) {
+                self.nodes.forget(inode, one.nlookup);
+            }
+        }
+    }
+
+    /// Whoever asks, when the kernel has said that he may: what is left to decide is which set-id
+    /// bits stay. The kernel does not tell capabilities; those of root are root's.
+    fn writer_of(header: &InHeader) -> Caller<'static> {
+        match header.uid {
+            0 => Caller::ROOT,
+            _ => Self::without_set_id(),
+        }
+    }
+
+    /// Somebody who may do everything, but who keeps no set-id bit.
+    fn without_set_id() -> Caller<'static> {
+        Caller {
+            uid: 0,
+            gid: u32::MAX,
+            groups: &[],
+            capabilities: Capabilities::all() - Capabilities::FSETID,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! **Purpose.** Names: finding, making, linking, renaming and removing them.
+
+use fourscore::{FileType, InodeNr, NewAttributes, OpenInode, Replace};
+use fourscore_ondisk::inode::{FileMode, InodeFlags};
+
+use super::attributes::decoded;
+use super::{Call, Server, VALID_SECS};
+use crate::abi::{
+    CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn, fopen,
+};
+use crate::reply::{Errno, Reply};
+
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 1 << 1;
+const RENAME_WHITEOUT: u32 = 1 << 2;
+
+/// What a new inode begins with. The kernel has taken the set-group bit away where it must go.
+fn new_attributes(header: &InHeader, mode: u32, umask: u32) -> NewAttributes {
+    let bits = |mode: u32, mask| u16::try_from(mode & mask).unwrap_or_default();
+    NewAttributes {
+        permissions: bits(mode, 0o7777),
+        umask: bits(umask, 0o777),
+        uid: header.uid,
+        gid: header.gid,
+    }
+}
+
+impl Server<'_> {
+    /// How long a name in `dir` leads where it does, in seconds. Where names of other cases are the
+    /// same the kernel does not know when one of them is made or goes.
+    pub(super) fn name_valid_secs(&self, dir: InodeNr) -> Result<u64, Errno> {
+        let ignores_case =
+            self.folds_case && self.fs.stat(dir)?.flags.contains(InodeFlags::CASEFOLD_FL);
+        Ok(if ignores_case { 0 } else { VALID_SECS })
+    }
+
+    /// Tells of the inode that was found or made under a name in `dir`.
+    fn tell(&self, dir: InodeNr, inode: InodeNr, reply: &mut Reply) -> Result<(), Errno> {
+        let entry = self.entry(inode, self.name_valid_secs(dir)?, reply)?;
+        reply.push(&entry)
+    }
+
+    pub(super) fn lookup(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let name = call.arguments.name()?;
+        match self.fs.lookup(call.inode, name) {
+            Ok(inode) => self.tell(call.inode, inode, reply),
+            // That there is no such name holds as long as a name would.
+            Err(fourscore::Error::NotFound) if self.fs.stat(call.inode).is_ok() => {
+                reply.push(&EntryOut {
+                    entry_valid: self.name_valid_secs(call.inode)?,
+                    ..EntryOut::default()
+                })
+            }
+            // By its number, as a file handle names it; it need not be a directory.
+            Err(fourscore::Error::NotADirectory) if name == b"." => {
+                let entry = self.entry(call.inode, VALID_SECS, reply)?;
+                reply.push(&entry)
+            }
+            Err(fourscore::Error::NotFound) => Err(Errno::STALE),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn symlink(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let (name, target) = (call.arguments.name()?, call.arguments.name()?);
+        let new = new_attributes(&call.header, 0o777, 0);
+        let inode = self.fs.symlink(call.inode, name, target, &new)?;
+        self.tell(call.inode, inode, reply)
+    }
+
+    pub(super) fn mknod(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: MknodIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let mode = FileMode(u16::try_from(wanted.mode).map_err(|_| Errno::INVAL)?);
+        let file_type = FileType::from_mode(mode).ok_or(Errno::INVAL)?;
+        let new = new_attributes(&call.header, wanted.mode, wanted.umask);
+        let device = decoded(wanted.rdev);
+        let inode = self.fs.mknod(call.inode, name, file_type, device, &new)?;
+        self.tell(call.inode, inode, reply)
+    }
+
+    pub(super) fn mkdir(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: MkdirIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let new = new_attributes(&call.header, wanted.mode, wanted.umask);
+        let inode = self.fs.mkdir(call.inode, name, &new)?;
+        self.tell(call.inode, inode, reply)
+    }
+
+    pub(super) fn create(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: CreateIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let new = new_attributes(&call.header, wanted.mode, wanted.umask);
+        let inode = self.fs.create(call.inode, name, &new)?;
+        self.tell(call.inode, inode, reply)?;
+        reply.push(&OpenOut {
+            open_flags: fopen::KEEP_CACHE,
+            ..OpenOut::default()
+        })
+    }
+
+    /// A file without a name. It comes with a name too, which says nothing.
+    pub(super) fn tmpfile(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: CreateIn = call.arguments.take()?;
+        let new = new_attributes(&call.header, wanted.mode, wanted.umask);
+        let file = OpenInode::unnamed(self.fs, call.inode, &new)?;
+        let entry = self.entry(file.inode(), VALID_SECS, reply)?;
+        file.close()?;
+        reply.push(&entry)?;
+        reply.push(&OpenOut {
+            open_flags: fopen::KEEP_CACHE,
+            ..OpenOut::default()
+        })
+    }
+
+    pub(super) fn link(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: LinkIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let inode = self.nodes.inode(wanted.oldnodeid)?;
+        self.fs.link(inode, call.inode, name)?;
+        self.tell(call.inode, inode, reply)
+    }
+
+    pub(super) fn unlink(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        Ok(self.fs.unlink(call.inode, call.arguments.name()?)?)
+    }
+
+    pub(super) fn rmdir(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        Ok(self.fs.rmdir(call.inode, call.arguments.name()?)?)
+    }
+
+    pub(super) fn rename(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let wanted: RenameIn = call.arguments.take()?;
+        self.renamed(call, wanted.newdir, 0)
+    }
+
+    pub(super) fn rename2(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let wanted: Rename2In = call.arguments.take()?;
+        self.renamed(call, wanted.newdir, wanted.flags)
+    }
+
+    fn renamed(&self, mut call: Call<'_>, to: u64, flags: u32) -> Result<(), Errno> {
+        let from = (call.inode, call.arguments.name()?);
+        let to = (self.nodes.inode(to)?, call.arguments.name()?);
+        let replace = match flags & RENAME_NOREPLACE {
+            0 => Replace::Yes,
+            _ => Replace::No,
+        };
+        match flags & !RENAME_NOREPLACE {
+            0 => Ok(self.fs.rename(from, to, replace)?),
+            RENAME_EXCHANGE if flags == RENAME_EXCHANGE => Ok(self.fs.exchange(from, to)?),
+            RENAME_WHITEOUT => {
+                let owner = new_attributes(&call.header, 0, 0);
+                Ok(self.fs.rename_leaving_whiteout(from, to, replace, &owner)?)
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! **Purpose.** Extended attributes. The kernel has asked for permissions; access control lists it
+//! reads from here and understands itself.
+
+use fourscore::{Caller, SetXattr};
+
+use super::{Call, Server};
+use crate::abi::{
+    GetxattrIn, GetxattrOut, OldSetxattrIn, SETXATTR_ACL_KILL_SGID, SetxattrIn, init,
+};
+use crate::reply::{Errno, Reply};
+
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+
+/// Gives `bytes` to somebody with room for `room_bytes`, or says how many they are to somebody with
+/// none.
+fn give(bytes: &[u8], room_bytes: u32, reply: &mut Reply) -> Result<(), Errno> {
+    let len = u32::try_from(bytes.len()).map_err(|_| Errno::RANGE)?;
+    match room_bytes {
+        0 => reply.push(&GetxattrOut {
+            size: len,
+            padding: 0,
+        }),
+        room_bytes if len > room_bytes => Err(Errno::RANGE),
+        _ => reply.push_bytes(bytes),
+    }
+}
+
+impl Server<'_> {
+    pub(super) fn getxattr(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: GetxattrIn = call.arguments.take()?;
+        let value = self.fs.xattr(call.inode, call.arguments.name()?)?;
+        give(&value, wanted.size, reply)
+    }
+
+    pub(super) fn listxattr(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let wanted: GetxattrIn = call.arguments.take()?;
+        let mut names = Vec::new();
+        for attribute in self.fs.xattrs(call.inode)? {
+            // They exist for the super-user only.
+            if call.header.uid == 0 || !attribute.name.starts_with(b"trusted.") {
+                names.extend_from_slice(&attribute.name);
+                names.push(0);
+            }
+        }
+        give(&names, wanted.size, reply)
+    }
+
+    pub(super) fn setxattr(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let wanted = match self.agreed.has(init::SETXATTR_EXT) {
+            true => call.arguments.take()?,
+            false => {
+                let OldSetxattrIn { size, flags } = call.arguments.take()?;
+                SetxattrIn {
+                    size,
+                    flags,
+                    ..SetxattrIn::default()
+                }
+            }
+        };
+        let name = call.arguments.name()?;
+        let value = call.arguments.bytes(wanted.size)?;
+        let how = match wanted.flags {
+            0 => SetXattr::Any,
+            XATTR_CREATE => SetXattr::Create,
+            XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        let caller = match wanted.setxattr_flags & SETXATTR_ACL_KILL_SGID {
+            0 => Caller::ROOT,
+            _ => Self::without_set_id(),
+        };
+        Ok(self
+            .fs
+            .set_xattr_as(&caller, call.inode, (name, value), how)?)
+    }
+
+    pub(super) fn removexattr(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        Ok(self.fs.remove_xattr(call.inode, call.arguments.name()?)?)
+    }
+}
