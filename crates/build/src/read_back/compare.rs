@@ -8,7 +8,7 @@ use fourscore_ondisk::{InodeNr, Timestamp};
 
 use super::Reading;
 use crate::error::BuildResult;
-use crate::tree::{Kind, NodeId};
+use crate::tree::{Entry, Kind, NodeId};
 
 /// In what an image is not what it was made from.
 #[derive(Debug, thiserror::Error)]
@@ -140,29 +140,48 @@ impl Reading<'_> {
     /// to each of them. (Without one, asking for each name would read the directory each time.)
     fn compare_names(&self, node: NodeId) -> Compared {
         let directory = self.inode(node);
-        let mut found = Vec::new();
-        let visited = self.fs.for_each_entry(directory, |entry| {
-            if !matches!(entry.name, b"." | b"..") {
-                found.push((entry.name.to_vec(), entry.inode));
+        let tree = self.tree();
+        // Eight bytes for a name, however many there are.
+        let mut expected = tree.entries_of(node).to_vec();
+        expected.sort_unstable_by_key(|entry| tree.entry_name(entry));
+        let inode = |entry: &Entry| self.inode(NodeId(entry.node));
+        let mut seen = vec![false; expected.len()];
+        let mut foreign = None;
+        let visited = self.fs.for_each_entry(directory, |listed| {
+            if matches!(listed.name, b"." | b"..") {
+                return ControlFlow::Continue(());
             }
-            ControlFlow::Continue(())
+            let at = expected.binary_search_by_key(&listed.name, |entry| tree.entry_name(entry));
+            let fits = |&at: &usize| inode(&expected[at]) == listed.inode && !seen[at];
+            match at.ok().filter(fits) {
+                Some(at) => {
+                    seen[at] = true;
+                    ControlFlow::Continue(())
+                }
+                None => {
+                    foreign = Some(listed.name.to_vec());
+                    ControlFlow::Break(())
+                }
+            }
         });
         visited.map_err(Difference::Unreadable)?;
-        found.sort_unstable();
-        let children = self.tree().children(node);
-        let mut expected: Vec<_> = children
-            .map(|(name, child)| (name, self.inode(child)))
-            .collect();
-        expected.sort_unstable();
-        let found = found.iter().map(|(name, inode)| (name.as_slice(), *inode));
-        same_names(found, &expected)?;
+        let missing = || {
+            let at = seen.iter().position(|is_seen| !is_seen)?;
+            expected
+                .get(at)
+                .map(|entry| tree.entry_name(entry).to_vec())
+        };
+        if let Some(name) = foreign.or_else(missing) {
+            return Err(Difference::Name { name });
+        }
         let scanned = self.fs.scan(directory).map_err(Difference::Unreadable)?;
         if !scanned.stat.flags.contains(InodeFlags::INDEX_FL) {
             return Ok(());
         }
-        for (name, inode) in expected {
+        for entry in &expected {
+            let name = tree.entry_name(entry);
             match self.fs.lookup(directory, name) {
-                Ok(led_to) if led_to == inode => {}
+                Ok(led_to) if led_to == inode(entry) => {}
                 Ok(_) | Err(fourscore::Error::NotFound) => {
                     let name = name.to_vec();
                     return Err(Difference::Name { name });
@@ -171,29 +190,6 @@ impl Reading<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Compares two sorted lists of names.
-fn same_names<'a>(
-    mut found: impl Iterator<Item = (&'a [u8], InodeNr)>,
-    expected: &[(&'a [u8], InodeNr)],
-) -> Compared {
-    let mut expected = expected.iter().copied();
-    loop {
-        match (found.next(), expected.next()) {
-            (None, None) => return Ok(()),
-            (a, b) if a == b => {}
-            (a, b) => {
-                // The first in order is the one that the other list does not have.
-                let first = match (a, b) {
-                    (Some(a), Some(b)) => Some(a.min(b)),
-                    (a, b) => a.or(b),
-                };
-                let name = first.map_or(&b""[..], |(name, _)| name).to_vec();
-                return Err(Difference::Name { name });
-            }
-        }
     }
 }
 

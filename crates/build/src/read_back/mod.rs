@@ -79,6 +79,7 @@ pub(crate) fn read_back(
     })?;
     let reading = Reading::new(settled, options, &fs, has_lists);
     let sums = reading.run(watch)?;
+    drop(fs);
     Lists::begin(settled, options, &sums)
 }
 
