@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use fourscore::block::{DeviceOptions, open_path};
@@ -16,7 +17,7 @@ use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{assert_clean, debugfs_write};
+use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
@@ -129,6 +130,46 @@ fn directories_and_maps_grow_deep_and_shrink_again() {
     fs.truncate(holes, 100_000).unwrap();
     assert_eq!(fs.extents(holes).unwrap().len(), 49);
     fs.unlink(InodeNr::ROOT, b"holes").unwrap();
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+/// With `large_dir` an index has a third level. Long names in small blocks need it soon.
+#[test]
+fn an_index_grows_to_its_third_level() {
+    const NAMES: u32 = 40_000;
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let image = image(1024, &["large_dir"]);
+    let fs = mount(&image);
+    let dir = fs.mkdir(InodeNr::ROOT, b"many", &OWNER).unwrap();
+    let target = fs.create(InodeNr::ROOT, b"target", &OWNER).unwrap();
+    let name = |number: u32| format!("{number:0>250}").into_bytes();
+    for number in 0..NAMES {
+        fs.link(target, dir, &name(number)).unwrap();
+    }
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let dumped = debugfs(image.path(), &["htree_dump /many"]).unwrap();
+    assert!(dumped.contains("Indirect levels: 2"), "{dumped:.300}");
+
+    let fs = mount(&image);
+    for number in 0..NAMES {
+        assert_eq!(fs.lookup(dir, &name(number)).unwrap(), target);
+    }
+    let mut names = 0;
+    fs.for_each_entry(dir, |_| {
+        names += 1;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(names, NAMES + 2);
+    for number in (0..NAMES).step_by(2) {
+        fs.unlink(dir, &name(number)).unwrap();
+    }
     fs.unmount().unwrap();
     assert_clean(image.path());
 }
