@@ -513,6 +513,13 @@ impl<'a> Search<'a> {
         let Some(group) = anothers else {
             return Ok(None);
         };
+        // A stream has its goal in a group from the beginning on, loaded or not.
+        if self.table.state(group) == GroupState::Absent && reads < MOST_READS {
+            self.table.load(group, Patience::Skip, self.tally)?;
+        }
+        if self.table.state(group) != GroupState::Loaded {
+            return Ok(None);
+        }
         match self.look(criterion, group, need) {
             Look::Claimed(run) => Ok(Some(run)),
             Look::Unfit | Look::Busy => Ok(None),

@@ -7,6 +7,9 @@ use crate::geometry::Layout;
 /// Switches between the indexes, the order sets and the walk over groups.
 const MODES: [(u32, u32); 3] = [(1, 1), (1, 0), (0, 0)];
 
+/// A value of `MbStreamGoals`.
+const BY_INODE: u32 = 1;
+
 fn set_mode(bench: &Bench, (optimize, indexes): (u32, u32)) {
     let tunables = bench.allocator.tunables();
     tunables.set(Tunable::MbOptimizeScan, optimize).unwrap();
@@ -40,9 +43,10 @@ fn whole_stripes_begin_with_a_stripe_in_every_mode() {
     }
 }
 
+/// From either of two goals: the group of the other one was not looked at yet.
 #[test]
 fn a_request_for_stripes_is_served_where_no_stripe_begins() {
-    for mode in MODES {
+    for (mode, inode) in MODES.into_iter().flat_map(|mode| [(mode, 12), (mode, 13)]) {
         let geometry = striped(2, 16);
         let disk = Disk::new(geometry);
         // Free are 20 of every 32 clusters, and stripes would begin at 15, 31, and so on.
@@ -51,8 +55,15 @@ fn a_request_for_stripes_is_served_where_no_stripe_begins() {
         }
         let bench = Bench::on(disk, geometry);
         set_mode(&bench, mode);
+        let tunables = bench.allocator.tunables();
+        tunables.set(Tunable::MbStreamGoals, BY_INODE).unwrap();
+        let request = Request {
+            inode: InodeNr(inode),
+            ..exact(16)
+        };
         for _ in 0..2 * 31 {
-            assert_eq!(bench.use_up(&exact(16), Tid(1)).len, ClusterCount(16));
+            let run = bench.use_up(&request, Tid(1));
+            assert_eq!(run.len, ClusterCount(16), "{mode:?}, inode {inode}");
         }
         bench.settle(Tid(1));
     }
