@@ -135,7 +135,9 @@ impl Fs {
             end: offset + data.len() as u64,
         };
         if range.end > inode.size_bytes() {
-            self.zero_tail(inode, offset.min(inode.size_bytes()), &guard)?;
+            // Nothing in front of the end: until the data has arrived a crash shows that, and
+            // readers see it.
+            self.zero_tail(inode, inode.size_bytes(), &guard)?;
         }
         let slot = plan.slot(inode.nr())?;
         let mut at = LogicalBlock(low32(offset >> bits));
