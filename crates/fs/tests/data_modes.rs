@@ -14,6 +14,7 @@ use fourscore::{
     Arc, DataMode, Extent, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
 };
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
@@ -256,6 +257,45 @@ fn a_flag_has_single_files_journaled() {
     assert_clean(image.path());
     let tree = assert_recovered_alike(&crashed);
     assert!(tree[&b"file"[..]].content == expected);
+}
+
+/// A write of more than one step comes in for one of them after the other: who is inside and comes
+/// in again waits for who freezes, who waits for him.
+#[test]
+fn writers_and_who_freezes_do_not_wait_for_each_other() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let runs = [
+        (&[][..], DataMode::Journal),
+        (&["inline_data"], DataMode::Ordered),
+    ];
+    for (features, mode) in runs {
+        let image = image(features);
+        let fs = mount_with(&image, &quiet().data(mode));
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..60_u32 {
+                    let name = number.to_string().into_bytes();
+                    let inode = fs.create(ROOT, &name, &NEW).unwrap();
+                    for _ in 0..4 {
+                        fs.append(inode, &[1; 77]).unwrap();
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            while !done.load(Ordering::Relaxed) {
+                fs.freeze().unwrap();
+                fs.thaw().unwrap();
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for number in 0..60_u32 {
+            let inode = fs.lookup(ROOT, &number.to_string().into_bytes()).unwrap();
+            assert_eq!(read(&fs, inode), [1; 4 * 77]);
+        }
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+    }
 }
 
 /// What was journaled in a block must not be replayed over what the block holds now.

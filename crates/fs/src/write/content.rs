@@ -119,14 +119,14 @@ impl Fs {
         let writer = self.writer()?;
         let guard = epoch::pin();
         let inode = self.file_to_change(pinned, &guard)?;
-        // Made before anything is written: while it lives the file system is not frozen.
-        let mut plan = Plan::new(self, writer);
         if inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes() {
             return Err(Error::NotPermitted);
         }
         if self.write_inside((pinned, locked), data, offset)? == Written::Inside {
             return Ok(data.len());
         }
+        // Made before anything is written: while it lives the file system is not frozen.
+        let mut plan = Plan::new(self, writer);
         // It may have left the inode.
         let inode = pinned.version(&guard)?;
         let bits = self.geometry().block_size().bits();
@@ -137,7 +137,7 @@ impl Fs {
         if range.end > inode.size_bytes() {
             // Nothing in front of the end: until the data has arrived a crash shows that, and
             // readers see it.
-            self.zero_tail(inode, inode.size_bytes(), &guard)?;
+            self.zero_tail(&mut plan, inode, inode.size_bytes(), &guard)?;
         }
         let slot = plan.slot(inode.nr())?;
         let mut at = LogicalBlock(low32(offset >> bits));
@@ -270,16 +270,25 @@ impl Fs {
         Ok(())
     }
 
-    /// Zeroes what lies behind `size` in the block that holds it, which is going to be shown.
-    pub(super) fn zero_tail(&self, inode: &CachedInode, size: u64, guard: &Guard) -> Result<()> {
+    /// Zeroes what lies behind `size` in the block that holds it, as [`Self::zero_in_block`] does,
+    /// since it is going to be shown.
+    pub(super) fn zero_tail(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+        size: u64,
+        guard: &Guard,
+    ) -> Result<()> {
         let block_size = self.geometry().block_size();
         let mask = block_size.bytes() as u64 - 1;
-        self.zero_in_block(inode, size..(size + mask) & !mask, guard)
+        self.zero_in_block(plan, inode, size..(size + mask) & !mask, guard)
     }
 
-    /// Zeroes bytes of one block, if it is mapped and written.
+    /// Zeroes bytes of one block, if it is mapped and written: with `plan` where content is
+    /// journaled, else at once, as a write that overwrites does.
     pub(super) fn zero_in_block(
         &self,
+        plan: &mut Plan<'_>,
         inode: &CachedInode,
         bytes: std::ops::Range<u64>,
         guard: &Guard,
@@ -293,7 +302,7 @@ impl Fs {
             let inside = bytes.start & (block_size.bytes() as u64 - 1);
             if self.journals_content(inode) {
                 let end = inside + (bytes.end - bytes.start);
-                return self.zero_journaled(inode, block, index(inside)..index(end));
+                return plan.zero_content(inode, block, index(inside)..index(end));
             }
             let zeroes = &ZEROES[..index(bytes.end - bytes.start)];
             let place = block_size.offset(block) + inside;
@@ -349,7 +358,7 @@ impl Fs {
             let guard = epoch::pin();
             let inode = pinned.version(&guard)?;
             let mut plan = Plan::new(self, writer);
-            self.zero_tail(inode, size.min(inode.size_bytes()), &guard)?;
+            self.zero_tail(&mut plan, inode, size.min(inode.size_bytes()), &guard)?;
             let slot = plan.slot(inode.nr())?;
             if inode.layout() == Layout::Inline {
                 plan.cut_content(slot, size.min(inode.size_bytes()))?;

@@ -3,14 +3,18 @@
 //!
 //! **Model.** A range may have any number of extents, so it is done in steps: each is a plan of
 //! bounded size and leaves a file that makes sense. Extents move without their data being
-//! read: one after the other is taken out of the tree and put in again where it belongs.
+//! read: one after the other is taken out of the tree and put in again where it belongs. What a
+//! range has of a block at either end is zeroed with the step that comes there, or with the first.
 //!
 //! **Locking.** The inode's lock is held for the whole call. While extents move readers wait: they
 //! see the file of before or that of after.
 //!
-//! **Crash safety.** A cut between two steps leaves those that were committed: a range that is
-//! preallocated, punched or zeroed in part, or a file of which a part has moved already. Linux
-//! promises no more.
+//! **Crash safety.** What one step has room for, which is some hundred extents, happens wholly or
+//! not at all. Of a range with more a cut leaves the steps that were committed: a part at its front
+//! is preallocated, punched or zeroed, or a part of the file has moved already. Linux takes several
+//! transactions sooner than that. Zeroes in blocks that stay mapped go where data goes: with
+//! `data=journal` they are part of the step, else they are on the device before it, and a crash
+//! between the two shows them alone.
 //!
 //! **References.** fallocate(2); `ext4_fallocate` of Linux.
 
@@ -66,6 +70,15 @@ impl Fallocate {
     fn moves(self) -> bool {
         matches!(self, Self::CollapseRange | Self::InsertRange)
     }
+}
+
+/// What becomes of what is written in a range that is preallocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Existing {
+    /// It stays.
+    Kept,
+    /// It reads as zeroes: whole blocks are as if they had just been preallocated.
+    Zeroed,
 }
 
 /// A file that is changed in steps, by the holder of its lock.
@@ -132,9 +145,12 @@ impl Fs {
         };
         match what {
             Fallocate::Allocate | Fallocate::AllocateKeepSize => {
-                steps.allocate(&bytes, what.grows())
+                steps.allocate(&bytes, Existing::Kept, what.grows())
             }
-            Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize => steps.zero(&bytes, what.grows()),
+            Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize => {
+                steps.discard_preallocation()?;
+                steps.allocate(&bytes, Existing::Zeroed, what.grows())
+            }
             Fallocate::PunchHole => steps.punch(bytes, size),
             Fallocate::CollapseRange => steps.collapse(&bytes, size),
             Fallocate::InsertRange => steps.insert(&bytes, size, limit),
@@ -180,85 +196,89 @@ impl<'a> Steps<'a> {
         start..end.max(start)
     }
 
-    /// Maps unwritten blocks wherever the range touches a hole.
-    fn allocate(&mut self, bytes: &Range<u64>, grows: bool) -> Result<()> {
+    /// Maps unwritten blocks wherever the range touches a hole, and makes of what is written there
+    /// what `existing` says.
+    fn allocate(&mut self, bytes: &Range<u64>, existing: Existing, grows: bool) -> Result<()> {
         let bits = self.bits();
         let end = LogicalBlock(low32((bytes.end + (1 << bits) - 1) >> bits));
         let mut at = LogicalBlock(low32(bytes.start >> bits));
         let writer = self.fs.writer()?;
-        if grows {
-            self.zero_behind_the_end(bytes.end)?;
-        }
         while at < end {
-            at = writer.retried(|| self.allocate_step(at..end, bytes.end, grows))?;
+            let size = if grows { bytes.end } else { 0 };
+            at = writer.retried(|| self.allocate_step(at..end, bytes, existing, size))?;
         }
         Ok(())
     }
 
-    /// Maps unwritten blocks in the holes at the front of `blocks`, as many as one plan has room
-    /// for, and says how far that reached.
+    /// Does the front of `blocks`, as much as one plan has room for, and says how far that reached.
+    /// The file grows that far, at most to `size` bytes.
     fn allocate_step(
         &mut self,
         blocks: Range<LogicalBlock>,
-        bytes_end: u64,
-        grows: bool,
+        bytes: &Range<u64>,
+        existing: Existing,
+        size: u64,
     ) -> Result<LogicalBlock> {
         let room = self.fs.writer()?.room_of_a_step();
         let (mut at, end) = (blocks.start, blocks.end);
         let guard = epoch::pin();
         let (inode, mut plan, slot) = self.begin(&guard)?;
+        if size > inode.size_bytes() {
+            self.fs
+                .zero_tail(&mut plan, inode, inode.size_bytes(), &guard)?;
+        }
+        let whole = self.whole_blocks(bytes);
         while at < end && plan.size() < room {
             let mapping = self.fs.map(inode, at, &guard)?;
-            let mut blocks = mapping.blocks.min(end.0 - at.0);
-            if mapping.target == Target::Hole {
-                let hole = (at, blocks.min(ExtentState::Unwritten.max_blocks()));
-                let file = (inode, slot, &mut *self.locked);
-                let (physical, got) = self.fs.claim(&mut plan, file, hole, bytes_end, &guard)?;
-                let extent = Extent {
-                    logical: at,
-                    physical,
-                    blocks: got,
-                    state: ExtentState::Unwritten,
-                };
-                plan.map_extent(inode, slot, extent)?;
-                blocks = got;
+            let mut run = mapping.blocks.min(end.0 - at.0);
+            match mapping.target {
+                Target::Hole => {
+                    let hole = (at, run.min(ExtentState::Unwritten.max_blocks()));
+                    let file = (inode, slot, &mut *self.locked);
+                    let (physical, got) =
+                        self.fs.claim(&mut plan, file, hole, bytes.end, &guard)?;
+                    let extent = Extent {
+                        logical: at,
+                        physical,
+                        blocks: got,
+                        state: ExtentState::Unwritten,
+                    };
+                    plan.map_extent(inode, slot, extent)?;
+                    run = got;
+                }
+                Target::Written(_) if existing == Existing::Zeroed => {
+                    let end = LogicalBlock(at.0 + run).min(whole.end);
+                    let part = at.max(whole.start)..end;
+                    plan.set_state(inode, slot, part, ExtentState::Unwritten)?;
+                }
+                Target::Written(_) | Target::Unwritten(_) => {}
             }
-            at = LogicalBlock(at.0 + blocks);
+            at = LogicalBlock(at.0 + run);
         }
-        let reached = (u64::from(at.0) << self.bits()).min(bytes_end);
-        let grown = if grows { reached } else { 0 };
-        self.end(plan, slot, inode.size_bytes().max(grown))?;
+        let reached = u64::from(at.0) << self.bits();
+        if existing == Existing::Zeroed {
+            let from = u64::from(blocks.start.0) << self.bits();
+            let done = from.max(bytes.start)..reached.min(bytes.end);
+            self.zero_edges(&mut plan, inode, &done, &guard)?;
+        }
+        let reached = reached.min(size);
+        self.end(plan, slot, inode.size_bytes().max(reached))?;
         Ok(at)
     }
 
-    /// Zeroes what is in the file's last block behind its end, if that will be shown.
-    fn zero_behind_the_end(&self, new_end: u64) -> Result<()> {
-        let _inside = self.fs.writer()?.freezer().enter();
-        let guard = epoch::pin();
-        let inode = self.pinned.version(&guard)?;
-        if new_end > inode.size_bytes() {
-            self.fs.zero_tail(inode, inode.size_bytes(), &guard)?;
-        }
-        Ok(())
-    }
-
     /// Zeroes the parts of blocks at both ends of a range.
-    fn zero_edges(&self, bytes: &Range<u64>) -> Result<()> {
-        let _inside = self.fs.writer()?.freezer().enter();
-        let guard = epoch::pin();
-        let inode = self.pinned.version(&guard)?;
+    fn zero_edges(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+        bytes: &Range<u64>,
+        guard: &Guard,
+    ) -> Result<()> {
         let mask = (1_u64 << self.bits()) - 1;
         let head = bytes.start..bytes.end.min((bytes.start + mask) & !mask);
-        self.fs.zero_in_block(inode, head.clone(), &guard)?;
+        self.fs.zero_in_block(plan, inode, head.clone(), guard)?;
         let tail = head.end.max(bytes.end & !mask)..bytes.end;
-        self.fs.zero_in_block(inode, tail, &guard)
-    }
-
-    fn zero(&mut self, bytes: &Range<u64>, grows: bool) -> Result<()> {
-        self.discard_preallocation()?;
-        self.zero_edges(bytes)?;
-        self.allocate(bytes, grows)?;
-        self.set_unwritten(self.whole_blocks(bytes))
+        self.fs.zero_in_block(plan, inode, tail, guard)
     }
 
     fn punch(&mut self, bytes: Range<u64>, size: u64) -> Result<()> {
@@ -266,17 +286,22 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         self.discard_preallocation()?;
-        self.zero_edges(&(bytes.start..bytes.end.min(size)))?;
         // Behind the end there is nothing in the last block that anybody sees.
         let mask = (1_u64 << self.bits()) - 1;
         let end = bytes.end.min((size + mask) & !mask);
-        self.unmap(self.whole_blocks(&(bytes.start..end)))
+        let edges = bytes.start..bytes.end.min(size);
+        self.unmap(self.whole_blocks(&(bytes.start..end)), edges)
     }
 
-    fn unmap(&mut self, blocks: Range<LogicalBlock>) -> Result<()> {
+    /// Frees whole blocks, and zeroes the parts of blocks at both ends of `edges`.
+    fn unmap(&mut self, blocks: Range<LogicalBlock>, edges: Range<u64>) -> Result<()> {
+        let mut edges = Some(edges);
         loop {
             let guard = epoch::pin();
             let (inode, mut plan, slot) = self.begin(&guard)?;
+            if let Some(edges) = edges.take() {
+                self.zero_edges(&mut plan, inode, &edges, &guard)?;
+            }
             let range = (blocks.start, blocks.end);
             let freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
             self.end(plan, slot, inode.size_bytes())?;
@@ -284,25 +309,6 @@ impl<'a> Steps<'a> {
                 return Ok(());
             }
         }
-    }
-
-    fn set_unwritten(&mut self, blocks: Range<LogicalBlock>) -> Result<()> {
-        let room = self.fs.writer()?.room_of_a_step();
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let guard = epoch::pin();
-            let (inode, mut plan, slot) = self.begin(&guard)?;
-            while at < blocks.end && plan.size() < room {
-                let mapping = self.fs.map(inode, at, &guard)?;
-                let part = at..mapping.end().min(blocks.end);
-                at = part.end;
-                if mapping.target != Target::Hole {
-                    plan.set_state(inode, slot, part, ExtentState::Unwritten)?;
-                }
-            }
-            self.end(plan, slot, inode.size_bytes())?;
-        }
-        Ok(())
     }
 
     /// The blocks of a range that is to be taken out or put in.
@@ -320,7 +326,7 @@ impl<'a> Steps<'a> {
             return Err(Error::InvalidArgument("nothing lies behind the range"));
         }
         self.discard_preallocation()?;
-        self.unmap(blocks.clone())?;
+        self.unmap(blocks.clone(), 0..0)?;
         let by = blocks.end.0 - blocks.start.0;
         let mut from = blocks.end;
         let clusters = Clusters::of(self.fs);

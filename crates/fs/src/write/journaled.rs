@@ -28,7 +28,6 @@
 //! **References.** `ext4_inode_journal_mode` of Linux; Documentation/admin-guide/ext4.rst.
 
 use fourscore_block::{BlockDevice as _, Structure, VerifiedAs};
-use fourscore_journal::LastTid;
 use fourscore_ondisk::extent::LOGICAL_END;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::superblock::{DefaultMountOpts, Superblock};
@@ -36,7 +35,7 @@ use fourscore_ondisk::{LogicalBlock, PhysBlock};
 use fourscore_sync::epoch::Guard;
 
 use super::Writer;
-use super::plan::{Content, Plan};
+use super::plan::{Content, Plan, RegionId};
 use crate::file::Scatter;
 use crate::inode::CachedInode;
 use crate::{FileType, Fs, Result};
@@ -139,20 +138,6 @@ impl Fs {
         u32::try_from(left.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Zeroes bytes of a block of a file whose content is journaled.
-    pub(super) fn zero_journaled(
-        &self,
-        inode: &CachedInode,
-        block: PhysBlock,
-        inside: std::ops::Range<usize>,
-    ) -> Result<()> {
-        let mut plan = Plan::new(self, self.writer()?);
-        let region = plan.part(block, inside, content_tag(inode))?;
-        plan.bytes_mut(region).fill(0);
-        // The change of the inode that follows is in this transaction or in a later one.
-        plan.carry_out(&[&LastTid::new()]).map(drop)
-    }
-
     /// Brings all content of `inode`, whose lock is held, to its place, and forgets the buffers of
     /// its blocks, since `JOURNAL_DATA_FL` changes.
     pub(super) fn forget_content(
@@ -184,6 +169,18 @@ impl Fs {
 }
 
 impl Plan<'_> {
+    /// Plans zeroes for bytes of a block of a file whose content is journaled.
+    pub(super) fn zero_content(
+        &mut self,
+        inode: &CachedInode,
+        block: PhysBlock,
+        inside: std::ops::Range<usize>,
+    ) -> Result<()> {
+        let region = self.whole_of_content(inode, block)?;
+        self.bytes_mut(region)[inside].fill(0);
+        Ok(())
+    }
+
     /// Plans `bytes` at byte `inside` of a block of a file whose content is journaled; the rest of
     /// a block that is new to the file is zeroes.
     pub(super) fn write_content(
@@ -193,16 +190,19 @@ impl Plan<'_> {
         bytes: &[u8],
         is_new: bool,
     ) -> Result<()> {
-        let tag = content_tag(inode);
-        let range = inside..inside + bytes.len();
-        if is_new {
-            let region = self.fresh(block, tag);
-            self.bytes_mut(region)[range].copy_from_slice(bytes);
-        } else {
-            let region = self.part(block, range, tag)?;
-            self.bytes_mut(region).copy_from_slice(bytes);
-        }
+        let region = match is_new {
+            true => self.fresh(block, content_tag(inode)),
+            false => self.whole_of_content(inode, block)?,
+        };
+        self.bytes_mut(region)[inside..inside + bytes.len()].copy_from_slice(bytes);
         Ok(())
+    }
+
+    /// A block of a file whose content is journaled: all of it, since a plan may zero one part of
+    /// it and write another.
+    fn whole_of_content(&mut self, inode: &CachedInode, block: PhysBlock) -> Result<RegionId> {
+        let whole = 0..self.fs().geometry().block_size().bytes();
+        self.part(block, whole, content_tag(inode))
     }
 }
 
