@@ -89,9 +89,10 @@ pub(crate) enum Verb {
     /// Mounts an image on a directory, through FUSE
     ///
     /// Options of the mount: ro, suid, dev, noexec, allow_other, nonempty, nowriteback (write(2)
-    /// tells when there is no space, instead of fsync(2) and close(2)), fsname=. Options of ext4:
-    /// data=, commit=, errors=, barrier=, noatime, relatime, strictatime, lazytime, discard, grpid,
-    /// mb_*. `umount DIR`, or as a user `fusermount3 -u DIR`, ends it.
+    /// tells when there is no space, instead of fsync(2) and close(2)), sync, dirsync, fakeroot
+    /// (nobody is asked for permission), offset=, norecovery, fsname=. Options of ext4: data=,
+    /// commit=, errors=, barrier=, noatime, relatime, strictatime, lazytime, discard, grpid, mb_*.
+    /// `umount DIR`, or as a user `fusermount3 -u DIR`, ends it.
     #[command(after_help = "Examples:\n  fourscore mount disk.img mnt\n  \
                             fourscore mount -o ro,allow_other disk.img@1M /mnt")]
     Mount(crate::mount::Mount),

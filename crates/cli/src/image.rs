@@ -184,7 +184,7 @@ impl From<&Stat> for Facts {
 }
 
 /// A number with an optional suffix K, M, G or T (powers of 1024).
-fn parse_size(text: &str) -> Option<u64> {
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
         b'K' => (&text[..text.len() - 1], 10),
         b'M' => (&text[..text.len() - 1], 20),

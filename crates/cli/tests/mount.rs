@@ -2,123 +2,24 @@
 //! the image.
 
 mod common;
+mod mounted;
 mod place;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use common::{complained, fourscore, printed, text};
 use fourscore_sync::thread;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
+use mounted::{Mounted, empty, is_mounted, wait_until, with_image};
 use place::{Place, walk_of_host};
 use rustix::fs::{FallocateFlags, XattrFlags};
-
-/// So long anything may take on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// A mount whose server runs in the foreground. What is left of it goes when this does.
-struct Mounted {
-    server: Child,
-    point: PathBuf,
-}
-
-fn is_mounted(point: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").expect("proc");
-    let point = text(point);
-    mounts
-        .lines()
-        .any(|line| line.split(' ').nth(1) == Some(point))
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-impl Mounted {
-    fn new(place: &Place, image: &str, options: &str) -> Self {
-        let point = place.path(&format!("mnt-{image}"));
-        fs::create_dir_all(&point).expect("room");
-        let image = place.text(image);
-        let mut command = fourscore(&["mount", "-f", "-o", options, &image, text(&point)]);
-        let server = command.spawn().expect("it starts");
-        let mut mounted = Self { server, point };
-        wait_until("mounted", || {
-            let ended = mounted.server.try_wait().expect("a child");
-            assert!(ended.is_none(), "the server ended: {ended:?}");
-            is_mounted(&mounted.point)
-        });
-        mounted
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.point.join(name)
-    }
-
-    fn open(&self, name: &str) -> File {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        options.open(self.path(name)).expect("opened")
-    }
-
-    /// Unmounts, and waits until the server has brought everything to its place.
-    fn unmount(mut self) {
-        let status = Command::new("umount").arg(&self.point).status();
-        assert!(status.expect("it is there").success());
-        assert!(self.end().success());
-    }
-
-    /// Waits for the end of the server.
-    fn end(&mut self) -> std::process::ExitStatus {
-        let mut status = None;
-        wait_until("the server ends", || {
-            status = self.server.try_wait().expect("a child");
-            status.is_some()
-        });
-        status.expect("it ended")
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = i32::try_from(self.server.id()).expect("a number");
-        let pid = rustix::process::Pid::from_raw(pid).expect("a process");
-        rustix::process::kill_process(pid, signal).expect("it runs");
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if is_mounted(&self.point) {
-            let mut command = Command::new("umount");
-            let _ = command
-                .arg("-l")
-                .arg(&self.point)
-                .stderr(Stdio::null())
-                .status();
-        }
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
-
-/// A place with an empty file system.
-fn empty(size: &str) -> Place {
-    with_image(Place::new(), size)
-}
-
-fn with_image(place: Place, size: &str) -> Place {
-    let image = place.text("image");
-    printed(&mut fourscore(&["mkfs", "-q", "-b", "4096", &image, size]));
-    place
-}
 
 #[test]
 fn what_is_copied_in_is_there_for_the_kernel() {
@@ -473,7 +374,7 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
     refused(&[&image, &missing], "No such file");
     refused(&[&image, &file], "not a directory");
     refused(&["-o", "noatime,no_such", &image, &point], "no_such");
-    refused(&["-o", "sync", &image, &point], "sync");
+    refused(&["-o", "offset=1x", &image, &point], "offset=1x");
     refused(&[&missing, &point], "No such file");
     refused(&[&file, &point], "file");
     let mounted = Mounted::new(&place, "image", "");

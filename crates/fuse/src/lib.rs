@@ -10,7 +10,8 @@
 //! let device = open_path("disk.ext4".as_ref(), DeviceOptions::read_write())?;
 //! let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
 //! let session = Session::mount("mnt".as_ref(), &SessionOptions::default())?;
-//! session.serve(&fs, || println!("mounted"))?; // until somebody unmounts it
+//! // Until somebody unmounts it.
+//! session.serve(&fs, || println!("mounted"), |_| std::process::exit(0))?;
 //! fs.unmount()?;
 //! # Ok(())
 //! # }
@@ -30,6 +31,7 @@
 //! | `listing` | directories that are open, and the cookies of their entries |
 //! | `negotiate` | what the kernel offers and what is taken of it |
 //! | `options` | the words of mount(8) that concern a mount and not a file system |
+//! | `anchor` | what lets unmounting wait for the server |
 //! | `mount` | making and ending mounts, as root and through fusermount3 |
 //! | `device` | `/dev/fuse`: a descriptor for each worker |
 //! | `clone_device` | the one system call that has no safe wrapper |
@@ -50,6 +52,11 @@ mod abi;
     unsafe_code,
     reason = "an ioctl takes what its number says, which the compiler cannot check"
 )]
+mod anchor;
+#[allow(
+    unsafe_code,
+    reason = "an ioctl takes what its number says, which the compiler cannot check"
+)]
 mod clone_device;
 mod device;
 mod listing;
@@ -63,5 +70,5 @@ mod server;
 mod session;
 
 pub use crate::mount::{MountError, Unmounter};
-pub use crate::options::{Cache, SessionOptions};
+pub use crate::options::{Cache, Durability, Permissions, SessionOptions};
 pub use crate::session::Session;

@@ -2,7 +2,8 @@
 //! which has the rights that a user has not.
 //!
 //! **Model.** The kernel knows a mount by the descriptor of `/dev/fuse` that it was made with.
-//! `fusermount3` opens one, mounts, and sends it back through a socket.
+//! `fusermount3` opens one, mounts, and sends it back through a socket. A mount made by root waits
+//! for the server when it is unmounted (see `anchor`), where the host has loop devices.
 //!
 //! **References.** mount(2), fusermount3(1); its environment variable `_FUSE_COMMFD`.
 
@@ -20,12 +21,15 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 
-use crate::options::SessionOptions;
+use crate::anchor::{self, Anchor};
+use crate::options::{Permissions, SessionOptions};
 
 /// The helper of the package fuse3.
 const HELPER: &str = "fusermount3";
 /// What `mount -t` and `/proc/mounts` call it.
 const TYPE: &str = "fuse.fourscore";
+/// The same on a block device.
+const TYPE_ON_DEVICE: &str = "fuseblk.fourscore";
 
 /// Why a mount could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -94,16 +98,21 @@ fn by_system_call(point: &Path, options: &SessionOptions) -> Result<OwnedFd, Mou
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty());
     let device = device.map_err(|errno| MountError::Device(errno.into()))?;
     let mut words = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        "fd={},rootmode=40000,user_id={},group_id={}",
         device.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw()
     );
-    if options.is_for_all {
-        words.push_str(",allow_other");
+    let more = [
+        (
+            options.permissions == Permissions::Kernel,
+            ",default_permissions",
+        ),
+        (options.is_for_all, ",allow_other"),
+    ];
+    for (_, word) in more.into_iter().filter(|(is_set, _)| *is_set) {
+        words.push_str(word);
     }
-    let refused = |errno: rustix::io::Errno| MountError::Refused(errno.into());
-    let words = CString::new(words).map_err(|_| refused(rustix::io::Errno::INVAL))?;
     let flags = [
         (options.is_read_only, MountFlags::RDONLY),
         (!options.honours_set_id, MountFlags::NOSUID),
@@ -112,8 +121,19 @@ fn by_system_call(point: &Path, options: &SessionOptions) -> Result<OwnedFd, Mou
     ];
     let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
     let flags = flags.fold(MountFlags::empty(), |all, (_, flag)| all | flag);
-    let source = options.source_word();
-    rustix::mount::mount(source, point, TYPE, flags, words.as_c_str()).map_err(refused)?;
+    let with = |source: &str, kind, words: String| {
+        let words = CString::new(words).map_err(|_| rustix::io::Errno::INVAL)?;
+        rustix::mount::mount(source, point, kind, flags, words.as_c_str())
+    };
+    let on_device = Anchor::new(&options.source).and_then(|anchor| {
+        let words = format!("{words},blksize={}", anchor::BLOCK_BYTES);
+        with(&anchor.path, TYPE_ON_DEVICE, words)
+    });
+    if let Err(error) = on_device {
+        tracing::debug!(%error, "umount will not wait for the server");
+        let mounted = with(&options.source_word(), TYPE, words);
+        mounted.map_err(|errno| MountError::Refused(errno.into()))?;
+    }
     Ok(device)
 }
 
@@ -127,11 +147,12 @@ fn through_helper(point: &Path, options: &SessionOptions) -> Result<OwnedFd, Mou
     )
     .map_err(|errno| no_helper(errno.into()))?;
     rustix::io::fcntl_setfd(&its, FdFlags::empty()).map_err(|errno| no_helper(errno.into()))?;
-    let mut words = format!(
-        "default_permissions,fsname={},subtype=fourscore",
-        options.source_word()
-    );
+    let mut words = format!("fsname={},subtype=fourscore", options.source_word());
     let more = [
+        (
+            options.permissions == Permissions::Kernel,
+            ",default_permissions",
+        ),
         (options.is_read_only, ",ro"),
         (!options.runs_programs, ",noexec"),
         (options.honours_set_id, ",suid"),

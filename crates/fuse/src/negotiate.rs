@@ -15,7 +15,7 @@
 use zerocopy::FromBytes;
 
 use crate::abi::{InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, init};
-use crate::options::Cache;
+use crate::options::{Cache, Permissions, SessionOptions};
 use crate::reply::Errno;
 use crate::request::Request;
 
@@ -90,7 +90,7 @@ pub(crate) fn request_bytes(pages: u16) -> usize {
 /// `EPROTO` for a kernel that is too old; `EINVAL` for what is no such request.
 pub(crate) fn answer(
     request: &Request<'_>,
-    cache: Cache,
+    options: &SessionOptions,
     pages: u16,
 ) -> Result<(InitOut, Option<Agreed>), Errno> {
     let mut arguments = request.arguments();
@@ -112,11 +112,7 @@ pub(crate) fn answer(
         let more = u32::read_from_bytes(more).map_err(|_| Errno::INVAL)?;
         offered |= u64::from(more) << 32;
     }
-    let wanted = match cache {
-        Cache::Writeback => WANTED | init::WRITEBACK_CACHE,
-        Cache::Writethrough => WANTED,
-    };
-    let flags = offered & wanted;
+    let flags = offered & wanted(options);
     // Without the flag the kernel sends 32 pages at most.
     let pages = if flags & init::MAX_PAGES != 0 {
         pages
@@ -133,6 +129,19 @@ pub(crate) fn answer(
     out.time_gran = 1;
     out.max_pages = pages;
     Ok((out, Some(Agreed { flags, most_bytes })))
+}
+
+fn wanted(options: &SessionOptions) -> u64 {
+    let cache = match options.cache() {
+        Cache::Writeback => init::WRITEBACK_CACHE,
+        Cache::Writethrough => 0,
+    };
+    // Whoever takes the lists has the kernel obey them.
+    let lists = match options.permissions {
+        Permissions::Kernel => 0,
+        Permissions::Nobody => init::POSIX_ACL,
+    };
+    (WANTED | cache) & !lists
 }
 
 fn halves(flags: u64) -> (u32, u32) {
@@ -155,7 +164,7 @@ mod tests {
         };
         let bytes = [header.as_bytes(), offer.as_bytes(), more].concat();
         let request = Request::parse(&bytes).expect("a request");
-        answer(&request, Cache::Writeback, 256)
+        answer(&request, &SessionOptions::default(), 256)
     }
 
     fn offer(major: u32, minor: u32, flags: u32) -> InitIn {
@@ -179,6 +188,12 @@ mod tests {
         // Nothing that is unknown here is taken, whatever is offered.
         assert_eq!(u64::from(out.flags), WANTED | init::WRITEBACK_CACHE);
         assert_eq!(out.flags2, 0);
+        let options = SessionOptions {
+            cache: Cache::Writethrough,
+            permissions: Permissions::Nobody,
+            ..SessionOptions::default()
+        };
+        assert_eq!(wanted(&options), WANTED & !init::POSIX_ACL);
         let (out, agreed) = asked(offer(7, 31, 1), &[]).expect("agreed");
         assert_eq!((out.minor, out.flags, out.max_write), (31, 1, 32 * 4096));
         assert!(!agreed.expect("agreed").has(init::SETXATTR_EXT));

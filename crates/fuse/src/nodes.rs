@@ -38,6 +38,15 @@ struct Node<'f> {
     open: OpenInode<&'f Fs>,
 }
 
+impl Node<'_> {
+    fn close(self) {
+        let inode = self.open.inode();
+        if let Err(error) = self.open.close() {
+            tracing::warn!(inode = inode.0, %error, "what is left is freed at the next mount");
+        }
+    }
+}
+
 impl<'f> Nodes<'f> {
     pub(crate) fn new(fs: &'f Fs) -> Self {
         let shards = (0..SHARDS).map(|_| CachePadded::new(Mutex::new(HashMap::new())));
@@ -120,10 +129,16 @@ impl<'f> Nodes<'f> {
                 (left == 0).then(|| entry.remove())
             }
         };
-        if let Some(node) = gone
-            && let Err(error) = node.open.close()
-        {
-            tracing::warn!(inode = inode.0, %error, "what is left is freed at the next mount");
+        if let Some(node) = gone {
+            node.close();
+        }
+    }
+
+    /// Takes all uses back: the kernel knows nothing any more.
+    pub(crate) fn forget_all(&self) {
+        for shard in &self.shards {
+            let nodes = std::mem::take(&mut *shard.lock());
+            nodes.into_values().for_each(Node::close);
         }
     }
 

@@ -14,6 +14,28 @@ pub enum Cache {
     Writethrough,
 }
 
+/// Who decides what users may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permissions {
+    /// The kernel, from owners, modes and access control lists.
+    #[default]
+    Kernel,
+    /// Nobody: who can reach the mount may do everything, as root may (`fakeroot`).
+    Nobody,
+}
+
+/// What is durable when a call returns, without fsync(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Nothing.
+    #[default]
+    OnDemand,
+    /// What calls change of directories (`dirsync`).
+    Names,
+    /// Everything that calls change (`sync`), but for what is written to memory (mmap(2)).
+    Everything,
+}
+
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
@@ -34,6 +56,10 @@ pub struct SessionOptions {
     pub is_for_all: bool,
     /// The mount point may have something in it (`nonempty`).
     pub may_hide: bool,
+    /// Who decides what users may do.
+    pub permissions: Permissions,
+    /// What is durable when a call returns.
+    pub durability: Durability,
 }
 
 impl Default for SessionOptions {
@@ -47,6 +73,8 @@ impl Default for SessionOptions {
             runs_programs: true,
             is_for_all: false,
             may_hide: false,
+            permissions: Permissions::default(),
+            durability: Durability::default(),
         }
     }
 }
@@ -69,6 +97,10 @@ impl SessionOptions {
                 "allow_other" => self.is_for_all = true,
                 "nonempty" => self.may_hide = true,
                 "nowriteback" => self.cache = Cache::Writethrough,
+                "fakeroot" => self.permissions = Permissions::Nobody,
+                "sync" => self.durability = Durability::Everything,
+                "async" => self.durability = Durability::OnDemand,
+                "dirsync" => self.durability = self.durability.max(Durability::Names),
                 // The kernel always asks for permissions.
                 "default_permissions" => {}
                 _ => match word.strip_prefix("fsname=") {
@@ -78,6 +110,14 @@ impl SessionOptions {
             }
         }
         others.join(",")
+    }
+
+    /// What the kernel does with what is written: it cannot hold back what is to be durable.
+    pub(crate) fn cache(&self) -> Cache {
+        match self.durability {
+            Durability::Everything => Cache::Writethrough,
+            _ => self.cache,
+        }
     }
 
     /// The source as it is put among options: what would end it there is left out.
@@ -93,13 +133,16 @@ mod tests {
     #[test]
     fn words_of_the_mount_are_taken_and_others_left() {
         let mut options = SessionOptions::default();
-        let words = "ro,noatime,allow_other,,data=ordered,fsname=a b,dev,rw,nowriteback,no_such";
+        let words = "ro,noatime,allow_other,,data=ordered,fsname=a b,dev,rw,nowriteback,no_such,\
+                     fakeroot,sync,dirsync";
         assert_eq!(options.take(words), "noatime,data=ordered,no_such");
         let expected = SessionOptions {
             source: "a b".into(),
             cache: Cache::Writethrough,
             honours_devices: true,
             is_for_all: true,
+            permissions: Permissions::Nobody,
+            durability: Durability::Everything,
             ..SessionOptions::default()
         };
         assert_eq!(options, expected);

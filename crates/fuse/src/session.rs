@@ -4,10 +4,11 @@
 //! descriptors and buffers of their own. There are two for each core, since a worker that waits for
 //! the disk (fsync) keeps no core busy.
 //!
-//! Unmounting ends the session: every worker is told by its next read. Linux does not wait for that
-//! when it unmounts (it would for a block device only), so whoever unmounts waits for the
-//! server's end to know that everything is in its place. What was synced before is durable in any
-//! case.
+//! Unmounting ends the session. A mount that root made is told so by a last request (DESTROY), for
+//! whose reply `umount` waits: before it everything is brought to its place, and afterwards nothing
+//! is written any more. Other mounts are not told: every worker finds it out by its next read, and
+//! whoever unmounts has to wait for the server's end to know that everything is in its place. What
+//! was synced before is durable in any case.
 //!
 //! **Locking.** Workers share the tables of the server.
 
@@ -67,9 +68,19 @@ impl Session {
     /// mount can be used. Nothing that was not synced is durable when this returns:
     /// [`Fs::unmount`] sees to that.
     ///
+    /// Calls `farewell` where the kernel waited for the server when it unmounted: `fs` is frozen
+    /// then, its device holds all of it, or could not, and whoever unmounted may already be using
+    /// it. So nobody may write to it any more, not even to unmount it, and the process is best
+    /// ended there: a thread that reads ahead for nobody may be waiting for `fs` to thaw.
+    ///
     /// # Errors
     /// `Unsupported` for a kernel that is too old: nothing is mounted then; those of `/dev/fuse`.
-    pub fn serve(&self, fs: &Fs, ready: impl FnOnce()) -> io::Result<()> {
+    pub fn serve(
+        &self,
+        fs: &Fs,
+        ready: impl FnOnce(),
+        farewell: impl Fn(fourscore::Result<()>) + Sync,
+    ) -> io::Result<()> {
         let agreed = match self.agree() {
             Ok(Some(agreed)) => agreed,
             Ok(None) => return Ok(()),
@@ -79,8 +90,9 @@ impl Session {
             }
         };
         ready();
-        let server = Server::new(fs, agreed, self.options.is_read_only);
+        let server = Server::new(fs, agreed, &self.options);
         let has_failed = AtomicBool::new(false);
+        let farewell = &farewell;
         thread::scope(|scope| {
             for _ in 1..workers_wanted() {
                 let device = match device::for_worker(&self.device) {
@@ -91,9 +103,9 @@ impl Session {
                     }
                 };
                 let (server, has_failed) = (&server, &has_failed);
-                scope.spawn(move || self.work(&device, server, has_failed));
+                scope.spawn(move || self.work(&device, server, farewell, has_failed));
             }
-            self.work(&self.device, &server, &has_failed);
+            self.work(&self.device, &server, farewell, &has_failed);
         });
         match has_failed.load(Ordering::Relaxed) {
             true => Err(io::Error::other("/dev/fuse failed")),
@@ -115,7 +127,7 @@ impl Session {
                 return Err(io::Error::other("the kernel did not begin with INIT"));
             };
             reply.clear();
-            let answer = negotiate::answer(&request, self.options.cache, self.pages);
+            let answer = negotiate::answer(&request, &self.options, self.pages);
             let pushed = answer.and_then(|(out, agreed)| reply.push(&out).map(|()| agreed));
             reply.finish(request.header.unique, pushed.map(|_| ()));
             device::send(&self.device, &reply.slices())?;
@@ -131,7 +143,13 @@ impl Session {
     }
 
     /// Answers requests until there are none.
-    fn work(&self, device: &OwnedFd, server: &Server<'_>, has_failed: &AtomicBool) {
+    fn work(
+        &self,
+        device: &OwnedFd,
+        server: &Server<'_>,
+        farewell: impl Fn(fourscore::Result<()>),
+        has_failed: &AtomicBool,
+    ) {
         let mut buffer = vec![0; negotiate::request_bytes(self.pages)];
         let mut reply = Reply::new(negotiate::request_bytes(self.pages));
         loop {
@@ -148,13 +166,17 @@ impl Session {
                 tracing::error!(len, "not a request");
                 continue;
             };
-            if server.answer(&request, &mut reply) == Answered::WithoutReply {
+            let answered = server.answer(&request, &mut reply);
+            if matches!(answered, Answered::WithoutReply) {
                 continue;
             }
             match device::send(device, &reply.slices()) {
                 Ok(Sent::Arrived) => {}
                 Ok(Sent::Unwanted) => server.take_back(&mut reply),
                 Err(error) => tracing::error!(%error, "a reply was refused"),
+            }
+            if let Answered::Farewell(ended) = answered {
+                farewell(ended);
             }
         }
     }

@@ -33,6 +33,7 @@ use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, opcode};
 use crate::listing::Listings;
 use crate::negotiate::Agreed;
 use crate::nodes::Nodes;
+use crate::options::{Durability, SessionOptions};
 use crate::reply::{Errno, Reply};
 use crate::request::{Arguments, Request};
 
@@ -40,10 +41,13 @@ use crate::request::{Arguments, Request};
 const VALID_SECS: u64 = 24 * 60 * 60;
 
 /// Whether a request has a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Answered {
     WithReply,
     WithoutReply,
+    /// With the last one: nothing is written to the device any more, which holds everything, or
+    /// could not.
+    Farewell(fourscore::Result<()>),
 }
 
 /// What all workers of a mount share.
@@ -52,6 +56,7 @@ pub(crate) struct Server<'f> {
     fs: &'f Fs,
     agreed: Agreed,
     is_read_only: bool,
+    durability: Durability,
     /// Whether some directories take names of other cases for the same.
     folds_case: bool,
     nodes: Nodes<'f>,
@@ -67,12 +72,13 @@ struct Call<'r> {
 }
 
 impl<'f> Server<'f> {
-    pub(crate) fn new(fs: &'f Fs, agreed: Agreed, is_read_only: bool) -> Self {
+    pub(crate) fn new(fs: &'f Fs, agreed: Agreed, options: &SessionOptions) -> Self {
         let incompat = fs.superblock().features().incompat;
         Self {
             fs,
             agreed,
-            is_read_only,
+            is_read_only: options.is_read_only,
+            durability: options.durability,
             folds_case: incompat.contains(Incompat::CASEFOLD),
             nodes: Nodes::new(fs),
             listings: Listings::new(),
@@ -85,8 +91,13 @@ impl<'f> Server<'f> {
         match request.header.opcode {
             opcode::FORGET => self.forget(request),
             opcode::BATCH_FORGET => self.batch_forget(request),
+            opcode::DESTROY => {
+                reply.finish(request.header.unique, Ok(()));
+                return Answered::Farewell(self.end());
+            }
             _ => {
                 let result = self.done(request, reply);
+                let result = result.and_then(|()| self.made_durable(request.header.opcode));
                 if result.is_err() {
                     self.take_back(reply);
                 }
@@ -109,7 +120,7 @@ impl<'f> Server<'f> {
         match header.opcode {
             // These are about the whole file system, and may come without a node.
             opcode::STATFS => return self.statfs(reply),
-            opcode::SYNCFS | opcode::DESTROY => return self.sync(),
+            opcode::SYNCFS => return self.sync(),
             opcode::INTERRUPT => return Err(Errno::NOSYS),
             _ => {}
         }
@@ -162,6 +173,36 @@ impl<'f> Server<'f> {
         match self.is_read_only {
             true => Ok(()),
             false => Ok(self.fs.sync()?),
+        }
+    }
+
+    /// Makes durable what a call has changed, where the mount is to do that.
+    fn made_durable(&self, done: u32) -> Result<(), Errno> {
+        let changes = match done {
+            opcode::SYMLINK..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => Durability::Names,
+            opcode::SETATTR
+            | opcode::WRITE
+            | opcode::SETXATTR
+            | opcode::REMOVEXATTR
+            | opcode::FALLOCATE
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64
+            | opcode::OPEN
+            | opcode::TMPFILE => Durability::Everything,
+            _ => return Ok(()),
+        };
+        match changes <= self.durability {
+            true => self.sync(),
+            false => Ok(()),
+        }
+    }
+
+    /// Brings everything to its place, for good.
+    fn end(&self) -> fourscore::Result<()> {
+        self.nodes.forget_all();
+        match self.is_read_only {
+            true => Ok(()),
+            false => self.fs.freeze(),
         }
     }
 

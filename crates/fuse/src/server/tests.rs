@@ -43,7 +43,7 @@ struct Kernel<'f> {
 impl<'f> Kernel<'f> {
     fn new(fs: &'f Fs) -> Self {
         Self {
-            server: Server::new(fs, Agreed::all(), false),
+            server: Server::new(fs, Agreed::all(), &SessionOptions::default()),
             reply: Reply::new(1 << 20),
             uid: 0,
             unique: 0,
@@ -53,7 +53,8 @@ impl<'f> Kernel<'f> {
     /// Sends a request as it is; `None` if it has no reply.
     fn send(&mut self, bytes: &[u8]) -> Option<Result<Vec<u8>, i32>> {
         let request = Request::parse(bytes).expect("a request");
-        if self.server.answer(&request, &mut self.reply) == Answered::WithoutReply {
+        let answered = self.server.answer(&request, &mut self.reply);
+        if matches!(answered, Answered::WithoutReply) {
             return None;
         }
         let slices = self.reply.slices();

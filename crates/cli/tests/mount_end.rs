@@ -1,0 +1,168 @@
+//! `fourscore mount`: what is durable when, and what is left when it ends.
+
+mod common;
+mod mounted;
+mod place;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+
+use common::{fourscore, printed, text};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+use mounted::{Mounted, PATIENCE, empty, is_mounted};
+use rustix::process::Signal;
+
+#[test]
+fn umount_returns_when_everything_is_in_its_place() {
+    require!(Need::KernelMount, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    for round in 0..4 {
+        let mounted = Mounted::new(&place, "image", "commit=100000");
+        for number in 0..300 {
+            let name = format!("{round}-{number}");
+            fs::write(mounted.path(&name), name.repeat(700)).expect("room");
+        }
+        // A file without a name is gone, whoever had it open.
+        let unnamed = mounted.open("unnamed");
+        unnamed.write_all_at(&[1; 100_000], 0).expect("room");
+        fs::remove_file(mounted.path("unnamed")).expect("removed");
+        drop(unnamed);
+        let status = Command::new("umount").arg(&mounted.point).status();
+        assert!(status.expect("it is there").success());
+        // Right behind it, and without a look at the server.
+        place.check("image").expect("clean");
+        let image = place.path("image");
+        let kernel = KernelMount::new(&image, Access::ReadWrite, "").expect("sound");
+        for number in 0..300 {
+            let name = format!("{round}-{number}");
+            let content = fs::read_to_string(kernel.path().join(&name));
+            assert_eq!(content.expect("it is there"), name.repeat(700));
+        }
+        fs::write(kernel.path().join("the kernel's"), b"written").expect("room");
+        drop(kernel);
+        place.check("image").expect("nobody has written since");
+    }
+}
+
+/// Kills the server right behind what `act` does, and mounts again.
+fn killed_after(options: &str, act: impl FnOnce(&Mounted), look: impl FnOnce(&Mounted)) {
+    let place = empty("64M");
+    let mut mounted = Mounted::new(&place, "image", &format!("{options},commit=100000"));
+    act(&mounted);
+    mounted.signal(Signal::KILL);
+    assert!(!mounted.end().success());
+    drop(mounted);
+    let again = Mounted::new(&place, "image", "");
+    look(&again);
+    again.unmount();
+    place.check("image").expect("clean");
+}
+
+#[test]
+fn what_is_to_be_synchronous_is() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    killed_after(
+        "sync",
+        |mounted| {
+            let file = mounted.open("file");
+            file.write_all_at(&[7; 9000], 100).expect("room");
+            file.set_len(5000).expect("shorter");
+        },
+        |again| {
+            let content = fs::read(again.path("file")).expect("durable");
+            assert_eq!(content, [&[0; 100][..], &[7; 4900]].concat());
+        },
+    );
+    killed_after(
+        "dirsync",
+        |mounted| {
+            fs::create_dir(mounted.path("dir")).expect("room");
+            File::create(mounted.path("old")).expect("room");
+            fs::rename(mounted.path("old"), mounted.path("dir/new")).expect("renamed");
+        },
+        |again| {
+            assert!(again.path("dir/new").exists() && !again.path("old").exists());
+        },
+    );
+    // Without it nothing of that is promised, or these prove nothing.
+    killed_after(
+        "",
+        |mounted| fs::create_dir(mounted.path("dir")).expect("room"),
+        |again| assert!(!again.path("dir").exists()),
+    );
+}
+
+#[test]
+fn what_is_not_recovered_is_only_read() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mut mounted = Mounted::new(&place, "image", "");
+    fs::write(mounted.path("in the journal"), b"x").expect("room");
+    let root = File::open(&mounted.point).expect("there");
+    root.sync_all().expect("durable");
+    mounted.signal(Signal::KILL);
+    drop(root);
+    assert!(!mounted.end().success());
+    drop(mounted);
+    let before = fs::read(place.path("image")).expect("there");
+    for (options, is_there) in [("norecovery", false), ("noload,rw", false), ("ro", true)] {
+        let mounted = Mounted::new(&place, "image", options);
+        assert_eq!(mounted.path("in the journal").exists(), is_there);
+        File::create(mounted.path("new")).expect_err("only read");
+        mounted.unmount();
+        assert!(fs::read(place.path("image")).expect("there") == before);
+    }
+}
+
+#[test]
+fn a_partition_is_mounted_by_its_offset() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("32M");
+    let image = fs::read(place.path("image")).expect("there");
+    fs::write(place.path("disk"), [&vec![0; 1 << 20], &image[..]].concat()).expect("room");
+    for (number, offset) in ["offset=1048576", "offset=1M"].into_iter().enumerate() {
+        let mounted = Mounted::new(&place, "disk", offset);
+        fs::write(mounted.path(&number.to_string()), b"inside").expect("room");
+        mounted.unmount();
+    }
+    let disk = fs::read(place.path("disk")).expect("there");
+    fs::write(place.path("image"), &disk[1 << 20..]).expect("room");
+    place.check("image").expect("clean");
+    for number in ["/0", "/1"] {
+        let inside = printed(&mut fourscore(&["cat", &place.text("image"), number]));
+        assert_eq!(inside, "inside");
+    }
+}
+
+#[test]
+fn a_service_manager_is_told() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("32M");
+    let (point, path) = (place.path("mnt"), place.path("notify"));
+    fs::create_dir(&point).expect("room");
+    let socket = UnixDatagram::bind(&path).expect("room");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let mut command = fourscore(&["mount", "-f", &place.text("image"), text(&point)]);
+    let server = command.env("NOTIFY_SOCKET", &path).spawn();
+    let mut mounted = Mounted {
+        server: server.expect("it starts"),
+        point,
+    };
+    let told = || {
+        let mut text = [0; 100];
+        let len = socket.recv(&mut text).expect("it is told");
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    };
+    let expected = format!("READY=1\nMAINPID={}", mounted.server.id());
+    assert_eq!(told(), expected);
+    assert!(is_mounted(&mounted.point));
+    mounted.signal(Signal::TERM);
+    assert_eq!(told(), "STOPPING=1");
+    assert!(mounted.end().success());
+    assert!(!is_mounted(&mounted.point));
+    place.check("image").expect("clean");
+}
