@@ -22,6 +22,7 @@ pub struct Rule {
     nth: u64,
     lasting: Lasting,
     first_bytes: usize,
+    errno: Option<i32>,
     seen: u64,
 }
 
@@ -42,6 +43,7 @@ impl Rule {
             nth,
             lasting: Lasting::Once,
             first_bytes: 0,
+            errno: None,
             seen: 0,
         }
     }
@@ -74,6 +76,27 @@ impl Rule {
         }
     }
 
+    /// The failure has this number of the host, as one of the host would have.
+    #[must_use]
+    pub fn with_errno(self, errno: i32) -> Self {
+        Self {
+            errno: Some(errno),
+            ..self
+        }
+    }
+
+    /// The failure of what was asked for.
+    fn failure(&self, asked: &Asked) -> Failure {
+        let error = match self.errno {
+            Some(errno) => asked.host(io::Error::from_raw_os_error(errno)),
+            None => asked.injected(),
+        };
+        Failure {
+            first_bytes: self.first_bytes,
+            error,
+        }
+    }
+
     /// Counts an operation; whether it is to fail.
     fn strikes(&mut self, asked: &Asked) -> bool {
         let range = asked.range();
@@ -84,6 +107,13 @@ impl Rule {
         self.seen += 1;
         self.seen == self.nth || (self.seen > self.nth && self.lasting == Lasting::FromThenOn)
     }
+}
+
+/// How an operation fails.
+struct Failure {
+    /// What is transferred before.
+    first_bytes: usize,
+    error: io::Error,
 }
 
 /// A device that follows its rules, and else the device below.
@@ -113,26 +143,32 @@ impl FaultyDevice {
         self.rules.lock().clear();
     }
 
-    /// `Err` with how many bytes to transfer first, if the operation is to fail.
-    fn judge(&self, asked: &Asked) -> Result<(), usize> {
+    /// Whether one of the rules has made an operation fail.
+    #[must_use]
+    pub fn has_struck(&self) -> bool {
+        self.rules.lock().iter().any(|rule| rule.seen >= rule.nth)
+    }
+
+    /// `Err` if the operation is to fail.
+    fn judge(&self, asked: &Asked) -> Result<(), Failure> {
         let mut rules = self.rules.lock();
         let mut verdict = Ok(());
         // Every rule counts, even if an earlier one strikes.
         for rule in rules.iter_mut() {
             if rule.strikes(asked) && verdict.is_ok() {
-                verdict = Err(rule.first_bytes);
+                verdict = Err(rule.failure(asked));
             }
         }
         verdict
     }
 
     fn judge_whole(&self, asked: &Asked) -> io::Result<()> {
-        self.judge(asked).map_err(|_| asked.injected())
+        self.judge(asked).map_err(|failure| failure.error)
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64, write: Write) -> io::Result<()> {
         let asked = Asked::new(DeviceOp::Write, offset, total_bytes(bufs));
-        let Err(first_bytes) = self.judge(&asked) else {
+        let Err(failure) = self.judge(&asked) else {
             return match write {
                 Write::Plain => self.device.write_vectored_at(bufs, offset),
                 Write::Fua => self.device.write_fua(bufs, offset),
@@ -140,8 +176,8 @@ impl FaultyDevice {
         };
         let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
         self.device
-            .write_at(&bytes[..first_bytes.min(bytes.len())], offset)?;
-        Err(asked.injected())
+            .write_at(&bytes[..failure.first_bytes.min(bytes.len())], offset)?;
+        Err(failure.error)
     }
 }
 
@@ -162,10 +198,10 @@ impl BlockDevice for FaultyDevice {
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         let asked = Asked::new(DeviceOp::Read, offset, total_bytes(bufs));
-        let Err(first_bytes) = self.judge(&asked) else {
+        let Err(failure) = self.judge(&asked) else {
             return self.device.read_vectored_at(bufs, offset);
         };
-        let mut left = first_bytes;
+        let mut left = failure.first_bytes;
         let mut at = offset;
         for buf in bufs {
             let now = left.min(buf.len());
@@ -173,7 +209,7 @@ impl BlockDevice for FaultyDevice {
             left -= now;
             at += to_u64(now);
         }
-        Err(asked.injected())
+        Err(failure.error)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -231,6 +267,17 @@ mod tests {
         device.add(Rule::nth(DeviceOp::Discard, 1));
         device.add(Rule::nth(DeviceOp::WriteZeroes, 1));
         assert!(is_injected(&device.discard(0..1)) && is_injected(&device.write_zeroes(0..1)));
+    }
+
+    #[test]
+    fn a_failure_has_the_number_it_was_given() {
+        let device = device();
+        assert!(!device.has_struck());
+        device.add(Rule::nth(DeviceOp::Write, 1).with_errno(28));
+        assert!(!device.has_struck());
+        let error = device.write_at(b"x", 0).expect_err("it is full");
+        assert_eq!(crate::raw_os_error(&error), Some(28));
+        assert!(device.has_struck());
     }
 
     #[test]

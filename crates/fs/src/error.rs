@@ -62,6 +62,9 @@ pub enum Error {
     /// Another host has the file system, or a check of it runs.
     #[error("in use: {0}")]
     InUse(String),
+    /// The cache has not the blocks that the operation changes at once.
+    #[error("the metadata cache is too small")]
+    NoMemory,
     /// No free blocks, or no free inodes.
     #[error("no space left")]
     NoSpace,
@@ -134,6 +137,7 @@ impl Error {
             Self::Exists => libc_errno::EEXIST,
             Self::NotEmpty => libc_errno::ENOTEMPTY,
             Self::Busy | Self::InUse(_) => libc_errno::EBUSY,
+            Self::NoMemory => libc_errno::ENOMEM,
             Self::NoSpace => libc_errno::ENOSPC,
             Self::ReadOnly(_) => libc_errno::EROFS,
             Self::TooManyLinks => libc_errno::EMLINK,
@@ -213,6 +217,7 @@ impl From<fourscore_mballoc::Error> for Error {
 mod libc_errno {
     pub(super) const ENOENT: i32 = 2;
     pub(super) const EIO: i32 = 5;
+    pub(super) const ENOMEM: i32 = 12;
     pub(super) const ENOTDIR: i32 = 20;
     pub(super) const EISDIR: i32 = 21;
     pub(super) const EINVAL: i32 = 22;

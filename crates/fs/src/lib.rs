@@ -93,6 +93,8 @@ pub use crate::path::Follow;
 pub use crate::permission::{Caller, Capabilities, Wish};
 pub use crate::replay::JournalDamage;
 pub use crate::statfs::StatFs;
+#[cfg(feature = "sabotage")]
+pub use crate::write::Sabotage;
 pub use crate::write::{
     AccessTimes, AttributeChange, Barriers, DataMode, Discard, Fallocate, MountOptions,
     NewAttributes, OnError, OpenInode, Replace, SetXattr, Times, Trim,

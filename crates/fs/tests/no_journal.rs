@@ -320,6 +320,7 @@ fn a_crash_in_the_middle_of_a_commit_shows_nobody_what_belongs_to_others() {
             samples: 6,
             block_bytes: 1024,
             only: None,
+            whole: None,
         };
         let mut repaired = 0;
         let states = explore(&history, effort, |crash, disk| {

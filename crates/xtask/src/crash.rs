@@ -1,10 +1,9 @@
-//! **Purpose.** The crash harness: builds the test kit's program and hands over to it, as often as
-//! it takes.
+//! **Purpose.** The crash harness: builds its program, for the journal alone or for the whole file
+//! system, and hands over to it, as often as it takes.
 //!
 //! **Model.** A campaign is told by the first seed that is not done and the states that were
 //! checked before it; both are kept in a small file, so that a long run may be interrupted and
-//! goes on where it was. The program is built as tests are, with their checks: what takes time is
-//! not compiled code but memory.
+//! goes on where it was. The programs are built as tests are, with their checks.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -20,12 +19,49 @@ use crate::workspace::Workspace;
 /// States between two updates of the progress file.
 const CHUNK_STATES: u64 = 500_000;
 
-/// States of the run that is part of `test`.
+/// States of the runs that are part of `test`.
 const SMOKE_STATES: u64 = 200_000;
+const SMOKE_FS_STATES: u64 = 20_000;
+
+/// What is under the harness.
+#[derive(Clone, Copy)]
+enum Client {
+    /// The journal alone.
+    Journal,
+    /// The whole file system.
+    Fs,
+}
+
+impl Client {
+    fn package(self) -> &'static str {
+        match self {
+            Self::Journal => "fourscore-testkit",
+            Self::Fs => "fourscore-proof",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Journal => "fourscore-crash",
+            Self::Fs => "fourscore-crash-fs",
+        }
+    }
+
+    /// The file that tells how far a campaign is.
+    fn progress(self) -> &'static str {
+        match self {
+            Self::Journal => "crash-progress",
+            Self::Fs => "crash-fs-progress",
+        }
+    }
+}
 
 /// What to look at, and how much of it.
 #[derive(Args)]
 pub(crate) struct Options {
+    /// The whole file system instead of the journal alone.
+    #[arg(long)]
+    fs: bool,
     /// Goes on until the crash states, over all calls, reach this number.
     #[arg(long, default_value_t = 2_000_000)]
     states: u64,
@@ -38,22 +74,33 @@ pub(crate) struct Options {
     /// ... and at one of its states only.
     #[arg(long, requires = "replay")]
     state: Option<u64>,
-    /// Breaks the journal in a named way, or in `each` way, and expects that this is noticed.
+    /// Breaks it in a named way, or in `each` way, and expects that this is noticed.
     #[arg(long, conflicts_with_all = ["states", "seed", "replay", "smoke"])]
     broken: Option<String>,
-    /// What `test` does: 200 000 states, and the broken journals.
+    /// Has the device of the file system fail at every moment of every operation.
+    #[arg(long, requires = "fs")]
+    #[arg(conflicts_with_all = ["states", "seed", "replay", "broken", "smoke"])]
+    faults: bool,
+    /// What `test` does: a number of states, and what is broken on purpose.
     #[arg(long, conflicts_with = "states")]
     smoke: bool,
 }
 
 /// Checks crash states.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let client = if options.fs {
+        Client::Fs
+    } else {
+        Client::Journal
+    };
+    let program = build(workspace, client)?;
     if options.smoke {
-        return smoke(workspace);
+        return smoke(&program, client);
     }
-    let program = build(workspace)?;
     let mut command = program.command();
-    if let Some(file) = &options.replay {
+    if options.faults {
+        command.arg("--faults");
+    } else if let Some(file) = &options.replay {
         command.arg("--replay").arg(file);
         if let Some(state) = options.state {
             command.arg(format!("--state={state}"));
@@ -68,16 +115,29 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     run_command(&mut command)
 }
 
-/// 200 000 states of a sound journal, and every broken one found.
-pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
-    let program = build(workspace)?;
-    program.explore(0, SMOKE_STATES)?;
+/// What is part of `test` for the journal alone.
+pub(crate) fn smoke_journal(workspace: &Workspace) -> Result<()> {
+    smoke(&build(workspace, Client::Journal)?, Client::Journal)
+}
+
+/// What is part of `test` for the whole file system.
+pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
+    smoke(&build(workspace, Client::Fs)?, Client::Fs)
+}
+
+/// Many states of what is sound, and everything found that is broken on purpose.
+fn smoke(program: &Program, client: Client) -> Result<()> {
+    let states = match client {
+        Client::Journal => SMOKE_STATES,
+        Client::Fs => SMOKE_FS_STATES,
+    };
+    program.explore(0, states)?;
     run_command(program.command().arg("--broken=each"))
 }
 
 /// Goes on until `states` were checked over all calls.
 fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()> {
-    let file = workspace.target().join("crash-progress");
+    let file = workspace.target().join(program.progress);
     let mut progress = Progress::load(&file)?;
     while progress.states < states {
         let wanted = CHUNK_STATES.min(states - progress.states);
@@ -91,23 +151,29 @@ fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()>
     Ok(())
 }
 
-/// The program of the test kit.
+/// The program of a client.
 struct Program {
     path: PathBuf,
     findings: PathBuf,
+    /// The name of the file that tells how far a campaign is.
+    progress: &'static str,
 }
 
-fn build(workspace: &Workspace) -> Result<Program> {
+fn build(workspace: &Workspace, client: Client) -> Result<Program> {
+    let program = client.program();
     run_command(cargo(workspace).args([
         "build",
         "--quiet",
-        "--package=fourscore-testkit",
         "--features=sabotage",
-        "--bin=fourscore-crash",
+        "--package",
+        client.package(),
+        "--bin",
+        program,
     ]))?;
     Ok(Program {
-        path: workspace.target().join("debug/fourscore-crash"),
+        path: workspace.target().join("debug").join(program),
         findings: workspace.target().join("crash-findings"),
+        progress: client.progress(),
     })
 }
 

@@ -9,7 +9,7 @@
 //! | [`check`] | formatting, lints, documentation, tidy |
 //! | [`tidy`] | the rules of style that a program can check |
 //! | [`suites`] | the test suites, alone and all in a row |
-//! | [`crash`] | crash states of the journal, resumable |
+//! | [`crash`] | crash states of the journal and of the file system, resumable |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
 //! | [`mod@bench`] | measurements with other people's programs beside them |
 //! | [`demo`] | the tour |
@@ -60,7 +60,7 @@ enum Verb {
     Shuttle,
     /// The counting builds: every crate with a `count` feature.
     Count,
-    /// Checks crash states of the journal until their number, over all calls, reaches a number.
+    /// Checks crash states of the journal, or of the file system, until their number is reached.
     Crash(crash::Options),
     /// Fuzzes one target until its executions, over all calls, reach a number.
     Fuzz(fuzz::Options),

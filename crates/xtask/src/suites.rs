@@ -55,7 +55,12 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
             self::feature(workspace, feature)
         });
     }
-    steps.step("crash states", || crash::smoke(workspace));
+    steps.step("crash states of the journal", || {
+        crash::smoke_journal(workspace)
+    });
+    steps.step("crash states of the file system", || {
+        crash::smoke_fs(workspace)
+    });
     steps.step("fuzz smoke", || fuzz::smoke(workspace));
     let skipped = summarise_skips(&mut steps, &skip_log)?;
     if on_ci() && skipped > 0 {

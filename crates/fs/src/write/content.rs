@@ -30,6 +30,7 @@ use super::inline::Written;
 use super::map::{Freed, MapForm};
 use super::now;
 use super::plan::Plan;
+use super::sabotage::Sabotage;
 use super::slot::Slot;
 use crate::inode::{CachedInode, Changing, Layout, Pinned};
 use crate::map::{Mapping, Target};
@@ -140,6 +141,7 @@ impl Fs {
             self.zero_tail(&mut plan, inode, inode.size_bytes(), &guard)?;
         }
         let slot = plan.slot(inode.nr())?;
+        let mut late = Vec::new();
         let mut at = LogicalBlock(low32(offset >> bits));
         let end = LogicalBlock(low32((range.end + (1 << bits) - 1) >> bits));
         while at < end && plan.size() < writer.room_of_a_step() {
@@ -172,6 +174,8 @@ impl Fs {
             if self.journals_content(inode) {
                 let run = (at, blocks, physical);
                 self.plan_journaled(&mut plan, inode, (data, range), run, is_new)?;
+            } else if writer.lacks(Sabotage::LateData) {
+                late.push(((at, blocks), physical, is_new));
             } else {
                 self.write_run(data, range, (at, blocks), physical, is_new)?;
             }
@@ -180,6 +184,10 @@ impl Fs {
         let reached = range.end.min(u64::from(at.0) << bits);
         let size = inode.size_bytes().max(reached);
         finish(plan, slot, size, (pinned, locked))?;
+        for (run, physical, is_new) in late {
+            writer.journal().commit()?;
+            self.write_run(data, range, run, physical, is_new)?;
+        }
         Ok(index(reached - offset))
     }
 

@@ -391,6 +391,19 @@ impl Groups {
         Ok(())
     }
 
+    /// Sets the bits of a change in a handle, and counts nothing: for a fault on purpose.
+    pub(super) fn mark_uncounted(
+        &self,
+        handle: &mut Handle<'_>,
+        change: &BitsChange,
+    ) -> std::result::Result<(), Refused> {
+        let tag = VerifiedAs::of_group(change.map.structure(), change.group);
+        let made = handle.modify(&change.buffer, tag, |bytes| {
+            write_bits(bytes, change.start, change.len, change.kind);
+        });
+        made.map_err(|error| Refused::new(error, change.buffer.block()))
+    }
+
     /// Notes in a handle that a group has a directory more, or fewer.
     pub(crate) fn change_used_dirs(
         &self,

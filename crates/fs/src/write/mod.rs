@@ -56,6 +56,7 @@
 //! | `slots` | the slots of the orphan file |
 //! | `errors` | what happens when the file system is found to be broken |
 //! | `state` | what the superblock says of a mount |
+//! | `sabotage` | steps left out on purpose, for the crash harness |
 //! | `recovery` | what a crash left, finished when mounting |
 //! | `fast_commits` | what fast commits changed, written when mounting |
 //!
@@ -104,6 +105,7 @@ mod quiet;
 mod recovery;
 mod removal;
 mod rename;
+mod sabotage;
 mod seal;
 mod settled;
 mod slot;
@@ -139,6 +141,7 @@ use self::lazy_times::LazyTimes;
 use self::mmp::Mmp;
 use self::orphans::Orphans;
 use self::quiet::Quiet;
+use self::sabotage::Breaking;
 use self::seal::Seal;
 use self::state::{Mounted, check_unmounted};
 use crate::{Error, Fs, Result};
@@ -154,6 +157,8 @@ pub use self::opened::OpenInode;
 pub use self::options::{Barriers, Discard, MountOptions};
 pub(crate) use self::orphans::OrphanPlace;
 pub use self::rename::Replace;
+#[cfg(feature = "sabotage")]
+pub use self::sabotage::Sabotage;
 pub use self::trim::Trim;
 pub use self::xattrs::SetXattr;
 
@@ -185,6 +190,8 @@ pub(crate) struct Writer {
     retries: Counter,
     privilege: Privilege,
     revokes_per_credit: usize,
+    /// What is done wrong on purpose.
+    breaking: Breaking,
     /// The transaction in which everything has to be, if that is so.
     only: Option<Tid>,
     freezer: Freezer,
@@ -511,6 +518,7 @@ impl Fs {
                 privilege: mount.privilege(),
                 // A header and a checksum are less than 32 bytes, a record is at most 8.
                 revokes_per_credit: (block_bytes - 32) / 8,
+                breaking: mount.breaking,
                 only,
                 freezer: Freezer::default(),
                 mmp: Mutex::new(None),
@@ -535,6 +543,7 @@ impl Fs {
             Arc::clone(&self.superblock),
             Arc::clone(groups),
             Arc::clone(quiet),
+            mount.breaking,
         ));
         let home = Arc::clone(&self.device);
         Ok(match log {

@@ -15,6 +15,7 @@ use super::access_times::AccessTimes;
 use super::errors::{OnError, PanicHook};
 use super::journaled::DataMode;
 use super::lazy_times::Times;
+use super::sabotage::Breaking;
 use super::trim::Discards;
 use crate::{Error, Fs, OpenOptions, Result};
 
@@ -57,6 +58,7 @@ pub struct MountOptions {
     buddy_bytes: u64,
     privilege: Privilege,
     discard: Option<Discard>,
+    pub(super) breaking: Breaking,
 }
 
 /// Whether the device is told what was freed.
@@ -89,6 +91,7 @@ impl MountOptions {
             buddy_bytes: BUDDY_BYTES,
             privilege: Privilege::User,
             discard: None,
+            breaking: Breaking::default(),
         }
     }
 
@@ -172,6 +175,14 @@ impl MountOptions {
 
     pub(super) fn privilege(&self) -> Privilege {
         self.privilege
+    }
+
+    /// What is done wrong on purpose, to show that the crash harness notices.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub fn sabotage(mut self, breaking: Option<super::Sabotage>) -> Self {
+        self.breaking = breaking;
+        self
     }
 
     /// Whether the device is told what was freed, after its commit. That delays commits.

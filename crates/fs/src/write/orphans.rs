@@ -29,6 +29,7 @@ use fourscore_sync::{CoreNr, Mutex, MutexGuard};
 
 use super::order;
 use super::plan::Plan;
+use super::sabotage::Sabotage;
 use super::slot::Slot;
 use super::slots::{SlotNr, SlotTable};
 use crate::orphans::{Found, Where};
@@ -212,6 +213,9 @@ impl<'f> Plan<'f> {
         let chain = orphans.lock_chain();
         let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
         self.record(Recording::Push(chain, slot.nr));
+        if self.writer().lacks(Sabotage::NoOrphanRecord) {
+            return Ok(place);
+        }
         self.set_next_orphan(slot, head)?;
         self.set_last_orphan(Some(slot.nr))?;
         Ok(place)
@@ -245,7 +249,8 @@ impl<'f> Plan<'f> {
         slot: SlotNr,
         inode: Option<InodeNr>,
     ) -> Result<()> {
-        if let Some((block, range)) = file.place(slot) {
+        let is_left_out = inode.is_some() && self.writer().lacks(Sabotage::NoOrphanRecord);
+        if let Some((block, range)) = file.place(slot).filter(|_| !is_left_out) {
             let region = self.part(block, range, file.tag)?;
             let nr = inode.map_or(0, |nr| nr.0);
             self.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());

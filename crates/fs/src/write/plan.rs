@@ -42,6 +42,7 @@ use super::inodes::InodeClaim;
 use super::map::MapForm;
 use super::memory::{Free, Memory, Region, RegionKind};
 use super::orphans::Recording;
+use super::sabotage::Sabotage;
 use super::slot::Slot;
 use super::touch::Touch;
 use super::values::GoneValue;
@@ -388,6 +389,9 @@ impl<'f> Plan<'f> {
                 return Err(error);
             }
         }
+        if let Some((_, bits)) = self.memory.claims.last() {
+            self.writer.mark_early(bits)?;
+        }
         Ok((allocator.geometry().first_block(&run), run.len.0))
     }
 
@@ -581,7 +585,7 @@ impl<'f> Plan<'f> {
                 }
             }
         }
-        Err(Error::InvalidArgument("the metadata cache is too small"))
+        Err(Error::NoMemory)
     }
 
     fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
@@ -662,6 +666,10 @@ impl<'f> Plan<'f> {
             Stamp(0)
         } else {
             self.writer.stamp()
+        };
+        let (tid, stamp) = match self.writer.lacks(Sabotage::EarlyReuse) {
+            true => (self.writer.journal().committed_tid(), Stamp(0)),
+            false => (tid, stamp),
         };
         for free in self.memory.frees.drain(..) {
             allocator.finish_free(free.freeing, tid, stamp);

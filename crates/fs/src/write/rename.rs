@@ -21,6 +21,7 @@ use super::entries::ChangedDir;
 use super::flags::{check_is_no_value, check_name_may_go, check_project};
 use super::names::{NewAttributes, check_key, check_name, entry_type};
 use super::plan::Plan;
+use super::sabotage::Sabotage;
 use super::{Writer, now};
 use crate::inode::{CachedInode, Pinned};
 use crate::{Error, FileType, Fs, Result};
@@ -120,6 +121,9 @@ impl Fs {
             if victim == Some(nr) {
                 return Ok(());
             }
+            if writer.lacks(Sabotage::HalfRename) && self.rename_in_halves(from, to, victim)? {
+                return Ok(());
+            }
             let names = Renaming {
                 from,
                 to,
@@ -131,6 +135,24 @@ impl Fs {
                 return Ok(());
             }
         }
+    }
+
+    /// Gives a file its new name and takes the old one away, in two transactions: a fault on
+    /// purpose. `false` for what is renamed otherwise.
+    fn rename_in_halves(
+        &self,
+        from: (InodeNr, &[u8]),
+        to: (InodeNr, &[u8]),
+        victim: Option<InodeNr>,
+    ) -> Result<bool> {
+        let nr = self.lookup(from.0, from.1)?;
+        if victim.is_some() || self.stat(nr)?.file_type == FileType::Directory {
+            return Ok(false);
+        }
+        self.link(nr, to.0, to.1)?;
+        self.sync()?;
+        self.unlink(from.0, from.1)?;
+        Ok(true)
     }
 
     /// Renames, if the names still lead where they did; `false` if not.

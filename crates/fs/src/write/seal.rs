@@ -17,25 +17,33 @@ use zerocopy::FromBytes;
 
 use super::groups::Groups;
 use super::quiet::Quiet;
+use super::sabotage::{Breaking, Sabotage, lacks};
 
 /// The file system's part in a commit.
 pub(crate) struct Seal {
     superblock: Arc<Superblock>,
     groups: Arc<Groups>,
     quiet: Arc<Quiet>,
+    breaking: Breaking,
 }
 
 impl Seal {
-    pub(crate) fn new(superblock: Arc<Superblock>, groups: Arc<Groups>, quiet: Arc<Quiet>) -> Self {
+    pub(super) fn new(
+        superblock: Arc<Superblock>,
+        groups: Arc<Groups>,
+        quiet: Arc<Quiet>,
+        breaking: Breaking,
+    ) -> Self {
         Self {
             superblock,
             groups,
             quiet,
+            breaking,
         }
     }
 
     fn seal_checksum(&self, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
-        if !self.superblock.has_metadata_csum() {
+        if !self.superblock.has_metadata_csum() || lacks(self.breaking, Sabotage::NoSeal) {
             return;
         }
         let (seed, fs_seed) = (tag.seed(), self.superblock.checksum_seed());

@@ -13,8 +13,8 @@ use fourscore_testkit::tools::Need;
 
 use crate::histories::{history, one_mount, one_mount_as};
 use crate::images::{OWNER, mount};
-use crate::model::{Model, Pair, Rules};
 use crate::tree::open;
+use fourscore_proof::{Model, Pair, Rules};
 
 /// What a mount for writing answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::images::mount_as;
-use crate::model::{Model, Pair, Rules};
 use crate::tree::open;
+use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 /// So many calls are done between two looks at everything.

@@ -15,9 +15,9 @@ use fourscore_testkit::tools::Need;
 
 use crate::histories::history;
 use crate::images::{mount, mount_quietly};
-use crate::model::{Model, Pair, Rules};
 use crate::recovered::{Forgiven, assert_recovered_alike};
 use crate::tree::open;
+use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 /// Kinds of journals, descriptors and records of orphans that the kernel writes as well.
@@ -47,9 +47,9 @@ fn ours_is_recovered(config: &Config, words: &str) -> Result<()> {
     fs.sync()?;
     let crashed = image.copy()?;
     let model = pair.model.after_crash();
-    let nameless = pair.model.nodes().count() - model.nodes().count();
+    let nameless = pair.model.inodes() - model.inodes();
     assert!(nameless > 0, "nothing was open that had no name");
-    pair.finish();
+    drop(pair.finish());
     fs.unmount()?;
 
     model.compare(&open(crashed.path()), ROOT);

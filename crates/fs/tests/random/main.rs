@@ -3,7 +3,6 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `model` | a file system in memory |
 //! | `histories` | short histories that shrink, and long ones |
 //! | `configs` | the configurations that are written, and those that are refused by name |
 //! | `threads` | 64 threads, each in a tree of its own |
@@ -23,6 +22,5 @@ mod histories;
 mod images;
 mod interchange;
 mod linear;
-mod model;
 mod shared;
 mod threads;

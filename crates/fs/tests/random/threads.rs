@@ -11,9 +11,9 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use crate::images::{OWNER, mount, mount_with_cache};
-use crate::model::{Model, Pair, Rules};
 use crate::shared::{Seen, Shared};
 use crate::tree::{host_tree, open, our_tree};
+use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const THREADS: usize = 64;

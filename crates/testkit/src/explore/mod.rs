@@ -59,6 +59,9 @@ pub struct Effort {
     pub block_bytes: u64,
     /// Only the state with this number is looked at.
     pub only: Option<u64>,
+    /// Bytes of the device that a write changes as a whole or not at all, however many sectors they
+    /// are.
+    pub whole: Option<(u64, u64)>,
 }
 
 /// A crash state.
@@ -112,7 +115,10 @@ pub fn explore(
         let flushed = flushed(&history.events[..cut]).max(durable);
         settle(&history.events[durable..flushed], &disk);
         durable = flushed;
-        let window = Window::new(&history.events, durable, cut, effort.block_bytes);
+        let mut window = Window::new(&history.events, durable, cut, effort.block_bytes);
+        if let Some((start, end)) = effort.whole {
+            window.tie(start..end);
+        }
         for survival in window.survivals(effort.samples, &mut rng) {
             let crash = Crash { number, cut };
             number += 1;

@@ -16,6 +16,7 @@ fn effort(samples: usize) -> Effort {
         samples,
         block_bytes: 1024,
         only: None,
+        whole: None,
     }
 }
 

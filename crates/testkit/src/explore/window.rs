@@ -42,6 +42,8 @@ pub(super) struct Window<'a> {
     units: usize,
     blocks: Vec<Range<usize>>,
     sectors: Vec<Range<usize>>,
+    /// Units that arrive together.
+    tied: Vec<Range<usize>>,
 }
 
 /// A write after the last durable state.
@@ -64,6 +66,7 @@ impl<'a> Window<'a> {
             units: 0,
             blocks: Vec::new(),
             sectors: Vec::new(),
+            tied: Vec::new(),
         };
         for (index, event) in events.iter().enumerate().take(cut + 1).skip(durable) {
             let (offset, bytes, len_bytes, at_once) = match event {
@@ -95,6 +98,31 @@ impl<'a> Window<'a> {
         window
     }
 
+    /// Lets the sectors of each write that lie in `range` arrive together.
+    pub(super) fn tie(&mut self, range: Range<u64>) {
+        for write in &self.writes {
+            let first = write.offset / SECTOR_BYTES;
+            let unit = |byte: u64| {
+                let sector = (byte / SECTOR_BYTES).saturating_sub(first);
+                let unit = usize::try_from(sector).unwrap_or(usize::MAX);
+                write.units.start + unit.min(write.units.len())
+            };
+            let units = unit(range.start)..unit(range.end);
+            if units.len() > 1 {
+                self.tied.push(units);
+            }
+        }
+    }
+
+    /// The same survival, but with what is tied as its first sector.
+    fn tied(&self, mut survival: Survival) -> Survival {
+        for units in &self.tied {
+            let kept = survival[units.start];
+            survival[units.clone()].fill(kept);
+        }
+        survival
+    }
+
     fn add_units(&mut self, range: Range<u64>, block_bytes: u64) {
         let mut block = None;
         for sector in range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES) {
@@ -119,7 +147,7 @@ impl<'a> Window<'a> {
         for kept in [true, false] {
             let mut survival = vec![!kept; self.units];
             survival[under_way.clone()].fill(kept);
-            found.add(survival);
+            found.add(self.tied(survival));
         }
         if self.blocks.len() <= EXHAUSTIVE_BLOCKS {
             for subset in 0..1_usize << self.blocks.len() {
@@ -127,7 +155,7 @@ impl<'a> Window<'a> {
                 for (index, block) in self.blocks.iter().enumerate() {
                     survival[block.clone()].fill(subset >> index & 1 == 1);
                 }
-                found.add(survival);
+                found.add(self.tied(survival));
             }
         }
         let writes: Vec<_> = self
@@ -140,7 +168,7 @@ impl<'a> Window<'a> {
         let enough = found.survivals.len() + samples;
         while !self.sectors.is_empty() && left > 0 && found.survivals.len() < enough {
             let grain = *rng.pick(&[&writes, &self.blocks, &self.blocks, &self.sectors]);
-            found.add(self.sample(grain, rng));
+            found.add(self.tied(self.sample(grain, rng)));
             left -= 1;
         }
         found.survivals
@@ -225,6 +253,7 @@ impl<'a> Window<'a> {
             if survival[part.clone()].contains(&false) {
                 let mut more = survival.clone();
                 more[part.clone()].fill(true);
+                let more = self.tied(more);
                 if fails(&more) {
                     survival = more;
                 }

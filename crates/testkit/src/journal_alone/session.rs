@@ -250,6 +250,7 @@ impl Session {
             samples,
             block_bytes: self.place.block_size.bytes() as u64,
             only,
+            whole: None,
         }
     }
 

@@ -21,8 +21,12 @@ const LAYERS: &[(&str, u32)] = &[
     ("fourscore-cli", 7),
 ];
 
-/// Crates that only tests may depend on.
-const FOR_TESTS_ONLY: &[(&str, u32)] = &[("fourscore-testkit", 4), ("xtask", 8)];
+/// Crates that only tests may depend on, and those of them that stand above.
+const FOR_TESTS_ONLY: &[(&str, u32)] = &[
+    ("fourscore-testkit", 4),
+    ("fourscore-proof", 6),
+    ("xtask", 8),
+];
 
 /// External crates that only `sync` may depend on: what they offer goes through its door.
 /// (shuttle and loom are no locks of ours: a test starts its schedules with them.)
@@ -52,8 +56,9 @@ pub(super) fn downward_deps(manifest: &Manifest, found: &mut Vec<Finding>) {
         ));
         return;
     };
+    let is_for_tests = |name: &str| FOR_TESTS_ONLY.iter().any(|row| row.0 == name);
     for entry in manifest.dependencies() {
-        let for_tests = FOR_TESTS_ONLY.iter().any(|row| row.0 == entry.key);
+        let for_tests = is_for_tests(&entry.key) && !is_for_tests(name);
         if for_tests || layer(&entry.key).is_some_and(|other| other >= own) {
             found.push(Finding::new(
                 "downward-deps",
@@ -131,6 +136,11 @@ mod tests {
         );
         assert_eq!(with("fourscore", "dependencies", "fourscore-testkit"), [4]);
         assert!(with("fourscore", "dev-dependencies", "fourscore-testkit").is_empty());
+        assert!(with("fourscore-proof", "dependencies", "fourscore-testkit").is_empty());
+        assert_eq!(
+            with("fourscore-testkit", "dependencies", "fourscore-proof"),
+            [4]
+        );
         assert_eq!(with("fourscore-new", "dependencies", "fourscore"), [1]);
     }
 

@@ -19,7 +19,7 @@ impl Model {
     ///
     /// # Panics
     /// With the path and both sides, if they differ.
-    pub(crate) fn compare_with_host(&self, root: &Path) {
+    pub fn compare_with_host(&self, root: &Path) {
         let mut numbers = BTreeMap::new();
         let mut pending = vec![(Self::ROOT, root.to_owned())];
         while let Some((id, path)) = pending.pop() {

@@ -21,7 +21,7 @@ impl Model {
     ///
     /// # Panics
     /// With the path and both sides, if they differ.
-    pub(crate) fn compare(&self, fs: &Fs, root: InodeNr) -> Numbers {
+    pub fn compare(&self, fs: &Fs, root: InodeNr) -> Numbers {
         let mut numbers = Numbers::from([(Self::ROOT, root)]);
         let mut pending = vec![(Self::ROOT, root, String::new())];
         while let Some((id, dir, path)) = pending.pop() {

@@ -32,15 +32,15 @@ use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{FileType, Fs};
 use rustix::io::Errno;
 
-use self::acl::Acl;
-use self::call::{Call, NewKind, Place};
-use self::content::Content;
+pub(crate) use self::acl::Acl;
 
-pub(crate) use self::pair::Pair;
+pub(crate) use self::call::{Call, How, NewKind, Owner, Place, Which, Whole};
+pub(crate) use self::content::Content;
+pub use self::pair::{Numbers, Pair};
 
 /// An inode of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Id(u32);
+pub struct Id(u32);
 
 /// What an inode is.
 #[derive(Clone, Debug)]
@@ -152,24 +152,30 @@ impl Node {
 
 /// What depends on the file system.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    pub(crate) block_bytes: u64,
+pub struct Rules {
+    /// The size of a block in bytes.
+    pub block_bytes: u64,
     /// Ranges are moved by multiples of it: a block, or a cluster.
-    pub(crate) unit_bytes: u64,
-    pub(crate) has_projects: bool,
+    pub unit_bytes: u64,
+    /// Whether inodes have projects.
+    pub has_projects: bool,
     /// Names that differ in case are one. The model's have no capital letters.
-    pub(crate) ignores_case: bool,
+    pub ignores_case: bool,
     /// Without them ranges are punched, but not preallocated or moved.
-    pub(crate) has_extents: bool,
+    pub has_extents: bool,
     /// Nothing is written at or behind this offset.
-    pub(crate) far_bytes: u64,
+    pub far_bytes: u64,
+    /// No call writes, allocates or moves more than this and a unit.
+    pub most_bytes: u64,
 }
 
 /// Past two and four gigabytes, and within reach of every kind of map.
 const FAR_BYTES: u64 = 5 << 30;
 
 impl Rules {
-    pub(crate) fn of(fs: &Fs) -> Self {
+    /// Those of a file system.
+    #[must_use]
+    pub fn of(fs: &Fs) -> Self {
         let (geometry, features) = (fs.geometry(), fs.superblock().features());
         Self {
             block_bytes: geometry.block_size().bytes() as u64,
@@ -178,6 +184,7 @@ impl Rules {
             has_projects: features.ro_compat.contains(RoCompat::PROJECT),
             has_extents: features.incompat.contains(Incompat::EXTENTS),
             far_bytes: FAR_BYTES,
+            most_bytes: u64::MAX,
         }
     }
 }
@@ -211,9 +218,15 @@ pub(crate) enum Expected {
     Refused(Refusals),
 }
 
+impl Expected {
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self, Self::Done(_))
+    }
+}
+
 /// A tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub struct Model {
     nodes: BTreeMap<Id, Node>,
     next: u32,
     pub(crate) rules: Rules,
@@ -221,7 +234,7 @@ pub(crate) struct Model {
 
 impl Model {
     /// Where the tree begins.
-    pub(crate) const ROOT: Id = Id(0);
+    pub const ROOT: Id = Id(0);
     /// The flags that the model sets and looks at.
     pub(crate) const FLAGS: InodeFlags = InodeFlags::NODUMP_FL
         .union(InodeFlags::NOATIME_FL)
@@ -230,7 +243,8 @@ impl Model {
 
     /// A directory without entries that the model knows of, of the super-user. `links` is how many
     /// it has: 2, and what it holds that is not the model's, such as lost+found.
-    pub(crate) fn new(rules: Rules, links: u32) -> Self {
+    #[must_use]
+    pub fn new(rules: Rules, links: u32) -> Self {
         let mut model = Self {
             nodes: BTreeMap::new(),
             next: 0,
@@ -253,6 +267,12 @@ impl Model {
         self.next += 1;
         self.nodes.insert(id, node);
         id
+    }
+
+    /// How many inodes there are, those without names included.
+    #[must_use]
+    pub fn inodes(&self) -> usize {
+        self.nodes.len()
     }
 
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (Id, &Node)> {
@@ -279,7 +299,8 @@ impl Model {
     }
 
     /// What is left after the program has died: nothing is open.
-    pub(crate) fn after_crash(&self) -> Self {
+    #[must_use]
+    pub fn after_crash(&self) -> Self {
         let mut model = self.clone();
         for id in model.opened() {
             model.node_mut(id).opens = 0;

@@ -14,20 +14,20 @@ use fourscore::{
 };
 use rustix::io::Errno;
 
-use super::call::{How, Owner, Which, Whole};
 use super::content::bytes_to_write;
-use super::{Call, Expected, Id, Model, NewKind, Place};
+use super::{Call, Expected, How, Id, Model, NewKind, Owner, Place, Which, Whole};
 
 /// The latest calls, which are shown when one of them fails.
 const SHOWN_CALLS: usize = 12;
 
 /// The inode numbers of the model's inodes.
-pub(crate) type Numbers = BTreeMap<Id, InodeNr>;
+pub type Numbers = BTreeMap<Id, InodeNr>;
 
 /// The two.
 #[derive(Debug)]
-pub(crate) struct Pair {
-    pub(crate) model: Model,
+pub struct Pair {
+    /// What there should be.
+    pub model: Model,
     numbers: Numbers,
     handles: Vec<(Id, OpenInode)>,
     /// The latest calls, for people.
@@ -37,8 +37,17 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Goes on with a model whose tree lies below `root`; nothing of it is open.
-    pub(crate) fn resume(fs: Arc<Fs>, root: InodeNr, model: Model) -> Self {
+    ///
+    /// # Panics
+    /// If they differ.
+    #[must_use]
+    pub fn resume(fs: Arc<Fs>, root: InodeNr, model: Model) -> Self {
         let numbers = model.compare(&fs, root);
+        Self::with(fs, model, numbers)
+    }
+
+    /// Goes on with a model whose inodes have these numbers; nothing is read, and nothing is open.
+    pub(crate) fn with(fs: Arc<Fs>, model: Model, numbers: Numbers) -> Self {
         Self {
             model,
             numbers,
@@ -48,36 +57,81 @@ impl Pair {
         }
     }
 
+    /// The numbers of the model's inodes.
+    pub(crate) fn numbers(&self) -> &Numbers {
+        &self.numbers
+    }
+
     /// Draws the call of a number and does it to both, which must have the same result.
-    pub(crate) fn step(&mut self, number: u64) {
+    ///
+    /// # Panics
+    /// If the results differ.
+    pub fn step(&mut self, number: u64) {
         let call = self.model.draw(number);
+        if self.model.rules.ignores_case {
+            self.call_as(&call, &call.in_other_case(number));
+        } else {
+            self.call(&call);
+        }
+    }
+
+    /// Does a call to both, which must have the same result; says what that is. `None` if the
+    /// file system has no room for attributes: nothing was done to the model either.
+    ///
+    /// # Panics
+    /// If the results differ.
+    pub(crate) fn call(&mut self, call: &Call) -> Option<Expected> {
+        self.call_as(call, call)
+    }
+
+    /// The same with names that the file system takes for those of the call.
+    fn call_as(&mut self, call: &Call, spelled: &Call) -> Option<Expected> {
         self.log.truncate(SHOWN_CALLS - 1);
-        self.log.push_front(format!("{number:#x}: {call:.200?}"));
-        let may_lack_room = self.model.may_lack_room(&call);
-        let before = may_lack_room.then(|| self.model.clone());
-        // A file that goes when it is closed is not known afterwards.
-        let expected = self.model.apply(&call);
-        let spelled = match self.model.rules.ignores_case {
-            true => &call.in_other_case(number),
-            false => &call,
+        self.log.push_front(call.shown());
+        let may_lack_room = self.model.may_lack_room(call);
+        let result = match self.attempt_as(call, spelled) {
+            Ok(expected) => Some(expected),
+            // As many attributes as there is room for is not the model's to know.
+            Err(error) if may_lack_room && error.errno() == Errno::NOSPC.raw_os_error() => None,
+            Err(error) => panic!("{error:?}:\n{}", self.history()),
         };
-        let found = self.perform(spelled).map_err(|error| {
-            let errno = Errno::from_raw_os_error(error.errno());
-            (errno, error)
-        });
-        match (expected, found) {
+        if let Call::Make(place, NewKind::File, _) | Call::Link(_, place) = call {
+            self.check_name(place);
+        }
+        result
+    }
+
+    /// Does a call that may fail for reasons that the model does not know of: nothing was done to
+    /// the model then.
+    ///
+    /// # Errors
+    /// Why it failed.
+    ///
+    /// # Panics
+    /// If the file system does what must be refused.
+    pub(crate) fn attempt(&mut self, call: &Call) -> fourscore::Result<Expected> {
+        self.attempt_as(call, call)
+    }
+
+    fn attempt_as(&mut self, call: &Call, spelled: &Call) -> fourscore::Result<Expected> {
+        let before = self.model.clone();
+        // A file that goes when it is closed is not known afterwards.
+        let expected = self.model.apply(call);
+        match (expected, self.perform(spelled)) {
             (Expected::Done(id), Ok(number)) => {
                 self.numbers.extend(id.zip(number));
+                Ok(Expected::Done(id))
             }
-            (Expected::Refused(why), Err((errno, _))) if why.contains(errno) => {}
-            (_, Err((Errno::NOSPC, _))) if may_lack_room => {
-                // As many attributes as there is room for is not the model's to know.
-                self.model = before.unwrap_or_else(|| unreachable!("it was kept"));
+            (Expected::Refused(why), Err(error))
+                if why.contains(Errno::from_raw_os_error(error.errno())) =>
+            {
+                Ok(Expected::Refused(why))
             }
-            (expected, found) => panic!("{expected:?}, but {found:?}:\n{}", self.history()),
-        }
-        if let Call::Make(place, NewKind::File, _) | Call::Link(_, place) = &call {
-            self.check_name(place);
+            (_, Err(error)) => {
+                self.model = before;
+                Err(error)
+            }
+            (expected, Ok(_)) => panic!("{expected:?}, but done:\n{}", self.history()),
         }
     }
 
@@ -99,7 +153,10 @@ impl Pair {
     }
 
     /// Holds everything against the model, what is open included, and says where it differs.
-    pub(crate) fn compare(&self, root: InodeNr) {
+    ///
+    /// # Panics
+    /// If they differ.
+    pub fn compare(&self, root: InodeNr) {
         let found = self.model.compare(&self.fs, root);
         for (id, number) in &found {
             assert_eq!(self.numbers.get(id), Some(number), "{id:?}");
@@ -110,7 +167,11 @@ impl Pair {
     }
 
     /// Closes everything, and gives back the model; the file system is not held any more.
-    pub(crate) fn finish(mut self) -> Model {
+    ///
+    /// # Panics
+    /// If a file cannot be closed.
+    #[must_use]
+    pub fn finish(mut self) -> Model {
         for (id, handle) in self.handles.drain(..) {
             self.model.apply(&Call::Close(id));
             handle.close().unwrap();

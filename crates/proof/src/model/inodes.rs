@@ -5,9 +5,7 @@ use std::ops::Range;
 use fourscore::{Fallocate, SetXattr};
 use rustix::io::Errno;
 
-use super::call::Which;
-use super::content::Content;
-use super::{Call, Id, Kind, Model, Refusals};
+use super::{Call, Content, Id, Kind, Model, Refusals, Which};
 
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;

@@ -6,9 +6,7 @@ use fourscore::FileType;
 use fourscore::ondisk::inode::InodeFlags;
 use rustix::io::Errno;
 
-use super::call::{How, Owner};
-use super::content::Content;
-use super::{Id, Kind, Model, NewKind, Node, Place, Refusals};
+use super::{Content, How, Id, Kind, Model, NewKind, Node, Owner, Place, Refusals};
 
 const SET_GID: u16 = 0o2000;
 const ALL_PERMISSIONS: u16 = 0o777;

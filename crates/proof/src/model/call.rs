@@ -10,8 +10,8 @@ use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fallocate, FileType, SetXattr};
 use fourscore_testkit::explore::Rng;
 
-use super::acl::Acl;
-use super::{Id, Kind, Model, Node};
+use super::Acl;
+use super::{Id, Kind, Model, Node, Rules};
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +120,15 @@ pub(crate) enum Whole {
     FreezeAndThaw,
 }
 
+/// Characters of a call that are shown.
+const MOST_SHOWN: usize = 160;
+
 impl Call {
+    /// The call for people, without most of a long value.
+    pub(crate) fn shown(&self) -> String {
+        format!("{self:?}").chars().take(MOST_SHOWN).collect()
+    }
+
     /// The same with names in another case, drawn from a number.
     pub(crate) fn in_other_case(&self, number: u64) -> Self {
         let random = &mut Rng::new(number ^ 7);
@@ -336,8 +344,8 @@ fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
     // What is small may lie inside of the inode.
     let is_small = random.happens(1, 4);
     let (far, most) = if is_small { (150, 100) } else { (far, 30_000) };
-    let offset = below(random, far);
-    let len = 1 + below(random, most);
+    let offset = below(random, far.min(model.rules.far_bytes));
+    let len = 1 + below(random, model.rules.most_bytes.min(most));
     let tag = u8::try_from(random.bits() & 0xff).unwrap_or(0);
     Some(match random.below(26) {
         0..=8 => Call::Write {
@@ -358,7 +366,7 @@ fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
         }
         _ => {
             let what = *random.pick(&FALLOCATE);
-            Call::Fallocate(node, what, range(model.rules.unit_bytes, size, random))
+            Call::Fallocate(node, what, range(model.rules, size, random))
         }
     })
 }
@@ -374,10 +382,11 @@ const FALLOCATE: [Fallocate; 7] = [
 ];
 
 /// A range in or near the file's beginning, most often of whole units.
-fn range(unit: u64, size: u64, random: &mut Rng) -> Range<u64> {
+fn range(rules: Rules, size: u64, random: &mut Rng) -> Range<u64> {
+    let unit = rules.unit_bytes;
     let (mut offset, mut len) = (
         below(random, size.clamp(1, 200_000)),
-        1 + below(random, 60_000),
+        1 + below(random, rules.most_bytes.min(60_000)),
     );
     if random.happens(7, 8) {
         offset -= offset % unit;

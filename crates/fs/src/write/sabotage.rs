@@ -1,0 +1,74 @@
+//! **Purpose.** Faults that are built in on purpose, one for each step of the crash argument, so
+//! that the crash harness can show that it notices when it is missing.
+//!
+//! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
+//! question is answered "no" at compile time.
+
+use fourscore_journal::Credits;
+
+use super::Writer;
+use super::groups::BitsChange;
+use crate::Result;
+
+/// A step that is left out, or done too early or too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "sabotage"),
+    expect(unreachable_pub, reason = "exported with the feature")
+)]
+pub enum Sabotage {
+    /// Freed blocks are given out again before the commit that freed them.
+    EarlyReuse,
+    /// Inodes that are not whole are not put on record.
+    NoOrphanRecord,
+    /// Blocks get no checksums when they are committed.
+    NoSeal,
+    /// Data goes to its place after the commit that makes it part of a file.
+    LateData,
+    /// The new name of a file and the end of its old one are in two transactions.
+    HalfRename,
+    /// Blocks are marked as used when they are claimed, in a transaction of its own.
+    MarkAtClaim,
+}
+
+/// What is left out, if anything.
+#[cfg(feature = "sabotage")]
+pub(super) type Breaking = Option<Sabotage>;
+/// What is left out: nothing, in a build without the feature.
+#[cfg(not(feature = "sabotage"))]
+pub(super) type Breaking = Option<std::convert::Infallible>;
+
+/// Whether this step is left out.
+#[cfg(feature = "sabotage")]
+pub(super) fn lacks(breaking: Breaking, step: Sabotage) -> bool {
+    breaking == Some(step)
+}
+
+/// Whether this step is left out.
+#[cfg(not(feature = "sabotage"))]
+pub(super) fn lacks(_: Breaking, _: Sabotage) -> bool {
+    false
+}
+
+impl Writer {
+    /// Whether this step is left out.
+    pub(super) fn lacks(&self, step: Sabotage) -> bool {
+        lacks(self.breaking, step)
+    }
+
+    /// Marks on disk what is only claimed, if that is what is done wrong.
+    pub(super) fn mark_early(&self, bits: &BitsChange) -> Result<()> {
+        if !self.lacks(Sabotage::MarkAtClaim) {
+            return Ok(());
+        }
+        let mut handle = self.start(Credits(u32::try_from(bits.blocks().len()).unwrap_or(0)))?;
+        let marked = bits
+            .join(&mut handle)
+            .and_then(|()| self.groups().mark_uncounted(&mut handle, bits));
+        handle.stop();
+        if marked.is_ok() {
+            self.journal().commit()?;
+        }
+        Ok(())
+    }
+}

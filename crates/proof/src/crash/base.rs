@@ -1,0 +1,188 @@
+//! **Purpose.** The file systems that histories begin with: small, with a tree for each thread, and
+//! with poison in all blocks that are free.
+//!
+//! **Model.** Made once for each shape: mke2fs formats, we populate, and the poison goes where the
+//! block bitmaps say that nothing is. All histories of a shape begin with the same bytes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fourscore::block::{BlockDevice, RamDevice};
+use fourscore::ondisk::GroupNr;
+use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
+use fourscore_journal::{Background, Batching, JournalOptions};
+use fourscore_sync::Mutex;
+use fourscore_testkit::image::{Image, MiB};
+
+use super::breaking::Breaking;
+use super::catalogue::POPULATE;
+use super::workload::{LogWish, Mode, Room, Shape};
+use crate::model::{Model, Numbers, Pair, Rules};
+
+/// Memory for the caches of a mount.
+const CACHE_BYTES: usize = 1 << 20;
+/// What free blocks hold.
+pub(super) const POISON: u8 = 0xdb;
+/// No history writes behind it, so that files are quickly read.
+const FAR_BYTES: u64 = 100_000;
+/// No call writes more, in bytes.
+const MOST_BYTES: u64 = 12_000;
+
+/// The file in the root that takes the rest.
+pub(super) const BALLAST: &[u8] = b"ballast";
+/// A name in the root that may be there, made to see whether one can be.
+pub(super) const PROBE: &[u8] = b"probe";
+
+/// A file system to begin with.
+#[derive(Debug)]
+pub(super) struct Base {
+    pub(super) bytes: Vec<u8>,
+    /// What each thread's tree holds.
+    pub(super) models: Vec<Model>,
+    /// The numbers of its inodes.
+    pub(super) numbers: Vec<Numbers>,
+}
+
+/// Those that were made.
+static MADE: Mutex<BTreeMap<Shape, Arc<Base>>> = Mutex::new(BTreeMap::new());
+
+/// Whether somebody works when nobody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    None,
+    Threads,
+}
+
+/// How a history and its states are mounted.
+pub(super) fn mount_options(mode: Mode, company: Company, breaking: Breaking) -> MountOptions {
+    let (background, batching) = match company {
+        Company::None => (Background::None, Batching::Off),
+        Company::Threads => {
+            let interval = Duration::from_millis(2);
+            (Background::Threads { interval }, Batching::Adaptive)
+        }
+    };
+    let journal = breaking.of_journal(JournalOptions {
+        background,
+        batching,
+        ..JournalOptions::default()
+    });
+    let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
+    let options = MountOptions::new().open(open).journal(journal);
+    breaking.of_mount(options.data(mode.of_mount()))
+}
+
+/// The name of a thread's tree.
+pub(super) fn tree_name(thread: usize) -> Vec<u8> {
+    format!("t{thread}").into_bytes()
+}
+
+impl Base {
+    /// The one of a shape.
+    ///
+    /// # Errors
+    /// If mke2fs cannot be run, or what it made cannot be mounted.
+    pub(super) fn of(shape: Shape) -> Result<Arc<Self>> {
+        let mut made = MADE.lock();
+        if let Some(base) = made.get(&shape) {
+            return Ok(Arc::clone(base));
+        }
+        let base = Arc::new(Self::make(shape)?);
+        made.insert(shape, Arc::clone(&base));
+        Ok(base)
+    }
+
+    fn make(shape: Shape) -> Result<Self> {
+        let (size, journal) = match shape.block_bytes {
+            1024 => (MiB(6), MiB(1)),
+            _ => (MiB(16), MiB(4)),
+        };
+        let image = Image::builder(size)
+            .kind("ext4")
+            .block_size_bytes(shape.block_bytes)
+            .arguments(["-N", "512", "-m", "0"]);
+        let image = match shape.log {
+            LogWish::Journal => image.journal(journal),
+            LogWish::None => image.features(&["^has_journal"]),
+        };
+        let image = image.make()?;
+        let device = Arc::new(RamDevice::from_bytes(&std::fs::read(image.path())?));
+        let fs = Fs::mount(
+            device.clone(),
+            &mount_options(Mode::Ordered, Company::None, Breaking::default()),
+        )?;
+        let trees = (0..shape.trees).map(|thread| populate(&fs, thread));
+        let trees: Vec<_> = trees.collect::<Result<_>>()?;
+        let (models, numbers) = trees.into_iter().unzip();
+        if let Room::Blocks(blocks) = shape.room {
+            fill_up(&fs, blocks.into())?;
+        }
+        fs.unmount()?;
+        let free = free_ranges(device.clone())?;
+        let mut bytes = vec![0; usize::try_from(device.len_bytes())?];
+        device.read_at(&mut bytes, 0)?;
+        for range in free {
+            bytes[range].fill(POISON);
+        }
+        Ok(Self {
+            bytes,
+            models,
+            numbers,
+        })
+    }
+}
+
+/// Takes all blocks but `left`.
+fn fill_up(fs: &Fs, left: u64) -> Result<()> {
+    let ballast = fs.create(InodeNr::ROOT, BALLAST, &owned_by_root())?;
+    fs.sync()?;
+    let found = fs.statfs()?;
+    let blocks = found.free_blocks.saturating_sub(left);
+    let bytes = blocks << fs.geometry().block_size().bits();
+    Ok(fs.fallocate(ballast, Fallocate::Allocate, 0, bytes)?)
+}
+
+pub(super) fn owned_by_root() -> NewAttributes {
+    NewAttributes {
+        permissions: 0o755,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+    }
+}
+
+/// Makes the tree of a thread.
+fn populate(fs: &Arc<Fs>, thread: usize) -> Result<(Model, Numbers)> {
+    let dir = fs.mkdir(InodeNr::ROOT, &tree_name(thread), &owned_by_root())?;
+    let rules = Rules {
+        far_bytes: FAR_BYTES,
+        most_bytes: MOST_BYTES,
+        ..Rules::of(fs)
+    };
+    let mut pair = Pair::resume(Arc::clone(fs), dir, Model::new(rules, 2));
+    for op in POPULATE {
+        let call = (op.call)(&pair.model).with_context(|| op.name.to_owned())?;
+        pair.call(&call);
+    }
+    let numbers = pair.numbers().clone();
+    Ok((pair.finish(), numbers))
+}
+
+/// Where nothing is, in bytes.
+fn free_ranges(device: Arc<RamDevice>) -> Result<Vec<std::ops::Range<usize>>> {
+    let fs = Fs::open(device, &OpenOptions::new().cache_bytes(CACHE_BYTES))?;
+    let geometry = fs.geometry();
+    let block_size = geometry.block_size();
+    let mut free = Vec::new();
+    for group in 0..geometry.groups() {
+        let bitmap = fs.block_bitmap(GroupNr(group))?;
+        let first = geometry.first_data_block().0
+            + u64::from(group) * u64::from(geometry.blocks_per_group());
+        for run in bitmap.free_runs() {
+            let byte = |bit: u32| (first + u64::from(bit)) << block_size.bits();
+            free.push(usize::try_from(byte(run.start))?..usize::try_from(byte(run.end))?);
+        }
+    }
+    Ok(free)
+}

@@ -1,0 +1,75 @@
+//! **Purpose.** Steps of the crash argument that can be left out, by name, to show that the harness
+//! goes red with each.
+//!
+//! **Model.** Only a build with the feature `sabotage` has any. They are steps of the journal or of
+//! the file system; what is mounted in order to look at a state is always sound.
+
+use fourscore::MountOptions;
+use fourscore_journal::JournalOptions;
+
+/// What is done wrong on purpose; nothing by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breaking {
+    #[cfg(feature = "sabotage")]
+    journal: Option<fourscore_journal::Sabotage>,
+    #[cfg(feature = "sabotage")]
+    fs: Option<fourscore::Sabotage>,
+}
+
+#[cfg(feature = "sabotage")]
+impl Breaking {
+    /// All that there are, by name.
+    pub const ALL: [(&str, Self); 8] = {
+        use fourscore::Sabotage::{
+            EarlyReuse, HalfRename, LateData, MarkAtClaim, NoOrphanRecord, NoSeal,
+        };
+        use fourscore_journal::Sabotage::{NoFlushBeforeCommit, NoRevoke};
+        [
+            ("no-flush-before-commit", Self::journal(NoFlushBeforeCommit)),
+            ("no-revoke", Self::journal(NoRevoke)),
+            ("early-reuse", Self::fs(EarlyReuse)),
+            ("no-orphan-record", Self::fs(NoOrphanRecord)),
+            ("no-seal", Self::fs(NoSeal)),
+            ("late-data", Self::fs(LateData)),
+            ("half-rename", Self::fs(HalfRename)),
+            ("mark-at-claim", Self::fs(MarkAtClaim)),
+        ]
+    };
+
+    const fn journal(step: fourscore_journal::Sabotage) -> Self {
+        Self {
+            journal: Some(step),
+            fs: None,
+        }
+    }
+
+    const fn fs(step: fourscore::Sabotage) -> Self {
+        Self {
+            journal: None,
+            fs: Some(step),
+        }
+    }
+
+    pub(super) fn of_journal(self, options: JournalOptions) -> JournalOptions {
+        JournalOptions {
+            sabotage: self.journal,
+            ..options
+        }
+    }
+
+    pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
+        options.sabotage(self.fs)
+    }
+}
+
+#[cfg(not(feature = "sabotage"))]
+#[expect(clippy::unused_self, reason = "the other build asks it")]
+impl Breaking {
+    pub(super) fn of_journal(self, options: JournalOptions) -> JournalOptions {
+        options
+    }
+
+    pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
+        options
+    }
+}

@@ -1,0 +1,202 @@
+//! **Purpose.** Whether a recovered file system is one that the history may have left.
+//!
+//! **Model.** What a thread did is a row of versions of its tree. At a crash some calls have begun,
+//! and some version is vouched for; between the two lies every version that may be found. Metadata
+//! is that of one version; a sector of a file may be newer, where data goes to its place at once.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail, ensure};
+use fourscore::{Fs, InodeNr};
+
+use super::base::{BALLAST, POISON, PROBE, tree_name};
+use super::timeline::Timeline;
+use super::tree::{Entry, Tree, names};
+use super::workload::Mode;
+use crate::model::Id;
+
+/// What a device writes as a whole, in bytes.
+const SECTOR_BYTES: usize = 512;
+
+/// What is known of a thread when the crash comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// The version that is durable.
+    pub(super) vouched: usize,
+    /// How many steps have begun.
+    pub(super) begun: usize,
+}
+
+/// Holds a recovered file system against what the threads did. Gives the versions that were found.
+///
+/// # Errors
+/// The first difference.
+pub(super) fn judge(
+    fs: &Fs,
+    timelines: &[Timeline],
+    known: &[Known],
+    mode: Mode,
+) -> Result<Vec<usize>> {
+    let mut roots = names(fs, InodeNr::ROOT, true)?;
+    ensure!(roots.remove(&b"lost+found"[..]).is_some(), "no lost+found");
+    roots.remove(BALLAST);
+    roots.remove(PROBE);
+    let mut versions = Vec::new();
+    for (thread, (timeline, known)) in timelines.iter().zip(known).enumerate() {
+        let Some(root) = roots.remove(&tree_name(thread)) else {
+            bail!("the tree of thread {thread} is missing");
+        };
+        let found = Tree::found(fs, root)?;
+        let version = version(timeline, *known, &found, mode);
+        versions.push(version.with_context(|| steps_of(thread, timeline, *known))?);
+    }
+    ensure!(roots.is_empty(), "in the root: {roots:?}");
+    Ok(versions)
+}
+
+/// What a thread did up to the crash, for people.
+fn steps_of(thread: usize, timeline: &Timeline, known: Known) -> String {
+    let calls = timeline.calls[..known.begun].iter().enumerate();
+    let lines = calls.map(|(at, call)| format!("\n    {}: {call}", at + 1));
+    format!("thread {thread} did{}\n ", lines.collect::<String>())
+}
+
+/// The version that was found.
+fn version(timeline: &Timeline, known: Known, found: &Tree<InodeNr>, mode: Mode) -> Result<usize> {
+    let mut why = Vec::new();
+    for version in (known.vouched..=known.begun).rev() {
+        let difference = match timeline.versions[version].difference(found) {
+            Some(difference) => difference,
+            None => match foreign(timeline, version, known.begun, found, mode) {
+                Some(difference) => difference,
+                None => return Ok(version),
+            },
+        };
+        why.push(format!("    version {version}: {difference}"));
+    }
+    bail!(
+        "no version from {} (durable) to {} (begun):\n{}",
+        known.vouched,
+        known.begun,
+        why.join("\n")
+    );
+}
+
+/// A sector that holds what is neither of the version nor of a later write to the same file.
+fn foreign(
+    timeline: &Timeline,
+    version: usize,
+    begun: usize,
+    found: &Tree<InodeNr>,
+    mode: Mode,
+) -> Option<String> {
+    let expected = &timeline.versions[version];
+    let later = match mode {
+        Mode::Journal => &[][..],
+        Mode::Ordered | Mode::Writeback | Mode::None => &timeline.versions[version + 1..=begun],
+    };
+    for (path, &place) in &expected.names {
+        let entry = &expected.inodes[place];
+        let theirs = &found.inodes[found.names[path]];
+        let (Some(expected), Some(theirs)) = (&entry.content, &theirs.content) else {
+            continue;
+        };
+        if expected == theirs {
+            continue;
+        }
+        let newer: Vec<&Entry<Id>> = later
+            .iter()
+            .filter_map(|tree| tree.inodes.iter().find(|other| other.key == entry.key))
+            .collect();
+        let anywhere = timeline.moved.contains(&entry.key);
+        let sectors = expected
+            .chunks(SECTOR_BYTES)
+            .zip(theirs.chunks(SECTOR_BYTES));
+        for (nr, (expected, theirs)) in sectors.enumerate() {
+            if expected == theirs || is_newer(&newer, nr, theirs, anywhere) {
+                continue;
+            }
+            let what = match theirs.iter().all(|&byte| byte == POISON) {
+                true => "what was there before, never written",
+                false => "something else",
+            };
+            let (first, wanted) = (theirs[0], expected[0]);
+            return Some(format!(
+                "{}: sector {nr} is {what}: it begins with {first:#x}, not {wanted:#x}",
+                path.escape_ascii()
+            ));
+        }
+    }
+    None
+}
+
+/// Holds a file system without a journal, which was repaired, against what the threads did.
+///
+/// # Errors
+/// A file that was durable and not touched since, nor a directory above it, and is not there; one
+/// that holds what is not its own.
+pub(super) fn judge_unjournaled(fs: &Fs, timelines: &[Timeline], known: &[Known]) -> Result<()> {
+    for (thread, (timeline, known)) in timelines.iter().zip(known).enumerate() {
+        let root = fs.lookup(InodeNr::ROOT, &tree_name(thread))?;
+        let found = Tree::found(fs, root)?;
+        let durable = &timeline.versions[known.vouched];
+        let since = &timeline.versions[known.vouched..=known.begun];
+        for (path, &place) in &durable.names {
+            let entry = &durable.inodes[place];
+            let is_touched = |tree: &Tree<Id>| !tree.has(path, entry) || !tree.leads(durable, path);
+            if entry.content.is_none() || since.iter().any(is_touched) {
+                continue;
+            }
+            let shown = path.escape_ascii();
+            let Some(&there) = found.names.get(path) else {
+                bail!("{shown} was durable, and is gone");
+            };
+            let content = &found.inodes[there].content;
+            ensure!(
+                *content == entry.content,
+                "{shown} was durable, and has another content"
+            );
+        }
+        let versions = &timeline.versions[..=known.begun];
+        for (path, &place) in &found.names {
+            let content = found.inodes[place].content.iter();
+            let mut sectors = content.flat_map(|content| content.chunks(SECTOR_BYTES));
+            let owners = owners(versions, path);
+            if let Some(nr) = sectors.position(|sector| !is_own(&owners, sector)) {
+                let shown = path.escape_ascii();
+                bail!("{shown}: sector {nr} was never written to it");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All forms of the inodes that ever had a path.
+fn owners<'t>(versions: &'t [Tree<Id>], path: &[u8]) -> Vec<&'t Entry<Id>> {
+    let at_path = |tree: &Tree<Id>| Some(tree.inodes[*tree.names.get(path)?].key);
+    let ids: BTreeSet<Id> = versions.iter().filter_map(at_path).collect();
+    let all = versions.iter().flat_map(|tree| &tree.inodes);
+    all.filter(|entry| ids.contains(&entry.key)).collect()
+}
+
+/// Whether a sector holds nothing, or what was written to one of these.
+fn is_own(owners: &[&Entry<Id>], sector: &[u8]) -> bool {
+    sector.iter().all(|&byte| byte == 0) || is_newer(owners, 0, sector, true)
+}
+
+/// Whether a sector is one of a later version of the same file.
+fn is_newer(later: &[&Entry<Id>], nr: usize, found: &[u8], anywhere: bool) -> bool {
+    let at = nr * SECTOR_BYTES;
+    later.iter().any(|entry| {
+        let Some(content) = &entry.content else {
+            return false;
+        };
+        let is_at = |at: usize| {
+            let there = content.get(at..).unwrap_or_default();
+            let there = &there[..there.len().min(found.len())];
+            // Behind the end there are zeroes.
+            found.starts_with(there) && found[there.len()..].iter().all(|&byte| byte == 0)
+        };
+        is_at(at) || anywhere && (0..content.len()).step_by(SECTOR_BYTES).any(is_at)
+    })
+}

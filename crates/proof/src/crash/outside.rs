@@ -1,0 +1,134 @@
+//! **Purpose.** What other people's programs say of a crash state: e2fsck of what we recovered, and
+//! the kernel's recovery of the same state beside ours.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use fourscore::{FileType, Fs, InodeNr};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::{e2fsck, e2fsck_repair};
+use fourscore_testkit::{scratch, tools};
+
+/// A name and what it leads to: mode, links, owner, and content or target.
+type Listing = BTreeMap<Vec<u8>, (u32, u64, u32, u32, Vec<u8>)>;
+
+/// Whether the programs are there, and this user may mount.
+pub(super) fn is_possible() -> bool {
+    tools::find("e2fsck").is_some() && tools::is_root()
+}
+
+/// Everything below the root, as the kernel is going to list it.
+pub(super) fn ours(fs: &Fs) -> Result<Listing> {
+    let mut listing = Listing::new();
+    let mut pending = vec![(InodeNr::ROOT, Vec::new())];
+    while let Some((dir, path)) = pending.pop() {
+        for entry in fs.read_dir(dir)? {
+            if matches!(&entry.name[..], b"." | b".." | b"lost+found") {
+                continue;
+            }
+            let path = [&path[..], b"/", &entry.name].concat();
+            let stat = fs.stat(entry.inode)?;
+            let content = match stat.file_type {
+                FileType::Regular => {
+                    let mut bytes = vec![0; usize::try_from(stat.size_bytes)?];
+                    let read = fs.read_at(entry.inode, &mut bytes, 0)?;
+                    bytes.truncate(read);
+                    bytes
+                }
+                FileType::Symlink => fs.read_link(entry.inode)?,
+                FileType::Directory => {
+                    pending.push((entry.inode, path.clone()));
+                    Vec::new()
+                }
+                _ => Vec::new(),
+            };
+            let links = stat.links.into();
+            let mode = stat.mode.0.into();
+            listing.insert(path, (mode, links, stat.uid, stat.gid, content));
+        }
+    }
+    Ok(listing)
+}
+
+fn theirs(root: &Path) -> Result<Listing> {
+    let mut listing = Listing::new();
+    let mut pending = vec![(root.to_owned(), Vec::new())];
+    while let Some((dir, path)) = pending.pop() {
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == "lost+found" {
+                continue;
+            }
+            let path = [&path[..], b"/", name.as_bytes()].concat();
+            let meta = fs::symlink_metadata(entry.path())?;
+            let content = if meta.is_file() {
+                fs::read(entry.path())?
+            } else if meta.is_symlink() {
+                fs::read_link(entry.path())?.as_os_str().as_bytes().to_vec()
+            } else {
+                if meta.is_dir() {
+                    pending.push((entry.path(), path.clone()));
+                }
+                Vec::new()
+            };
+            let facts = (meta.mode(), meta.nlink(), meta.uid(), meta.gid(), content);
+            listing.insert(path, facts);
+        }
+    }
+    Ok(listing)
+}
+
+fn compare(ours: &Listing, theirs: &Listing) -> Result<()> {
+    for (path, facts) in ours {
+        if theirs.get(path) != Some(facts) {
+            bail!("{} is otherwise for the kernel", path.escape_ascii());
+        }
+    }
+    ensure!(ours.len() == theirs.len(), "the kernel finds more names");
+    Ok(())
+}
+
+/// What e2fsck makes of a crash state.
+///
+/// # Errors
+/// If it leaves errors.
+pub(super) fn repair(crashed: &[u8]) -> Result<Vec<u8>> {
+    let folder = scratch::folder()?;
+    let image = folder.path().join("image");
+    fs::write(&image, crashed)?;
+    e2fsck_repair(&image, &[])?;
+    Ok(fs::read(&image)?)
+}
+
+/// Gives the state to e2fsck and to the kernel: `crashed` as the crash left it, `recovered` as we
+/// did, and the tree that we found in it, if the kernel must find the same. Gives what the kernel
+/// made of it.
+///
+/// # Errors
+/// What they complain of, or find otherwise.
+pub(super) fn look(crashed: &[u8], recovered: &[u8], ours: Option<&Listing>) -> Result<Vec<u8>> {
+    let folder = scratch::folder()?;
+    let image = folder.path().join("image");
+    fs::write(&image, recovered)?;
+    let result = e2fsck(&image)?;
+    ensure!(result.is_clean(), "e2fsck -fn: {}", result.output);
+    fs::write(&image, crashed)?;
+    let kernel = KernelMount::new(&image, Access::ReadWrite, "noatime")?;
+    let theirs = theirs(kernel.path())?;
+    kernel.unmount()?;
+    if let Some(ours) = ours {
+        compare(ours, &theirs)?;
+    }
+    let result = e2fsck(&image)?;
+    ensure!(
+        result.is_clean(),
+        "e2fsck -fn after the kernel: {}",
+        result.output
+    );
+    Ok(fs::read(&image)?)
+}

@@ -1,0 +1,65 @@
+//! The harness itself: good seeds are good, histories are kept, and bad ones get shorter.
+
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use super::breaking::Breaking;
+use super::session::Session;
+use super::workload::Workload;
+
+/// One of each kind: an operation alone, two pairs, a random history, one that churns.
+#[test]
+fn the_first_seeds_are_good_and_a_saved_history_has_the_same_states() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..5 {
+        let workload = Workload::of(seed);
+        let session = Session::record(workload.clone(), Breaking::default()).unwrap();
+        let seen = session.explore(2, None).unwrap();
+        assert!(seen.states > 10, "{seen:?}");
+        assert!(seen.older > 0, "no crash lost anything: {seen:?}");
+        let path = folder.path().join("history");
+        session.save(&path).unwrap();
+        let again = Session::load(&path).unwrap();
+        assert_eq!(*again.workload(), workload);
+        assert_eq!(again.explore(2, None).unwrap(), seen);
+    }
+}
+
+/// What is broken on purpose is found, and what has nothing to do with it is left out of the
+/// workload then.
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_bad_workload_is_made_shorter() {
+    use super::session::shorten;
+    use super::workload::{Mode, Step};
+
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let named = |name| {
+        Step::Named(
+            super::catalogue::OPS
+                .iter()
+                .position(|op| op.name == name)
+                .unwrap(),
+        )
+    };
+    let workload = Workload {
+        mode: Mode::Ordered,
+        threads: vec![vec![
+            named("chmod"),
+            Step::Sync,
+            named("mkdir"),
+            named("rename-across"),
+            named("touch"),
+            Step::Sync,
+        ]],
+        ..Workload::of(0)
+    };
+    let (_, breaking) = Breaking::ALL
+        .iter()
+        .find(|(name, _)| *name == "half-rename")
+        .unwrap();
+    let (shorter, failure) = shorten(&workload, 4, *breaking).unwrap();
+    assert_eq!(shorter.workload().threads, [[named("rename-across")]]);
+    assert!(failure.to_string().contains("no version from"), "{failure}");
+}

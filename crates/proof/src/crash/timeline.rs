@@ -1,0 +1,179 @@
+//! **Purpose.** How the tree of a thread looks after each of its calls, and what each call vouches
+//! for when it returns.
+//!
+//! **Model.** Version 0 is the tree before the first step, version n the one after step n. It
+//! follows from the model alone, without a file system, so that a history that was kept needs no
+//! more than its steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fourscore::Fallocate;
+
+use super::tree::{Contents, Tree};
+use super::workload::Step;
+use crate::model::{Call, Expected, How, Id, Model, Pair, Place, Whole};
+
+/// What a thread's tree goes through.
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    /// The tree after so many steps.
+    pub(super) versions: Vec<Tree<Id>>,
+    /// For each step, the version that is durable when it has returned.
+    pub(super) vouches: Vec<usize>,
+    /// For each step the call that it came to, for people.
+    pub(super) calls: Vec<String>,
+    /// Files of which a range was moved.
+    pub(super) moved: BTreeSet<Id>,
+}
+
+/// A thread that makes steps.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    /// What the last call changed, for who makes it durable.
+    last: Option<Id>,
+    /// For each inode, the latest version that is new in it.
+    changed: BTreeMap<Id, usize>,
+}
+
+impl Course {
+    /// The call of the next step.
+    pub(super) fn call(&self, step: Step, model: &Model) -> Option<Call> {
+        step.call(model, self.last)
+    }
+
+    /// Notes that a call led to version `version`.
+    pub(super) fn done(&mut self, call: &Call, (before, after): (&Model, &Model), version: usize) {
+        let touched = touched(call, before, after);
+        for &id in &touched {
+            self.changed.insert(id, version);
+        }
+        let alive = |id: &&Id| after.nodes().any(|(other, _)| other == **id);
+        if let Some(&id) = touched.iter().find(alive) {
+            self.last = Some(id);
+        }
+    }
+
+    /// The version that a call vouches for when it returns.
+    fn vouched(&self, call: &Call, version: usize) -> usize {
+        match call {
+            Call::Whole(Whole::Sync) => version,
+            Call::Fsync(id) => self.changed.get(id).copied().unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
+impl Timeline {
+    /// The timeline of `steps`, of which those in `refused` found no room.
+    pub(super) fn of(mut model: Model, steps: &[Step], refused: &[usize]) -> Self {
+        let mut contents = Contents::new();
+        let mut timeline = Self::default();
+        timeline.add(&model, &mut contents);
+        let mut course = Course::default();
+        for (at, &step) in steps.iter().enumerate() {
+            let call = course.call(step, &model);
+            let call = call.filter(|_| !refused.contains(&at));
+            let mut vouched = 0;
+            let shown = call.as_ref().map_or("nothing".to_owned(), Call::shown);
+            timeline.calls.push(shown);
+            if let Some(call) = call {
+                let before = model.clone();
+                if let Expected::Done(_) = model.apply(&call) {
+                    course.done(&call, (&before, &model), at + 1);
+                    vouched = course.vouched(&call, at + 1);
+                    timeline.note_moves(&call);
+                }
+            }
+            timeline.vouches.push(vouched);
+            timeline.add(&model, &mut contents);
+        }
+        timeline
+    }
+
+    fn add(&mut self, model: &Model, contents: &mut Contents) {
+        self.versions.push(Tree::expected(model, contents));
+    }
+
+    fn note_moves(&mut self, call: &Call) {
+        if let Call::Fallocate(id, Fallocate::CollapseRange | Fallocate::InsertRange, _) = call {
+            self.moved.insert(*id);
+        }
+    }
+}
+
+/// The inodes that a call changes, the one it is about first.
+fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
+    let led_to = |place: &Place| before.lookup(place);
+    let leads_to = |place: &Place| after.lookup(place);
+    let ids: Vec<Option<Id>> = match call {
+        Call::Make(place, ..) => vec![leads_to(place), Some(place.dir)],
+        Call::MakeUnnamed(..) => vec![after.nodes().last().map(|(id, _)| id)],
+        Call::Link(node, place) => vec![Some(*node), Some(place.dir)],
+        Call::Unlink(place) | Call::Rmdir(place) => vec![led_to(place), Some(place.dir)],
+        // Nothing happens between two names of one inode.
+        Call::Rename(from, to, How::Replace | How::NoReplace | How::Whiteout(_))
+            if led_to(from) == led_to(to) =>
+        {
+            Vec::new()
+        }
+        Call::Rename(from, to, how) => {
+            let mut ids = vec![led_to(from), led_to(to), Some(from.dir), Some(to.dir)];
+            if matches!(how, How::Whiteout(_)) {
+                ids.push(leads_to(from));
+            }
+            ids
+        }
+        Call::Open(_)
+        | Call::Close(_)
+        | Call::Disturb(_)
+        | Call::Fsync(_)
+        | Call::Fdatasync(_)
+        | Call::Whole(_) => Vec::new(),
+        // A range behind the source's end is not copied.
+        Call::Copy(_, _, node, _) => {
+            let is_same = before.node(*node).content() == after.node(*node).content();
+            vec![Some(*node).filter(|_| !is_same)]
+        }
+        Call::Write { node, .. }
+        | Call::Append { node, .. }
+        | Call::Truncate(node, _)
+        | Call::Fallocate(node, ..)
+        | Call::Chmod(node, _)
+        | Call::Chown { node, .. }
+        | Call::Touch { node, .. }
+        | Call::SetFlags(node, _)
+        | Call::SetProject(node, _)
+        | Call::SetAcl(node, _, Some(_)) => vec![Some(*node)],
+        // What has the value already is not set, and what is not there is not removed.
+        Call::SetXattr { node, .. } | Call::RemoveXattr(node, _) | Call::SetAcl(node, _, None) => {
+            let all = |model: &Model| model.node(*node).all_xattrs();
+            vec![Some(*node).filter(|_| all(before) != all(after))]
+        }
+    };
+    ids.into_iter().flatten().collect()
+}
+
+/// Does steps to a file system; says which of them found no room. `begins` and `ends` are told
+/// the number of each.
+pub(super) fn carry_out(
+    pair: &mut Pair,
+    steps: &[Step],
+    begins: impl Fn(usize),
+    ends: impl Fn(usize),
+) -> Vec<usize> {
+    let mut course = Course::default();
+    let mut refused = Vec::new();
+    for (at, &step) in steps.iter().enumerate() {
+        begins(at);
+        if let Some(call) = course.call(step, &pair.model) {
+            let before = pair.model.clone();
+            match pair.call(&call) {
+                Some(Expected::Done(_)) => course.done(&call, (&before, &pair.model), at + 1),
+                Some(Expected::Refused(_)) => {}
+                None => refused.push(at),
+            }
+        }
+        ends(at);
+    }
+    refused
+}

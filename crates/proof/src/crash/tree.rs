@@ -1,0 +1,301 @@
+//! **Purpose.** Names, inodes and contents below a directory: as the model has them, and as they
+//! are found on a recovered file system.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use fourscore::ondisk::inode::InodeFlags;
+use fourscore::{Arc, FileType, Fs, InodeNr};
+
+use crate::model::{Content, Id, Kind, Model, Node};
+
+/// A file that claims to be longer than this is not read.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// What an inode says of itself, without its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    file_type: FileType,
+    permissions: u16,
+    owner: (u32, u32),
+    project: u32,
+    links: u32,
+    flags: InodeFlags,
+    /// In seconds; `None` where that is not known.
+    atime: Option<i64>,
+    mtime: Option<i64>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Of a regular file, in bytes.
+    size: Option<u64>,
+    /// Of a symbolic link.
+    target: Option<Vec<u8>>,
+    /// Of a device.
+    device: Option<(u32, u32)>,
+}
+
+/// An inode of a tree.
+#[derive(Clone, Debug)]
+pub(super) struct Entry<K> {
+    /// Whose number, here or in the model.
+    pub(super) key: K,
+    pub(super) facts: Facts,
+    /// Of a regular file.
+    pub(super) content: Option<Arc<[u8]>>,
+}
+
+/// A tree. The root has the empty path.
+#[derive(Clone, Debug)]
+pub(super) struct Tree<K> {
+    /// By path: the place in `inodes`.
+    pub(super) names: BTreeMap<Vec<u8>, usize>,
+    pub(super) inodes: Vec<Entry<K>>,
+}
+
+impl<K: Copy + Ord> Tree<K> {
+    fn new() -> Self {
+        Self {
+            names: BTreeMap::new(),
+            inodes: Vec::new(),
+        }
+    }
+}
+
+fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    [path, b"/", name].concat()
+}
+
+/// Contents by tag of their form: those that did not change between two versions are the same
+/// bytes in memory.
+pub(super) type Contents = BTreeMap<Id, (Content, Arc<[u8]>)>;
+
+impl Tree<Id> {
+    /// What is there after a crash: what has no name is gone.
+    pub(super) fn expected(model: &Model, contents: &mut Contents) -> Self {
+        let model = model.after_crash();
+        let mut tree = Self::new();
+        let mut places = BTreeMap::new();
+        let mut pending = vec![(Model::ROOT, Vec::new())];
+        while let Some((id, path)) = pending.pop() {
+            let node = model.node(id);
+            let place = *places.entry(id).or_insert_with(|| {
+                tree.inodes.push(Entry {
+                    key: id,
+                    facts: Facts::expected(node),
+                    content: node.content().map(|content| bytes(id, content, contents)),
+                });
+                tree.inodes.len() - 1
+            });
+            let children = node.entries().into_iter().flatten();
+            pending.extend(children.map(|(name, &child)| (child, below(&path, name))));
+            tree.names.insert(path, place);
+        }
+        tree
+    }
+}
+
+fn bytes(id: Id, content: &Content, contents: &mut Contents) -> Arc<[u8]> {
+    if let Some((known, bytes)) = contents.get(&id)
+        && known == content
+    {
+        return Arc::clone(bytes);
+    }
+    let mut bytes = vec![0; usize::try_from(content.size()).unwrap_or(0)];
+    content.fill(0, &mut bytes);
+    let bytes: Arc<[u8]> = bytes.into();
+    contents.insert(id, (content.clone(), Arc::clone(&bytes)));
+    bytes
+}
+
+impl Facts {
+    fn expected(node: &Node) -> Self {
+        Self {
+            file_type: node.file_type(),
+            permissions: node.permissions,
+            owner: (node.uid, node.gid),
+            project: node.project,
+            links: node.links,
+            flags: node.flags,
+            atime: node.atime,
+            mtime: node.mtime,
+            xattrs: node.all_xattrs(),
+            size: node.content().map(Content::size),
+            target: match &node.kind {
+                Kind::Symlink(target) => Some(target.clone()),
+                _ => None,
+            },
+            device: match node.kind {
+                Kind::Device(_, major, minor) => Some((major, minor)),
+                _ => None,
+            },
+        }
+    }
+
+    fn found(fs: &Fs, nr: InodeNr) -> Result<Self> {
+        let stat = fs.stat(nr)?;
+        let file_type = stat.file_type;
+        let is_device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
+        let xattrs = fs.xattrs(nr)?.into_iter();
+        Ok(Self {
+            file_type,
+            permissions: stat.mode.0 & 0o7777,
+            owner: (stat.uid, stat.gid),
+            project: stat.project_id,
+            links: stat.links.into(),
+            flags: stat.flags & Model::FLAGS,
+            atime: Some(stat.atime.seconds()),
+            mtime: Some(stat.mtime.seconds()),
+            xattrs: xattrs.map(|xattr| (xattr.name, xattr.value)).collect(),
+            size: (file_type == FileType::Regular).then_some(stat.size_bytes),
+            target: match file_type {
+                FileType::Symlink => Some(fs.read_link(nr)?),
+                _ => None,
+            },
+            device: stat
+                .device
+                .filter(|_| is_device)
+                .map(|device| (device.major, device.minor)),
+        })
+    }
+
+    /// Whether `found` is what this expects.
+    fn allows(&self, found: &Self) -> bool {
+        let known = |expected: Option<i64>, found| expected.and(found);
+        let found = Self {
+            atime: known(self.atime, found.atime),
+            mtime: known(self.mtime, found.mtime),
+            ..found.clone()
+        };
+        *self == found
+    }
+}
+
+impl Tree<InodeNr> {
+    /// What is found below a directory.
+    ///
+    /// # Errors
+    /// What cannot be read, and names that contradict each other.
+    pub(super) fn found(fs: &Fs, root: InodeNr) -> Result<Self> {
+        let mut tree = Self::new();
+        let mut places = BTreeMap::new();
+        let mut pending = vec![(root, Vec::new())];
+        while let Some((nr, path)) = pending.pop() {
+            let shown = || format!("{}, inode {nr}", path.escape_ascii());
+            if let Some(&place) = places.get(&nr) {
+                tree.names.insert(path, place);
+                continue;
+            }
+            let facts = Facts::found(fs, nr).with_context(shown)?;
+            if facts.file_type == FileType::Directory {
+                for (name, child) in names(fs, nr, nr == root).with_context(shown)? {
+                    pending.push((child, below(&path, &name)));
+                }
+            }
+            let content = match facts.size {
+                Some(size) => Some(read(fs, nr, size).with_context(shown)?),
+                None => None,
+            };
+            places.insert(nr, tree.inodes.len());
+            tree.names.insert(path, tree.inodes.len());
+            tree.inodes.push(Entry {
+                key: nr,
+                facts,
+                content,
+            });
+        }
+        Ok(tree)
+    }
+}
+
+/// The names in a directory. Each is found by a lookup as well, and `..` leads back.
+pub(super) fn names(fs: &Fs, dir: InodeNr, is_root: bool) -> Result<BTreeMap<Vec<u8>, InodeNr>> {
+    let mut names = BTreeMap::new();
+    for entry in fs.read_dir(dir)? {
+        let shown = entry.name.escape_ascii().to_string();
+        match &entry.name[..] {
+            b"." => ensure!(entry.inode == dir, ". leads to {}", entry.inode),
+            b".." => {}
+            name => {
+                let found = fs.lookup(dir, name).with_context(|| shown.clone())?;
+                ensure!(found == entry.inode, "{shown} is found as {found}");
+                let file_type = fs.stat(found).with_context(|| shown.clone())?.file_type;
+                if entry.file_type.is_some_and(|listed| listed != file_type) {
+                    bail!("{shown} is listed as {:?}", entry.file_type);
+                }
+                if file_type == FileType::Directory && !is_root {
+                    let parent = fs.lookup(found, b"..")?;
+                    ensure!(parent == dir, "{shown}/.. leads to {parent}");
+                }
+                let twice = names.insert(entry.name, found);
+                ensure!(twice.is_none(), "{shown} is there twice");
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn read(fs: &Fs, nr: InodeNr, size: u64) -> Result<Arc<[u8]>> {
+    ensure!(size <= MOST_BYTES, "{size} bytes");
+    let mut bytes = vec![0xee; usize::try_from(size)?];
+    let read = fs.read_at(nr, &mut bytes, 0)?;
+    ensure!(read == bytes.len(), "{read} of {size} bytes are there");
+    Ok(bytes.into())
+}
+
+impl Tree<Id> {
+    /// Whether `path` leads to the same inode as `entry`, which is as it is there.
+    pub(super) fn has(&self, path: &[u8], entry: &Entry<Id>) -> bool {
+        self.names.get(path).is_some_and(|&place| {
+            let own = &self.inodes[place];
+            own.key == entry.key && own.facts == entry.facts && own.content == entry.content
+        })
+    }
+
+    /// Whether the directories above `path` are what they are in `other`, with the same names.
+    pub(super) fn leads(&self, other: &Self, path: &[u8]) -> bool {
+        let ends = (0..path.len()).filter(|&at| path[at] == b'/');
+        ends.map(|end| &path[..end]).all(|dir| {
+            let Some(&place) = other.names.get(dir) else {
+                return false;
+            };
+            self.has(dir, &other.inodes[place]) && self.children(dir).eq(other.children(dir))
+        })
+    }
+
+    /// The names in a directory.
+    fn children<'t>(&'t self, dir: &'t [u8]) -> impl Iterator<Item = &'t Vec<u8>> {
+        self.names.keys().filter(move |path| {
+            let name = path
+                .strip_prefix(dir)
+                .and_then(|rest| rest.strip_prefix(b"/"));
+            name.is_some_and(|name| !name.contains(&b'/'))
+        })
+    }
+
+    /// How `found` differs in names and inodes; contents are not looked at.
+    pub(super) fn difference(&self, found: &Tree<InodeNr>) -> Option<String> {
+        let paths = |names: &BTreeMap<Vec<u8>, usize>, others: &BTreeMap<Vec<u8>, usize>| {
+            let odd = names.keys().find(|path| !others.contains_key(*path))?;
+            Some(odd.escape_ascii().to_string())
+        };
+        if let Some(path) = paths(&self.names, &found.names) {
+            return Some(format!("{path} is missing"));
+        }
+        if let Some(path) = paths(&found.names, &self.names) {
+            return Some(format!("{path} is there"));
+        }
+        let mut counterparts = BTreeMap::new();
+        for (path, &place) in &self.names {
+            let (ours, theirs) = (place, found.names[path]);
+            let shown = path.escape_ascii();
+            if *counterparts.entry(ours).or_insert(theirs) != theirs {
+                return Some(format!("{shown} is another inode"));
+            }
+            let (expected, found) = (&self.inodes[ours].facts, &found.inodes[theirs].facts);
+            if !expected.allows(found) {
+                return Some(format!("{shown} is {found:?}, not {expected:?}"));
+            }
+        }
+        let distinct: std::collections::BTreeSet<_> = counterparts.values().collect();
+        (distinct.len() != counterparts.len()).then(|| "two files are one inode".to_owned())
+    }
+}

@@ -1,0 +1,324 @@
+//! **Purpose.** What a seed decides: the file system, the threads and what they do.
+//!
+//! **Model.** Seeds are an order of all workloads: in turn one operation alone, two of the ordered
+//! pairs, one random history, and one that makes and removes the same few things on a file system
+//! that is nearly full. The pairs come in an order that is spread over all of them, so that
+//! any range of seeds is a fair sample; after so many seeds each was there.
+
+use fourscore::DataMode;
+use fourscore_testkit::explore::Rng;
+use fourscore_testkit::explore::rng::mix;
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::{CHURN, OPS, place_of};
+use crate::model::{Call, Id, Model, Whole};
+
+/// A thing that a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// An operation of the catalogue, by its place in it.
+    Named(usize),
+    /// The call that the model draws from a number.
+    Drawn(u64),
+    /// Makes durable what the last call changed.
+    Fsync,
+    /// Makes everything durable.
+    Sync,
+}
+
+/// How data becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// Before the transaction that makes it part of a file.
+    Ordered,
+    /// As `Ordered` here; promised is less.
+    Writeback,
+    /// In the journal.
+    Journal,
+    /// Without a journal: after a crash e2fsck puts things right.
+    None,
+}
+
+impl Mode {
+    pub(super) fn of_mount(self) -> DataMode {
+        match self {
+            Self::Ordered | Self::None => DataMode::Ordered,
+            Self::Writeback => DataMode::Writeback,
+            Self::Journal => DataMode::Journal,
+        }
+    }
+}
+
+/// Whether the file system has a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LogWish {
+    /// It has.
+    Journal,
+    /// It has not.
+    None,
+}
+
+/// How much of the file system is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Room {
+    /// Nearly all: what is freed is seldom given out again soon.
+    Ample,
+    /// So many blocks: what is freed is what is given out next.
+    Blocks(u32),
+}
+
+/// The file system that a history begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Shape {
+    /// The size of a block in bytes.
+    pub block_bytes: u32,
+    /// How many trees there are, one for each thread.
+    pub trees: usize,
+    /// Whether it has a journal.
+    pub log: LogWish,
+    /// How much is free.
+    pub room: Room,
+}
+
+/// What is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// What everything was drawn from.
+    pub seed: u64,
+    /// The file system.
+    pub shape: Shape,
+    /// How data becomes durable.
+    pub mode: Mode,
+    /// What each thread does.
+    pub threads: Vec<Vec<Step>>,
+}
+
+/// Ends of a workload: what makes it durable, before it is unmounted.
+const ENDS: [&[Step]; 3] = [&[Step::Fsync], &[Step::Sync], &[]];
+const BLOCK_BYTES: [u32; 2] = [1024, 4096];
+const MODES: [Mode; 3] = [Mode::Ordered, Mode::Journal, Mode::Writeback];
+/// A prime that the number of pairs is no multiple of: its multiples visit all of them.
+const STRIDE: u64 = 7919;
+/// Of so many seeds in a row one is an operation alone, two are pairs, one is random, and one
+/// churns.
+const TURN: u64 = 5;
+/// Which of them churns.
+const CHURNS: u64 = 4;
+/// How many blocks are free then: all its operations together take fewer.
+const CHURN_BLOCKS: u32 = 16;
+/// One of so many random histories has no journal.
+const WITHOUT_JOURNAL: usize = 8;
+
+impl Workload {
+    /// The workload of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let turn = seed / TURN;
+        let mut rng = Rng::new(mix(seed));
+        let (threads, block_bytes, mode) = match seed % TURN {
+            0 => Self::alone(turn % Self::alones()),
+            1 => Self::pair(2 * turn),
+            2 => Self::pair(2 * turn + 1),
+            3 => {
+                let threads = random(&mut rng);
+                let mode = match rng.happens(1, WITHOUT_JOURNAL) {
+                    true => Mode::None,
+                    false => *rng.pick(&[Mode::Ordered, Mode::Ordered, Mode::Journal]),
+                };
+                (threads, *rng.pick(&BLOCK_BYTES), mode)
+            }
+            _ => {
+                let threads = vec![churn(&mut rng)];
+                (threads, *rng.pick(&BLOCK_BYTES), *rng.pick(&MODES))
+            }
+        };
+        let shape = Shape {
+            block_bytes,
+            trees: threads.len(),
+            log: match mode {
+                Mode::None => LogWish::None,
+                _ => LogWish::Journal,
+            },
+            room: match seed % TURN {
+                CHURNS => Room::Blocks(CHURN_BLOCKS),
+                _ => Room::Ample,
+            },
+        };
+        Self {
+            seed,
+            shape,
+            mode,
+            threads,
+        }
+    }
+
+    fn alone(number: u64) -> (Vec<Vec<Step>>, u32, Mode) {
+        let (op, rest) = divided(number, OPS.len());
+        let (end, rest) = divided(rest, ENDS.len());
+        let (shape, rest) = divided(rest, BLOCK_BYTES.len());
+        let mut steps = vec![Step::Named(op)];
+        steps.extend(ENDS[end]);
+        let mode = MODES[to_usize(rest) % MODES.len()];
+        (vec![steps], BLOCK_BYTES[shape], mode)
+    }
+
+    /// All pairs in one mode and shape come before those in the next.
+    fn pair(number: u64) -> (Vec<Vec<Step>>, u32, Mode) {
+        let pairs = Self::pairs();
+        let (first, rest) = divided(number * STRIDE % pairs, OPS.len());
+        let (second, end) = divided(rest, OPS.len());
+        let (shape, rest) = divided(number / pairs, BLOCK_BYTES.len());
+        let mode = MODES[to_usize(rest) % MODES.len()];
+        let steps = pair(first, second, to_usize(end));
+        (vec![steps], BLOCK_BYTES[shape], mode)
+    }
+
+    /// How many workloads there are of an operation alone.
+    #[must_use]
+    pub fn alones() -> u64 {
+        (OPS.len() * ENDS.len() * BLOCK_BYTES.len() * MODES.len()) as u64
+    }
+
+    /// How many pairs there are, with their ends, in each mode and shape.
+    #[must_use]
+    pub fn pairs() -> u64 {
+        (OPS.len() * OPS.len() * ENDS.len()) as u64
+    }
+
+    /// Whether the same is recorded each time: one thread, nobody in the background.
+    #[must_use]
+    pub fn is_repeatable(&self) -> bool {
+        self.threads.len() == 1
+    }
+
+    /// Only those steps of the first thread that are in `kept`.
+    #[must_use]
+    pub fn only(&self, kept: &[usize]) -> Self {
+        let steps = self.threads.first().map_or(&[][..], Vec::as_slice);
+        let kept = kept.iter().filter_map(|&at| steps.get(at).copied());
+        Self {
+            threads: vec![kept.collect()],
+            ..self.clone()
+        }
+    }
+
+    /// What the threads do, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let steps = self.threads.iter().map(|steps| {
+            let steps: Vec<_> = steps.iter().map(|step| step.describe()).collect();
+            steps.join(", ")
+        });
+        let threads = steps.collect::<Vec<_>>().join(" | ");
+        let Shape { block_bytes, .. } = self.shape;
+        format!("blocks of {block_bytes}, {:?}: {threads}", self.mode)
+    }
+}
+
+fn to_usize(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// The rest and the quotient.
+fn divided(number: u64, by: usize) -> (usize, u64) {
+    (to_usize(number % by as u64), number / by as u64)
+}
+
+fn pair(first: usize, second: usize, end: usize) -> Vec<Step> {
+    let [first, second] = [first, second].map(Step::Named);
+    match end {
+        0 => vec![first, second, Step::Fsync],
+        1 => vec![first, Step::Fsync, second, Step::Fsync],
+        _ => vec![first, Step::Sync, second],
+    }
+}
+
+/// Histories of one, two or eight threads.
+fn random(rng: &mut Rng) -> Vec<Vec<Step>> {
+    let threads = *rng.pick(&[1, 1, 2, 8]);
+    let calls = [40, 24, 0, 0, 0, 0, 0, 10][threads - 1];
+    let likely_fsync = 1 + rng.below(4);
+    let mut steps = |_| {
+        let mut steps = Vec::new();
+        for _ in 0..calls {
+            steps.push(match rng.below(5) {
+                0 => Step::Named(rng.below(OPS.len())),
+                _ => Step::Drawn(rng.bits()),
+            });
+            if rng.happens(likely_fsync, 12) {
+                steps.push(*rng.pick(&[Step::Fsync, Step::Fsync, Step::Sync]));
+            }
+        }
+        steps
+    };
+    (0..threads).map(&mut steps).collect()
+}
+
+/// The same few things made and removed again.
+fn churn(rng: &mut Rng) -> Vec<Step> {
+    const CALLS: usize = 24;
+    let ops: Vec<_> = CHURN.iter().filter_map(|name| place_of(name)).collect();
+    let mut steps = Vec::new();
+    for _ in 0..CALLS {
+        steps.push(Step::Named(*rng.pick(&ops)));
+        if rng.happens(1, 2) {
+            steps.push(*rng.pick(&[Step::Fsync, Step::Sync]));
+        }
+    }
+    steps
+}
+
+impl Step {
+    /// The call that it comes to; `last` is what the last call changed.
+    pub(super) fn call(self, model: &Model, last: Option<Id>) -> Option<Call> {
+        match self {
+            Self::Named(op) => OPS.get(op).and_then(|op| (op.call)(model)),
+            Self::Drawn(number) => match model.draw(number) {
+                // It sets a flag and takes it back, which are two calls.
+                Call::Disturb(_) => None,
+                // Only one thread at a time may freeze.
+                Call::Whole(Whole::FreezeAndThaw) => None,
+                call => Some(call),
+            },
+            Self::Fsync => last.map(Call::Fsync),
+            Self::Sync => Some(Call::Whole(Whole::Sync)),
+        }
+    }
+
+    fn describe(self) -> String {
+        match self {
+            Self::Named(op) => OPS.get(op).map_or("?", |op| op.name).to_owned(),
+            Self::Drawn(number) => format!("{number:#x}"),
+            Self::Fsync => "fsync".to_owned(),
+            Self::Sync => "sync".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn all_operations_and_pairs_are_among_the_seeds() {
+        let shown = |seed| {
+            format!(
+                "{:?}",
+                Workload {
+                    seed: 0,
+                    ..Workload::of(seed)
+                }
+            )
+        };
+        let alone: BTreeSet<_> = (0..Workload::alones())
+            .map(|turn| shown(TURN * turn))
+            .collect();
+        assert_eq!(alone.len() as u64, Workload::alones());
+        let turns = 0..Workload::pairs() / 2;
+        let seeds = turns.flat_map(|turn| [TURN * turn + 1, TURN * turn + 2]);
+        let pairs: BTreeSet<_> = seeds.map(shown).collect();
+        assert_eq!(pairs.len() as u64, Workload::pairs() / 2 * 2);
+    }
+}
