@@ -81,6 +81,9 @@ fn inode_fault(volume: &Volume, nr: InodeNr, findings: &mut Findings) -> Option<
             if u64::from(log.maxlen()) > blocks {
                 return Some("shorter than its superblock says");
             }
+            if raw.s_blocksize.get() as usize != volume.block_bytes() {
+                return Some("its superblock gives another block size");
+            }
             if log.nr_users() > 1 {
                 return Some("its superblock counts several file systems");
             }

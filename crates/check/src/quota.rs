@@ -23,6 +23,8 @@ use crate::volume::Volume;
 const QUOTA_BLOCK_BYTES: usize = 1024;
 const ENTRIES_HEAD_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 72;
+/// Where the header counts the blocks of the file.
+const BLOCKS_AT: usize = 20;
 const TREE_ROOT: u32 = 1;
 const TREE_DEPTH: u32 = 4;
 const MAGICS: [u32; 3] = [0xd9c0_1f11, 0xd9c0_1927, 0xd9c0_3f14];
@@ -152,6 +154,9 @@ fn read(
     }
     if word(&header, 4) > 1 {
         return Err("its version is not known");
+    }
+    if word(&header, BLOCKS_AT) > file.blocks {
+        return Err("its header counts more blocks than it has");
     }
     file.tree(TREE_ROOT, TREE_DEPTH)?;
     Ok(file.entries)

@@ -154,6 +154,7 @@ fn compare(image: &Path, damage: &Damage, table: &[Allowed], score: &mut Score) 
     let goes_over = |report: &Report| report.counts().contains_key("superblock-backup-used");
     let field = match &report {
         Some(report) if goes_over(report) => "backup in use",
+        _ if theirs.output.contains("trying backup blocks") => "backup in use",
         _ => damage.field,
     };
     if table.iter().any(|row| row.covers(damage, field, only)) {
