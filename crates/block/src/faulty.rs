@@ -14,6 +14,9 @@ use fourscore_sync::{Arc, Mutex};
 use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
 use crate::error::{Asked, DeviceOp};
 
+/// What a device writes as a whole, in bytes.
+const SECTOR_BYTES: u64 = 512;
+
 /// A fault, and when it strikes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -21,7 +24,7 @@ pub struct Rule {
     within: Range<u64>,
     nth: u64,
     lasting: Lasting,
-    first_bytes: usize,
+    front: Front,
     errno: Option<i32>,
     seen: u64,
 }
@@ -30,6 +33,13 @@ pub struct Rule {
 enum Lasting {
     Once,
     FromThenOn,
+}
+
+/// What a failing read or write transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Front {
+    Bytes(usize),
+    Sectors(u64),
 }
 
 impl Rule {
@@ -42,7 +52,7 @@ impl Rule {
             within,
             nth,
             lasting: Lasting::Once,
-            first_bytes: 0,
+            front: Front::Bytes(0),
             errno: None,
             seen: 0,
         }
@@ -71,7 +81,17 @@ impl Rule {
     #[must_use]
     pub fn short(self, first_bytes: usize) -> Self {
         Self {
-            first_bytes,
+            front: Front::Bytes(first_bytes),
+            ..self
+        }
+    }
+
+    /// The failing read or write transfers what it has of the first sectors of 512 bytes that it
+    /// touches: a device knows no less than sectors.
+    #[must_use]
+    pub fn short_of_sectors(self, sectors: u64) -> Self {
+        Self {
+            front: Front::Sectors(sectors),
             ..self
         }
     }
@@ -91,10 +111,15 @@ impl Rule {
             Some(errno) => asked.host(io::Error::from_raw_os_error(errno)),
             None => asked.injected(),
         };
-        Failure {
-            first_bytes: self.first_bytes,
-            error,
-        }
+        let first_bytes = match self.front {
+            Front::Bytes(bytes) => bytes,
+            Front::Sectors(sectors) => {
+                let start = asked.range().start;
+                let end = (start / SECTOR_BYTES + sectors) * SECTOR_BYTES;
+                usize::try_from(end - start).unwrap_or(usize::MAX)
+            }
+        };
+        Failure { first_bytes, error }
     }
 
     /// Counts an operation; whether it is to fail.
@@ -294,6 +319,18 @@ mod tests {
         let result = device.read_vectored_at(&mut bufs, 0);
         assert!(is_injected(&result));
         assert_eq!((&one, &two), (b"0abc", b"4---"));
+    }
+
+    #[test]
+    fn a_write_is_cut_at_the_end_of_a_sector() {
+        let below = Arc::new(RamDevice::from_bytes(&[0; 2048]));
+        let device = FaultyDevice::new(below.clone());
+        device.add(Rule::nth(DeviceOp::Write, 1).short_of_sectors(2));
+        assert!(is_injected(&device.write_at(&[1; 1500], 500)));
+        let mut bytes = [0; 2048];
+        below.read_at(&mut bytes, 0).expect("read");
+        assert_eq!(bytes.map(usize::from).iter().sum::<usize>(), 1024 - 500);
+        assert_eq!((bytes[500], bytes[1023], bytes[1024]), (1, 1, 0));
     }
 
     #[test]

@@ -16,9 +16,6 @@ use clap::Args;
 use crate::run::{cargo, run as run_command};
 use crate::workspace::Workspace;
 
-/// States between two updates of the progress file.
-const CHUNK_STATES: u64 = 500_000;
-
 /// States of the runs that are part of `test`.
 const SMOKE_STATES: u64 = 200_000;
 const SMOKE_FS_STATES: u64 = 20_000;
@@ -52,6 +49,14 @@ impl Client {
         match self {
             Self::Journal => "crash-progress",
             Self::Fs => "crash-fs-progress",
+        }
+    }
+
+    /// States between two updates of that file: some minutes' worth.
+    fn chunk_states(self) -> u64 {
+        match self {
+            Self::Journal => 500_000,
+            Self::Fs => 50_000,
         }
     }
 }
@@ -93,10 +98,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     } else {
         Client::Journal
     };
-    let program = build(workspace, client)?;
     if options.smoke {
-        return smoke(&program, client);
+        return match client {
+            Client::Journal => smoke_journal(workspace),
+            Client::Fs => smoke_fs(workspace),
+        };
     }
+    let program = build(workspace, client)?;
     let mut command = program.command();
     if options.faults {
         command.arg("--faults");
@@ -140,7 +148,7 @@ fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()>
     let file = workspace.target().join(program.progress);
     let mut progress = Progress::load(&file)?;
     while progress.states < states {
-        let wanted = CHUNK_STATES.min(states - progress.states);
+        let wanted = program.chunk_states.min(states - progress.states);
         let done = program.explore(progress.next_seed, wanted)?;
         progress.next_seed = done.next_seed;
         progress.states += done.states;
@@ -157,6 +165,7 @@ struct Program {
     findings: PathBuf,
     /// The name of the file that tells how far a campaign is.
     progress: &'static str,
+    chunk_states: u64,
 }
 
 fn build(workspace: &Workspace, client: Client) -> Result<Program> {
@@ -174,6 +183,7 @@ fn build(workspace: &Workspace, client: Client) -> Result<Program> {
         path: workspace.target().join("debug").join(program),
         findings: workspace.target().join("crash-findings"),
         progress: client.progress(),
+        chunk_states: client.chunk_states(),
     })
 }
 

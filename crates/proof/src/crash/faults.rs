@@ -65,11 +65,11 @@ impl Fault {
 
     fn rule(self, nth: u64) -> Rule {
         /// The superblock arrives as a whole: the format cannot outlive one that is torn.
-        const FRONT_BYTES: usize = 1024;
+        const FRONT_SECTORS: u64 = 2;
         match self {
             Self::Once(op) => Rule::nth(op, nth),
             Self::FromThenOn(op) => Rule::nth(op, nth).and_after(),
-            Self::Short => Rule::nth(DeviceOp::Write, nth).short(FRONT_BYTES),
+            Self::Short => Rule::nth(DeviceOp::Write, nth).short_of_sectors(FRONT_SECTORS),
             Self::HostFull => {
                 let rule = Rule::nth(DeviceOp::Write, nth).and_after();
                 rule.with_errno(Errno::NOSPC.raw_os_error())

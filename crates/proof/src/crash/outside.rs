@@ -106,12 +106,16 @@ pub(super) fn repair(crashed: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Gives the state to e2fsck and to the kernel: `crashed` as the crash left it, `recovered` as we
-/// did, and the tree that we found in it, if the kernel must find the same. Gives what the kernel
-/// made of it.
+/// did, and the tree that we found in it, if the kernel must find the same. Else gives what the
+/// kernel made of it.
 ///
 /// # Errors
 /// What they complain of, or find otherwise.
-pub(super) fn look(crashed: &[u8], recovered: &[u8], ours: Option<&Listing>) -> Result<Vec<u8>> {
+pub(super) fn look(
+    crashed: &[u8],
+    recovered: &[u8],
+    ours: Option<&Listing>,
+) -> Result<Option<Vec<u8>>> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
     fs::write(&image, recovered)?;
@@ -130,5 +134,8 @@ pub(super) fn look(crashed: &[u8], recovered: &[u8], ours: Option<&Listing>) -> 
         "e2fsck -fn after the kernel: {}",
         result.output
     );
-    Ok(fs::read(&image)?)
+    match ours {
+        Some(_) => Ok(None),
+        None => Ok(Some(fs::read(&image)?)),
+    }
 }

@@ -283,7 +283,7 @@ impl Session {
         check_clean(disk.clone())?;
         if let (Some(crashed), Some(ours)) = (crashed, ours) {
             let theirs = outside::look(&crashed, &disk.bytes(), (!is_torn).then_some(&ours))?;
-            if is_torn {
+            if let Some(theirs) = theirs {
                 let device = Arc::new(RamDevice::from_bytes(&theirs));
                 let fs = Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?;
                 judge(&fs, &self.timelines, known, mode).context("what the kernel made of it")?;
