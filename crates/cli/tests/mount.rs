@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use common::{complained, fourscore, printed, text};
@@ -17,7 +17,7 @@ use fourscore_sync::thread;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, empty, is_mounted, wait_until, with_image};
+use mounted::{Mounted, empty, is_mounted, transport, wait_until, with_image};
 use place::{Place, walk_of_host};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
@@ -408,5 +408,115 @@ fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
         .expect("there");
     assert_eq!(&room[start..start + len], b"by number");
     drop(direct);
+    mounted.unmount();
+}
+
+/// Opens a file by its handle, which outlives the mount it was asked of, and prints its content.
+/// The system calls have no command of their own; the numbers are those of x86-64 and of all
+/// others.
+const BY_HANDLE: &str = r#"
+use strict;
+use POSIX ();
+my ($how, $path, $saved) = @ARGV;
+my ($ask, $open) = (POSIX::uname())[4] eq "x86_64" ? (303, 304) : (264, 265);
+if ($how eq "ask") {
+    my ($handle, $mount) = (pack("L i", 128, 0) . "\0" x 128, pack("i", 0));
+    syscall($ask, -100, $path, $handle, $mount, 0) == 0 or die "name_to_handle_at: $!\n";
+    open(my $file, ">", $saved) or die "$!\n";
+    print $file $handle;
+} else {
+    open(my $file, "<", $saved) or die "$!\n";
+    my $handle = do { local $/; <$file> };
+    open(my $mount, "<", $path) or die "$!\n";
+    my $number = syscall($open, fileno($mount), $handle, 0);
+    $number >= 0 or die "open_by_handle_at: $!\n";
+    open(my $found, "<&=", $number) or die "$!\n";
+    print while <$found>;
+}
+"#;
+
+#[test]
+fn file_handles_outlive_a_remount() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("perl"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    let by_handle = |how: &str, path: &Path, handle: &str| {
+        let mut command = tools::command("perl").expect("it is there");
+        command.args(["-e", BY_HANDLE, how, text(path), &place.text(handle)]);
+        let output = command.output().expect("it runs");
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    };
+    let mounted = Mounted::new(&place, "image", "");
+    fs::create_dir(mounted.path("dir")).expect("room");
+    for name in ["dir/kept", "removed"] {
+        fs::write(mounted.path(name), format!("content of {name}")).expect("room");
+    }
+    by_handle("ask", &mounted.path("dir/kept"), "kept").expect("it has one");
+    by_handle("ask", &mounted.path("removed"), "removed").expect("it has one");
+    let read = by_handle("open", &mounted.point, "kept");
+    assert_eq!(read.as_deref(), Ok("content of dir/kept"));
+    mounted.unmount();
+    let mounted = Mounted::new(&place, "image", "");
+    let read = by_handle("open", &mounted.point, "kept");
+    assert_eq!(read.as_deref(), Ok("content of dir/kept"));
+    // The number of an inode that was removed is somebody else's now, but not its generation.
+    let inode = fs::metadata(mounted.path("removed")).expect("there").ino();
+    fs::remove_file(mounted.path("removed")).expect("removed");
+    let refused = by_handle("open", &mounted.point, "removed").expect_err("it is gone");
+    assert!(refused.contains("Stale"), "{refused}");
+    let mut others = Vec::new();
+    while others.last() != Some(&inode) && others.len() < 1000 {
+        let path = mounted.path(&format!("other-{}", others.len()));
+        fs::write(&path, b"of somebody else").expect("room");
+        others.push(fs::metadata(&path).expect("there").ino());
+    }
+    assert_eq!(others.last(), Some(&inode), "its number is used again");
+    let refused = by_handle("open", &mounted.point, "removed").expect_err("it is another file");
+    assert!(refused.contains("Stale"), "{refused}");
+    mounted.unmount();
+    place.check("image").expect("clean");
+}
+
+/// How many commands a process has put into its rings for `/dev/fuse`, and how many those are.
+fn passed_to_rings(server: &Child) -> (u64, u64) {
+    let folder = format!("/proc/{}/fdinfo", server.id());
+    let (mut commands, mut rings) = (0, 0);
+    for entry in fs::read_dir(folder).expect("it runs") {
+        // Whatever is closed meanwhile is no ring of these.
+        let told = entry.and_then(|entry| fs::read_to_string(entry.path()));
+        let told = told.unwrap_or_default();
+        let tail = told.lines().find_map(|line| line.strip_prefix("SqTail:"));
+        if let (Some(tail), true) = (tail, told.contains("fuse")) {
+            commands += tail.trim().parse::<u64>().expect("a number");
+            rings += 1;
+        }
+    }
+    (commands, rings)
+}
+
+#[test]
+fn requests_come_the_way_that_was_asked_for() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mounted = Mounted::new(&place, "image", "");
+    for number in 0..200 {
+        fs::write(mounted.path(&number.to_string()), b"x").expect("room");
+    }
+    let (commands, rings) = passed_to_rings(&mounted.server);
+    match transport() {
+        // One for each file at least, beside the first one of each entry.
+        "ring" => assert!(
+            rings > 0 && commands >= rings + 200,
+            "{commands} on {rings}"
+        ),
+        _ => assert_eq!(rings, 0),
+    }
     mounted.unmount();
 }

@@ -344,6 +344,42 @@ structures! {
         len: u64,
         minlen: u64,
     }
+    /// What a ring's entry says beside a request and beside its reply: by which number the reply
+    /// names its request, and how many bytes the payload has.
+    UringEntInOut: 32 {
+        flags: u64,
+        commit_id: u64,
+        payload_sz: u32,
+        padding: u32,
+        reserved: u64,
+    }
+    /// In the command area of a ring's submission.
+    UringCmdReq: 24 {
+        flags: u64,
+        commit_id: u64,
+        qid: u16,
+        padding: [u8; 6],
+    }
+}
+
+/// The fixed part of a ring's entry: a request comes in it, and its reply goes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct UringReqHeader {
+    /// An [`InHeader`], then an [`OutHeader`].
+    pub(crate) in_out: [u8; 128],
+    /// The first structure of the request's arguments, if it has one.
+    pub(crate) op_in: [u8; 128],
+    pub(crate) ring_ent_in_out: UringEntInOut,
+}
+const _: () = assert!(size_of::<UringReqHeader>() == 288);
+
+/// What a submission to a ring does.
+pub(crate) mod uring {
+    /// Gives the kernel an entry of a queue, for it to put a request into.
+    pub(crate) const REGISTER: u32 = 1;
+    /// Hands in a reply, and waits for the next request in the same entry.
+    pub(crate) const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// What a request asks for.
@@ -411,6 +447,7 @@ pub(crate) mod init {
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which fields of [`SetattrIn`] count.

@@ -27,12 +27,17 @@
 //! | `request` | a request, taken apart; any bytes are a request or an error |
 //! | `reply` | the buffer that replies are made in |
 //! | `server` | from a request to a call of the library and its reply; needs no kernel |
+//! | `null` | (feature `null`) what the others are measured against |
 //! | `nodes` | which inodes the kernel knows, counted |
 //! | `listing` | directories that are open, and the cookies of their entries |
 //! | `negotiate` | what the kernel offers and what is taken of it |
 //! | `options` | the words of mount(8) that concern a mount and not a file system |
 //! | `anchor` | what lets unmounting wait for the server |
 //! | `mount` | making and ending mounts, as root and through fusermount3 |
+//! | `serve` | what requests are handed to, whichever way they come |
+//! | `classic` | requests through `/dev/fuse` |
+//! | `ring` | requests through rings of io_uring |
+//! | `processors` | for each of which there is a queue of requests |
 //! | `device` | `/dev/fuse`: a descriptor for each worker |
 //! | `clone_device` | the one system call that has no safe wrapper |
 //! | `session` | a mount and its workers |
@@ -53,6 +58,7 @@ mod abi;
     reason = "an ioctl takes what its number says, which the compiler cannot check"
 )]
 mod anchor;
+mod classic;
 #[allow(
     unsafe_code,
     reason = "an ioctl takes what its number says, which the compiler cannot check"
@@ -63,12 +69,21 @@ mod listing;
 mod mount;
 mod negotiate;
 mod nodes;
+#[cfg(feature = "null")]
+pub mod null;
 mod options;
+mod processors;
 mod reply;
 mod request;
+#[allow(
+    unsafe_code,
+    reason = "the kernel is given memory that it uses while the compiler does not look"
+)]
+mod ring;
+mod serve;
 mod server;
 mod session;
 
 pub use crate::mount::{MountError, Unmounter};
-pub use crate::options::{Cache, Durability, Permissions, SessionOptions};
+pub use crate::options::{Cache, Durability, Permissions, SessionOptions, Transport};
 pub use crate::session::Session;

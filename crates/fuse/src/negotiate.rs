@@ -46,6 +46,13 @@ const WANTED: u64 = init::ASYNC_READ
     | init::SETXATTR_EXT
     | init::INIT_EXT;
 
+/// Whether there are rings for requests to come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rings {
+    There,
+    Missing,
+}
+
 /// What was agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
@@ -91,6 +98,7 @@ pub(crate) fn request_bytes(pages: u16) -> usize {
 pub(crate) fn answer(
     request: &Request<'_>,
     options: &SessionOptions,
+    rings: Rings,
     pages: u16,
 ) -> Result<(InitOut, Option<Agreed>), Errno> {
     let mut arguments = request.arguments();
@@ -112,7 +120,7 @@ pub(crate) fn answer(
         let more = u32::read_from_bytes(more).map_err(|_| Errno::INVAL)?;
         offered |= u64::from(more) << 32;
     }
-    let flags = offered & wanted(options);
+    let flags = offered & wanted(options, rings);
     // Without the flag the kernel sends 32 pages at most.
     let pages = if flags & init::MAX_PAGES != 0 {
         pages
@@ -131,17 +139,28 @@ pub(crate) fn answer(
     Ok((out, Some(Agreed { flags, most_bytes })))
 }
 
-fn wanted(options: &SessionOptions) -> u64 {
+fn wanted(options: &SessionOptions, rings: Rings) -> u64 {
     let cache = match options.cache() {
         Cache::Writeback => init::WRITEBACK_CACHE,
         Cache::Writethrough => 0,
+    };
+    let rings = match rings {
+        Rings::There => init::OVER_IO_URING,
+        Rings::Missing => 0,
     };
     // Whoever takes the lists has the kernel obey them.
     let lists = match options.permissions {
         Permissions::Kernel => 0,
         Permissions::Nobody => init::POSIX_ACL,
     };
-    (WANTED | cache) & !lists
+    (WANTED | cache | rings) & !lists
+}
+
+/// The memory of a ring's entry for payloads of as many pages, in bytes.
+pub(crate) fn payload_bytes(pages: u16) -> usize {
+    /// What Linux asks for however short requests are.
+    const FEWEST: usize = 8192;
+    (usize::from(pages) * PAGE_BYTES as usize).max(FEWEST)
 }
 
 fn halves(flags: u64) -> (u32, u32) {
@@ -156,6 +175,14 @@ mod tests {
     use zerocopy::IntoBytes;
 
     fn asked(offer: InitIn, more: &[u8]) -> Result<(InitOut, Option<Agreed>), Errno> {
+        asked_with(Rings::There, offer, more)
+    }
+
+    fn asked_with(
+        rings: Rings,
+        offer: InitIn,
+        more: &[u8],
+    ) -> Result<(InitOut, Option<Agreed>), Errno> {
         let len = size_of::<InHeader>() + size_of::<InitIn>() + more.len();
         let header = InHeader {
             len: u32::try_from(len).expect("short"),
@@ -164,7 +191,7 @@ mod tests {
         };
         let bytes = [header.as_bytes(), offer.as_bytes(), more].concat();
         let request = Request::parse(&bytes).expect("a request");
-        answer(&request, &SessionOptions::default(), 256)
+        answer(&request, &SessionOptions::default(), rings, 256)
     }
 
     fn offer(major: u32, minor: u32, flags: u32) -> InitIn {
@@ -187,13 +214,18 @@ mod tests {
         );
         // Nothing that is unknown here is taken, whatever is offered.
         assert_eq!(u64::from(out.flags), WANTED | init::WRITEBACK_CACHE);
+        assert_eq!(u64::from(out.flags2) << 32, init::OVER_IO_URING);
+        let without = asked_with(Rings::Missing, offer(7, 45, u32::MAX), &[0xff; 48]);
+        let (out, agreed) = without.expect("agreed");
         assert_eq!(out.flags2, 0);
+        assert!(!agreed.expect("agreed").has(init::OVER_IO_URING));
         let options = SessionOptions {
             cache: Cache::Writethrough,
             permissions: Permissions::Nobody,
             ..SessionOptions::default()
         };
-        assert_eq!(wanted(&options), WANTED & !init::POSIX_ACL);
+        let without = wanted(&options, Rings::Missing);
+        assert_eq!(without, WANTED & !init::POSIX_ACL);
         let (out, agreed) = asked(offer(7, 31, 1), &[]).expect("agreed");
         assert_eq!((out.minor, out.flags, out.max_write), (31, 1, 32 * 4096));
         assert!(!agreed.expect("agreed").has(init::SETXATTR_EXT));

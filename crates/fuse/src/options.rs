@@ -36,6 +36,18 @@ pub enum Durability {
     Everything,
 }
 
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Through rings where the kernel has them, else through `/dev/fuse`.
+    #[default]
+    Auto,
+    /// Through `/dev/fuse`, as all kernels can (`transport=classic`).
+    Classic,
+    /// Through a ring of each processor, or not at all (`transport=ring`).
+    Ring,
+}
+
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
@@ -45,6 +57,8 @@ pub struct SessionOptions {
     pub is_read_only: bool,
     /// What the kernel does with what is written.
     pub cache: Cache,
+    /// How requests come from the kernel.
+    pub transport: Transport,
     /// Set-id bits of programs count (`suid`); only root can have that.
     pub honours_set_id: bool,
     /// Device nodes are devices (`dev`); only root can have that.
@@ -68,6 +82,7 @@ impl Default for SessionOptions {
             source: "fourscore".into(),
             is_read_only: false,
             cache: Cache::default(),
+            transport: Transport::default(),
             honours_set_id: false,
             honours_devices: false,
             runs_programs: true,
@@ -101,6 +116,9 @@ impl SessionOptions {
                 "sync" => self.durability = Durability::Everything,
                 "async" => self.durability = Durability::OnDemand,
                 "dirsync" => self.durability = self.durability.max(Durability::Names),
+                "transport=auto" => self.transport = Transport::Auto,
+                "transport=classic" => self.transport = Transport::Classic,
+                "transport=ring" => self.transport = Transport::Ring,
                 // The kernel always asks for permissions.
                 "default_permissions" => {}
                 _ => match word.strip_prefix("fsname=") {
@@ -133,12 +151,14 @@ mod tests {
     #[test]
     fn words_of_the_mount_are_taken_and_others_left() {
         let mut options = SessionOptions::default();
-        let words = "ro,noatime,allow_other,,data=ordered,fsname=a b,dev,rw,nowriteback,no_such,\
-                     fakeroot,sync,dirsync";
-        assert_eq!(options.take(words), "noatime,data=ordered,no_such");
+        let words = "ro,noatime,allow_other,,data=ordered,fsname=a b,dev,rw,nowriteback,\
+                     transport=ring,transport=no,no_such,fakeroot,sync,dirsync";
+        let others = options.take(words);
+        assert_eq!(others, "noatime,data=ordered,transport=no,no_such");
         let expected = SessionOptions {
             source: "a b".into(),
             cache: Cache::Writethrough,
+            transport: Transport::Ring,
             honours_devices: true,
             is_for_all: true,
             permissions: Permissions::Nobody,

@@ -24,6 +24,8 @@ impl Errno {
     pub(crate) const NOSYS: Self = Self(38);
     pub(crate) const PROTO: Self = Self(71);
     pub(crate) const OPNOTSUPP: Self = Self(95);
+    #[cfg(feature = "null")]
+    pub(crate) const NODATA: Self = Self(61);
     pub(crate) const STALE: Self = Self(116);
     pub(crate) const UCLEAN: Self = Self(117);
     pub(crate) const BADF: Self = Self(9);
@@ -123,11 +125,31 @@ impl Reply {
         self.header = OutHeader { len, error, unique };
     }
 
+    /// The header, when the reply is finished.
+    pub(crate) fn header(&self) -> &OutHeader {
+        &self.header
+    }
+
+    /// The body.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body[..self.len]
+    }
+
+    /// The reply's memory, which on a ring requests come in.
+    pub(crate) fn memory(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// As [`Reply::memory`].
+    pub(crate) fn memory_mut(&mut self) -> &mut [u8] {
+        &mut self.body
+    }
+
     /// The reply in the two parts that it has.
     pub(crate) fn slices(&self) -> [IoSlice<'_>; 2] {
         [
             IoSlice::new(self.header.as_bytes()),
-            IoSlice::new(&self.body[..self.len]),
+            IoSlice::new(self.body()),
         ]
     }
 }

@@ -1,14 +1,21 @@
 //! **Purpose.** A mount, and the threads that serve it.
 //!
-//! **Model.** Each worker waits for a request, answers it, and waits for the next one. Workers have
-//! descriptors and buffers of their own. There are two for each core, since a worker that waits for
-//! the disk (fsync) keeps no core busy.
+//! **Model.** Each worker waits for a request, answers it, and waits for the next one. Requests
+//! come through rings where the kernel has them, and through `/dev/fuse` everywhere, of which
+//! workers have descriptors of their own: two workers for each core, since one that waits for the
+//! disk (fsync) keeps no core busy. Beside rings a single one reads what comes there all the same.
+//! If the kernel refuses a ring's worker after all, that one serves through `/dev/fuse` from then
+//! on.
+//!
+//! Everything is opened before the first worker serves: descriptors, and rings, which are
+//! restricted and enabled by then. A worker needs nothing but the system calls to read, write and
+//! enter rings.
 //!
 //! Unmounting ends the session. A mount that root made is told so by a last request (DESTROY), for
 //! whose reply `umount` waits: before it everything is brought to its place, and afterwards nothing
-//! is written any more. Other mounts are not told: every worker finds it out by its next read, and
-//! whoever unmounts has to wait for the server's end to know that everything is in its place. What
-//! was synced before is durable in any case.
+//! is written any more. Other mounts are not told: every worker finds it out by its next read or
+//! from its ring, and whoever unmounts has to wait for the server's end to know that everything is
+//! in its place. What was synced before is durable in any case.
 //!
 //! **Locking.** Workers share the tables of the server.
 
@@ -20,14 +27,17 @@ use fourscore::Fs;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 
-use crate::abi::opcode;
-use crate::device::{self, Received, Sent};
+use crate::abi::{init, opcode};
+use crate::device::{self, Received};
 use crate::mount::{self, MountError, Unmounter};
-use crate::negotiate::{self, Agreed};
-use crate::options::SessionOptions;
+use crate::negotiate::{self, Agreed, Rings};
+use crate::options::{SessionOptions, Transport};
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::server::{Answered, Server};
+use crate::ring::{Ended, RingWorker};
+use crate::serve::{Farewell, Serve};
+use crate::server::Server;
+use crate::{classic, ring};
 
 const WORKERS_PER_CORE: usize = 2;
 /// Fewer would let two that wait for the disk keep all others waiting.
@@ -41,6 +51,14 @@ pub struct Session {
     unmounter: Unmounter,
     options: SessionOptions,
     pages: u16,
+}
+
+/// What workers need, all of it opened.
+struct Opened {
+    agreed: Agreed,
+    /// For workers beside the first one.
+    devices: Vec<OwnedFd>,
+    rings: Vec<RingWorker>,
 }
 
 impl Session {
@@ -74,38 +92,56 @@ impl Session {
     /// ended there: a thread that reads ahead for nobody may be waiting for `fs` to thaw.
     ///
     /// # Errors
-    /// `Unsupported` for a kernel that is too old: nothing is mounted then; those of `/dev/fuse`.
+    /// `Unsupported` for a kernel that is too old, or has no rings where they were asked for:
+    /// nothing is mounted then; those of `/dev/fuse`.
     pub fn serve(
         &self,
         fs: &Fs,
         ready: impl FnOnce(),
         farewell: impl Fn(fourscore::Result<()>) + Sync,
     ) -> io::Result<()> {
-        let agreed = match self.agree() {
-            Ok(Some(agreed)) => agreed,
+        let server = |agreed| Server::new(fs, agreed, &self.options);
+        self.serve_with(server, ready, &farewell)
+    }
+
+    /// As [`Session::serve`], whatever answers.
+    pub(crate) fn serve_with<S: Serve>(
+        &self,
+        server: impl FnOnce(Agreed) -> S,
+        ready: impl FnOnce(),
+        farewell: Farewell<'_>,
+    ) -> io::Result<()> {
+        let opened = match self.open() {
+            Ok(Some(opened)) => opened,
             Ok(None) => return Ok(()),
             Err(error) => {
                 self.unmounter.abandon();
                 return Err(error);
             }
         };
+        let server = server(opened.agreed);
         ready();
-        let server = Server::new(fs, agreed, &self.options);
+        self.run(opened, &server, farewell)
+    }
+
+    /// Has all workers answer until there are no more requests.
+    fn run(&self, opened: Opened, server: &impl Serve, farewell: Farewell<'_>) -> io::Result<()> {
         let has_failed = AtomicBool::new(false);
-        let farewell = &farewell;
-        thread::scope(|scope| {
-            for _ in 1..workers_wanted() {
-                let device = match device::for_worker(&self.device) {
-                    Ok(device) => device,
-                    Err(error) => {
-                        tracing::warn!(%error, "fewer workers than wanted");
-                        break;
-                    }
-                };
-                let (server, has_failed) = (&server, &has_failed);
-                scope.spawn(move || self.work(&device, server, farewell, has_failed));
+        let noted = |result: io::Result<()>| {
+            if let Err(error) = result {
+                tracing::error!(%error, "a worker ends");
+                has_failed.store(true, Ordering::Relaxed);
             }
-            self.work(&self.device, &server, farewell, &has_failed);
+        };
+        thread::scope(|scope| {
+            let noted = &noted;
+            for device in opened.devices {
+                scope.spawn(move || noted(self.serve_device(&device, server, farewell)));
+            }
+            for worker in opened.rings {
+                scope.spawn(move || noted(self.serve_ring(worker, server, farewell)));
+            }
+            noted(self.serve_device(&self.device, server, farewell));
         });
         match has_failed.load(Ordering::Relaxed) {
             true => Err(io::Error::other("/dev/fuse failed")),
@@ -113,8 +149,91 @@ impl Session {
         }
     }
 
+    fn serve_device(
+        &self,
+        device: &OwnedFd,
+        server: &impl Serve,
+        farewell: Farewell<'_>,
+    ) -> io::Result<()> {
+        classic::serve(
+            device,
+            negotiate::request_bytes(self.pages),
+            server,
+            farewell,
+        )
+    }
+
+    /// Answers what comes through a ring or, if the kernel does not take that, through `/dev/fuse`.
+    fn serve_ring(
+        &self,
+        worker: RingWorker,
+        server: &impl Serve,
+        farewell: Farewell<'_>,
+    ) -> io::Result<()> {
+        match worker.serve(server, farewell) {
+            Ended::Unmounted => Ok(()),
+            Ended::Failed(error) => Err(error),
+            Ended::Refused => {
+                let device = device::for_worker(&self.device)?;
+                self.serve_device(&device, server, farewell)
+            }
+        }
+    }
+
+    /// Agrees with the kernel, and opens everything. `None` if it was unmounted before that.
+    fn open(&self) -> io::Result<Option<Opened>> {
+        // Before they are agreed on: then the kernel waits for them.
+        let mut rings = self.rings()?;
+        let are_there = match rings.is_empty() {
+            true => Rings::Missing,
+            false => Rings::There,
+        };
+        let Some(agreed) = self.agree(are_there)? else {
+            return Ok(None);
+        };
+        if !agreed.has(init::OVER_IO_URING) {
+            if self.options.transport == Transport::Ring {
+                return Err(no_rings(&"it does not offer them"));
+            }
+            rings.clear();
+        }
+        let mut devices = Vec::new();
+        if rings.is_empty() {
+            for _ in 1..workers_wanted() {
+                match device::for_worker(&self.device) {
+                    Ok(device) => devices.push(device),
+                    Err(error) => {
+                        tracing::warn!(%error, "fewer workers than wanted");
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(Some(Opened {
+            agreed,
+            devices,
+            rings,
+        }))
+    }
+
+    /// Workers with rings; none where there are no rings, and need not be.
+    fn rings(&self) -> io::Result<Vec<RingWorker>> {
+        let transport = self.options.transport;
+        if transport == Transport::Classic || transport == Transport::Auto && !ring::are_allowed() {
+            return Ok(Vec::new());
+        }
+        match ring::workers(&self.device, negotiate::payload_bytes(self.pages)) {
+            Err(error) if transport == Transport::Ring => Err(no_rings(&error)),
+            Err(error) => {
+                tracing::info!(%error, "requests come through /dev/fuse");
+                Ok(Vec::new())
+            }
+            rings => rings,
+        }
+    }
+
     /// Answers the first request. `None` if it was unmounted before that.
-    fn agree(&self) -> io::Result<Option<Agreed>> {
+    fn agree(&self, rings: Rings) -> io::Result<Option<Agreed>> {
         let mut buffer = vec![0; negotiate::request_bytes(self.pages)];
         let mut reply = Reply::new(size_of::<crate::abi::InitOut>());
         loop {
@@ -127,7 +246,7 @@ impl Session {
                 return Err(io::Error::other("the kernel did not begin with INIT"));
             };
             reply.clear();
-            let answer = negotiate::answer(&request, &self.options, self.pages);
+            let answer = negotiate::answer(&request, &self.options, rings, self.pages);
             let pushed = answer.and_then(|(out, agreed)| reply.push(&out).map(|()| agreed));
             reply.finish(request.header.unique, pushed.map(|_| ()));
             device::send(&self.device, &reply.slices())?;
@@ -141,48 +260,17 @@ impl Session {
             }
         }
     }
+}
 
-    /// Answers requests until there are none.
-    fn work(
-        &self,
-        device: &OwnedFd,
-        server: &Server<'_>,
-        farewell: impl Fn(fourscore::Result<()>),
-        has_failed: &AtomicBool,
-    ) {
-        let mut buffer = vec![0; negotiate::request_bytes(self.pages)];
-        let mut reply = Reply::new(negotiate::request_bytes(self.pages));
-        loop {
-            let len = match device::receive(device, &mut buffer) {
-                Ok(Received::Request(len)) => len,
-                Ok(Received::Unmounted) => return,
-                Err(error) => {
-                    tracing::error!(%error, "/dev/fuse cannot be read");
-                    has_failed.store(true, Ordering::Relaxed);
-                    return;
-                }
-            };
-            let Some(request) = Request::parse(&buffer[..len]) else {
-                tracing::error!(len, "not a request");
-                continue;
-            };
-            let answered = server.answer(&request, &mut reply);
-            if matches!(answered, Answered::WithoutReply) {
-                continue;
-            }
-            match device::send(device, &reply.slices()) {
-                Ok(Sent::Arrived) => {}
-                Ok(Sent::Unwanted) => server.take_back(&mut reply),
-                Err(error) => tracing::error!(%error, "a reply was refused"),
-            }
-            if let Answered::Farewell(ended) = answered {
-                farewell(ended);
-            }
-        }
-    }
+fn no_rings(why: &dyn std::fmt::Display) -> io::Error {
+    let text = format!("the kernel has no rings for FUSE: {why}");
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 fn workers_wanted() -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     (cores * WORKERS_PER_CORE).clamp(FEWEST_WORKERS, MOST_WORKERS)
 }
+
+#[cfg(test)]
+mod tests;

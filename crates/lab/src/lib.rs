@@ -19,6 +19,7 @@
 //! | [`comparison`] | sides run in turns |
 //! | [`process`] | a whole command line as a side, with its CPU time and memory |
 //! | [`machine`] | what the figures were measured on |
+//! | [`mounted`] | what programs do to a mounted file system |
 //! | [`report`] | text tables, JSON, Markdown rows |
 //! | [`target`] | what a workload runs against: a directory, a file system in process, an allocator |
 //! | [`tree`] | reading a tree that exists |
@@ -37,6 +38,7 @@ pub mod fs_target;
 #[cfg(feature = "fs")]
 pub mod fs_tree;
 pub mod machine;
+pub mod mounted;
 pub mod process;
 pub mod report;
 pub mod stats;

@@ -24,6 +24,8 @@ pub enum Need {
     KernelMount,
     /// `/dev/fuse` and fusermount3.
     Fuse,
+    /// A kernel with FUSE over io_uring, where that is switched on; root switches it on.
+    FuseRings,
 }
 
 impl Need {
@@ -37,6 +39,7 @@ impl Need {
                 is_root() && Path::new("/dev/loop-control").exists() && find("losetup").is_some()
             }
             Self::Fuse => Path::new("/dev/fuse").exists() && find("fusermount3").is_some(),
+            Self::FuseRings => has_fuse_rings(),
         }
     }
 }
@@ -48,6 +51,7 @@ impl fmt::Display for Need {
             Self::Root => f.write_str("root"),
             Self::KernelMount => f.write_str("root and loop devices"),
             Self::Fuse => f.write_str("/dev/fuse and fusermount3"),
+            Self::FuseRings => write!(f, "FUSE over io_uring (Linux 6.14, and Y in {RING_SWITCH})"),
         }
     }
 }
@@ -70,6 +74,14 @@ macro_rules! require {
             return;
         }
     };
+}
+
+/// Mounts that are there are not concerned by it.
+const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn has_fuse_rings() -> bool {
+    let is_on = || std::fs::read_to_string(RING_SWITCH).is_ok_and(|switch| switch.trim() == "Y");
+    is_on() || std::fs::write(RING_SWITCH, "Y").is_ok() && is_on()
 }
 
 /// Whether all needs are met; what is missing is reported as a skip of the running test.

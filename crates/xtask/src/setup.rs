@@ -204,6 +204,7 @@ fn abilities() -> Vec<String> {
             format!("no:  {what} ({otherwise})")
         }
     };
+    let rings = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
     vec![
         say(root, "root", "kernel mounts are left out"),
         say(
@@ -215,6 +216,11 @@ fn abilities() -> Vec<String> {
             Path::new("/dev/fuse").exists(),
             "/dev/fuse",
             "no FUSE mounts",
+        ),
+        say(
+            rings.is_ok(),
+            "FUSE over io_uring",
+            "mounts are tested through /dev/fuse only",
         ),
         say(
             Path::new("/dev/shm").is_dir(),

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{fourscore, printed, text};
-use crate::place::Place;
+use fourscore_testkit::tools::{self, Need};
+
+use super::common::{fourscore, printed, text};
+use super::place::Place;
 
 /// So long anything may take on a machine that has other things to do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -16,6 +18,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Mounted {
     pub(crate) server: Child,
     pub(crate) point: PathBuf,
+}
+
+/// How requests come in this program of tests: `mount_ring` is `mount` over rings.
+pub(crate) fn transport() -> &'static str {
+    match env!("CARGO_CRATE_NAME") {
+        "mount_ring" if tools::are_met(&[Need::FuseRings]) => "ring",
+        _ => "classic",
+    }
 }
 
 pub(crate) fn is_mounted(point: &Path) -> bool {
@@ -39,7 +49,8 @@ impl Mounted {
         let point = place.path(&format!("mnt-{image}"));
         fs::create_dir_all(&point).expect("room");
         let image = place.text(image);
-        let mut command = fourscore(&["mount", "-f", "-o", options, &image, text(&point)]);
+        let options = format!("{options},transport={}", transport());
+        let mut command = fourscore(&["mount", "-f", "-o", &options, &image, text(&point)]);
         let server = command.spawn().expect("it starts");
         let mut mounted = Self { server, point };
         wait_until("mounted", || {

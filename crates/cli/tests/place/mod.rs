@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use fourscore_testkit::{scratch, tools};
 
-use crate::common::{fourscore, printed, text, without_lost_and_found};
+use super::common::{fourscore, printed, text, without_lost_and_found};
 
 /// A folder that holds a source tree, and room for images.
 pub(crate) struct Place(pub(crate) tempfile::TempDir);

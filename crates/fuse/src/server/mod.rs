@@ -36,19 +36,10 @@ use crate::nodes::Nodes;
 use crate::options::{Durability, SessionOptions};
 use crate::reply::{Errno, Reply};
 use crate::request::{Arguments, Request};
+use crate::serve::{Answered, Serve};
 
 /// How long what the kernel was told holds, in seconds: until it changes it itself.
 const VALID_SECS: u64 = 24 * 60 * 60;
-
-/// Whether a request has a reply.
-#[derive(Debug)]
-pub(crate) enum Answered {
-    WithReply,
-    WithoutReply,
-    /// With the last one: nothing is written to the device any more, which holds everything, or
-    /// could not.
-    Farewell(fourscore::Result<()>),
-}
 
 /// What all workers of a mount share.
 #[derive(Debug)]
@@ -71,22 +62,8 @@ struct Call<'r> {
     arguments: Arguments<'r>,
 }
 
-impl<'f> Server<'f> {
-    pub(crate) fn new(fs: &'f Fs, agreed: Agreed, options: &SessionOptions) -> Self {
-        let incompat = fs.superblock().features().incompat;
-        Self {
-            fs,
-            agreed,
-            is_read_only: options.is_read_only,
-            durability: options.durability,
-            folds_case: incompat.contains(Incompat::CASEFOLD),
-            nodes: Nodes::new(fs),
-            listings: Listings::new(),
-        }
-    }
-
-    /// Answers a request: does what it says, and makes the reply.
-    pub(crate) fn answer(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
+impl Serve for Server<'_> {
+    fn answer(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
         reply.clear();
         match request.header.opcode {
             opcode::FORGET => self.forget(request),
@@ -109,9 +86,24 @@ impl<'f> Server<'f> {
     }
 
     /// The kernel will not forget what a reply told it that did not arrive.
-    pub(crate) fn take_back(&self, reply: &mut Reply) {
+    fn take_back(&self, reply: &mut Reply) {
         for inode in reply.counted.drain(..) {
             self.nodes.forget(inode, 1);
+        }
+    }
+}
+
+impl<'f> Server<'f> {
+    pub(crate) fn new(fs: &'f Fs, agreed: Agreed, options: &SessionOptions) -> Self {
+        let incompat = fs.superblock().features().incompat;
+        Self {
+            fs,
+            agreed,
+            is_read_only: options.is_read_only,
+            durability: options.durability,
+            folds_case: incompat.contains(Incompat::CASEFOLD),
+            nodes: Nodes::new(fs),
+            listings: Listings::new(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! | [`build`] | building images of directories |
 //! | [`check`] | checking a file system |
 //! | [`fs`] | files made, found, written and removed in process |
+//! | [`fuse`] | the mount, against what was promised of it |
 //! | [`journal`] | handles, seals and commits, against what was promised of them |
 //! | [`mkfs`] | making empty file systems |
 //! | [`read`] | reading images: extract, walk, info, threads |
@@ -15,6 +16,7 @@ mod alloc;
 mod build;
 mod check;
 mod fs;
+mod fuse;
 mod journal;
 mod mkfs;
 mod read;
@@ -50,6 +52,8 @@ enum What {
     Check,
     /// Files made, found, written and removed in process, beside the kernel's ext4.
     Fs,
+    /// The mount, beside the kernel's ext4, fuse2fs and a FUSE file system that does nothing.
+    Fuse,
     /// Handles, seals and commits of the journal.
     Journal,
     /// Making empty file systems, of 1 GiB to 15 TiB.
@@ -65,6 +69,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         What::Build => ("build", build::run(workspace, options)?.to_markdown()),
         What::Check => ("check", check::run(workspace, options)?.to_markdown()),
         What::Fs => ("fs", fs::run(workspace, options)?.to_markdown()),
+        What::Fuse => ("fuse", fuse::run(workspace, options)?),
         What::Journal => ("journal", journal::run(workspace, options)?),
         What::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
         What::Read => ("read", read::run(workspace, options)?.to_markdown()),

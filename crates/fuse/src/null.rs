@@ -1,0 +1,291 @@
+//! **Purpose.** The least that a file system can do for its requests: what others are measured
+//! against, over the same transport and with the same kernel in front.
+//!
+//! **Model.** Names and attributes are in memory, in shards. A name is known by a hash, so a
+//! directory cannot be listed. Content is dropped: what is read is whatever the buffer holds.
+//!
+//! **Not here.** Checks of what the kernel has checked: it never asks for what it knows not to
+//! work.
+//!
+//! **Locking.** A shard's lock, one at a time.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::{CachePadded, Mutex};
+
+use crate::abi::{
+    Attr, AttrOut, CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, ROOT_ID,
+    ReadIn, Rename2In, RenameIn, SetattrIn, StatfsOut, WriteIn, WriteOut, fattr, fopen, opcode,
+};
+use crate::reply::{Errno, Reply};
+use crate::request::{Arguments, Request};
+use crate::serve::{Answered, Serve};
+use crate::session::Session;
+
+const SHARDS: usize = 256;
+const VALID_SECS: u64 = 24 * 60 * 60;
+const BLOCK_BYTES: u32 = 4096;
+/// More blocks than anybody writes.
+const BLOCKS: u64 = 1 << 30;
+
+const S_IFDIR: u32 = 0o040_000;
+const S_IFLNK: u32 = 0o120_000;
+
+/// Serves a mount until it is unmounted. Calls `ready` when it can be used.
+///
+/// # Errors
+/// As [`Session::serve`].
+pub fn serve(session: &Session, ready: impl FnOnce()) -> io::Result<()> {
+    session.serve_with(|_| Null::new(), ready, &|_| ())
+}
+
+type Shards<T> = Box<[CachePadded<Mutex<HashMap<u64, T>>>]>;
+
+fn shards<T>() -> Shards<T> {
+    let shards = (0..SHARDS).map(|_| CachePadded::new(Mutex::new(HashMap::new())));
+    shards.collect()
+}
+
+fn shard<T>(shards: &Shards<T>, key: u64) -> &Mutex<HashMap<u64, T>> {
+    &shards[usize::try_from(key % SHARDS as u64).unwrap_or_default()]
+}
+
+struct Null {
+    /// Nodes, by the hashes of their directories and names.
+    names: Shards<u64>,
+    nodes: Shards<Attr>,
+    hasher: RandomState,
+    made: AtomicU64,
+}
+
+impl Serve for Null {
+    fn answer(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
+        reply.clear();
+        if matches!(request.header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
+            return Answered::WithoutReply;
+        }
+        let result = self.done(&request.header, request.arguments(), reply);
+        reply.finish(request.header.unique, result);
+        Answered::WithReply
+    }
+
+    fn take_back(&self, _reply: &mut Reply) {}
+}
+
+impl Null {
+    fn new() -> Self {
+        let null = Self {
+            names: shards(),
+            nodes: shards(),
+            hasher: RandomState::new(),
+            made: AtomicU64::new(ROOT_ID),
+        };
+        let root = Attr {
+            ino: ROOT_ID,
+            mode: S_IFDIR | 0o755,
+            nlink: 2,
+            blksize: BLOCK_BYTES,
+            ..Attr::default()
+        };
+        shard(&null.nodes, ROOT_ID).lock().insert(ROOT_ID, root);
+        null
+    }
+
+    fn done(
+        &self,
+        header: &InHeader,
+        mut arguments: Arguments<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let node = header.nodeid;
+        match header.opcode {
+            opcode::LOOKUP => match self.found(node, arguments.name()?) {
+                Some(node) => self.tell(node, reply),
+                None => reply.push(&absent()),
+            },
+            opcode::GETATTR => self.tell_attributes(node, reply),
+            opcode::SETATTR => {
+                self.change(node, &arguments.take()?)?;
+                self.tell_attributes(node, reply)
+            }
+            opcode::MKDIR => {
+                let wanted: MkdirIn = arguments.take()?;
+                self.make(header, arguments.name()?, S_IFDIR | wanted.mode, reply)
+            }
+            opcode::MKNOD => {
+                let wanted: MknodIn = arguments.take()?;
+                self.make(header, arguments.name()?, wanted.mode, reply)
+            }
+            opcode::SYMLINK => self.make(header, arguments.name()?, S_IFLNK | 0o777, reply),
+            opcode::CREATE => {
+                let wanted: CreateIn = arguments.take()?;
+                self.make(header, arguments.name()?, wanted.mode, reply)?;
+                reply.push(&opened(fopen::KEEP_CACHE))
+            }
+            opcode::LINK => {
+                let wanted: LinkIn = arguments.take()?;
+                self.name(node, arguments.name()?, wanted.oldnodeid);
+                self.tell(wanted.oldnodeid, reply)
+            }
+            opcode::RENAME => {
+                let wanted: RenameIn = arguments.take()?;
+                self.rename(node, arguments.name()?, wanted.newdir, arguments.name()?)
+            }
+            opcode::RENAME2 => {
+                let wanted: Rename2In = arguments.take()?;
+                self.rename(node, arguments.name()?, wanted.newdir, arguments.name()?)
+            }
+            opcode::UNLINK | opcode::RMDIR => self.unname(node, arguments.name()?).map(drop),
+            opcode::OPEN => reply.push(&opened(fopen::KEEP_CACHE)),
+            opcode::OPENDIR => reply.push(&opened(fopen::KEEP_CACHE | fopen::CACHE_DIR)),
+            opcode::READ => self.read(node, &arguments.take()?, reply),
+            opcode::WRITE => self.write(node, &arguments.take()?, reply),
+            opcode::STATFS => reply.push(&StatfsOut {
+                blocks: BLOCKS,
+                bfree: BLOCKS,
+                bavail: BLOCKS,
+                bsize: BLOCK_BYTES,
+                namelen: 255,
+                frsize: BLOCK_BYTES,
+                ..StatfsOut::default()
+            }),
+            // As a file system that has none: `ENOSYS` would end such requests for good.
+            opcode::GETXATTR => Err(Errno::NODATA),
+            opcode::READDIR | opcode::READDIRPLUS | opcode::SETXATTR => Ok(()),
+            opcode::RELEASE | opcode::RELEASEDIR | opcode::FSYNC | opcode::FSYNCDIR => Ok(()),
+            opcode::FALLOCATE | opcode::DESTROY => Ok(()),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn key(&self, dir: u64, name: &[u8]) -> u64 {
+        self.hasher.hash_one((dir, name))
+    }
+
+    fn found(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        let key = self.key(dir, name);
+        shard(&self.names, key).lock().get(&key).copied()
+    }
+
+    fn name(&self, dir: u64, name: &[u8], node: u64) {
+        let key = self.key(dir, name);
+        shard(&self.names, key).lock().insert(key, node);
+    }
+
+    fn unname(&self, dir: u64, name: &[u8]) -> Result<u64, Errno> {
+        let key = self.key(dir, name);
+        let node = shard(&self.names, key).lock().remove(&key);
+        node.ok_or(Errno::STALE)
+    }
+
+    fn rename(&self, dir: u64, name: &[u8], to: u64, new: &[u8]) -> Result<(), Errno> {
+        let node = self.unname(dir, name)?;
+        self.name(to, new, node);
+        Ok(())
+    }
+
+    fn make(
+        &self,
+        header: &InHeader,
+        name: &[u8],
+        mode: u32,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let node = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let attr = Attr {
+            ino: node,
+            mode,
+            nlink: 1,
+            uid: header.uid,
+            gid: header.gid,
+            blksize: BLOCK_BYTES,
+            ..Attr::default()
+        };
+        shard(&self.nodes, node).lock().insert(node, attr);
+        self.name(header.nodeid, name, node);
+        self.tell(node, reply)
+    }
+
+    fn attr(&self, node: u64) -> Result<Attr, Errno> {
+        let attr = shard(&self.nodes, node).lock().get(&node).copied();
+        attr.ok_or(Errno::STALE)
+    }
+
+    fn tell(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
+        reply.push(&EntryOut {
+            nodeid: node,
+            entry_valid: VALID_SECS,
+            attr_valid: VALID_SECS,
+            attr: self.attr(node)?,
+            ..EntryOut::default()
+        })
+    }
+
+    fn tell_attributes(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
+        reply.push(&AttrOut {
+            attr_valid: VALID_SECS,
+            attr: self.attr(node)?,
+            ..AttrOut::default()
+        })
+    }
+
+    fn change(&self, node: u64, wanted: &SetattrIn) -> Result<(), Errno> {
+        let mut nodes = shard(&self.nodes, node).lock();
+        let attr = nodes.get_mut(&node).ok_or(Errno::STALE)?;
+        let has = |field: u32| wanted.valid & field != 0;
+        if has(fattr::MODE) {
+            attr.mode = wanted.mode;
+        }
+        if has(fattr::UID) {
+            attr.uid = wanted.uid;
+        }
+        if has(fattr::GID) {
+            attr.gid = wanted.gid;
+        }
+        if has(fattr::SIZE) {
+            attr.size = wanted.size;
+        }
+        if has(fattr::MTIME) {
+            (attr.mtime, attr.mtimensec) = (wanted.mtime, wanted.mtimensec);
+        }
+        Ok(())
+    }
+
+    fn read(&self, node: u64, wanted: &ReadIn, reply: &mut Reply) -> Result<(), Errno> {
+        let left = self.attr(node)?.size.saturating_sub(wanted.offset);
+        let len = left.min(wanted.size.into());
+        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        reply.room(len)?;
+        reply.grow(len);
+        Ok(())
+    }
+
+    fn write(&self, node: u64, wanted: &WriteIn, reply: &mut Reply) -> Result<(), Errno> {
+        let end = wanted.offset.saturating_add(wanted.size.into());
+        let mut nodes = shard(&self.nodes, node).lock();
+        let attr = nodes.get_mut(&node).ok_or(Errno::STALE)?;
+        attr.size = attr.size.max(end);
+        drop(nodes);
+        reply.push(&WriteOut {
+            size: wanted.size,
+            padding: 0,
+        })
+    }
+}
+
+fn absent() -> EntryOut {
+    EntryOut {
+        entry_valid: VALID_SECS,
+        ..EntryOut::default()
+    }
+}
+
+fn opened(open_flags: u32) -> OpenOut {
+    OpenOut {
+        open_flags,
+        ..OpenOut::default()
+    }
+}
