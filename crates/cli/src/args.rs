@@ -96,6 +96,9 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  fourscore mount disk.img mnt\n  \
                             fourscore mount -o ro,allow_other disk.img@1M /mnt")]
     Mount(crate::mount::Mount),
+    /// Ends the mount of a server that may not do so itself
+    #[command(hide = true)]
+    KeepMount(crate::mount::keeper::KeepMount),
     /// Makes an empty file system, with the options of mke2fs
     ///
     /// An image file that does not exist is made if SIZE is given. With a fixed UUID (-U), hash
@@ -110,10 +113,21 @@ pub(crate) enum Verb {
     Filefrag(OnePath),
     /// Shows what the allocator's files in /proc/fs/ext4 would show of a file system
     ///
+    /// Of a mount point: what its server did so far, that is how long requests took by operation,
+    /// and the figures of allocator, journal and caches.
+    ///
     /// In the format of the kernel, so that they can be compared line by line.
     #[command(after_help = "Example:\n  fourscore stats disk.img mb_groups | \
                             diff - /proc/fs/ext4/loop0/mb_groups")]
     Stats(crate::stats::Stats),
+    /// Changes tunables of a live mount, or shows them
+    #[command(after_help = "Example:\n  fourscore tune /mnt mb_stream_req=32")]
+    Tune(crate::live::Tune),
+    /// Ends a mount, and returns when everything is in its place and the server has ended
+    ///
+    /// Who has something open keeps it; this waits until the last one is done.
+    #[command(after_help = "Example:\n  fourscore umount mnt")]
+    Umount(crate::live::Umount),
     /// Runs a workload and says how fast it was
     #[command(
         after_help = "Examples:\n  fourscore bench alloc --scenario 16g-aged-64k --workload \

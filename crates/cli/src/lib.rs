@@ -15,7 +15,7 @@
 //! | `text`, `facts` | numbers, names, stat facts as bytes |
 //! | `tree` | a tree walked by many threads, its output in order |
 //! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
-//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check` | the verbs |
+//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check`, `live` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -32,6 +32,7 @@ mod filefrag;
 mod freefrag;
 mod image;
 mod info;
+mod live;
 mod ls;
 mod mkfs;
 mod mount;
@@ -45,7 +46,7 @@ mod time;
 mod tree;
 mod walk;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -71,10 +72,14 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command with `arguments`, the program's name first. Under a name of mke2fs the
-/// arguments are that program's.
+/// Runs the command with `arguments`, the program's name first. Under a name of mke2fs, fuse2fs or
+/// a helper of mount(8) the arguments are that program's.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_verb = |word: &OsStr| Cli::command().find_subcommand(word).is_some();
+    if let Some(translated) = mount::names::translated(&arguments, is_verb) {
+        arguments = translated;
+    }
     let program = arguments.first().and_then(|name| ProgramName::of(name));
     if program.is_some() {
         arguments.insert(1, "mkfs".into());
@@ -113,10 +118,13 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Walk(args) => walk(&args),
         Verb::Build(args) => build::run(&args),
         Verb::Mount(args) => mount::run(&args),
+        Verb::KeepMount(args) => mount::keeper::run(&args),
         Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Freefrag(args) => freefrag::run(&args),
         Verb::Filefrag(args) => filefrag::run(&args),
         Verb::Stats(args) => stats::run(&args),
+        Verb::Tune(args) => live::tune(&args),
+        Verb::Umount(args) => live::umount(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Check(args) => check::run(&args),
     }

@@ -15,7 +15,7 @@ use fourscore_mballoc::report::{GROUPS_HEAD, GroupReport, StructsSummary};
 use fourscore_ondisk::GroupNr;
 use serde_json::{Value, json};
 
-use crate::failure::{Problems, Result};
+use crate::failure::{Failure, Problems, Result};
 use crate::image::{Image, ImageSpec};
 use crate::output::Stdout;
 use crate::progress::Progress;
@@ -26,7 +26,8 @@ const OPTIMIZED_GROUPS: u32 = 16;
 /// `stats`
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @OFFSET for a partition; or a directory on which one is
+    /// mounted
     image: ImageSpec,
     /// Which of them; all by default, each under its name
     files: Vec<StatsFile>,
@@ -57,6 +58,15 @@ impl StatsFile {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Stats) -> Result<()> {
+    if args.image.path.is_dir() {
+        return match args.files.as_slice() {
+            [] => crate::live::stats(&args.image.path, args.json),
+            _ => Err(Failure::usage(
+                "stats",
+                "a mount has no single files to show",
+            )),
+        };
+    }
     let image = Image::open(&args.image)?;
     let problems = Problems::default();
     let scan = Scan::new(&image);

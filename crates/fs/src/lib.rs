@@ -130,6 +130,12 @@ impl Fs {
         &self.superblock
     }
 
+    /// What the cache of metadata did since it was opened.
+    #[must_use]
+    pub fn buffer_stats(&self) -> fourscore_block::buffer_cache::CacheStats {
+        self.buffers.stats()
+    }
+
     /// Sizes, counts and places.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {

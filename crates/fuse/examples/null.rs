@@ -18,5 +18,5 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("{unknown}: unknown").into());
     }
     let session = Session::mount(point.as_ref(), &options)?;
-    Ok(null::serve(&session, || ())?)
+    Ok(null::serve(&session, || Ok(()))?)
 }

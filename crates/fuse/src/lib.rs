@@ -11,7 +11,7 @@
 //! let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
 //! let session = Session::mount("mnt".as_ref(), &SessionOptions::default())?;
 //! // Until somebody unmounts it.
-//! session.serve(&fs, || println!("mounted"), |_| std::process::exit(0))?;
+//! session.serve(&fs, || Ok(println!("mounted")), |_| std::process::exit(0))?;
 //! fs.unmount()?;
 //! # Ok(())
 //! # }
@@ -28,6 +28,7 @@
 //! | `reply` | the buffer that replies are made in |
 //! | `server` | from a request to a call of the library and its reply; needs no kernel |
 //! | `null` | (feature `null`) what the others are measured against |
+//! | `latencies` | how long requests took |
 //! | `nodes` | which inodes the kernel knows, counted |
 //! | `listing` | directories that are open, and the cookies of their entries |
 //! | `negotiate` | what the kernel offers and what is taken of it |
@@ -40,6 +41,7 @@
 //! | `processors` | for each of which there is a queue of requests |
 //! | `device` | `/dev/fuse`: a descriptor for each worker |
 //! | `clone_device` | the one system call that has no safe wrapper |
+//! | [`sandbox`] | what a server gives up before it looks at an image |
 //! | `session` | a mount and its workers |
 //!
 //! # Locking
@@ -65,6 +67,7 @@ mod classic;
 )]
 mod clone_device;
 mod device;
+mod latencies;
 mod listing;
 mod mount;
 mod negotiate;
@@ -81,9 +84,11 @@ mod request;
 )]
 mod ring;
 mod serve;
+pub mod sandbox;
 mod server;
 mod session;
 
+pub use crate::latencies::{Latencies, OperationTimes};
 pub use crate::mount::{MountError, Unmounter};
 pub use crate::options::{Cache, Durability, Permissions, SessionOptions, Transport};
 pub use crate::session::Session;

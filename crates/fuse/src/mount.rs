@@ -85,12 +85,13 @@ pub(crate) fn mount(
     if !options.may_hide && inside.next().is_some() {
         return Err(MountError::NotEmpty);
     }
-    let (device, way) = if rustix::process::geteuid().is_root() {
-        (by_system_call(&point, options)?, Way::SystemCall)
-    } else {
-        (through_helper(&point, options)?, Way::Helper)
+    let unmounter = Unmounter::of(point);
+    let point = &unmounter.point;
+    let device = match unmounter.way {
+        Way::SystemCall => by_system_call(point, options)?,
+        Way::Helper => through_helper(point, options)?,
     };
-    Ok((device, Unmounter { point, way }))
+    Ok((device, unmounter))
 }
 
 fn by_system_call(point: &Path, options: &SessionOptions) -> Result<OwnedFd, MountError> {
@@ -207,6 +208,23 @@ fn one_line(said: &[u8]) -> String {
 }
 
 impl Unmounter {
+    /// What ends the mount on `point`, for another process than the one that made it. The name is
+    /// taken as it is: it must be absolute and lead through no symbolic link.
+    #[must_use]
+    pub fn of(point: PathBuf) -> Self {
+        let way = match rustix::process::geteuid().is_root() {
+            true => Way::SystemCall,
+            false => Way::Helper,
+        };
+        Self { point, way }
+    }
+
+    /// Where it is mounted, by a name that holds wherever the process stands.
+    #[must_use]
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
     /// Writes what the kernel holds back, and takes the mount away. Whoever has something open on
     /// it keeps it: [`Session::serve`](crate::Session::serve) returns when the last one is done.
     ///
@@ -233,8 +251,8 @@ impl Unmounter {
         }
     }
 
-    /// Takes away a mount that nobody will serve.
-    pub(crate) fn abandon(&self) {
+    /// Takes away a mount that nobody serves any more, or will.
+    pub fn abandon(&self) {
         let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         let gone = match self.way {
             Way::SystemCall => rustix::mount::unmount(&self.point, lazily).map_err(io::Error::from),

@@ -38,7 +38,7 @@ const S_IFLNK: u32 = 0o120_000;
 ///
 /// # Errors
 /// As [`Session::serve`].
-pub fn serve(session: &Session, ready: impl FnOnce()) -> io::Result<()> {
+pub fn serve(session: &Session, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     session.serve_with(|_| Null::new(), ready, &|_| ())
 }
 

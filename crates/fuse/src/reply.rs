@@ -17,6 +17,7 @@ pub(crate) struct Errno(pub(crate) i32);
 
 impl Errno {
     pub(crate) const PERM: Self = Self(1);
+    pub(crate) const IO: Self = Self(5);
     pub(crate) const NXIO: Self = Self(6);
     pub(crate) const INVAL: Self = Self(22);
     pub(crate) const NOTTY: Self = Self(25);

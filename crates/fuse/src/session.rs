@@ -25,10 +25,11 @@ use std::path::Path;
 
 use fourscore::Fs;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 
 use crate::abi::{init, opcode};
 use crate::device::{self, Received};
+use crate::latencies::Latencies;
 use crate::mount::{self, MountError, Unmounter};
 use crate::negotiate::{self, Agreed, Rings};
 use crate::options::{SessionOptions, Transport};
@@ -50,6 +51,7 @@ pub struct Session {
     device: OwnedFd,
     unmounter: Unmounter,
     options: SessionOptions,
+    latencies: Arc<Latencies>,
     pages: u16,
 }
 
@@ -72,6 +74,7 @@ impl Session {
             device,
             unmounter,
             options: options.clone(),
+            latencies: Arc::new(Latencies::new()),
             pages: negotiate::most_pages(),
         })
     }
@@ -82,9 +85,15 @@ impl Session {
         self.unmounter.clone()
     }
 
-    /// Serves `fs` until it is unmounted and nobody has anything open on it. Calls `ready` when the
-    /// mount can be used. Nothing that was not synced is durable when this returns:
-    /// [`Fs::unmount`] sees to that.
+    /// How long requests took, as far as they were answered.
+    #[must_use]
+    pub fn latencies(&self) -> Arc<Latencies> {
+        Arc::clone(&self.latencies)
+    }
+
+    /// Serves `fs` until it is unmounted and nobody has anything open on it. Calls `ready` when
+    /// everything is opened and the mount can be used; if that fails, it is not served. Nothing
+    /// that was not synced is durable when this returns: [`Fs::unmount`] sees to that.
     ///
     /// Calls `farewell` where the kernel waited for the server when it unmounted: `fs` is frozen
     /// then, its device holds all of it, or could not, and whoever unmounted may already be using
@@ -97,10 +106,10 @@ impl Session {
     pub fn serve(
         &self,
         fs: &Fs,
-        ready: impl FnOnce(),
+        ready: impl FnOnce() -> io::Result<()>,
         farewell: impl Fn(fourscore::Result<()>) + Sync,
     ) -> io::Result<()> {
-        let server = |agreed| Server::new(fs, agreed, &self.options);
+        let server = |agreed| Server::new(fs, agreed, &self.options, &self.latencies);
         self.serve_with(server, ready, &farewell)
     }
 
@@ -108,7 +117,7 @@ impl Session {
     pub(crate) fn serve_with<S: Serve>(
         &self,
         server: impl FnOnce(Agreed) -> S,
-        ready: impl FnOnce(),
+        ready: impl FnOnce() -> io::Result<()>,
         farewell: Farewell<'_>,
     ) -> io::Result<()> {
         let opened = match self.open() {
@@ -120,7 +129,7 @@ impl Session {
             }
         };
         let server = server(opened.agreed);
-        ready();
+        ready()?;
         self.run(opened, &server, farewell)
     }
 

@@ -7,33 +7,47 @@
 //! SIGTERM, SIGINT and SIGHUP unmount. Who has something open keeps it until he is done; a second
 //! signal makes durable what was done and ends the server at once.
 //!
+//! The server locks itself up before it looks at the image (`fourscore_fuse::sandbox`): image and
+//! mount are opened first, and whatever is wrong with the image takes the mount away again.
+//!
 //! Where Linux waits for the server when it unmounts, the server ends as soon as it has answered:
 //! then the device is somebody else's. Elsewhere it ends after it has unmounted the file system.
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | `figures` | a socket over which the server tells its figures |
+//! | `keeper` | a process outside of the sandbox that can unmount |
+//! | `names` | the command lines of fuse2fs, mount(8) and mount.fuse(8) |
 //! | `notify` | systemd is told when it is ready |
 //!
 //! **Crash safety.** A server that fails a check of its own ends without writing any more, and the
 //! next mount recovers the image.
 
+pub(crate) mod figures;
+pub(crate) mod keeper;
+pub(crate) mod names;
 mod notify;
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use fourscore::{Fs, MountOptions, OpenOptions, Replay};
-use fourscore_block::{Access, DeviceOptions, open_path};
-use fourscore_fuse::{Session, SessionOptions, Unmounter};
+use fourscore_block::{Access, BlockDevice, DeviceOptions, open_path};
+use fourscore_fuse::sandbox::{self, SandboxError};
+use fourscore_fuse::{Session, SessionOptions};
 use fourscore_sync::{Arc, Weak, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result, say};
 use crate::image::{ImageSpec, device, parse_size};
+use figures::Figures;
+use keeper::Keeper;
 use notify::Manager;
 
 /// What the server says when the mount can be used.
@@ -57,26 +71,44 @@ pub(crate) struct Mount {
     /// Stays in the foreground, until it is unmounted
     #[arg(short = 'f', long)]
     foreground: bool,
+    /// Leaves the server all rights that it was started with
+    #[arg(long)]
+    no_sandbox: bool,
     /// Says on standard error when it is ready, and leaves the terminal then
     #[arg(long, hide = true, requires = "foreground")]
     detach: bool,
+}
+
+impl Mount {
+    /// The command line for the server, behind the flags that make it one.
+    fn again(&self) -> Vec<OsString> {
+        let sandbox = self.no_sandbox.then_some("--no-sandbox");
+        let mut image = self.image.path.clone().into_os_string();
+        image.push(format!("@{}", self.image.offset_bytes));
+        let mut line: Vec<OsString> = sandbox.into_iter().map(OsString::from).collect();
+        for options in &self.options {
+            line.extend(["-o".into(), options.into()]);
+        }
+        line.extend(["--".into(), image, self.point.clone().into()]);
+        line
+    }
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Mount) -> Result<()> {
     match args.foreground {
         true => serve(args),
-        false => start(),
+        false => start(args),
     }
 }
 
 /// Starts the server, and waits until it is ready.
-fn start() -> Result<()> {
+fn start(args: &Mount) -> Result<()> {
     let failed = |why: io::Error| Failure::new("the server", why);
     let mut server = Command::new(std::env::current_exe().map_err(failed)?);
-    // The arguments behind the verb, as they were typed.
+    server.arg0("fourscore");
     server.args(["mount", "--foreground", "--detach"]);
-    server.args(std::env::args_os().skip(2));
+    server.args(args.again());
     let null = Stdio::null;
     server.stdin(null()).stdout(null()).stderr(Stdio::piped());
     let mut server = server.spawn().map_err(failed)?;
@@ -103,12 +135,89 @@ fn tell(line: &str) {
 }
 
 fn serve(args: &Mount) -> Result<()> {
-    let image = args.image.path.display().to_string();
     let wanted = Wanted::of(args)?;
-    let fs = open(&wanted)?;
-    let mounted = mount_and_serve(args, &wanted.session, &fs);
-    let unmounted = fs.unmount().map_err(|why| Failure::new(image, why));
-    mounted.and(unmounted)
+    let device = open_device(&wanted)?;
+    let point = args.point.display().to_string();
+    let failed = |why: io::Error| Failure::new(point.as_str(), why);
+    // Before the mount is there, so that no signal leaves it behind.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let manager = Arc::new(Manager::of_environment());
+    let session = Session::mount(&args.point, &wanted.session);
+    let session = session.map_err(|why| Failure::new(point.as_str(), why))?;
+    let keeper = Keeper::start(session.unmounter().point()).map_err(|why| {
+        session.unmounter().abandon();
+        failed(why)
+    })?;
+    let figures = Figures::at(session.unmounter().point());
+    let mount = Mounted {
+        session,
+        figures,
+        signals,
+        manager,
+        keeper: keeper.clone(),
+    };
+    let served = serve_mounted(args, &wanted, device, mount);
+    keeper.end();
+    served
+}
+
+/// A mount, and what can end it.
+struct Mounted {
+    session: Session,
+    figures: Figures,
+    signals: Signals,
+    manager: Arc<Manager>,
+    keeper: Keeper,
+}
+
+/// Serves a mount until it ends. `/dev/fuse` is closed when this returns, so that nobody waits for
+/// an answer.
+fn serve_mounted(
+    args: &Mount,
+    wanted: &Wanted,
+    device: Arc<dyn BlockDevice>,
+    mut mount: Mounted,
+) -> Result<()> {
+    let image = wanted.image.path.display().to_string();
+    let in_image = |why| Failure::new(image.as_str(), why);
+    let not_locked = |why: SandboxError| {
+        let advice = "--no-sandbox goes without";
+        Failure::new("the sandbox", why).advise(advice)
+    };
+    let enclosed = match args.no_sandbox {
+        true => None,
+        false => Some(sandbox::enclose().map_err(not_locked)?),
+    };
+    let fs = match wanted.session.is_read_only {
+        true => Fs::open(device, &OpenOptions::new().replay(wanted.replay)),
+        false => Fs::mount(device, &wanted.options),
+    };
+    let fs = fs.map_err(in_image)?;
+    end_on_panics();
+    let on_signals = (mount.keeper, Arc::downgrade(&fs));
+    unmount_on_signals(mount.signals, on_signals, Arc::clone(&mount.manager));
+    let latencies = mount.session.latencies();
+    mount.figures.answer_for(&fs, latencies);
+    let ready = || {
+        if args.detach {
+            leave_terminal()?;
+        }
+        if let Some(enclosed) = enclosed {
+            enclosed.lock().map_err(io::Error::other)?;
+        }
+        if args.detach {
+            writeln!(io::stderr(), "{READY}")?;
+        }
+        mount.manager.ready();
+        Ok(())
+    };
+    let served = mount.session.serve(&fs, ready, farewell);
+    drop(mount.session);
+    mount.figures.end();
+    let unmounted = fs.unmount().map_err(in_image);
+    let point = args.point.display().to_string();
+    served.map_err(|why| Failure::new(point, why))?;
+    unmounted
 }
 
 /// What the command line asks for.
@@ -166,18 +275,14 @@ fn offset_of(image: &ImageSpec, text: &str) -> Result<u64> {
     }
 }
 
-/// Opens the file system: for reading if nothing is to be written.
-fn open(wanted: &Wanted) -> Result<Arc<Fs>> {
+/// Opens the image: for reading if nothing is to be written.
+fn open_device(wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
     let image = &wanted.image;
-    let opened = if wanted.session.is_read_only {
-        let device = device(image, DeviceOptions::default(), Access::ReadOnly)?;
-        Fs::open(device, &OpenOptions::new().replay(wanted.replay))
-    } else {
-        wait_for_the_last_server(image);
-        let device = device(image, DeviceOptions::read_write(), Access::ReadWrite)?;
-        Fs::mount(device, &wanted.options)
-    };
-    opened.map_err(|why| Failure::new(image.path.display().to_string(), why))
+    if wanted.session.is_read_only {
+        return device(image, DeviceOptions::default(), Access::ReadOnly);
+    }
+    wait_for_the_last_server(image);
+    device(image, DeviceOptions::read_write(), Access::ReadWrite)
 }
 
 /// Waits while somebody has the image open for writing, but not for long. Whether it can be opened
@@ -193,28 +298,6 @@ fn wait_for_the_last_server(image: &ImageSpec) {
     }
 }
 
-fn mount_and_serve(args: &Mount, session: &SessionOptions, fs: &Arc<Fs>) -> Result<()> {
-    let point = args.point.display().to_string();
-    let failed = |why: io::Error| Failure::new(point.as_str(), why);
-    // Before the mount is there, so that no signal leaves it behind.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let manager = Arc::new(Manager::of_environment());
-    let mounted = Session::mount(&args.point, session);
-    let mounted = mounted.map_err(|why| Failure::new(point.as_str(), why))?;
-    end_on_panics();
-    let on_signals = (mounted.unmounter(), Arc::downgrade(fs));
-    unmount_on_signals(signals, on_signals, Arc::clone(&manager));
-    let mut detached = Ok(());
-    let ready = || {
-        if args.detach {
-            detached = detach();
-        }
-        manager.ready();
-    };
-    let served = mounted.serve(fs, ready, farewell);
-    served.and(detached).map_err(failed)
-}
-
 /// The end of a server for which the kernel has waited, and which must not write any more.
 fn farewell(ended: fourscore::Result<()>) {
     let status = match ended {
@@ -227,12 +310,12 @@ fn farewell(ended: fourscore::Result<()>) {
     std::process::exit(status);
 }
 
-/// Tells the command that started this that the mount can be used, and leaves its terminal.
-fn detach() -> io::Result<()> {
-    // The directory the command stood in must not be kept busy by its server.
+/// Leaves the terminal and the directory of the command that started this, which must not be kept
+/// busy by its server.
+fn leave_terminal() -> io::Result<()> {
     std::env::set_current_dir("/")?;
     rustix::process::setsid()?;
-    writeln!(io::stderr(), "{READY}")
+    Ok(())
 }
 
 /// A worker that panics would leave its requests unanswered, and whatever it was changing in
@@ -247,7 +330,7 @@ fn end_on_panics() {
 
 fn unmount_on_signals(
     mut signals: Signals,
-    (unmounter, fs): (Unmounter, Weak<Fs>),
+    (keeper, fs): (Keeper, Weak<Fs>),
     manager: Arc<Manager>,
 ) {
     thread::spawn(move || {
@@ -264,9 +347,9 @@ fn unmount_on_signals(
             is_first = false;
             manager.stopping();
             // In a thread of its own, so that another signal is heard meanwhile.
-            let unmounter = unmounter.clone();
+            let keeper = keeper.clone();
             thread::spawn(move || {
-                if let Err(why) = unmounter.unmount() {
+                if let Err(why) = keeper.unmount() {
                     say(&format!("unmount: {why}"));
                 }
             });

@@ -122,7 +122,7 @@ mod xattrs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fourscore_block::{BlockDevice, UnorderedDevice};
-use fourscore_journal::{Credits, Handle, Journal, Log, NewChecksums};
+use fourscore_journal::{Credits, Handle, Journal, JournalStats, Log, NewChecksums};
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Privilege, Stamp, Tunables};
 use fourscore_ondisk::Tid;
@@ -568,6 +568,14 @@ impl Fs {
     pub fn groups_loaded(&self) -> Result<u32> {
         let absent = self.writer()?.allocator().absent_groups();
         Ok(self.geometry().groups().saturating_sub(absent))
+    }
+
+    /// What the journal did since the mount.
+    ///
+    /// # Errors
+    /// `ReadOnly` for a file system that was opened for reading.
+    pub fn journal_stats(&self) -> Result<JournalStats> {
+        Ok(self.writer()?.journal().stats())
     }
 
     /// The allocator's figures so far, under the names of `mb_stats`.

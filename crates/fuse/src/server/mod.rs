@@ -26,10 +26,15 @@ mod names;
 mod tests;
 mod xattrs;
 
+use std::time::Instant;
+
 use fourscore::{Caller, Capabilities, Fs, InodeNr};
 use fourscore_ondisk::features::Incompat;
 
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+
 use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, opcode};
+use crate::latencies::Latencies;
 use crate::listing::Listings;
 use crate::negotiate::Agreed;
 use crate::nodes::Nodes;
@@ -48,6 +53,10 @@ pub(crate) struct Server<'f> {
     agreed: Agreed,
     is_read_only: bool,
     durability: Durability,
+    latencies: &'f Latencies,
+    /// Whether the kernel has said that nothing more comes. What comes all the same, reading ahead
+    /// for nobody, must not wait for a file system that is frozen.
+    has_ended: AtomicBool,
     /// Whether some directories take names of other cases for the same.
     folds_case: bool,
     nodes: Nodes<'f>,
@@ -64,11 +73,47 @@ struct Call<'r> {
 
 impl Serve for Server<'_> {
     fn answer(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
+        let start = Instant::now();
+        let answered = self.answered(request, reply);
+        self.latencies.note(request.header.opcode, start);
+        answered
+    }
+
+    /// The kernel will not forget what a reply told it that did not arrive.
+    fn take_back(&self, reply: &mut Reply) {
+        for inode in reply.counted.drain(..) {
+            self.nodes.forget(inode, 1);
+        }
+    }
+}
+
+impl<'f> Server<'f> {
+    pub(crate) fn new(
+        fs: &'f Fs,
+        agreed: Agreed,
+        options: &SessionOptions,
+        latencies: &'f Latencies,
+    ) -> Self {
+        let incompat = fs.superblock().features().incompat;
+        Self {
+            fs,
+            agreed,
+            is_read_only: options.is_read_only,
+            durability: options.durability,
+            latencies,
+            has_ended: AtomicBool::new(false),
+            folds_case: incompat.contains(Incompat::CASEFOLD),
+            nodes: Nodes::new(fs),
+            listings: Listings::new(),
+        }
+    }
+
+    fn answered(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
         reply.clear();
         match request.header.opcode {
             opcode::FORGET => self.forget(request),
             opcode::BATCH_FORGET => self.batch_forget(request),
-            opcode::DESTROY => {
+            opcode::DESTROY if !self.has_ended.swap(true, Ordering::Relaxed) => {
                 reply.finish(request.header.unique, Ok(()));
                 return Answered::Farewell(self.end());
             }
@@ -85,30 +130,11 @@ impl Serve for Server<'_> {
         Answered::WithoutReply
     }
 
-    /// The kernel will not forget what a reply told it that did not arrive.
-    fn take_back(&self, reply: &mut Reply) {
-        for inode in reply.counted.drain(..) {
-            self.nodes.forget(inode, 1);
-        }
-    }
-}
-
-impl<'f> Server<'f> {
-    pub(crate) fn new(fs: &'f Fs, agreed: Agreed, options: &SessionOptions) -> Self {
-        let incompat = fs.superblock().features().incompat;
-        Self {
-            fs,
-            agreed,
-            is_read_only: options.is_read_only,
-            durability: options.durability,
-            folds_case: incompat.contains(Incompat::CASEFOLD),
-            nodes: Nodes::new(fs),
-            listings: Listings::new(),
-        }
-    }
-
     fn done(&self, request: &Request<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let header = request.header;
+        if self.has_ended.load(Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
         match header.opcode {
             // These are about the whole file system, and may come without a node.
             opcode::STATFS => return self.statfs(reply),

@@ -18,6 +18,7 @@ use crate::abi::{
 };
 
 const EPERM: i32 = 1;
+const EIO: i32 = 5;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 const ENODATA: i32 = 61;
@@ -43,7 +44,12 @@ struct Kernel<'f> {
 impl<'f> Kernel<'f> {
     fn new(fs: &'f Fs) -> Self {
         Self {
-            server: Server::new(fs, Agreed::all(), &SessionOptions::default()),
+            server: Server::new(
+                fs,
+                Agreed::all(),
+                &SessionOptions::default(),
+                Box::leak(Box::new(Latencies::new())),
+            ),
             reply: Reply::new(1 << 20),
             uid: 0,
             unique: 0,
@@ -211,8 +217,37 @@ fn with_kernel(test: impl FnOnce(&mut Kernel<'_>)) {
     let image = image();
     let fs = mount(&image);
     test(&mut Kernel::new(&fs));
+    // What the last request has frozen.
+    let _ = fs.thaw();
     fs.unmount().expect("nobody has it");
     assert_clean(image.path());
+}
+
+#[test]
+fn the_last_request_leaves_everything_in_its_place() {
+    let image = image();
+    let fs = mount(&image);
+    let mut kernel = Kernel::new(&fs);
+    let node = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
+    kernel.write(node, 0, &[7; 50_000], 0).expect("room");
+    let unnamed = kernel.create(ROOT_ID, "unnamed", 0o644).expect("made");
+    kernel
+        .write(unnamed.nodeid, 0, &[7; 50_000], 0)
+        .expect("room");
+    kernel.unlink(ROOT_ID, "unnamed");
+    let bytes = kernel.bytes(opcode::DESTROY, ROOT_ID, &[]);
+    let request = Request::parse(&bytes).expect("a request");
+    let answered = kernel.server.answer(&request, &mut kernel.reply);
+    assert!(matches!(answered, Answered::Farewell(Ok(()))));
+    // Nobody has unmounted it, and it is as if somebody had.
+    assert_clean(image.path());
+    let before = std::fs::read(image.path()).expect("there");
+    assert_eq!(kernel.write(node, 0, &[8; 10], 0), Err(EIO));
+    kernel.forget(node, 1);
+    assert_eq!(kernel.ask(opcode::DESTROY, ROOT_ID, &[]), Err(EIO));
+    drop(kernel);
+    drop(fs);
+    assert!(std::fs::read(image.path()).expect("there") == before);
 }
 
 #[test]

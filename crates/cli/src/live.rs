@@ -1,0 +1,110 @@
+//! **Purpose.** The verbs about a live mount: `tune`, `umount`, and `stats` of a mount point.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use fourscore_fuse::Unmounter;
+use serde_json::Value;
+
+use crate::failure::{Failure, Result};
+use crate::mount::figures;
+use crate::output::Stdout;
+
+/// `tune`
+#[derive(Debug, Args)]
+pub(crate) struct Tune {
+    /// Where the file system is mounted
+    #[arg(value_name = "DIR")]
+    point: PathBuf,
+    /// A tunable and its new value, such as mb_stream_req=32; without one, all are shown
+    #[arg(value_name = "NAME=VALUE")]
+    values: Vec<String>,
+}
+
+/// `umount`
+#[derive(Debug, Args)]
+pub(crate) struct Umount {
+    /// Where the file system is mounted
+    #[arg(value_name = "DIR")]
+    point: PathBuf,
+}
+
+fn failed(point: &Path, why: impl std::fmt::Display) -> Failure {
+    Failure::new(point.display().to_string(), why)
+}
+
+/// Runs `tune`.
+pub(crate) fn tune(args: &Tune) -> Result<()> {
+    for value in &args.values {
+        let Some((name, number)) = value.split_once('=') else {
+            return Err(Failure::usage(value, "not NAME=VALUE"));
+        };
+        let request = format!("tune {name} {number}");
+        let reply = figures::ask(&args.point, &request);
+        let reply = reply.map_err(|why| failed(&args.point, why).advise(NO_SERVER))?;
+        if !reply.is_empty() {
+            return Err(Failure::new(value.as_str(), reply));
+        }
+    }
+    if !args.values.is_empty() {
+        return Ok(());
+    }
+    let stats = asked_for_stats(&args.point)?;
+    let mut out = Stdout::open()?;
+    for (name, value) in stats["tunables"].as_object().into_iter().flatten() {
+        out.write(format!("{name}={value}\n").as_bytes())?;
+    }
+    out.flush()
+}
+
+const NO_SERVER: &str = "is it a mount of fourscore, and yours?";
+
+fn asked_for_stats(point: &Path) -> Result<Value> {
+    let reply = figures::ask(point, "stats");
+    let reply = reply.map_err(|why| failed(point, why).advise(NO_SERVER))?;
+    serde_json::from_str(&reply).map_err(|_| failed(point, reply))
+}
+
+/// Prints the figures of the mount on `point`, as `stats` does.
+pub(crate) fn stats(point: &Path, as_json: bool) -> Result<()> {
+    let stats = asked_for_stats(point)?;
+    let mut out = Stdout::open()?;
+    match as_json {
+        true => out.write(format!("{stats:#}\n").as_bytes())?,
+        false => print(&stats, 0, &mut out)?,
+    }
+    out.flush()
+}
+
+/// A member on each line, deeper ones with a tab in front, as in files of `/proc`.
+fn print(stats: &Value, depth: usize, out: &mut Stdout) -> Result<()> {
+    for (name, value) in stats.as_object().into_iter().flatten() {
+        let tabs = "\t".repeat(depth);
+        match value {
+            Value::Object(_) => {
+                out.write(format!("{tabs}{name}:\n").as_bytes())?;
+                print(value, depth + 1, out)?;
+            }
+            Value::Number(number) if number.is_f64() => {
+                let number = number.as_f64().unwrap_or_default();
+                out.write(format!("{tabs}{name}: {number:.1}\n").as_bytes())?;
+            }
+            value => out.write(format!("{tabs}{name}: {value}\n").as_bytes())?,
+        }
+    }
+    Ok(())
+}
+
+/// Runs `umount`: ends a mount, and returns when its server has ended.
+pub(crate) fn umount(args: &Umount) -> Result<()> {
+    let point = args.point.canonicalize();
+    let point = point.map_err(|why| failed(&args.point, why))?;
+    let server = figures::asked(&point, "wait");
+    let mut server = server.map_err(|why| failed(&args.point, why).advise(NO_SERVER))?;
+    let ended = Unmounter::of(point).unmount();
+    ended.map_err(|why| failed(&args.point, why))?;
+    // Its end is the end of the stream, however it comes.
+    let _ = server.read_to_end(&mut Vec::new());
+    Ok(())
+}

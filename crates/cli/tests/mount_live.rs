@@ -1,0 +1,160 @@
+//! A live mount tells its figures, takes new values, and ends when it is asked to.
+
+mod common;
+mod mounted;
+mod place;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use common::{complained, fourscore, printed, text};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+use mounted::{Mounted, empty, is_mounted};
+use serde_json::Value;
+
+fn stats(point: &Path) -> Value {
+    let printed = printed(&mut fourscore(&["stats", "--json", text(point)]));
+    serde_json::from_str(&printed).expect("JSON")
+}
+
+#[test]
+fn figures_are_told_and_tunables_changed_while_it_serves() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("setpriv"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    let mounted = Mounted::new(&place, "image", "allow_other,nowriteback");
+    for number in 0..50 {
+        fs::write(mounted.path(&number.to_string()), [7; 10_000]).expect("room");
+    }
+    let figures = stats(&mounted.point);
+    let count = |path: &[&str]| {
+        let found = path.iter().fold(&figures, |value, name| &value[*name]);
+        found
+            .as_u64()
+            .unwrap_or_else(|| panic!("{path:?} in {figures:#}"))
+    };
+    assert_eq!(count(&["operations", "CREATE", "requests"]), 50);
+    let writes = count(&["operations", "WRITE", "requests"]);
+    assert!(writes >= 50);
+    let histogram = figures["operations"]["WRITE"]["below_2_to_the_i_us"].as_array();
+    let sum: u64 = histogram
+        .expect("counts")
+        .iter()
+        .filter_map(Value::as_u64)
+        .sum();
+    assert_eq!(sum, writes);
+    assert!(count(&["mb_stats", "reqs"]) >= 50);
+    count(&["journal", "commits"]);
+    count(&["buffers", "loads"]);
+    let text_form = printed(&mut fourscore(&["stats", text(&mounted.point)]));
+    assert!(text_form.contains("\tCREATE:\n\t\t"), "{text_form}");
+
+    // A new value is there for everybody who asks.
+    let point = text(&mounted.point);
+    assert_ne!(count(&["tunables", "mb_stream_req"]), 32);
+    printed(&mut fourscore(&["tune", point, "mb_stream_req=32"]));
+    assert_eq!(stats(&mounted.point)["tunables"]["mb_stream_req"], 32);
+    let all = printed(&mut fourscore(&["tune", point]));
+    assert!(all.lines().any(|line| line == "mb_stream_req=32"), "{all}");
+    for (value, why) in [
+        ("no_such=1", "no_such"),
+        ("mb_stream_req=x", "number"),
+        ("mb_optimize_scan=2", "mb_optimize_scan"),
+    ] {
+        let (status, complaint) = complained(&["tune", point, value]);
+        assert_eq!(status, Some(1), "{complaint}");
+        assert!(
+            complaint.contains(why) && complaint.lines().count() == 1,
+            "{complaint}"
+        );
+    }
+
+    // Another user, who may use the mount, learns nothing of it and changes nothing.
+    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    let others = [
+        vec!["stats", point],
+        vec!["tune", point, "mb_stream_req=8"],
+        vec!["umount", point],
+    ];
+    for arguments in others {
+        let output = place.as_nobody(&arguments).output().expect("it is there");
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(output.stdout.is_empty());
+    }
+    assert_eq!(stats(&mounted.point)["tunables"]["mb_stream_req"], 32);
+    // What is no mount of ours says so.
+    let (status, complaint) = complained(&["stats", "/proc"]);
+    assert_eq!(status, Some(1), "{complaint}");
+    mounted.unmount();
+    place.check("image").expect("clean");
+}
+
+#[test]
+fn umount_waits_for_the_server() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mut mounted = Mounted::new(&place, "image", "commit=100000");
+    fs::write(mounted.path("file"), b"never synced").expect("room");
+    printed(&mut fourscore(&["umount", text(&mounted.point)]));
+    assert!(!is_mounted(&mounted.point));
+    place.check("image").expect("clean");
+    assert!(mounted.end().success());
+    let (status, _) = complained(&["umount", text(&mounted.point)]);
+    assert_eq!(status, Some(1));
+}
+
+/// Mounts as a user, writes, unmounts, and looks at the image at once.
+const AS_A_USER: &str = r#"
+set -e
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+mount -t tmpfs -o dev none "$DEVICES"
+mknod -m 666 "$DEVICES/fuse" c 10 229
+mount --bind "$DEVICES/fuse" /dev/fuse
+for round in 1 2 3; do
+    $user "$FOURSCORE" mount -o fakeroot,commit=100000 "$IMAGE" "$POINT"
+    $user sh -c "seq 100000 > $POINT/$round"
+    $user "$FOURSCORE" stats "$POINT" | grep -q CREATE
+    $user "$FOURSCORE" tune "$POINT" mb_stream_req=32
+    $user "$FOURSCORE" umount "$POINT"
+    e2fsck -fn "$IMAGE"
+done
+"#;
+
+#[test]
+fn umount_of_a_user_leaves_the_image_clean() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("setpriv"),
+        Need::Program("unshare"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    let (image, point) = (place.text("image"), place.path("mnt"));
+    for path in [&point, &place.path("devices")] {
+        fs::create_dir(path).expect("room");
+    }
+    for path in [Path::new(&image), &point] {
+        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
+    }
+    // Puts the command where a user reaches it.
+    let _ = place.as_nobody(&["--version"]);
+    let mut command = tools::command("unshare").expect("it is there");
+    command.args(["--mount", "sh", "-c", AS_A_USER]);
+    command.env("IMAGE", &image).env("POINT", &point);
+    command.env("DEVICES", place.path("devices"));
+    command.env("FOURSCORE", place.path("output/fourscore"));
+    let output = command.output().expect("it is there");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+}

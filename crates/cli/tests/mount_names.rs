@@ -1,0 +1,191 @@
+//! Mounting under the names of others, with their arguments.
+
+mod common;
+mod mounted;
+mod place;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{fourscore, printed, text};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::{self, Need};
+use mounted::{Mounted, empty, is_mounted, wait_until};
+use place::Place;
+
+/// The command under another name.
+fn named(place: &Place, name: &str) -> PathBuf {
+    let path = place.path(name);
+    symlink(env!("CARGO_BIN_EXE_fourscore"), &path).expect("room");
+    path
+}
+
+fn umount(point: &Path) {
+    let status = Command::new("umount").arg(point).status();
+    assert!(status.expect("it is there").success());
+}
+
+#[test]
+fn it_takes_what_is_passed_to_fuse2fs() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let point = place.path("mnt");
+    fs::create_dir(&point).expect("room");
+    let (image, at) = (place.text("image"), text(&point).to_owned());
+    // In the background, with the options where people write them.
+    let lines: [&[&str]; 3] = [
+        &[&image, &at],
+        &["-o", "rw,no_default_opts,acl", &image, &at],
+        &[&image, &at, "-okernel,errors=continue", "-s"],
+    ];
+    let program = named(&place, "fuse2fs");
+    for (number, line) in lines.into_iter().enumerate() {
+        printed(Command::new(&program).args(line));
+        fs::write(point.join(number.to_string()), b"written").expect("room");
+        umount(&point);
+        place.check("image").expect("clean");
+    }
+    // As apptainer calls it: in the foreground, with what may be no options at all.
+    for (name, options) in [("fuse2fs", ""), ("fuse4fs", "fakeroot,ro")] {
+        let program = match name {
+            "fuse2fs" => program.clone(),
+            name => named(&place, name),
+        };
+        let mut command = Command::new(program);
+        command.args(["-f", "-o", options, &image, &at]);
+        let mut mounted = Mounted {
+            server: command.spawn().expect("it starts"),
+            point: point.clone(),
+        };
+        wait_until("mounted", || is_mounted(&point));
+        assert_eq!(fs::read(point.join("2")).expect("there"), b"written");
+        let is_written = fs::write(point.join("by apptainer"), b"x").is_ok();
+        assert_eq!(is_written, options.is_empty());
+        umount(&point);
+        assert!(mounted.end().success());
+    }
+    place.check("image").expect("clean");
+    // What it would show otherwise than fuse2fs is refused, not ignored.
+    let mut command = Command::new(&program);
+    let output = command.args([&image, &at, "-o", "minixdf"]).output();
+    let output = output.expect("it is there");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && complaint.contains("minixdf"),
+        "{complaint}"
+    );
+    assert!(!is_mounted(&point));
+}
+
+/// mount(8) finds helpers in the folders of the system only, so the command is put there, in a
+/// namespace of its own.
+const BY_MOUNT: &str = r#"
+set -e
+mount --bind "$FOLDER" /usr/local/bin
+mount --bind "$FOLDER" /usr/local/sbin
+in_turn() {
+    "$@"
+    grep -q " $POINT fuse[a-z]*.fourscore " /proc/self/mounts
+    echo written > "$POINT/$number"
+    number=$((number + 1))
+    umount "$POINT"
+    e2fsck -fn "$IMAGE"
+}
+number=0
+in_turn mount -t fuse.fourscore -o noatime "$IMAGE" "$POINT"
+echo "$IMAGE $POINT fuse.fourscore noauto,noatime,nodev,x-test=1 0 0" > "$FOLDER/fstab"
+in_turn mount -T "$FOLDER/fstab" "$POINT"
+in_turn "$FOLDER/mount.fuse.fourscore" "$IMAGE" "$POINT" -n -v -o rw,nosuid -t fuse.fourscore
+"#;
+
+#[test]
+fn mount_and_fstab_know_it() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("mount.fuse"),
+        Need::Program("unshare"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    let (point, folder) = (place.path("mnt"), place.path("bin"));
+    for path in [&point, &folder] {
+        fs::create_dir(path).expect("room");
+    }
+    for name in ["bin/fourscore", "bin/mount.fuse.fourscore"] {
+        named(&place, name);
+    }
+    let mut command = tools::command("unshare").expect("it is there");
+    command.args(["--mount", "sh", "-c", BY_MOUNT]);
+    command
+        .env("IMAGE", place.path("image"))
+        .env("POINT", &point);
+    let output = command.env("FOLDER", &folder).output();
+    let output = output.expect("it is there");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+    let listed = printed(&mut fourscore(&["ls", &place.text("image"), "/"]));
+    let names: Vec<&str> = listed.lines().collect();
+    assert_eq!(names, ["0", "1", "2", "lost+found"]);
+}
+
+/// A user without root sees what only root may in an image of his, if he says so.
+const WITH_FAKEROOT: &str = r#"
+set -e
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+mount -t tmpfs -o dev none "$DEVICES"
+mknod -m 666 "$DEVICES/fuse" c 10 229
+mount --bind "$DEVICES/fuse" /dev/fuse
+$user "$PROGRAM" -o fakeroot "$IMAGE" "$POINT"
+test "$($user cat "$POINT/closed/file")" = secret
+$user sh -c 'echo more > "$POINT/closed/new"'
+$user fusermount3 -u "$POINT"
+$user "$PROGRAM" "$IMAGE" "$POINT"
+if $user cat "$POINT/closed/file" 2>/dev/null; then exit 1; fi
+$user fusermount3 -u "$POINT"
+"#;
+
+#[test]
+fn fakeroot_asks_nobody_for_permission() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("setpriv"),
+        Need::Program("unshare"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    let mounted = Mounted::new(&place, "image", "");
+    fs::create_dir(mounted.path("closed")).expect("room");
+    fs::write(mounted.path("closed/file"), b"secret\n").expect("room");
+    let closed = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(mounted.path("closed"), closed).expect("ours");
+    mounted.unmount();
+    let (image, point) = (place.text("image"), place.path("mnt"));
+    for path in [&point, &place.path("devices")] {
+        fs::create_dir(path).expect("room");
+    }
+    for path in [Path::new(&image), &point] {
+        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
+    }
+    // Puts the command where a user reaches it.
+    let _ = place.as_nobody(&["--version"]);
+    let program = place.path("output/fuse2fs");
+    symlink("fourscore", &program).expect("room");
+    let mut command = tools::command("unshare").expect("it is there");
+    command.args(["--mount", "sh", "-c", WITH_FAKEROOT]);
+    command.env("IMAGE", &image).env("POINT", &point);
+    command
+        .env("DEVICES", place.path("devices"))
+        .env("PROGRAM", program);
+    let output = command.output().expect("it is there");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    wait_until("the image is let go", || place.check("image").is_ok());
+}
