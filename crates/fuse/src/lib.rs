@@ -83,8 +83,8 @@ mod request;
     reason = "the kernel is given memory that it uses while the compiler does not look"
 )]
 mod ring;
-mod serve;
 pub mod sandbox;
+mod serve;
 mod server;
 mod session;
 

@@ -58,6 +58,8 @@ const PACKAGES: &[Package] = &[
         "bsdtar",
         "the other reader of tar archives and manifests",
     ),
+    program("sqlite3", "sqlite3", "a database on a mount"),
+    program("git", "git", "a repository on a mount"),
     program("zstd", "zstd", "compressed seeds and tar archives"),
     program("g++", "c++", "libFuzzer's run time"),
     Package {
