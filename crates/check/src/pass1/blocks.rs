@@ -129,7 +129,9 @@ impl Scanner<'_> {
         if inode.has(InodeFlags::INLINE_DATA_FL) {
             self.inline(inode);
         }
-        if inode.is_directory() {
+        // A removed directory has `.` and `..` until the next mount deletes it. They count no more.
+        let removed = inode.links() == 0 && self.state.orphans.contains(&inode.number);
+        if inode.is_directory() && !removed {
             self.directory(inode, &mapped, clusters, first_run);
         }
         self.count_for_quota(inode, clusters, value_inodes);
