@@ -20,7 +20,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use fourscore_block::Structure;
-use fourscore_ondisk::dirent::{DirFormat, Entry, EntryType, MAX_NAME_BYTES, NameForm, TypeByte};
+use fourscore_ondisk::dirent::{
+    DirFormat, DirentError, Entry, EntryType, MAX_NAME_BYTES, NameForm, TypeByte,
+};
 use fourscore_ondisk::features::{Compat, Incompat};
 use fourscore_ondisk::htree::IndexLevels;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
@@ -32,6 +34,7 @@ use fourscore_sync::thread;
 use crate::fast_commit::DirChanges;
 use crate::inode::{CachedInode, Layout};
 use crate::map::Target;
+use crate::names::Wanted;
 use crate::{Error, Fs, Result};
 
 /// Blocks of a directory read together when it is listed.
@@ -122,6 +125,27 @@ impl DirBlock {
     }
 }
 
+/// A block of a directory that is being listed.
+struct Listed<'b> {
+    block: PhysBlock,
+    bytes: &'b [u8],
+    what: DirBlock,
+}
+
+impl Listed<'_> {
+    fn broken(&self, dir: &CachedInode, error: DirentError) -> Corrupt {
+        Corrupt::from(error).in_inode(dir.nr()).in_block(self.block)
+    }
+}
+
+fn break_if(done: bool) -> ControlFlow<()> {
+    if done {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
+}
+
 impl Fs {
     /// The inode that `name` leads to in directory `dir`.
     ///
@@ -169,15 +193,34 @@ impl Fs {
                 return Err(Error::NotFound);
             }
         }
+        self.search_blocks(dir, &wanted, guard)?
+            .ok_or(Error::NotFound)
+    }
+
+    /// The inode of the name, which may be in any block of the directory.
+    fn search_blocks(
+        &self,
+        dir: &CachedInode,
+        wanted: &Wanted<'_>,
+        guard: &Guard,
+    ) -> Result<Option<InodeNr>> {
+        let format = self.dir_format(dir);
         let mut found = None;
-        self.visit_entries(dir, Through::Cache, guard, &mut |entry| {
-            if wanted.matches(entry) {
-                found = Some(entry.inode);
-                return Ok(ControlFlow::Break(()));
-            }
-            Ok(ControlFlow::Continue(()))
+        if dir.layout() == Layout::Inline {
+            self.visit_inline_entries(dir, &format, &mut |entry| {
+                let here = wanted.matches(entry);
+                found = here.then_some(entry.inode);
+                Ok(break_if(here))
+            })?;
+            return Ok(found);
+        }
+        self.visit_blocks(dir, &format, Through::Cache, guard, &mut |listed| {
+            let entry = wanted.find_in(&format, listed.bytes);
+            let entry = entry.map_err(|error| listed.broken(dir, error))?;
+            found = entry.map(|entry| entry.inode);
+            Ok(break_if(found.is_some()))
         })?;
-        found.ok_or(Error::NotFound)
+        Ok(found)
     }
 
     /// Calls `visit` for each entry as it is stored, until it returns false.
@@ -188,11 +231,7 @@ impl Fs {
         visit: &mut dyn FnMut(&Entry<'_>) -> bool,
     ) -> Result<()> {
         self.visit_entries(dir, Through::Cache, guard, &mut |entry| {
-            Ok(if visit(entry) {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            })
+            Ok(break_if(!visit(entry)))
         })
     }
 
@@ -392,7 +431,7 @@ impl Fs {
     fn visit_entries(
         &self,
         dir: &CachedInode,
-        mut through: Through<'_>,
+        through: Through<'_>,
         guard: &Guard,
         visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
@@ -400,6 +439,27 @@ impl Fs {
         if dir.layout() == Layout::Inline {
             return self.visit_inline_entries(dir, &format, visit);
         }
+        self.visit_blocks(dir, &format, through, guard, &mut |listed| {
+            let entries = format.entries(listed.bytes);
+            for entry in entries.take(listed.what.entries_to_list()) {
+                let entry = entry.map_err(|error| listed.broken(dir, error))?;
+                if visit(&entry)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Calls `visit` for each block of a directory that has blocks, in order.
+    fn visit_blocks(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        mut through: Through<'_>,
+        guard: &Guard,
+        visit: &mut dyn FnMut(&Listed<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let end = self.size_in_blocks(dir)?;
         let mut at = LogicalBlock(0);
         let mut own = OwnBlocks::default();
@@ -420,17 +480,12 @@ impl Fs {
                 let passing = self.bring_in(start, count, &mut through);
                 for nr in 0..count {
                     let block = PhysBlock(start.0 + u64::from(nr));
-                    let (bytes, what) = match self.passing_block(dir, &format, at, nr, passing) {
+                    let (bytes, what) = match self.passing_block(dir, format, at, nr, passing) {
                         Some(listed) => listed,
-                        None => self.listed_block(dir, &format, at, block, guard)?,
+                        None => self.listed_block(dir, format, at, block, guard)?,
                     };
-                    for entry in format.entries(bytes).take(what.entries_to_list()) {
-                        let entry = entry.map_err(|error| {
-                            Corrupt::from(error).in_inode(dir.nr()).in_block(block)
-                        })?;
-                        if visit(&entry)?.is_break() {
-                            return Ok(());
-                        }
+                    if visit(&Listed { block, bytes, what })?.is_break() {
+                        return Ok(());
                     }
                     at = LogicalBlock(at.0 + 1);
                 }

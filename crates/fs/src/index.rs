@@ -66,11 +66,9 @@ impl Fs {
                 return Ok(None);
             };
             let bytes = self.indexed_block(dir, &format, leaf, DirBlock::Leaf, guard)?;
-            for entry in format.entries(bytes) {
-                let entry = entry.map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
-                if wanted.matches(&entry) {
-                    return Ok(Some(entry.inode));
-                }
+            let found = wanted.find_in(&format, bytes);
+            if let Some(entry) = found.map_err(|e| Corrupt::from(e).in_inode(dir.nr()))? {
+                return Ok(Some(entry.inode));
             }
             if !self.move_right(dir, &format, &mut path, hash, guard)? {
                 return Ok(None);

@@ -11,7 +11,7 @@
 use fourscore_ondisk::Corrupt;
 use fourscore_ondisk::casefold::{Encoding, FoldedName};
 use fourscore_ondisk::crypt::{self, NoKeyName};
-use fourscore_ondisk::dirent::{Entry, StoredHash};
+use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry, StoredHash};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::inode::InodeFlags;
@@ -55,6 +55,21 @@ impl Wanted<'_> {
             Self::Folded(name) => name.matches(entry.name),
             Self::NoKey(name) => name.matches(entry.name),
             Self::Impossible => false,
+        }
+    }
+
+    /// The entry of a checked block of entries.
+    pub(crate) fn find_in<'a>(
+        &self,
+        format: &DirFormat,
+        block: &'a [u8],
+    ) -> std::result::Result<Option<Entry<'a>>, DirentError> {
+        match self {
+            Self::Exact(name) => format.find(block, name),
+            _ => format
+                .entries(block)
+                .find(|entry| entry.as_ref().map_or(true, |entry| self.matches(entry)))
+                .transpose(),
         }
     }
 }

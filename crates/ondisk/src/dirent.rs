@@ -445,15 +445,25 @@ impl DirFormat {
             .filter(|record| !matches!(record, Ok(entry) if entry.inode.0 == 0))
     }
 
-    /// The entry with exactly this name.
+    /// The entry with exactly this name, in a block that was checked: of the records in front of it
+    /// only the length is looked at, which is what a lookup costs in the block.
     ///
     /// # Errors
-    /// If a record in front of it is broken, which cannot be in a checked block.
+    /// If a record in front of it, or the entry itself, does not lie in the block.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Entry<'a>>, DirentError> {
-        for record in self.records(block) {
-            let entry = record?;
-            if entry.inode.0 != 0 && entry.name == name {
-                return Ok(Some(entry));
+        let mut at = 0;
+        let mut rest = block;
+        while let Ok((header, behind)) = RawDirentHeader::ref_from_prefix(rest) {
+            if usize::from(header.name_len) == name.len()
+                && behind.starts_with(name)
+                && header.inode.get() != 0
+            {
+                return self.record(block, at).map(Some);
+            }
+            let rec_len = decode_rec_len(header.rec_len.get(), block.len());
+            match rest.get(rec_len..).filter(|_| rec_len >= MIN_REC_LEN) {
+                Some(next) => (at, rest) = (at + rec_len, next),
+                None => return self.record(block, at).map(|_| None),
             }
         }
         Ok(None)

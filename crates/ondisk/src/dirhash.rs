@@ -223,9 +223,13 @@ fn for_chunks<const WORDS: usize>(
         let (chunk, behind) = rest.split_at(rest.len().min(WORDS * 4));
         let mut words = [pad; WORDS];
         for (word, bytes) in words.iter_mut().zip(chunk.chunks(4)) {
-            *word = bytes.iter().fold(pad, |value, &byte| {
-                widen(byte, chars).wrapping_add(value << 8)
-            });
+            *word = match bytes.first_chunk().filter(|bytes| bytes.is_ascii()) {
+                // Nothing to borrow and nothing to pad.
+                Some(&whole) => u32::from_be_bytes(whole),
+                None => bytes.iter().fold(pad, |value, &byte| {
+                    widen(byte, chars).wrapping_add(value << 8)
+                }),
+            };
         }
         transform(&words);
         rest = behind;
@@ -250,44 +254,37 @@ fn tea_mix(value: u32, sum: u32, left: u32, right: u32) -> u32 {
 }
 
 fn half_md4_transform(state: &mut [u32; 4], words: &[u32; 8]) {
-    type Mix = fn(u32, u32, u32) -> u32;
-    struct Round {
-        mix: Mix,
-        constant: u32,
-        order: [usize; 8],
-        shifts: [u32; 4],
-    }
-    const ROUNDS: [Round; 3] = [
-        Round {
-            mix: |x, y, z| z ^ (x & (y ^ z)),
-            constant: 0,
-            order: [0, 1, 2, 3, 4, 5, 6, 7],
-            shifts: [3, 7, 11, 19],
-        },
-        Round {
-            mix: |x, y, z| (x & y).wrapping_add((x ^ y) & z),
-            constant: 0x5a82_7999,
-            order: [1, 3, 5, 7, 0, 2, 4, 6],
-            shifts: [3, 5, 9, 13],
-        },
-        Round {
-            mix: |x, y, z| x ^ y ^ z,
-            constant: 0x6ed9_eba1,
-            order: [3, 7, 2, 6, 1, 5, 0, 4],
-            shifts: [3, 9, 11, 15],
-        },
-    ];
-    let [mut a, mut b, mut c, mut d] = *state;
-    for round in &ROUNDS {
-        for (step, &word) in round.order.iter().enumerate() {
-            let input = words[word].wrapping_add(round.constant);
-            let mixed = a.wrapping_add((round.mix)(b, c, d)).wrapping_add(input);
-            (a, b, c, d) = (d, mixed.rotate_left(round.shifts[step % 4]), b, c);
-        }
-    }
-    for (word, value) in state.iter_mut().zip([a, b, c, d]) {
+    let [a, b, c, d, e, f, g, h] = *words;
+    let mut mixed = *state;
+    let choose = |x: u32, y: u32, z: u32| z ^ (x & (y ^ z));
+    half_md4_round(&mut mixed, [a, b, c, d, e, f, g, h], [3, 7, 11, 19], choose);
+    let add = |word: u32| word.wrapping_add(0x5a82_7999);
+    let majority = |x: u32, y: u32, z: u32| (x & y).wrapping_add((x ^ y) & z);
+    let order = [b, d, f, h, a, c, e, g].map(add);
+    half_md4_round(&mut mixed, order, [3, 5, 9, 13], majority);
+    let add = |word: u32| word.wrapping_add(0x6ed9_eba1);
+    let order = [d, h, c, g, b, f, a, e].map(add);
+    half_md4_round(&mut mixed, order, [3, 9, 11, 15], |x, y, z| x ^ y ^ z);
+    for (word, value) in state.iter_mut().zip(mixed) {
         *word = word.wrapping_add(value);
     }
+}
+
+/// One round: each word goes into one of the four, in turn. Inlined, the steps are known when it
+/// is compiled, so a name costs a few instructions for each and no loop.
+#[inline]
+fn half_md4_round(
+    state: &mut [u32; 4],
+    words: [u32; 8],
+    shifts: [u32; 4],
+    mix: impl Fn(u32, u32, u32) -> u32,
+) {
+    let [mut a, mut b, mut c, mut d] = *state;
+    for (step, word) in words.into_iter().enumerate() {
+        let mixed = a.wrapping_add(mix(b, c, d)).wrapping_add(word);
+        (a, b, c, d) = (d, mixed.rotate_left(shifts[step % 4]), b, c);
+    }
+    *state = [a, b, c, d];
 }
 
 #[cfg(test)]

@@ -406,11 +406,9 @@ impl Plan<'_> {
             let at = (place.at, place.block);
             let bytes = fs.listed_bytes(dir.inode, &dir.format, at, &guard)?;
             let Some(bytes) = bytes else { continue };
-            for entry in dir.format.entries(bytes) {
-                let entry = entry.map_err(|error| dir.broken(error))?;
-                if wanted.matches(&entry) {
-                    return Ok((place, entry.at));
-                }
+            let found = wanted.find_in(&dir.format, bytes);
+            if let Some(entry) = found.map_err(|error| dir.broken(error))? {
+                return Ok((place, entry.at));
             }
         }
         Err(Error::NotFound)

@@ -181,13 +181,11 @@ impl Leaf<'_> {
         dir: &CachedInode,
         (wanted, nr): (&Wanted<'_>, InodeNr),
     ) -> Result<Option<usize>> {
-        for entry in self.format.entries(bytes) {
-            let entry = entry.map_err(|error| broken(dir, error))?;
-            if wanted.matches(&entry) {
-                return Ok(Some(entry.at).filter(|_| entry.inode == nr));
-            }
-        }
-        Ok(None)
+        let found = wanted.find_in(&self.format, bytes);
+        let entry = found.map_err(|error| broken(dir, error))?;
+        Ok(entry
+            .filter(|entry| entry.inode == nr)
+            .map(|entry| entry.at))
     }
 }
 
