@@ -90,10 +90,7 @@ impl Bits {
 
     /// Calls `each` with every run of numbers of `run` that are in the set, cut at words.
     pub(crate) fn runs_in(&self, run: Range<u64>, mut each: impl FnMut(Range<u64>)) {
-        let mut at = run.start;
-        while at < run.end.min(self.len) {
-            let base = at - at % WORD_BITS;
-            let mut bits = self.bits_at(base) & word_mask(at, run.end);
+        for (base, mut bits) in self.words_in(run) {
             while bits != 0 {
                 let first = bits.trailing_zeros();
                 let count = (bits >> first).trailing_ones();
@@ -101,15 +98,25 @@ impl Bits {
                 each(start..start + u64::from(count));
                 bits &= !(run_of(count) << first);
             }
-            at = base + WORD_BITS;
         }
     }
 
     /// How many numbers of `run` are in the set.
     pub(crate) fn count_in(&self, run: Range<u64>) -> u64 {
-        let mut count = 0;
-        self.runs_in(run, |found| count += found.end - found.start);
-        count
+        let counts = self.words_in(run).map(|(_, bits)| bits.count_ones());
+        counts.map(u64::from).sum()
+    }
+
+    /// The words that `run` touches, without what is not of it, each with its first number.
+    fn words_in(&self, run: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let Range { start, end } = run;
+        let end = end.min(self.len).max(start);
+        let first = (start - start % WORD_BITS).min(end);
+        let words = (end - first).div_ceil(WORD_BITS) * u64::from(start < end);
+        (0..words).map(move |nth| {
+            let base = first + nth * WORD_BITS;
+            (base, self.bits_at(base) & word_mask(start.max(base), end))
+        })
     }
 
     /// The 64 bits from number `first` on; zeros beyond the bound.
@@ -189,5 +196,7 @@ mod tests {
         let mut runs = Vec::new();
         bits.runs_in(0..66, |run| runs.push(run));
         assert_eq!(runs, [65..66]);
+        assert_eq!(bits.count_in(66..200), 0);
+        assert_eq!((bits.count_in(65..65), bits.count_in(70..60)), (0, 0));
     }
 }

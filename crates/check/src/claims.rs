@@ -139,6 +139,7 @@ fn tell(volume: &Volume, state: &State, claims: &[Claim], findings: &mut Finding
         }
         let mut owners: Vec<InodeNr> = open.iter().map(|(_, inode)| *inode).collect();
         owners.sort_unstable();
+        owners.dedup();
         match &mut last {
             Some((before, same)) if before.end == run.start && *same == owners => {
                 before.end = run.end;

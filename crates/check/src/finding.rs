@@ -262,6 +262,10 @@ findings! {
         /// Features fit each other.
         Warning Features "superblock-features" { why: &'static str }
             => "superblock: features: {why}", "set the feature that is missing, or clear the other";
+        /// Every feature is one that is known.
+        Error UnknownFeatures "superblock-unknown-features" { features: String }
+            => "superblock: nobody here knows {features}; what such features mean is not checked",
+            "none; a later version may know them";
         /// The superblock asks for extra fields that fit into inodes.
         Warning SuperblockExtraIsize "superblock-extra-isize"
         { field: &'static str, found: u16, most: u16 }

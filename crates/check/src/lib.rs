@@ -39,7 +39,7 @@
 //! No byte of the image makes a check panic, loop or take memory beyond two or three bits a block,
 //! a dozen bits an inode, and what its directories and shared attributes take. What is told does
 //! not depend on threads, but for the inode that stands for those that share a broken attribute
-//! block.
+//! block, and for how far maps are followed that share blocks beyond measure.
 #![forbid(unsafe_code)]
 
 mod bits;

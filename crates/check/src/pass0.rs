@@ -153,6 +153,13 @@ fn check_features(volume: &Volume, findings: &mut Findings) {
     for (_, why) in rules.into_iter().filter(|(broken, _)| *broken) {
         findings.push(Finding::Features { why });
     }
+    let all = volume.sb.features().iter();
+    let unknown = all.filter(|feature| feature.row().is_none());
+    let names: Vec<String> = unknown.map(|feature| feature.to_string()).collect();
+    if !names.is_empty() {
+        let features = names.join(", ");
+        findings.push(Finding::UnknownFeatures { features });
+    }
 }
 
 /// The sizes of extra fields that new inodes get.

@@ -124,6 +124,26 @@ impl Volume {
         self.device.read_at(buf, offset)
     }
 
+    /// Reads a run of blocks that fill `buf`; where that fails, each of them alone. Those that cannot
+    /// be read are zeroes then, and `failed` is told.
+    pub(crate) fn read_run(
+        &self,
+        start: PhysBlock,
+        buf: &mut [u8],
+        mut failed: impl FnMut(PhysBlock, io::Error),
+    ) {
+        if self.read(start, buf).is_ok() {
+            return;
+        }
+        let blocks = buf.chunks_mut(self.block_bytes());
+        for (block, bytes) in (start.0..).map(PhysBlock).zip(blocks) {
+            if let Err(error) = self.read(block, bytes) {
+                bytes.fill(0);
+                failed(block, error);
+            }
+        }
+    }
+
     /// How many inodes of a group are worth reading: those in front of what was never used.
     pub(crate) fn inodes_to_read(&self, group: &Group) -> u32 {
         use fourscore_ondisk::group::GroupFlags;

@@ -3,14 +3,15 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use common::{fourscore, text};
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
 use fourscore_testkit::damage::Patient;
+use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{debugfs_write, dumpe2fs_header, e2fsck};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require, scratch};
@@ -266,4 +267,59 @@ fn dirty_journals_are_left_as_they_are() {
         let replayed = NOTES.iter().any(|note| report["counts"][note] == 1);
         assert!(replayed, "{name}: {report:#}");
     }
+}
+
+/// A check that may have no more memory for its data than so many MiB, stacks included.
+fn check_within(mib: u32, image: &Path) -> Run {
+    let limited = format!("ulimit -d {}; exec \"$0\" \"$@\"", mib * 1024);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &limited, env!("CARGO_BIN_EXE_fourscore")])
+        .args(["check", "-n", "--json", "--threads", "2"])
+        .arg(image);
+    let output = command.output().expect("there is a shell");
+    Run {
+        status: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("text"),
+        complaint: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// 900 GiB in one file: 236 million blocks in use take 28 MiB of bits. A second inode with the same
+/// map shares all of them, which takes as many bits again, and a bounded list of who shares what.
+#[test]
+fn memory_is_bounded_by_bits_of_blocks() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("debugfs"),
+        Need::KernelMount
+    );
+    let image = Image::builder(MiB(1 << 20)).kind("ext4").journal(MiB(4));
+    let image = image
+        .arguments(["-N", "100000"])
+        .extended("lazy_itable_init=1");
+    let image = image.make().expect("mke2fs runs");
+    let mount = KernelMount::new(image.path(), Access::ReadWrite, "noinit_itable");
+    let mount = mount.expect("a mount");
+    let large = File::create_new(mount.path().join("large")).expect("room");
+    let flags = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(&large, flags, 0, 900 << 30).expect("room");
+    drop(large);
+    fs::write(mount.path().join("twin"), "x").expect("room");
+    mount.unmount().expect("it is not in use");
+    let run = check_within(64, image.path());
+    assert_eq!(run.status, Some(0), "{}", run.complaint);
+    let blocks = json(&run)["blocks"].as_u64().expect("a number");
+    assert!(blocks > 900 << 18, "{blocks}");
+
+    debugfs_write(image.path(), &["copy_inode large twin"]).expect("debugfs runs");
+    let run = check_within(160, image.path());
+    assert_eq!(run.status, Some(4), "{}", run.complaint);
+    let shared = json(&run)["counts"]["shared-blocks"].as_u64();
+    assert!(shared.is_some_and(|shared| shared > 0), "{}", run.stdout);
+    assert_ne!(
+        check_within(16, image.path()).status,
+        Some(4),
+        "the limit does not count"
+    );
 }

@@ -139,27 +139,14 @@ impl<'a> Scanner<'a> {
         while at < blocks {
             let count = step.min(blocks - at);
             piece.resize(usize::try_from(count).unwrap_or(1) * block_bytes, 0);
-            self.read_piece(PhysBlock(table.0 + at), piece);
+            let findings = &mut self.findings;
+            volume.read_run(PhysBlock(table.0 + at), piece, |block, error| {
+                let why = error.to_string();
+                findings.push(Finding::Unreadable { block, why });
+            });
             self.inodes(nr, index, volume.inodes_to_read(group), piece);
             index += u32::try_from(count).unwrap_or(1) * per_block;
             at += count;
-        }
-    }
-
-    /// Reads a piece; blocks that cannot be read are told and count as empty.
-    fn read_piece(&mut self, start: PhysBlock, piece: &mut [u8]) {
-        if self.volume.read(start, piece).is_ok() {
-            return;
-        }
-        for (block, bytes) in (start.0..)
-            .map(PhysBlock)
-            .zip(piece.chunks_mut(self.volume.block_bytes()))
-        {
-            if let Err(error) = self.volume.read(block, bytes) {
-                bytes.fill(0);
-                let why = error.to_string();
-                self.findings.push(Finding::Unreadable { block, why });
-            }
         }
     }
 

@@ -12,26 +12,26 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use crate::finding::Finding;
 use crate::report::Findings;
 
-/// A block as it was read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    #[default]
-    Not,
-    Leaf {
-        lowest: u32,
-        highest: u32,
-    },
-    Node {
-        first_entry: usize,
-        entries: usize,
-    },
+    Leaf { lowest: u32, highest: u32 },
+    Node { first_entry: usize, entries: usize },
+}
+
+/// A block as it was read.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    at: LogicalBlock,
+    seen: Seen,
+    is_referenced: bool,
 }
 
 /// What is known of an index.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    blocks: Vec<Seen>,
-    referenced: Vec<bool>,
+    /// By their places. A directory may claim to reach far beyond what it has.
+    blocks: Vec<Block>,
     /// Entries of all nodes: the lowest hash, and the block.
     entries: Vec<(u32, LogicalBlock)>,
     indirect_levels: u32,
@@ -46,12 +46,22 @@ struct Step {
 }
 
 impl Index {
-    fn add(&mut self, block: LogicalBlock, seen: Seen) {
-        let at = block.0 as usize;
-        if self.blocks.len() <= at {
-            self.blocks.resize(at + 1, Seen::Not);
+    /// Keeps a block. They come in order, so this is at the end.
+    fn add(&mut self, at: LogicalBlock, seen: Seen) {
+        let block = Block {
+            at,
+            seen,
+            is_referenced: false,
+        };
+        match self.find(at) {
+            Ok(known) => self.blocks[known] = block,
+            Err(place) => self.blocks.insert(place, block),
         }
-        self.blocks[at] = seen;
+    }
+
+    /// Which of the blocks lies at a place, or where it would be.
+    fn find(&self, at: LogicalBlock) -> Result<usize, usize> {
+        self.blocks.binary_search_by_key(&at, |block| block.at)
     }
 
     /// Keeps the root.
@@ -88,7 +98,6 @@ impl Index {
 
     /// Walks the index when all blocks of the directory were seen.
     pub(super) fn check(mut self, dir: InodeNr, findings: &mut Findings) {
-        self.referenced = vec![false; self.blocks.len()];
         let mut steps = vec![Step {
             block: LogicalBlock(0),
             depth: 0,
@@ -98,11 +107,9 @@ impl Index {
         while let Some(step) = steps.pop() {
             self.step(&step, dir, &mut steps, findings);
         }
-        for (block, seen) in (0..).map(LogicalBlock).zip(&self.blocks) {
-            let referenced = self.referenced.get(block.0 as usize) == Some(&true);
-            if *seen != Seen::Not && !referenced {
-                findings.push(Finding::IndexUnreferenced { dir, block });
-            }
+        for block in self.blocks.iter().filter(|block| !block.is_referenced) {
+            let block = block.at;
+            findings.push(Finding::IndexUnreferenced { dir, block });
         }
     }
 
@@ -113,19 +120,17 @@ impl Index {
             first,
             last,
         } = step;
-        let at = block.0 as usize;
-        let (Some(seen), Some(referenced)) =
-            (self.blocks.get(at).copied(), self.referenced.get_mut(at))
-        else {
+        let known = self.find(block).ok().and_then(|at| self.blocks.get_mut(at));
+        let Some(known) = known else {
             return;
         };
-        if std::mem::replace(referenced, true) {
+        let seen = known.seen;
+        if std::mem::replace(&mut known.is_referenced, true) {
             findings.push(Finding::IndexTwice { dir, block });
             return;
         }
         let leaf_depth = self.indirect_levels + 1;
         match seen {
-            Seen::Not => {}
             Seen::Leaf { lowest, highest } => {
                 if depth != leaf_depth {
                     findings.push(Finding::IndexDepth {

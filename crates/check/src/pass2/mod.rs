@@ -169,20 +169,35 @@ impl Reader<'_> {
                 let count = step.min(run.blocks - done);
                 room.resize(count as usize * block_bytes, 0);
                 let start = PhysBlock(run.start.0 + u64::from(done));
-                if let Err(error) = volume.read(start, room) {
-                    let (block, why) = (start, error.to_string());
-                    self.findings.push(Finding::Unreadable { block, why });
-                } else {
-                    let first = run.logical.saturating_add(done);
-                    for (logical, block) in (first..).zip(room.chunks_exact(block_bytes)) {
-                        self.block(&mut dir, LogicalBlock(logical), block);
-                    }
-                }
+                let first = run.logical.saturating_add(done);
+                self.run_of_blocks(&mut dir, LogicalBlock(first), start, room);
                 done += count;
             }
         }
         if let Some(index) = dir.index {
             index.check(nr, &mut self.findings);
+        }
+    }
+
+    /// Blocks that lie side by side; `room` is as large as they are. What cannot be read is left out.
+    fn run_of_blocks(
+        &mut self,
+        dir: &mut Dir,
+        first: LogicalBlock,
+        start: PhysBlock,
+        room: &mut [u8],
+    ) {
+        let mut unread = Vec::new();
+        self.volume.read_run(start, room, |block, error| {
+            unread.push(block);
+            let why = error.to_string();
+            self.findings.push(Finding::Unreadable { block, why });
+        });
+        let blocks = room.chunks_exact(self.volume.block_bytes());
+        for ((logical, at), block) in (first.0..).zip(start.0..).zip(blocks) {
+            if !unread.contains(&PhysBlock(at)) {
+                self.block(dir, LogicalBlock(logical), block);
+            }
         }
     }
 

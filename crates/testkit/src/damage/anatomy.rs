@@ -119,6 +119,30 @@ impl Anatomy {
         self.sites.get(&kind).map_or(&[], Vec::as_slice)
     }
 
+    /// An inode, in use or not; `None` if there is none of this number.
+    #[must_use]
+    pub fn inode_site(&self, nr: InodeNr) -> Option<Site> {
+        Some(Site {
+            kind: Kind::Inode,
+            at: self.inode(nr)?,
+            length: self.sb.geometry().inode_size_bytes(),
+            inode: Some(nr),
+            group: None,
+        })
+    }
+
+    /// A block as a structure of a kind.
+    #[must_use]
+    pub fn block_site(&self, kind: Kind, block: PhysBlock, inode: Option<InodeNr>) -> Site {
+        Site {
+            kind,
+            at: self.offset(block),
+            length: self.block_bytes(),
+            inode,
+            group: None,
+        }
+    }
+
     /// A block that some structure or file lies on.
     pub(super) fn some_block(&self, bits: u64) -> u64 {
         let count = self.blocks.len().max(1) as u64;
@@ -232,14 +256,7 @@ impl Anatomy {
 
     fn add_block(&mut self, kind: Kind, block: PhysBlock, inode: InodeNr) {
         self.blocks.push(block.0);
-        let (at, length) = (self.offset(block), self.block_bytes());
-        self.add(Site {
-            kind,
-            at,
-            length,
-            inode: Some(inode),
-            group: None,
-        });
+        self.add(self.block_site(kind, block, Some(inode)));
     }
 
     /// The nodes of a tree, and what its leaves map.

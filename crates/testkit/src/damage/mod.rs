@@ -6,7 +6,8 @@
 //! structure, one of its kind, a field, and a value: near the old one, extreme, or one that belongs
 //! to a neighbour, since what is plausible is what checkers miss. One in sixteen seeds leaves
 //! checksums as they were. The change is made in the image file itself and can be undone, so that
-//! one image serves for hundreds of seeds.
+//! one image serves for hundreds of seeds. A test that wants one certain damage names the structure
+//! and the field ([`Patient::change`]).
 //!
 //! **Not here.** Several faults at once, random bytes: the fuzz targets do that.
 //!
@@ -118,8 +119,7 @@ impl Patient {
         let kinds = self.anatomy.kinds();
         let kind = *rng.pick(&kinds);
         let site = rng.pick(self.anatomy.sites(kind));
-        let mut bytes = vec![0; site.length];
-        self.file.read_exact_at(&mut bytes, site.at)?;
+        let mut bytes = self.bytes(site)?;
         let fields = fields::of(&self.anatomy, site, &bytes);
         if fields.is_empty() {
             return Ok(None);
@@ -135,25 +135,100 @@ impl Patient {
         } else {
             Sealed::Yes
         };
+        let named = (field.name, field.at);
+        field.put(&mut bytes, new);
+        self.put(site, &mut bytes, named, (old, new), sealed)
+            .map(Some)
+    }
+
+    /// Changes the `nth` field of a name in a structure, counted from 0.
+    ///
+    /// # Errors
+    /// If it has no such field, or the image cannot be read or written.
+    pub fn change(
+        &self,
+        site: &Site,
+        (name, nth): (&str, usize),
+        sealed: Sealed,
+        to: impl FnOnce(u64) -> u64,
+    ) -> Result<Damage> {
+        let (mut bytes, field) = self.field(site, (name, nth))?;
+        let old = field.get(&bytes);
+        let new = to(old) & field.mask();
+        field.put(&mut bytes, new);
+        let named = (field.name, field.at);
+        self.put(site, &mut bytes, named, (old, new), sealed)
+    }
+
+    /// The `nth` field of a name as it is now.
+    ///
+    /// # Errors
+    /// If there is no such field, or the image cannot be read.
+    pub fn value(&self, site: &Site, field: (&str, usize)) -> Result<u64> {
+        let (bytes, field) = self.field(site, field)?;
+        Ok(field.get(&bytes))
+    }
+
+    /// A structure as it is now, and its `nth` field of a name.
+    fn field(&self, site: &Site, (name, nth): (&str, usize)) -> Result<(Vec<u8>, Field)> {
+        let bytes = self.bytes(site)?;
+        let fields = fields::of(&self.anatomy, site, &bytes);
+        let mut of_name = fields.into_iter().filter(|field| field.name == name);
+        let field = of_name.nth(nth);
+        let field = field.with_context(|| format!("{:?} has no {name} {nth}", site.kind))?;
+        Ok((bytes, field))
+    }
+
+    /// Overwrites bytes of a structure from `at` on.
+    ///
+    /// # Errors
+    /// If it is shorter, or the image cannot be read or written.
+    pub fn overwrite(&self, site: &Site, at: usize, with: &[u8], sealed: Sealed) -> Result<Damage> {
+        let mut bytes = self.bytes(site)?;
+        let place = bytes.get_mut(at..at + with.len());
+        place
+            .with_context(|| format!("{:?} ends before byte {at}", site.kind))?
+            .copy_from_slice(with);
+        self.put(site, &mut bytes, ("bytes", at), (0, 0), sealed)
+    }
+
+    /// The bytes of a structure as they are now.
+    ///
+    /// # Errors
+    /// If the image cannot be read.
+    pub fn bytes(&self, site: &Site) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; site.length];
+        self.file.read_exact_at(&mut bytes, site.at)?;
+        Ok(bytes)
+    }
+
+    /// Writes a structure, and renews the checksums around it if asked to.
+    fn put(
+        &self,
+        site: &Site,
+        bytes: &mut [u8],
+        (field, at): (&'static str, usize),
+        change: (u64, u64),
+        sealed: Sealed,
+    ) -> Result<Damage> {
         let mut damage = Damage {
-            kind,
-            field: field.name,
-            change: (old, new),
-            at: site.at + field.at as u64,
+            kind: site.kind,
+            field,
+            change,
+            at: site.at + at as u64,
             sealed,
             before: Vec::new(),
         };
-        field.put(&mut bytes, new);
         if sealed == Sealed::Yes {
-            seal::site(&self.anatomy, site, &mut bytes);
+            seal::site(&self.anatomy, site, bytes);
         }
-        self.write(&mut damage, site.at, &bytes)?;
+        self.write(&mut damage, site.at, bytes)?;
         if sealed == Sealed::Yes {
             for (at, bytes) in seal::around(&self.anatomy, site, &self.file)? {
                 self.write(&mut damage, at, &bytes)?;
             }
         }
-        Ok(Some(damage))
+        Ok(damage)
     }
 
     /// A value that the field could have, or just could not.
