@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// The tree of this machine that the image is made of.
     #[arg(long, default_value = "/usr")]
     tree: std::path::PathBuf,
+    /// How many files the file system to be checked has.
+    #[arg(long, default_value_t = 1_000_000)]
+    files: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -48,7 +51,7 @@ enum What {
     Alloc,
     /// Building images: a real tree, one large directory, many small files.
     Build,
-    /// Checking a file system of a million files.
+    /// Checking a file system of a million files, or of as many as `--files` says.
     Check,
     /// Files made, found, written and removed in process, beside the kernel's ext4.
     Fs,
