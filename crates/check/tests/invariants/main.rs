@@ -84,7 +84,8 @@ fn assert_met(image: &Path, code: &str) -> Result<()> {
     ensure!(told.counts().contains_key(code), "not met: {texts:#?}");
     let row = Finding::CODES.iter().find(|row| row.code == code);
     let severity = row.context("no such code")?.severity;
-    if severity == Severity::Error {
+    // e2fsck follows such maps to their end, for minutes and in gigabytes.
+    if severity == Severity::Error && code != BEYOND_MEASURE {
         // Not all that e2fsck asks about does it count in its exit status.
         let theirs = e2fsck(image)?;
         let asks = theirs.output.lines().any(|line| line.ends_with("? no"));
