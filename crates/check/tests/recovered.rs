@@ -209,26 +209,3 @@ fn fast_commits_are_replayed() {
     // `.` and `..` of the root and of lost+found, its name, and the files.
     assert_eq!(ours.tally().entries, 2 * 2 + 1 + 3);
 }
-
-#[test]
-fn what_was_not_replayed_is_found() {
-    require!(
-        Need::KernelMount,
-        Need::Program("mke2fs"),
-        Need::Program("debugfs"),
-        Need::Program("xfs_io")
-    );
-    let journal = JOURNALS.iter().find(|journal| journal.name == "ordered");
-    let crashed = journal
-        .expect("there is one")
-        .crashed(Death::ShutdownLogFlushed, Seed(3));
-    let image = crashed.expect("a crash").image;
-    assert!(report(image.path()).expect("a file system").is_clean());
-    // Without the mark nobody replays, and what is in place is of another time.
-    debugfs_write(image.path(), &["feature -needs_recovery"]).expect("debugfs runs");
-    let ours = report(image.path()).expect("a file system");
-    let theirs = e2fsck(image.path()).expect("e2fsck runs");
-    assert_eq!(count(&ours, "journal-unmarked"), 1);
-    assert_eq!(count(&ours, "journal-replayed"), 0);
-    assert!(!ours.is_clean() && !theirs.is_clean());
-}

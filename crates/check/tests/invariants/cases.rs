@@ -24,7 +24,7 @@ const RESIZE: InodeNr = InodeNr(7);
 const LOST_AND_FOUND: InodeNr = InodeNr(11);
 
 const REGULAR: u64 = 0x8000;
-const DIRECTORY: u64 = 0x4000;
+const FIFO: u64 = 0x1000;
 
 const EXTENTS_FL: u64 = 0x8_0000;
 const IMMUTABLE_FL: u64 = 0x10;
@@ -168,7 +168,7 @@ cases! { PASS_1(s):
     "inode-zero-dtime" on EXT4 => s.inode("plain", "i_links_count", |_| 0);
     "inode-dtime-in-use" on EXT4 => s.inode("plain", "i_dtime", |_| 0x6000_0000);
     "root-mode" on EXT4 => s.reserved(InodeNr::ROOT, "i_mode", |_| REGULAR | 0o644);
-    "reserved-mode" on EXT4 => s.reserved(InodeNr::JOURNAL, "i_mode", |_| DIRECTORY | 0o600);
+    "reserved-mode" on EXT4 => s.reserved(InodeNr::JOURNAL, "i_mode", |_| FIFO | 0o600);
     "reserved-in-use" on EXT4 => s.reserved(InodeNr(3), "i_links_count", |_| 1);
     "bad-blocks-inode" on EXT4 => s.reserved(InodeNr(1), "i_uid", |_| 5);
     "inode-mode" on EXT4 => s.inode("plain", "i_mode", |_| 0x3000);
