@@ -124,8 +124,8 @@ impl Volume {
         self.device.read_at(buf, offset)
     }
 
-    /// Reads a run of blocks that fill `buf`; where that fails, each of them alone. Those that cannot
-    /// be read are zeroes then, and `failed` is told.
+    /// Reads a run of blocks that fill `buf`; where that fails, each of them alone. Those that
+    /// cannot be read are zeroes then, and `failed` is told.
     pub(crate) fn read_run(
         &self,
         start: PhysBlock,

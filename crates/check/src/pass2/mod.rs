@@ -179,7 +179,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Blocks that lie side by side; `room` is as large as they are. What cannot be read is left out.
+    /// Blocks that lie side by side; `room` is as large as they are. What cannot be read is left
+    /// out.
     fn run_of_blocks(
         &mut self,
         dir: &mut Dir,

@@ -42,7 +42,7 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
         .with_option("files", &files)
         .with_option("directories", &directories);
     let (program, image) = (fourscore.display(), image.display());
-    let mut comparison = Comparison::new(&format!("check, 100 GiB with {files} files"))
+    let mut comparison = Comparison::new(format!("check, 100 GiB with {files} files"))
         .warm_up(Rounds(1))
         .rounds(Rounds(options.rounds))
         .threads(&[ThreadCount::new(2)]);
