@@ -251,6 +251,19 @@ impl Unmounter {
         }
     }
 
+    /// Takes away the mount with this root, which nobody serves any more, and no other one that has
+    /// come to its place meanwhile. Through fusermount3 only the place can be named.
+    pub fn abandon_root(&self, root: &OwnedFd) {
+        if self.way == Way::Helper {
+            return self.abandon();
+        }
+        let root = format!("/proc/self/fd/{}", root.as_raw_fd());
+        // Whoever was quicker has taken it away.
+        if let Err(error) = rustix::mount::unmount(root, UnmountFlags::DETACH) {
+            tracing::debug!(%error, "the mount is gone already");
+        }
+    }
+
     /// Takes away a mount that nobody serves any more, or will.
     pub fn abandon(&self) {
         let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;

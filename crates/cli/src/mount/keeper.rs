@@ -10,6 +10,7 @@
 //! It reads nothing of the image, and takes no word of the server's but to unmount.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -17,7 +18,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use clap::Args;
 use fourscore_fuse::Unmounter;
 use fourscore_sync::{Arc, Mutex};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -112,15 +113,19 @@ pub(crate) fn run(args: &KeepMount) -> Result<()> {
             let _ = write!(answers, "{}", why.to_string().replace('\n', " "));
         }
     }
-    if is_dead(&args.point) {
-        unmounter.abandon();
+    // Opened without asking anybody, it stays this mount whatever comes to its place.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if let Ok(root) = rustix::fs::open(&args.point, flags, Mode::empty())
+        && is_dead(&root)
+    {
+        unmounter.abandon_root(&root);
     }
     Ok(())
 }
 
-/// Whether nobody is connected to what is mounted on `point`. The kernel is made to ask.
-fn is_dead(point: &Path) -> bool {
-    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
-    let told = rustix::fs::statx(CWD, point, flags, StatxFlags::BASIC_STATS);
+/// Whether nobody is connected to the mount with this root. The kernel is made to ask.
+fn is_dead(root: &OwnedFd) -> bool {
+    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::EMPTY_PATH;
+    let told = rustix::fs::statx(root, "", flags, StatxFlags::BASIC_STATS);
     matches!(told, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
