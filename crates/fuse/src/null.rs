@@ -153,7 +153,7 @@ impl Null {
                 ..StatfsOut::default()
             }),
             // As a file system that has none: `ENOSYS` would end such requests for good.
-            opcode::GETXATTR => Err(Errno::NODATA),
+            opcode::GETXATTR | opcode::REMOVEXATTR => Err(Errno::NODATA),
             opcode::READDIR | opcode::READDIRPLUS | opcode::SETXATTR => Ok(()),
             opcode::RELEASE | opcode::RELEASEDIR | opcode::FSYNC | opcode::FSYNCDIR => Ok(()),
             opcode::FALLOCATE | opcode::DESTROY => Ok(()),
