@@ -17,7 +17,7 @@ use fourscore_sync::thread;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, empty, is_mounted, transport, wait_until, with_image};
+use mounted::{Mounted, as_a_user, empty, is_mounted, transport, umount, wait_until, with_image};
 use place::{Place, walk_of_host};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
@@ -254,8 +254,7 @@ fn the_command_returns_when_the_mount_can_be_used() {
         assert!(is_mounted(&point));
         assert_eq!(fs::read_dir(&point).expect("listed").count(), 1 + round);
         fs::write(point.join(format!("file-{round}")), b"x").expect("room");
-        let status = Command::new("umount").arg(&point).status();
-        assert!(status.expect("it is there").success());
+        umount(&point);
     }
     // e2fsck waits for nobody, so this waits for the last server.
     wait_until("the image is let go", || place.check("image").is_ok());
@@ -269,14 +268,8 @@ fn the_command_returns_when_the_mount_can_be_used() {
     );
 }
 
-/// Mounts as a user, looks, and unmounts. In a namespace of its own, in which users may open
-/// `/dev/fuse` whatever the machine says of that.
-const AS_A_USER: &str = r#"
-set -e
-user="setpriv --reuid=65534 --regid=65534 --clear-groups"
-mount -t tmpfs -o dev none "$DEVICES"
-mknod -m 666 "$DEVICES/fuse" c 10 229
-mount --bind "$DEVICES/fuse" /dev/fuse
+/// Mounts as a user, looks, and unmounts.
+const BY_A_USER: &str = r#"
 $user "$FOURSCORE" mount "$IMAGE" "$POINT"
 grep -q " $POINT fuse.fourscore " /proc/self/mounts
 $user ls "$POINT" | grep -q lost+found
@@ -296,23 +289,7 @@ fn without_root_the_helper_mounts() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    let (image, point) = (place.text("image"), place.path("mnt"));
-    for path in [&point, &place.path("devices")] {
-        fs::create_dir(path).expect("room");
-    }
-    for path in [Path::new(&image), &point] {
-        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
-    }
-    // Puts the command where a user reaches it.
-    let _ = place.as_nobody(&["--version"]);
-    let mut command = tools::command("unshare").expect("it is there");
-    command.args(["--mount", "sh", "-c", AS_A_USER]);
-    command.env("IMAGE", &image).env("POINT", &point);
-    command.env("DEVICES", place.path("devices"));
-    command.env("FOURSCORE", place.path("output/fourscore"));
-    let output = command.output().expect("it is there");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
+    assert_eq!(as_a_user(&place, BY_A_USER), Ok(()));
     wait_until("the image is let go", || place.check("image").is_ok());
 }
 

@@ -7,13 +7,12 @@ mod place;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
 
 use common::{fourscore, printed, text};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
-use mounted::{Mounted, PATIENCE, empty, is_mounted};
+use mounted::{Mounted, PATIENCE, empty, is_mounted, umount};
 use rustix::process::Signal;
 
 #[test]
@@ -31,8 +30,7 @@ fn umount_returns_when_everything_is_in_its_place() {
         unnamed.write_all_at(&[1; 100_000], 0).expect("room");
         fs::remove_file(mounted.path("unnamed")).expect("removed");
         drop(unnamed);
-        let status = Command::new("umount").arg(&mounted.point).status();
-        assert!(status.expect("it is there").success());
+        umount(&mounted.point);
         // Right behind it, and without a look at the server.
         place.check("image").expect("clean");
         let image = place.path("image");

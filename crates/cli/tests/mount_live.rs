@@ -10,8 +10,8 @@ use std::path::Path;
 
 use common::{complained, fourscore, printed, text};
 use fourscore_testkit::require;
-use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, empty, is_mounted};
+use fourscore_testkit::tools::Need;
+use mounted::{Mounted, as_a_user, empty, is_mounted};
 use serde_json::Value;
 
 fn stats(point: &Path) -> Value {
@@ -110,12 +110,7 @@ fn umount_waits_for_the_server() {
 }
 
 /// Mounts as a user, writes, unmounts, and looks at the image at once.
-const AS_A_USER: &str = r#"
-set -e
-user="setpriv --reuid=65534 --regid=65534 --clear-groups"
-mount -t tmpfs -o dev none "$DEVICES"
-mknod -m 666 "$DEVICES/fuse" c 10 229
-mount --bind "$DEVICES/fuse" /dev/fuse
+const BY_A_USER: &str = r#"
 for round in 1 2 3; do
     $user "$FOURSCORE" mount -o fakeroot,commit=100000 "$IMAGE" "$POINT"
     $user sh -c "seq 100000 > $POINT/$round"
@@ -136,25 +131,5 @@ fn umount_of_a_user_leaves_the_image_clean() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    let (image, point) = (place.text("image"), place.path("mnt"));
-    for path in [&point, &place.path("devices")] {
-        fs::create_dir(path).expect("room");
-    }
-    for path in [Path::new(&image), &point] {
-        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
-    }
-    // Puts the command where a user reaches it.
-    let _ = place.as_nobody(&["--version"]);
-    let mut command = tools::command("unshare").expect("it is there");
-    command.args(["--mount", "sh", "-c", AS_A_USER]);
-    command.env("IMAGE", &image).env("POINT", &point);
-    command.env("DEVICES", place.path("devices"));
-    command.env("FOURSCORE", place.path("output/fourscore"));
-    let output = command.output().expect("it is there");
-    let said = [output.stdout, output.stderr].concat();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&said)
-    );
+    assert_eq!(as_a_user(&place, BY_A_USER), Ok(()));
 }

@@ -6,13 +6,13 @@ mod place;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use common::{fourscore, printed, text};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, empty, is_mounted, wait_until};
+use mounted::{Mounted, as_a_user, empty, is_mounted, umount, wait_until};
 use place::Place;
 
 /// The command under another name.
@@ -20,11 +20,6 @@ fn named(place: &Place, name: &str) -> PathBuf {
     let path = place.path(name);
     symlink(env!("CARGO_BIN_EXE_fourscore"), &path).expect("room");
     path
-}
-
-fn umount(point: &Path) {
-    let status = Command::new("umount").arg(point).status();
-    assert!(status.expect("it is there").success());
 }
 
 #[test]
@@ -137,16 +132,13 @@ fn mount_and_fstab_know_it() {
 
 /// A user without root sees what only root may in an image of his, if he says so.
 const WITH_FAKEROOT: &str = r#"
-set -e
-user="setpriv --reuid=65534 --regid=65534 --clear-groups"
-mount -t tmpfs -o dev none "$DEVICES"
-mknod -m 666 "$DEVICES/fuse" c 10 229
-mount --bind "$DEVICES/fuse" /dev/fuse
-$user "$PROGRAM" -o fakeroot "$IMAGE" "$POINT"
+program="${FOURSCORE%/*}/fuse2fs"
+ln -s fourscore "$program"
+$user "$program" -o fakeroot "$IMAGE" "$POINT"
 test "$($user cat "$POINT/closed/file")" = secret
 $user sh -c 'echo more > "$POINT/closed/new"'
 $user fusermount3 -u "$POINT"
-$user "$PROGRAM" "$IMAGE" "$POINT"
+$user "$program" "$IMAGE" "$POINT"
 if $user cat "$POINT/closed/file" 2>/dev/null; then exit 1; fi
 $user fusermount3 -u "$POINT"
 "#;
@@ -167,25 +159,6 @@ fn fakeroot_asks_nobody_for_permission() {
     let closed = fs::Permissions::from_mode(0o700);
     fs::set_permissions(mounted.path("closed"), closed).expect("ours");
     mounted.unmount();
-    let (image, point) = (place.text("image"), place.path("mnt"));
-    for path in [&point, &place.path("devices")] {
-        fs::create_dir(path).expect("room");
-    }
-    for path in [Path::new(&image), &point] {
-        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
-    }
-    // Puts the command where a user reaches it.
-    let _ = place.as_nobody(&["--version"]);
-    let program = place.path("output/fuse2fs");
-    symlink("fourscore", &program).expect("room");
-    let mut command = tools::command("unshare").expect("it is there");
-    command.args(["--mount", "sh", "-c", WITH_FAKEROOT]);
-    command.env("IMAGE", &image).env("POINT", &point);
-    command
-        .env("DEVICES", place.path("devices"))
-        .env("PROGRAM", program);
-    let output = command.output().expect("it is there");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
+    assert_eq!(as_a_user(&place, WITH_FAKEROOT), Ok(()));
     wait_until("the image is let go", || place.check("image").is_ok());
 }

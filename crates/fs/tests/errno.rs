@@ -39,11 +39,12 @@ const LONG: &[u8] = &[b'n'; 256];
 /// The first byte that no file of 4 KiB blocks has.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
 
-const NAMES: [(i32, &str); 24] = [
+const NAMES: [(i32, &str); 25] = [
     (1, "EPERM"),
     (2, "ENOENT"),
     (5, "EIO"),
     (7, "E2BIG"),
+    (12, "ENOMEM"),
     (13, "EACCES"),
     (16, "EBUSY"),
     (17, "EEXIST"),
@@ -622,7 +623,7 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
 }
 
 /// What can go wrong in any call.
-fn anywhere() -> [(&'static str, Error); 12] {
+fn anywhere() -> [(&'static str, Error); 13] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
@@ -666,6 +667,10 @@ fn anywhere() -> [(&'static str, Error); 12] {
             Error::CrossDevice,
         ),
         ("no free inodes or blocks", Error::NoSpace),
+        (
+            "the cache has not even the blocks that the call changes at once",
+            Error::NoMemory,
+        ),
         (
             "`fallocate`, but for `PunchHole`, of a file that is mapped by pointers (ext2, ext3)",
             Error::Unsupported("pointers".into()),

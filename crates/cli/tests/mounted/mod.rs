@@ -36,6 +36,15 @@ pub(crate) fn is_mounted(point: &Path) -> bool {
         .any(|line| line.split(' ').nth(1) == Some(point))
 }
 
+/// Unmounts. What another thread has just started has all that is open here until it is the
+/// program that it will be, and the mount is busy so long.
+pub(crate) fn umount(point: &Path) {
+    wait_until("unmounted", || {
+        let status = Command::new("umount").arg(point).status();
+        status.expect("it is there").success()
+    });
+}
+
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -73,8 +82,7 @@ impl Mounted {
 
     /// Unmounts, and waits until the server has brought everything to its place.
     pub(crate) fn unmount(mut self) {
-        let status = Command::new("umount").arg(&self.point).status();
-        assert!(status.expect("it is there").success());
+        umount(&self.point);
         assert!(self.end().success());
     }
 
@@ -107,6 +115,47 @@ impl Drop for Mounted {
         }
         let _ = self.server.kill();
         let _ = self.server.wait();
+    }
+}
+
+/// Lets users open `/dev/fuse` whatever the machine says of that, in a namespace of mounts of its
+/// own.
+const AS_A_USER: &str = r#"
+set -e
+user="setpriv --reuid=65534 --regid=65534 --clear-groups"
+mount -t tmpfs -o dev none "$DEVICES"
+mknod -m 666 "$DEVICES/fuse" c 10 229
+mount --bind "$DEVICES/fuse" /dev/fuse
+"#;
+
+/// Runs a shell script in which `$user` before a command has it run without root, and `$FOURSCORE`
+/// is the command. The image of `place`, `$IMAGE`, and the directory `$POINT` are the user's.
+///
+/// # Errors
+/// What the script said, if a command of it failed.
+pub(crate) fn as_a_user(place: &Place, script: &str) -> Result<(), String> {
+    let (image, point, devices) = (
+        place.path("image"),
+        place.path("mnt"),
+        place.path("devices"),
+    );
+    for path in [&point, &devices] {
+        fs::create_dir(path).expect("room");
+    }
+    for path in [&image, &point] {
+        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
+    }
+    // Puts the command where a user reaches it.
+    let _ = place.as_nobody(&["--version"]);
+    let mut command = tools::command("unshare").expect("it is there");
+    command.args(["--mount", "sh", "-c", &[AS_A_USER, script].concat()]);
+    command.env("IMAGE", &image).env("POINT", &point);
+    command.env("DEVICES", &devices);
+    command.env("FOURSCORE", place.path("output/fourscore"));
+    let output = command.output().expect("it is there");
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into()),
     }
 }
 
