@@ -215,14 +215,9 @@ impl Reader<'_> {
         self.spelling(dir, block, entry);
         self.kind(dir, block, entry, found);
         if self.state.directories.contains(inode.0.into())
-            && let Some(other) = self.tree.set_parent(inode, dir.nr)
+            && let Some(other) = self.tree.add_name(inode, dir.nr, dir.turn)
         {
-            let (first, second) = (dir.nr.min(other), dir.nr.max(other));
-            self.findings.push(Finding::DirTwoNames {
-                inode,
-                dir: first,
-                other: second,
-            });
+            self.named_again.push((inode, other));
         }
         self.state.names.add(inode, 1);
     }

@@ -52,11 +52,15 @@ struct Reader<'a> {
     names: NameSet,
     other_inode: Vec<u8>,
     entries: u64,
+    /// Directories that have another name, and who has it: as often as there are such names.
+    named_again: Vec<(InodeNr, InodeNr)>,
 }
 
 /// A directory that is being read.
 struct Dir {
     nr: InodeNr,
+    /// Its place among all that are read.
+    turn: u32,
     format: DirFormat,
     casefold: bool,
     /// How it is encrypted, if it is and says so.
@@ -81,7 +85,8 @@ pub(crate) fn run(
     for (list, directories) in lists.iter().enumerate() {
         for (nth, directory) in directories.all.iter().enumerate() {
             let start = directories.runs_of(directory).first();
-            order.push((start.map_or(0, |run| run.start.0), list, nth));
+            let start = start.map_or(0, |run| run.start.0);
+            order.push((start, directory.inode, list, nth));
         }
     }
     order.sort_unstable();
@@ -99,6 +104,7 @@ pub(crate) fn run(
             names: NameSet::for_blocks(volume.block_bytes()),
             other_inode: Vec::new(),
             entries: 0,
+            named_again: Vec::new(),
         };
         let mut room = Vec::new();
         while let Some(piece) = pieces.take() {
@@ -106,25 +112,37 @@ pub(crate) fn run(
                 .ok()
                 .zip(usize::try_from(piece.end).ok());
             let next = range.and_then(|(start, end)| order.get(start..end));
-            for &(_, list, nth) in next.unwrap_or(&[]) {
+            // There are no more directories than inodes.
+            let turns = u32::try_from(piece.start).unwrap_or(u32::MAX)..;
+            for (turn, &(_, _, list, nth)) in turns.zip(next.unwrap_or(&[])) {
                 if let Some(list) = lists.get(list)
                     && let Some(directory) = list.all.get(nth)
                 {
-                    reader.directory(list, directory, &mut room);
+                    reader.directory(list, directory, turn, &mut room);
                 }
             }
         }
-        (reader.findings, reader.entries)
+        reader
     });
-    for (more, entries) in found {
-        findings.merge(more);
-        tally.entries += entries;
+    for reader in found {
+        findings.merge(reader.findings);
+        tally.entries += reader.entries;
+        for (inode, other) in reader.named_again {
+            let dir = tree.parent(inode);
+            findings.push(Finding::DirTwoNames { inode, dir, other });
+        }
     }
     tree
 }
 
 impl Reader<'_> {
-    fn directory(&mut self, list: &Directories, directory: &Directory, room: &mut Vec<u8>) {
+    fn directory(
+        &mut self,
+        list: &Directories,
+        directory: &Directory,
+        turn: u32,
+        room: &mut Vec<u8>,
+    ) {
         let volume = self.volume;
         let form = directory.form;
         let nr = directory.inode;
@@ -136,6 +154,7 @@ impl Reader<'_> {
         let has_types = volume.incompat(Incompat::FILETYPE);
         let mut dir = Dir {
             nr,
+            turn,
             format: DirFormat {
                 names,
                 type_byte: if has_types {

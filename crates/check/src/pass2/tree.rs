@@ -1,18 +1,23 @@
 //! **Purpose.** Which directory has the name of which, and where `..` of each leads.
 //!
 //! **Model.** Directories are numbered by their place in the sorted list of their inodes; for each
-//! there are two words. 0 stands for "not known".
+//! there are two words. Of several names the one counts whose directory comes first on the device,
+//! as for e2fsck, whichever thread sees it first.
 //!
 //! **Locking.** None: a word is set by one atomic step.
 
 use fourscore_ondisk::InodeNr;
-use fourscore_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Nobody has a name of it.
+const NAMELESS: u64 = u64::MAX;
 
 /// The directories.
 #[derive(Debug)]
 pub(crate) struct Tree {
     inodes: Vec<InodeNr>,
-    parents: Box<[AtomicU32]>,
+    /// The turn of the directory that has its name, and in the low half its number.
+    parents: Box<[AtomicU64]>,
     dotdots: Box<[AtomicU32]>,
 }
 
@@ -31,10 +36,10 @@ impl Tree {
     pub(crate) fn new(mut inodes: Vec<InodeNr>) -> Self {
         inodes.sort_unstable();
         inodes.dedup();
-        let words = || inodes.iter().map(|_| AtomicU32::new(0)).collect();
+        let each = inodes.iter();
         Self {
-            parents: words(),
-            dotdots: words(),
+            parents: each.clone().map(|_| AtomicU64::new(NAMELESS)).collect(),
+            dotdots: each.map(|_| AtomicU32::new(0)).collect(),
             inodes,
         }
     }
@@ -44,11 +49,19 @@ impl Tree {
         self.inodes.binary_search(&inode).ok()
     }
 
-    /// Notes that `parent` has a name of `inode`. Whose name was noted before, if there was one.
-    pub(crate) fn set_parent(&self, inode: InodeNr, parent: InodeNr) -> Option<InodeNr> {
+    /// Notes that the directory `parent`, which is read in the given turn, has a name of `inode`.
+    /// Which directory's name does not count, if there are two now.
+    pub(crate) fn add_name(&self, inode: InodeNr, parent: InodeNr, turn: u32) -> Option<InodeNr> {
         let word = self.parents.get(self.rank(inode)?)?;
-        let set = word.compare_exchange(0, parent.0, Relaxed, Relaxed);
-        set.err().map(InodeNr)
+        let named = u64::from(turn) << 32 | u64::from(parent.0);
+        let before = word.fetch_min(named, Relaxed);
+        (before != NAMELESS).then(|| number(before.max(named)))
+    }
+
+    /// Who has the name of a directory that counts; 0 for nobody.
+    pub(crate) fn parent(&self, inode: InodeNr) -> InodeNr {
+        let word = self.rank(inode).and_then(|rank| self.parents.get(rank));
+        word.map_or(InodeNr(0), parent_in)
     }
 
     /// Notes where `..` of a directory leads.
@@ -66,9 +79,21 @@ impl Tree {
             .zip(words)
             .map(|(&inode, (parent, dotdot))| Node {
                 inode,
-                parent: InodeNr(parent.load(Relaxed)),
+                parent: parent_in(parent),
                 dotdot: InodeNr(dotdot.load(Relaxed)),
             })
+    }
+}
+
+/// The directory in a word that is not [`NAMELESS`].
+fn number(named: u64) -> InodeNr {
+    InodeNr(u32::try_from(named & u64::from(u32::MAX)).unwrap_or_default())
+}
+
+fn parent_in(word: &AtomicU64) -> InodeNr {
+    match word.load(Relaxed) {
+        NAMELESS => InodeNr(0),
+        named => number(named),
     }
 }
 
@@ -77,18 +102,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_has_one_parent() {
+    fn the_first_on_the_device_is_the_parent() {
+        const TURNS: [(u32, u32); 3] = [(2, 5), (7, 1), (9, 3)];
+        let orders = [
+            [0, 1, 2],
+            [0, 2, 1],
+            [1, 0, 2],
+            [1, 2, 0],
+            [2, 0, 1],
+            [2, 1, 0],
+        ];
+        for order in orders {
+            let tree = Tree::new([7, 2, 12].map(InodeNr).to_vec());
+            let mut again: Vec<u32> = order
+                .into_iter()
+                .map(|nth| TURNS[nth])
+                .filter_map(|(dir, turn)| tree.add_name(InodeNr(12), InodeNr(dir), turn))
+                .map(|other| other.0)
+                .collect();
+            again.sort_unstable();
+            assert_eq!((tree.parent(InodeNr(12)).0, again), (7, vec![2, 9]));
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_directory() {
         let tree = Tree::new([7, 2, 12].map(InodeNr).to_vec());
-        assert_eq!(tree.set_parent(InodeNr(12), InodeNr(2)), None);
-        assert_eq!(tree.set_parent(InodeNr(12), InodeNr(7)), Some(InodeNr(2)));
-        assert_eq!(tree.set_parent(InodeNr(13), InodeNr(7)), None);
+        assert_eq!(tree.add_name(InodeNr(13), InodeNr(7), 0), None);
+        assert_eq!(tree.add_name(InodeNr(12), InodeNr(2), 0), None);
+        // Two names in one directory.
+        assert_eq!(tree.add_name(InodeNr(12), InodeNr(2), 0), Some(InodeNr(2)));
         tree.set_dotdot(InodeNr(12), InodeNr(7));
-        let node = tree.nodes().last();
-        let expected = Node {
-            inode: InodeNr(12),
-            parent: InodeNr(2),
-            dotdot: InodeNr(7),
+        let node = |inode, parent, dotdot| Node {
+            inode: InodeNr(inode),
+            parent: InodeNr(parent),
+            dotdot: InodeNr(dotdot),
         };
-        assert_eq!(node, Some(expected));
+        let expected = [node(2, 0, 0), node(7, 0, 0), node(12, 2, 7)];
+        assert!(tree.nodes().eq(expected));
     }
 }
