@@ -25,7 +25,7 @@ pub(crate) struct Options {
 
 /// Makes the image, reads it, compares, prints what was done and how fast.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    setup::run()?;
+    setup::packages()?;
     let e2fsck = find_program("e2fsck").context("e2fsck is missing (install e2fsprogs)")?;
     run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
     let fourscore = workspace.target().join("release/fourscore");

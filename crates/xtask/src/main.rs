@@ -75,7 +75,7 @@ enum Verb {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = Workspace::locate().and_then(|workspace| match &arguments.verb {
-        Verb::Setup => setup::run(),
+        Verb::Setup => setup::run(&workspace),
         Verb::Check => check::run(&workspace),
         Verb::Tidy => tidy::run(&workspace),
         Verb::Test => suites::test(&workspace),

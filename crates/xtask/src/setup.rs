@@ -1,14 +1,17 @@
-//! **Purpose.** The system packages that tests and demo use, and what this machine allows.
+//! **Purpose.** The programs that tests and demo use, and what this machine allows.
 //!
-//! Packages are installed only where that needs no question: as root, or through a `sudo` that
-//! asks for no password. Everywhere else the exact command is printed.
+//! Packages of the system are installed only where that needs no question: as root, or through a
+//! `sudo` that asks for no password. Everywhere else the exact command is printed. Programs that no
+//! distribution has are built by `cargo install`, each in one version, so that every machine runs
+//! the same tests.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
-use crate::run::{find_program, on_ci, run as run_command};
+use crate::run::{cargo, find_program, on_ci, run as run_command};
+use crate::workspace::Workspace;
 
 /// A Debian package and how its presence is seen.
 struct Package {
@@ -60,12 +63,34 @@ const PACKAGES: &[Package] = &[
     ),
     program("sqlite3", "sqlite3", "a database on a mount"),
     program("git", "git", "a repository on a mount"),
+    program("stress-ng", "stress-ng", "every call at once on a mount"),
+    program("dbench", "dbench", "the load of a file server on a mount"),
     program("zstd", "zstd", "compressed seeds and tar archives"),
     program("g++", "c++", "libFuzzer's run time"),
     Package {
         name: "libacl1-dev",
         provides: Provides::File("/usr/include/sys/acl.h"),
         used_for: "building pjdfstest",
+    },
+];
+
+/// A program that cargo builds from the registry, of which one version is wanted.
+struct Tool {
+    name: &'static str,
+    version: &'static str,
+    used_for: &'static str,
+}
+
+const TOOLS: &[Tool] = &[
+    Tool {
+        name: "pjdfstest",
+        version: "0.2.2",
+        used_for: "what POSIX says of calls, on a mount",
+    },
+    Tool {
+        name: "fsx",
+        version: "0.3.2",
+        used_for: "contents held against a model, on a mount",
     },
 ];
 
@@ -86,10 +111,29 @@ impl Package {
     }
 }
 
+impl Tool {
+    /// How cargo is asked for it.
+    fn pinned(&self) -> String {
+        format!("{}@{}", self.name, self.version)
+    }
+
+    /// Whether it is among what cargo says that it has installed.
+    fn is_listed(&self, listed: &str) -> bool {
+        let line = format!("{} v{}:", self.name, self.version);
+        listed.lines().any(|listed| listed == line)
+    }
+}
+
 /// Installs what is missing if it may, reports what the machine allows. On CI anything that is
 /// still missing afterwards is an error; elsewhere the tests that need it will say that they were
 /// skipped.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    packages()?;
+    tools(workspace)
+}
+
+/// As [`run`], but for what cargo builds: enough to use the command.
+pub(crate) fn packages() -> Result<()> {
     let missing = missing();
     if missing.is_empty() {
         println!(
@@ -104,6 +148,22 @@ pub(crate) fn run() -> Result<()> {
     }
     for line in abilities() {
         println!("setup: {line}");
+    }
+    Ok(())
+}
+
+/// Builds the programs that are missing, or of another version.
+fn tools(workspace: &Workspace) -> Result<()> {
+    let listed = cargo(workspace).args(["install", "--list"]).output()?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    for tool in TOOLS.iter().filter(|tool| !tool.is_listed(&listed)) {
+        println!("setup: {} is missing ({})", tool.name, tool.used_for);
+        let mut install = cargo(workspace);
+        install.args(["install", "--locked", &tool.pinned()]);
+        if let Err(error) = run_command(&mut install) {
+            println!("setup: {error:#}");
+            require_on_ci(&[tool.name])?;
+        }
     }
     Ok(())
 }
@@ -242,6 +302,15 @@ mod tests {
         let not_here = program("nothing", "no-such-program-anywhere", "");
         assert!(here.is_present());
         assert!(!not_here.is_present());
+    }
+
+    #[test]
+    fn a_tool_of_another_version_is_missing() {
+        let tool = &TOOLS[0];
+        let line = |version: &str| format!("{} v{version}:\n    {}\n", tool.name, tool.name);
+        assert!(tool.is_listed(&line(tool.version)));
+        assert!(!tool.is_listed(&line("0.0.1")));
+        assert!(tool.pinned().ends_with(&format!("@{}", tool.version)));
     }
 
     #[test]

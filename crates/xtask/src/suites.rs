@@ -41,7 +41,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     fs::write(&skip_log, "").with_context(|| format!("{}", skip_log.display()))?;
 
     let mut steps = Steps::default();
-    steps.step("setup", setup::run);
+    steps.step("setup", || setup::run(workspace));
     check::add_to(&mut steps, workspace);
     steps.step("tests of the workspace", || {
         run_command(
