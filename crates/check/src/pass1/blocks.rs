@@ -129,9 +129,7 @@ impl Scanner<'_> {
         if inode.has(InodeFlags::INLINE_DATA_FL) {
             self.inline(inode);
         }
-        // A removed directory has `.` and `..` until the next mount deletes it. They count no more.
-        let removed = inode.links() == 0 && self.state.orphans.contains(&inode.number);
-        if inode.is_directory() && !removed {
+        if inode.is_directory() && !self.is_removed(inode) {
             self.directory(inode, &mapped, clusters, first_run);
         }
         self.count_for_quota(inode, clusters, value_inodes);
@@ -150,6 +148,12 @@ impl Scanner<'_> {
         }
     }
 
+    /// Whether it waits for the next mount to be deleted. A directory then still has `.` and `..`,
+    /// which count no more, and its size is 0.
+    fn is_removed(&self, inode: &InodeView<'_>) -> bool {
+        inode.links() == 0 && self.state.orphans.contains(&inode.number)
+    }
+
     fn inline(&mut self, inode: &InodeView<'_>) {
         if !self.volume.incompat(Incompat::INLINE_DATA) {
             return;
@@ -160,7 +164,7 @@ impl Scanner<'_> {
                 let inode = inode.number;
                 self.findings.push(Finding::Inline { inode, why });
             }
-            Ok(data) if inode.is_directory() => {
+            Ok(data) if inode.is_directory() && !self.is_removed(inode) => {
                 let (found, mapped) = (inode.size_bytes(), data.capacity_bytes() as u64);
                 if found != mapped {
                     let inode = inode.number;
