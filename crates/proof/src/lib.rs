@@ -4,6 +4,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `model` | a file system in memory, and the same calls done to both |
+//! | `sound` | what the checker says |
 //! | [`crash`] | the whole file system under the crash harness |
 //!
 //! **Not here.** The crash states themselves, images and other people's programs (`testkit`).
@@ -11,5 +12,16 @@
 
 pub mod crash;
 mod model;
+mod sound;
+
+use fourscore::NewAttributes;
 
 pub use model::{Id, Model, Numbers, Pair, Rules};
+
+/// What the super-user makes.
+const BY_ROOT: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+};

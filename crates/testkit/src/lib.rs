@@ -17,6 +17,7 @@
 //! | [`matrix`] | the named configurations that everything is tested on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
 //! | [`damage`] | damaged images, by a mutator that knows the structures |
+//! | [`crew`] | work on all cores, under a watch |
 //! | [`crash`] | images whose file system died under load |
 //! | [`journal_alone`] | the journal without a file system under the crash harness |
 //! | [`explore`] | every state in which a crash may leave a device, from a recording |
@@ -35,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crash;
+pub mod crew;
 pub mod damage;
 pub mod explore;
 pub mod image;

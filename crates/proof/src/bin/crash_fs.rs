@@ -1,13 +1,14 @@
 //! **Purpose.** The crash harness of the whole file system as a program: what
 //! `cargo xtask crash --fs` runs.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 #[cfg(feature = "sabotage")]
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::Parser;
 use fourscore_proof::crash::{Breaking, Campaign, Session, Tally, faults};
 use fourscore_sync::thread;
@@ -36,6 +37,9 @@ struct Arguments {
     /// Has the device fail at every moment of every operation, and room and memory be short.
     #[arg(long)]
     faults: bool,
+    /// ... or only at one in so many of these moments.
+    #[arg(long, requires = "faults", default_value_t = NonZeroU64::MIN)]
+    one_in: NonZeroU64,
     /// How many threads work; as many as there are cores unless said.
     #[arg(long)]
     threads: Option<usize>,
@@ -68,7 +72,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.faults {
         let began = Instant::now();
-        let trials = faults::run(threads(arguments), PATIENCE)?;
+        let share = faults::OneIn(arguments.one_in);
+        let trials = faults::run(threads(arguments), PATIENCE, share)?;
         println!("{trials}, {:.1} s", began.elapsed().as_secs_f64());
         return Ok(());
     }
@@ -128,6 +133,15 @@ fn broken(campaign: &Campaign, name: &str) -> Result<()> {
         let Err(finding) = campaign.run() else {
             bail!("{name}: nothing was found");
         };
+        // What was kept shows the same again.
+        if let Some(file) = &finding.file {
+            let again = Session::load(file)?.explore(campaign.samples, None);
+            ensure!(
+                again.is_err(),
+                "{name}: nothing is wrong in {}",
+                file.display()
+            );
+        }
         let text = finding.to_string();
         let seconds = began.elapsed().as_secs_f64();
         let lines: Vec<_> = text.lines().take(4).map(str::trim).collect();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::ondisk::GroupNr;
-use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
+use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::Mutex;
 use fourscore_testkit::image::{Image, MiB};
@@ -18,6 +18,7 @@ use fourscore_testkit::image::{Image, MiB};
 use super::breaking::Breaking;
 use super::catalogue::POPULATE;
 use super::workload::{LogWish, Mode, Room, Shape};
+use crate::BY_ROOT;
 use crate::model::{Model, Numbers, Pair, Rules};
 
 /// Memory for the caches of a mount.
@@ -38,6 +39,8 @@ pub(super) const PROBE: &[u8] = b"probe";
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) bytes: Vec<u8>,
+    /// The same, for disks that only hold what is changed.
+    below: Arc<RamDevice>,
     /// What each thread's tree holds.
     pub(super) models: Vec<Model>,
     /// The numbers of its inodes.
@@ -95,8 +98,8 @@ impl Base {
 
     fn make(shape: Shape) -> Result<Self> {
         let (size, journal) = match shape.block_bytes {
-            1024 => (MiB(6), MiB(1)),
-            _ => (MiB(16), MiB(4)),
+            1024 => (MiB(5), MiB(1)),
+            _ => (MiB(10), MiB(4)),
         };
         let image = Image::builder(size)
             .kind("ext4")
@@ -126,16 +129,22 @@ impl Base {
             bytes[range].fill(POISON);
         }
         Ok(Self {
+            below: Arc::new(RamDevice::from_bytes(&bytes)),
             bytes,
             models,
             numbers,
         })
     }
+
+    /// A disk of its own for who changes it.
+    pub(super) fn disk(&self) -> Arc<RamDevice> {
+        Arc::new(RamDevice::over(self.below.clone()))
+    }
 }
 
 /// Takes all blocks but `left`.
 fn fill_up(fs: &Fs, left: u64) -> Result<()> {
-    let ballast = fs.create(InodeNr::ROOT, BALLAST, &owned_by_root())?;
+    let ballast = fs.create(InodeNr::ROOT, BALLAST, &BY_ROOT)?;
     fs.sync()?;
     let found = fs.statfs()?;
     let blocks = found.free_blocks.saturating_sub(left);
@@ -143,18 +152,9 @@ fn fill_up(fs: &Fs, left: u64) -> Result<()> {
     Ok(fs.fallocate(ballast, Fallocate::Allocate, 0, bytes)?)
 }
 
-pub(super) fn owned_by_root() -> NewAttributes {
-    NewAttributes {
-        permissions: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-    }
-}
-
 /// Makes the tree of a thread.
 fn populate(fs: &Arc<Fs>, thread: usize) -> Result<(Model, Numbers)> {
-    let dir = fs.mkdir(InodeNr::ROOT, &tree_name(thread), &owned_by_root())?;
+    let dir = fs.mkdir(InodeNr::ROOT, &tree_name(thread), &BY_ROOT)?;
     let rules = Rules {
         far_bytes: FAR_BYTES,
         most_bytes: MOST_BYTES,

@@ -1,24 +1,21 @@
 //! **Purpose.** Many seeds on all cores, until enough crash states were checked.
 //!
 //! **Model.** A seed is done as a whole or not at all, so a campaign is told by the first seed that
-//! is not done, and goes on from there. A workload whose threads wait for each other never ends:
-//! the caller's thread keeps watch, and reports a seed that is overdue.
+//! is not done, and goes on from there. One that does not end is reported by the watch of the crew.
 
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Error, anyhow};
-use fourscore_sync::{Arc, Condvar, Mutex, thread};
+use fourscore_sync::{Arc, Mutex};
+use fourscore_testkit::crew::{Crew, Watch, Work};
 
 use super::breaking::Breaking;
 use super::session::{Seen, Session, shorten};
 use super::workload::Workload;
-
-/// How often the watch looks for what is overdue.
-const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -78,33 +75,6 @@ impl fmt::Display for Finding {
 
 impl std::error::Error for Finding {}
 
-/// What the threads of a campaign share.
-struct Work {
-    campaign: Campaign,
-    progress: Mutex<Progress>,
-    /// A thread has ended.
-    changed: Condvar,
-}
-
-struct Progress {
-    tally: Tally,
-    finding: Option<Box<Finding>>,
-    /// What is being done now, and since when.
-    begun: Vec<(u64, Instant)>,
-    /// How many threads have not ended.
-    at_work: usize,
-}
-
-/// Notes when dropped that a thread has ended, in whichever way.
-struct Ended<'w>(&'w Work);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.progress.lock().at_work -= 1;
-        self.0.changed.notify_all();
-    }
-}
-
 impl Campaign {
     /// Works until enough states were checked.
     ///
@@ -112,82 +82,55 @@ impl Campaign {
     /// The first thing that was found; what was done besides is not told then. Threads that never
     /// end are left behind.
     pub fn run(&self) -> Result<Tally, Box<Finding>> {
-        let tally = Tally {
-            next_seed: self.first_seed,
-            ..Tally::default()
-        };
-        let work = Arc::new(Work {
+        let work = Arc::new(Seeds {
             campaign: self.clone(),
-            progress: Mutex::new(Progress {
-                tally,
-                finding: None,
-                begun: Vec::new(),
-                at_work: self.threads,
-            }),
-            changed: Condvar::new(),
+            tally: Mutex::default(),
         });
-        for _ in 0..self.threads {
-            let work = Arc::clone(&work);
-            thread::spawn(move || work.seeds());
-        }
-        work.watch()
+        let crew = Crew {
+            first: self.first_seed,
+            threads: self.threads,
+            patience: self.patience,
+        };
+        let next_seed = crew.run(&work)?;
+        let tally = *work.tally.lock();
+        Ok(Tally { next_seed, ..tally })
     }
 }
 
-impl Work {
-    /// Waits until all threads have ended, or something was found or takes too long.
-    fn watch(&self) -> Result<Tally, Box<Finding>> {
-        let mut progress = self.progress.lock();
-        loop {
-            if let Some(finding) = progress.finding.take() {
-                // Others end when they see that there is nothing left to do.
-                progress.tally.seen.states = self.campaign.states;
-                return Err(finding);
-            }
-            if progress.at_work == 0 {
-                return Ok(progress.tally);
-            }
-            let patience = self.campaign.patience;
-            let overdue = |&&(_, begun): &&(u64, Instant)| begun.elapsed() > patience;
-            if let Some(&(seed, _)) = progress.begun.iter().find(overdue) {
-                progress.tally.seen.states = self.campaign.states;
-                return Err(Box::new(Finding {
-                    workload: Workload::of(seed),
-                    file: None,
-                    error: anyhow!("no end after {patience:?}: somebody waits for ever"),
-                }));
-            }
-            self.changed.wait_for(&mut progress, WATCH_INTERVAL);
-        }
+/// What the threads of a campaign share.
+struct Seeds {
+    campaign: Campaign,
+    tally: Mutex<Tally>,
+}
+
+impl Work for Seeds {
+    type Part = u64;
+    type Finding = Box<Finding>;
+
+    fn is_enough(&self, _: u64) -> bool {
+        self.tally.lock().seen.states >= self.campaign.states
     }
 
-    fn seeds(&self) {
-        let _ended = Ended(self);
-        loop {
-            let seed = {
-                let mut progress = self.progress.lock();
-                let has_finding = progress.finding.is_some();
-                if has_finding || progress.tally.seen.states >= self.campaign.states {
-                    return;
-                }
-                let seed = progress.tally.next_seed;
-                progress.tally.next_seed += 1;
-                progress.begun.push((seed, Instant::now()));
-                seed
-            };
-            let result = self.seed(seed);
-            let mut progress = self.progress.lock();
-            progress.begun.retain(|&(other, _)| other != seed);
-            match result {
-                Ok(seen) => {
-                    progress.tally.histories += 1;
-                    progress.tally.seen.add(&seen);
-                }
-                Err(finding) => progress.finding = Some(finding),
-            }
-        }
+    fn piece(&self, seed: u64, watch: &Watch<'_, u64>) -> Result<(), Box<Finding>> {
+        watch.begins(seed);
+        let seen = self.seed(seed)?;
+        let mut tally = self.tally.lock();
+        tally.histories += 1;
+        tally.seen.add(&seen);
+        Ok(())
     }
 
+    fn overdue(&self, seed: u64) -> Box<Finding> {
+        let patience = self.campaign.patience;
+        Box::new(Finding {
+            workload: Workload::of(seed),
+            file: None,
+            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
+        })
+    }
+}
+
+impl Seeds {
     fn seed(&self, seed: u64) -> Result<Seen, Box<Finding>> {
         let workload = Workload::of(seed);
         let (samples, breaking) = (self.campaign.samples, self.campaign.breaking);

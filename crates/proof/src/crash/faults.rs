@@ -3,8 +3,9 @@
 //!
 //! **Model.** A *case* is an operation of the catalogue, made durable. A *trial* does a case with
 //! one fault: the n-th read, write or flush fails, from the mount to the unmounting, once or from
-//! then on. The trials of a case go on until the fault comes too late to strike. The first call
-//! that fails ends the workload; then the device works again.
+//! then on. The trials of a case go on until the fault comes too late to strike; who has less time
+//! tries one n in so many, others in each case. The first call that fails ends the workload; then
+//! the device works again.
 //!
 //! # What is checked
 //! - The call fails with the error of the device and no other.
@@ -20,23 +21,26 @@
 //! little memory everything is done, or refused with `ENOMEM`.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use fourscore::block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
-use fourscore_sync::{Condvar, Mutex, thread};
+use fourscore_sync::Mutex;
+use fourscore_testkit::crew::{Crew, Watch, Work};
 use rustix::io::Errno;
 
-use super::base::{Base, Company, PROBE, mount_options, owned_by_root};
+use super::base::{Base, Company, PROBE, mount_options};
 use super::breaking::Breaking;
 use super::campaign::caught;
 use super::catalogue::OPS;
 use super::judge::{Known, judge};
-use super::session::check_clean;
 use super::timeline::{Course, Timeline};
 use super::workload::{LogWish, Mode, Room, Shape, Step};
+use crate::BY_ROOT;
 use crate::model::Pair;
+use crate::sound::check_clean;
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +101,8 @@ struct Case {
 pub struct Trials {
     /// Trials with a fault that struck.
     pub faults: u64,
+    /// ... and made a call fail between the mount and the unmounting.
+    pub calls: u64,
     /// Trials with little memory.
     pub memory: u64,
     /// Trials on a file system with few blocks.
@@ -109,138 +115,156 @@ impl fmt::Display for Trials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             faults,
+            calls,
             memory,
             full,
             refused,
         } = self;
         write!(
             f,
-            "{faults} faults struck; {memory} trials with little memory, {full} with few blocks, \
-             {refused} calls refused"
+            "{faults} faults struck, {calls} of them a call; {memory} trials with little memory, \
+             {full} with few blocks, {refused} calls refused"
         )
     }
 }
 
-/// Does all trials on `threads` threads, each of which may take as long as `patience`.
+/// Of so many moments at which a fault may strike, one is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct OneIn(pub NonZeroU64);
+
+/// Does trials on `threads` threads, each of which may take as long as `patience`.
 ///
 /// # Errors
 /// The first trial that did not end well.
-pub fn run(threads: usize, patience: Duration) -> Result<Trials> {
-    let work = Arc::new(Work::default());
-    for _ in 0..threads {
-        let work = Arc::clone(&work);
-        thread::spawn(move || work.cases());
-    }
-    let mut progress = work.progress.lock();
-    let mut before = 0;
-    while progress.ended < threads {
-        let timed_out = work.changed.wait_for(&mut progress, patience).timed_out();
-        if let Some(error) = progress.error.take() {
-            return Err(error);
-        }
-        ensure!(
-            !timed_out || progress.beats > before,
-            "no end after {patience:?}"
-        );
-        before = progress.beats;
-    }
-    Ok(progress.trials)
+pub fn run(threads: usize, patience: Duration, share: OneIn) -> Result<Trials> {
+    let work = Arc::new(Cases {
+        share,
+        patience,
+        trials: Mutex::default(),
+    });
+    let crew = Crew {
+        first: 0,
+        threads,
+        patience,
+    };
+    crew.run(&work)?;
+    let trials = *work.trials.lock();
+    ensure!(trials.calls > 0, "no fault struck a call: {trials}");
+    Ok(trials)
 }
 
 /// What threads share.
-#[derive(Default)]
-struct Work {
-    progress: Mutex<Progress>,
-    changed: Condvar,
+struct Cases {
+    share: OneIn,
+    patience: Duration,
+    trials: Mutex<Trials>,
 }
 
-#[derive(Default)]
-struct Progress {
-    next_case: usize,
-    trials: Trials,
-    beats: u64,
-    ended: usize,
-    error: Option<Error>,
-}
+impl Work for Cases {
+    type Part = ();
+    type Finding = Error;
 
-impl Work {
-    fn cases(&self) {
-        loop {
-            let nr = {
-                let mut progress = self.progress.lock();
-                let nr = progress.next_case;
-                progress.next_case += 1;
-                nr
-            };
-            let result = match nr < OPS.len() * MODES.len() {
-                true => caught(|| self.case(OPS.len() - 1 - nr % OPS.len(), MODES[nr / OPS.len()])),
-                false => break,
-            };
-            if let Err(error) = result {
-                let mut progress = self.progress.lock();
-                progress.error = Some(error);
-                progress.next_case = usize::MAX / 2;
-            }
-        }
-        self.progress.lock().ended += 1;
-        self.changed.notify_all();
+    fn is_enough(&self, number: u64) -> bool {
+        number >= (OPS.len() * MODES.len()) as u64
     }
 
-    fn case(&self, op: usize, (mode, block_bytes): (Mode, u32)) -> Result<()> {
+    fn piece(&self, number: u64, watch: &Watch<'_, ()>) -> Result<()> {
+        let number = usize::try_from(number)?;
+        let (op, shape) = (number % OPS.len(), MODES[number / OPS.len()]);
+        let (mode, block_bytes) = shape;
         let shown = || format!("{} with blocks of {block_bytes}, {mode:?}", OPS[op].name);
-        self.faults(op, (mode, block_bytes)).with_context(shown)?;
-        self.little_memory(op, (mode, block_bytes))
-            .with_context(shown)?;
-        self.full(op, (mode, block_bytes)).with_context(shown)
+        let trials = Trying {
+            op,
+            shape,
+            cases: self,
+            watch,
+        };
+        trials.all().with_context(shown)
     }
 
-    fn note(&self, add: impl FnOnce(&mut Trials)) {
-        let mut progress = self.progress.lock();
-        progress.beats += 1;
-        add(&mut progress.trials);
+    fn overdue(&self, (): ()) -> Error {
+        anyhow!("no end after {:?}: somebody waits for ever", self.patience)
+    }
+}
+
+/// The trials with an operation in a shape.
+struct Trying<'c> {
+    op: usize,
+    shape: (Mode, u32),
+    cases: &'c Cases,
+    watch: &'c Watch<'c, ()>,
+}
+
+impl Trying<'_> {
+    fn all(&self) -> Result<()> {
+        self.faults()?;
+        self.little_memory()?;
+        self.full()
     }
 
-    fn faults(&self, op: usize, shape: (Mode, u32)) -> Result<()> {
-        let case = Case::new(op, shape, Room::Ample)?;
-        for fault in Fault::ALL {
-            for nth in 1.. {
-                let shown = || format!("{fault:?}, at the {nth}. time");
-                match case.with_fault(fault, nth).with_context(shown)? {
-                    Came::InTime => self.note(|trials| trials.faults += 1),
-                    Came::TooLate => break,
+    /// Does a trial, and counts it.
+    fn trial<T>(
+        &self,
+        work: impl FnOnce() -> Result<T>,
+        shown: impl FnOnce() -> String,
+        count: impl FnOnce(&T, &mut Trials),
+    ) -> Result<T> {
+        self.watch.begins(());
+        let done = caught(work).with_context(shown)?;
+        count(&done, &mut self.cases.trials.lock());
+        Ok(done)
+    }
+
+    fn faults(&self) -> Result<()> {
+        let case = Case::new(self.op, self.shape, Room::Ample)?;
+        let OneIn(step) = self.cases.share;
+        for (kind, fault) in (0..).zip(Fault::ALL) {
+            let first = 1 + (self.op as u64 + kind) % step;
+            for nth in (0..).map(|times| first + times * step.get()) {
+                let came = self.trial(
+                    || case.with_fault(fault, nth),
+                    || format!("{fault:?}, at the {nth}. time"),
+                    |came, trials| {
+                        trials.faults += u64::from(*came != Came::TooLate);
+                        trials.calls += u64::from(*came == Came::IntoACall);
+                    },
+                )?;
+                if came == Came::TooLate {
+                    break;
                 }
             }
         }
         Ok(())
     }
 
-    fn little_memory(&self, op: usize, shape: (Mode, u32)) -> Result<()> {
-        let case = Case::new(op, shape, Room::Ample)?;
+    fn little_memory(&self) -> Result<()> {
+        let case = Case::new(self.op, self.shape, Room::Ample)?;
         for cache_bytes in [0, 1 << 12, 1 << 14, 1 << 16] {
-            let shown = || format!("{cache_bytes} bytes of cache");
             let open = OpenOptions::new().cache_bytes(cache_bytes);
             let options = case.options().open(open);
-            let refused = case
-                .to_the_end(&options, Errno::NOMEM)
-                .with_context(shown)?;
-            self.note(|trials| {
-                trials.memory += 1;
-                trials.refused += refused;
-            });
+            self.trial(
+                || case.to_the_end(&options, Errno::NOMEM),
+                || format!("{cache_bytes} bytes of cache"),
+                |refused, trials| {
+                    trials.memory += 1;
+                    trials.refused += refused;
+                },
+            )?;
         }
         Ok(())
     }
 
-    fn full(&self, op: usize, shape: (Mode, u32)) -> Result<()> {
+    fn full(&self) -> Result<()> {
         for blocks in 0..=MOST_FREE_BLOCKS {
-            let shown = || format!("{blocks} free blocks");
-            let case = Case::new(op, shape, Room::Blocks(blocks))?;
-            let refused = case.to_the_end(&case.options(), Errno::NOSPC);
-            let refused = refused.with_context(shown)?;
-            self.note(|trials| {
-                trials.full += 1;
-                trials.refused += refused;
-            });
+            let case = Case::new(self.op, self.shape, Room::Blocks(blocks))?;
+            self.trial(
+                || case.to_the_end(&case.options(), Errno::NOSPC),
+                || format!("{blocks} free blocks"),
+                |refused, trials| {
+                    trials.full += 1;
+                    trials.refused += refused;
+                },
+            )?;
         }
         Ok(())
     }
@@ -257,6 +281,8 @@ const MOST_FREE_BLOCKS: u32 = 6;
 /// Whether a fault struck before the workload had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
+    /// It made a call fail that was neither the mount nor unmounting.
+    IntoACall,
     InTime,
     TooLate,
 }
@@ -291,19 +317,18 @@ impl Case {
     }
 
     fn with_fault(&self, fault: Fault, nth: u64) -> Result<Came> {
-        let below = Arc::new(RamDevice::from_bytes(&self.base.bytes));
+        let below = self.base.disk();
         let device = Arc::new(FaultyDevice::new(below.clone()));
         device.add(fault.rule(nth));
-        let known = self.run_into(fault, &device)?;
-        if !device.has_struck() {
-            return Ok(Came::TooLate);
+        let (known, came) = self.run_into(fault, &device)?;
+        if came != Came::TooLate {
+            self.recover(&below, known)?;
         }
-        self.recover(&below, known)?;
-        Ok(Came::InTime)
+        Ok(came)
     }
 
     /// Does the workload up to the first failure, and says what is known then.
-    fn run_into(&self, fault: Fault, device: &Arc<FaultyDevice>) -> Result<Known> {
+    fn run_into(&self, fault: Fault, device: &Arc<FaultyDevice>) -> Result<(Known, Came)> {
         let told = |error: fourscore::Error, what: &str| {
             let is_right = fault.is_told_as(error.errno());
             ensure!(is_right, "{what} fails with {}: {error}", error.errno());
@@ -312,7 +337,7 @@ impl Case {
         let mut known = Known::default();
         let fs = match Fs::mount(device.clone(), &self.options()) {
             Ok(fs) => fs,
-            Err(error) => return told(error, "the mount").map(|()| known),
+            Err(error) => return told(error, "the mount").map(|()| (known, Came::InTime)),
         };
         let mut pair = self.pair(&fs);
         let mut course = Course::default();
@@ -336,7 +361,7 @@ impl Case {
                     self.look_at_living(&fs, &mut known, at)?;
                     // What was stopped says so to the end.
                     drop(fs.unmount());
-                    return Ok(known);
+                    return Ok((known, Came::IntoACall));
                 }
             }
         }
@@ -346,7 +371,11 @@ impl Case {
             Ok(()) => known.vouched = known.begun,
             Err(error) => told(error, "unmounting")?,
         }
-        Ok(known)
+        let came = match device.has_struck() {
+            true => Came::InTime,
+            false => Came::TooLate,
+        };
+        Ok((known, came))
     }
 
     /// What a mount is after the call of step `at` has failed, and the device works again.
@@ -357,7 +386,7 @@ impl Case {
             begun: known.begun,
         };
         judge(fs, timelines, &[seen], self.mode).context("while it is mounted")?;
-        let probe = || fs.create(InodeNr::ROOT, PROBE, &owned_by_root());
+        let probe = || fs.create(InodeNr::ROOT, PROBE, &BY_ROOT);
         match probe() {
             Ok(_) => {
                 fs.sync().context("a file can be made, and a sync fails")?;
@@ -386,7 +415,7 @@ impl Case {
     /// Does all of the workload and says how many calls were refused, which they may be with
     /// `refusal`.
     fn to_the_end(&self, options: &MountOptions, refusal: Errno) -> Result<u64> {
-        let device = Arc::new(RamDevice::from_bytes(&self.base.bytes));
+        let device = self.base.disk();
         let fs = Fs::mount(device.clone(), options).context("the mount")?;
         let mut pair = self.pair(&fs);
         let mut course = Course::default();
@@ -440,7 +469,7 @@ impl Case {
             strictly?;
         }
         fs.unmount()?;
-        check_clean(device.clone())
+        check_clean(device.clone()).map(drop)
     }
 
     fn recover(&self, device: &Arc<RamDevice>, known: Known) -> Result<()> {
@@ -448,6 +477,6 @@ impl Case {
         let timelines = std::slice::from_ref(&self.timeline);
         judge(&fs, timelines, &[known], self.mode).context("after the next mount")?;
         fs.unmount()?;
-        check_clean(device.clone())
+        check_clean(device.clone()).map(drop)
     }
 }

@@ -6,13 +6,11 @@
 //! workload.
 
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use fourscore::block::{BlockDevice, Event, RamDevice, RecordingDevice};
+use anyhow::{Context, Result, ensure};
+use fourscore::block::{Event, RamDevice, RecordingDevice};
 use fourscore::{Arc, Fs, InodeNr, OpenOptions};
-use fourscore_check::{CheckOptions, Severity, check};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
@@ -25,6 +23,7 @@ use super::outside;
 use super::timeline::{Timeline, carry_out};
 use super::workload::{Mode, Workload};
 use crate::model::Pair;
+use crate::sound::check_clean;
 
 /// One in so many states is given to e2fsck and to the kernel.
 const OUTSIDE_EVERY: u64 = 50;
@@ -102,8 +101,7 @@ impl Session {
             Company::None => 0,
             Company::Threads => 20,
         };
-        let below = Arc::new(RamDevice::from_bytes(&base.bytes));
-        let device = Arc::new(RecordingDevice::new(below).yielding_in_flushes(yields));
+        let device = Arc::new(RecordingDevice::new(base.disk()).yielding_in_flushes(yields));
         let fs = Fs::mount(
             device.clone(),
             &mount_options(workload.mode, company, breaking),
@@ -259,7 +257,7 @@ impl Session {
         let fs = Fs::mount(device.clone(), &options).context("mount")?;
         judge_unjournaled(&fs, &self.timelines, known)?;
         fs.unmount().context("unmount")?;
-        check_clean(device)
+        check_clean(device).map(drop)
     }
 
     /// Checks one state, and gives the versions of the trees that were found.
@@ -306,22 +304,6 @@ fn allows(known: &[Known], versions: &[usize]) -> bool {
 fn has_torn_commit(disk: &Arc<CrashDisk>) -> Result<bool> {
     let fs = Fs::open(disk.clone(), &OpenOptions::new().cache_bytes(1 << 20))?;
     Ok(fs.journal_damage().is_some())
-}
-
-/// What the checker says.
-pub(super) fn check_clean(device: Arc<dyn BlockDevice>) -> Result<()> {
-    let options = CheckOptions {
-        threads: NonZeroUsize::MIN,
-        most_of_a_code: 5,
-    };
-    let report = check(device, &options).context("the checker")?;
-    if report.is_clean() {
-        return Ok(());
-    }
-    let errors = report.findings().iter();
-    let errors = errors.filter(|finding| finding.invariant().severity == Severity::Error);
-    let lines: Vec<_> = errors.map(|finding| format!("    {finding}")).collect();
-    bail!("the checker:\n{}", lines.join("\n"));
 }
 
 /// Leaves out steps of a workload of one thread whose states are not all good, as long as one of

@@ -4,26 +4,23 @@
 //! of the one before. A seed is done as a whole or not at all, so a campaign is told by the first
 //! seed that is not done, and goes on from there.
 //!
-//! A history whose threads wait for each other never ends, and neither does a recovery that goes
-//! round in circles. So the caller's thread keeps watch over how long each of them takes, and
-//! reports one that is overdue with its seed; its threads cannot be stopped and stay behind.
+//! The watch of the crew is told of each history and of each recovery, so that one that does not
+//! end is reported with its seed.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
-use fourscore_sync::{Arc, Condvar, Mutex, thread};
+use fourscore_sync::{Arc, Mutex};
 
 use super::session::{Name, Seen, Session};
 use super::setup::Breaking;
+use crate::crew::{Crew, Watch, Work};
 use crate::explore::rng::{Rng, mix};
 
 /// Histories in the chain of a seed.
 const GENERATIONS: u32 = 3;
-
-/// How often the watch looks for what is overdue.
-const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -98,89 +95,52 @@ impl Campaign {
     /// # Panics
     /// If one of the threads does.
     pub fn run(&self) -> Result<Tally, Box<Finding>> {
-        let work = Arc::new(Work {
+        let work = Arc::new(Seeds {
             campaign: self.clone(),
-            progress: Mutex::new(Progress {
-                tally: Tally {
-                    next_seed: self.first_seed,
-                    ..Tally::default()
-                },
-                finding: None,
-                begun: Vec::new(),
-                at_work: self.threads,
-            }),
-            changed: Condvar::new(),
+            tally: Mutex::default(),
         });
-        let start = |_| {
-            let work = Arc::clone(&work);
-            thread::spawn(move || work.seeds())
+        let crew = Crew {
+            first: self.first_seed,
+            threads: self.threads,
+            patience: self.patience,
         };
-        let threads: Vec<_> = (0..self.threads).map(start).collect();
-        let tally = work.watch()?;
-        for thread in threads {
-            thread.join().expect("a thread of the campaign");
-        }
-        Ok(tally)
+        let next_seed = crew.run(&work)?;
+        let tally = *work.tally.lock();
+        Ok(Tally { next_seed, ..tally })
     }
 }
 
-impl Work {
-    /// Waits until all threads have ended, or something was found or takes too long.
-    fn watch(&self) -> Result<Tally, Box<Finding>> {
-        let mut progress = self.progress.lock();
-        loop {
-            if let Some(finding) = progress.finding.take() {
-                // Others end when they see that there is nothing left to do.
-                progress.tally.seen.states = self.campaign.states;
-                return Err(finding);
-            }
-            if progress.at_work == 0 {
-                return Ok(progress.tally);
-            }
-            let patience = self.campaign.patience;
-            let overdue = |&&(_, begun): &&(Name, Instant)| begun.elapsed() > patience;
-            if let Some(&(name, _)) = progress.begun.iter().find(overdue) {
-                progress.tally.seen.states = self.campaign.states;
-                let error = anyhow!("no end after {patience:?}: somebody waits for ever");
-                let file = None;
-                return Err(Box::new(Finding { name, file, error }));
-            }
-            self.changed.wait_for(&mut progress, WATCH_INTERVAL);
-        }
+/// What the threads of a campaign share.
+struct Seeds {
+    campaign: Campaign,
+    tally: Mutex<Tally>,
+}
+
+impl Work for Seeds {
+    type Part = Name;
+    type Finding = Box<Finding>;
+
+    fn is_enough(&self, _: u64) -> bool {
+        self.tally.lock().seen.states >= self.campaign.states
     }
 
-    fn seeds(&self) {
-        let _ended = Ended(self);
-        loop {
-            let seed = {
-                let mut progress = self.progress.lock();
-                let has_finding = progress.finding.is_some();
-                if has_finding || progress.tally.seen.states >= self.campaign.states {
-                    return;
-                }
-                let seed = progress.tally.next_seed;
-                progress.tally.next_seed += 1;
-                seed
-            };
-            let result = self.seed(seed);
-            let mut progress = self.progress.lock();
-            progress.begun.retain(|(name, _)| name.seed != seed);
-            match result {
-                Ok(done) => progress.tally.add(&done),
-                Err(finding) => progress.finding = Some(finding),
-            }
-        }
+    fn piece(&self, seed: u64, watch: &Watch<'_, Name>) -> Result<(), Box<Finding>> {
+        let done = self.seed(seed, watch)?;
+        self.tally.lock().add(&done);
+        Ok(())
     }
 
-    /// Notes that something begins that is a part of `name`, and that what was before has ended.
-    fn begin(&self, name: Name) {
-        let mut progress = self.progress.lock();
-        progress.begun.retain(|(other, _)| other.seed != name.seed);
-        progress.begun.push((name, Instant::now()));
+    fn overdue(&self, name: Name) -> Box<Finding> {
+        let patience = self.campaign.patience;
+        let error = anyhow!("no end after {patience:?}: somebody waits for ever");
+        let file = None;
+        Box::new(Finding { name, file, error })
     }
+}
 
+impl Seeds {
     /// The chain of a seed.
-    fn seed(&self, seed: u64) -> Result<Tally, Box<Finding>> {
+    fn seed(&self, seed: u64, watch: &Watch<'_, Name>) -> Result<Tally, Box<Finding>> {
         let mut tally = Tally::default();
         let mut name = Name {
             seed,
@@ -193,30 +153,35 @@ impl Work {
             }
         };
         let breaking = self.campaign.breaking;
-        self.begin(name);
+        watch.begins(name);
         let mut session = Session::record(seed, breaking).map_err(broken(name))?;
         loop {
-            let survivor = self.session(&session, &mut tally)?;
+            let survivor = self.session(&session, &mut tally, watch)?;
             name.generation += 1;
             if name.generation == GENERATIONS {
                 return Ok(tally);
             }
-            self.begin(name);
+            watch.begins(name);
             session = session.go_on(&survivor, breaking).map_err(broken(name))?;
         }
     }
 
     /// Explores one history, and gives the recovered bytes of one of its states.
-    fn session(&self, session: &Session, tally: &mut Tally) -> Result<Vec<u8>, Box<Finding>> {
+    fn session(
+        &self,
+        session: &Session,
+        tally: &mut Tally,
+        watch: &Watch<'_, Name>,
+    ) -> Result<Vec<u8>, Box<Finding>> {
         let name = session.name();
         let mut rng = Rng::new(mix(name.seed ^ u64::from(name.generation)));
         let mut survivor = session.history().base.clone();
         // Any state may be the one: the n-th replaces the choice with a probability of 1/n.
         let mut shown = 0;
         let effort = session.effort(self.campaign.samples, None);
-        self.begin(name);
+        watch.begins(name);
         let seen = session.explore(effort, |_, disk| {
-            self.begin(name);
+            watch.begins(name);
             shown += 1;
             if rng.happens(1, shown) {
                 survivor = disk.bytes();
@@ -250,33 +215,6 @@ impl Work {
                 error: error.context(format!("the history was not saved: {trouble:#}")),
             }),
         }
-    }
-}
-
-/// What the threads of a campaign share.
-struct Work {
-    campaign: Campaign,
-    progress: Mutex<Progress>,
-    /// A thread has ended.
-    changed: Condvar,
-}
-
-struct Progress {
-    tally: Tally,
-    finding: Option<Box<Finding>>,
-    /// What is being done now, and since when.
-    begun: Vec<(Name, Instant)>,
-    /// How many threads have not ended.
-    at_work: usize,
-}
-
-/// Notes when dropped that a thread has ended, in whichever way.
-struct Ended<'w>(&'w Work);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.progress.lock().at_work -= 1;
-        self.0.changed.notify_all();
     }
 }
 

@@ -1,0 +1,258 @@
+//! **Purpose.** Pieces of work on all cores, one after the other by their numbers, under a watch.
+//!
+//! **Model.** Each thread takes the next number as long as its piece is wanted, and does that piece
+//! as a whole or not at all; so what was done is told by the first number that was not begun. Work
+//! whose threads wait for each other never ends, and neither does a loop that goes round in
+//! circles: the caller's thread keeps watch over how long each part of a piece takes, and reports
+//! one that is overdue. Its threads cannot be stopped and stay behind.
+//!
+//! **Locking.** One lock for who does what, one for what is being done since when; neither is held
+//! while anything is done, nor while the other is taken.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use fourscore_sync::{Arc, Condvar, Mutex, thread};
+
+/// How often the watch looks for what is overdue.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What a crew does.
+pub trait Work: Send + Sync + 'static {
+    /// What the watch is told of: a piece, or a part of one.
+    type Part: Copy + Send;
+    /// What ends the work early.
+    type Finding: Send;
+
+    /// Whether the piece with this number is not wanted any more, nor any behind it.
+    fn is_enough(&self, number: u64) -> bool;
+
+    /// Does a piece.
+    ///
+    /// # Errors
+    /// What was found; no piece is begun after that.
+    fn piece(&self, number: u64, watch: &Watch<'_, Self::Part>) -> Result<(), Self::Finding>;
+
+    /// What is found if a part does not end.
+    fn overdue(&self, part: Self::Part) -> Self::Finding;
+}
+
+/// Those who do it.
+#[derive(Clone, Copy, Debug)]
+pub struct Crew {
+    /// The number of the first piece.
+    pub first: u64,
+    /// How many threads work.
+    pub threads: usize,
+    /// How long a part may take.
+    pub patience: Duration,
+}
+
+/// Who is told what a thread does.
+pub struct Watch<'s, P> {
+    begun: &'s Mutex<BTreeMap<u64, (P, Instant)>>,
+    number: u64,
+}
+
+impl<P> Watch<'_, P> {
+    /// A part begins, and the one before it has ended.
+    pub fn begins(&self, part: P) {
+        let mut begun = self.begun.lock();
+        begun.insert(self.number, (part, Instant::now()));
+    }
+}
+
+/// What the threads share.
+struct Shared<W: Work> {
+    work: Arc<W>,
+    progress: Mutex<Progress<W::Finding>>,
+    /// By the number of the piece: the part that is being done, and since when.
+    begun: Mutex<BTreeMap<u64, (W::Part, Instant)>>,
+    /// A thread has ended.
+    ended: Condvar,
+}
+
+struct Progress<F> {
+    next: u64,
+    finding: Option<F>,
+    is_over: bool,
+    /// How many threads have not ended.
+    at_work: usize,
+    has_panicked: bool,
+}
+
+impl Crew {
+    /// Works until it is enough; gives the first number that was not begun.
+    ///
+    /// # Errors
+    /// The first thing that was found.
+    ///
+    /// # Panics
+    /// If one of the threads does.
+    pub fn run<W: Work>(&self, work: &Arc<W>) -> Result<u64, W::Finding> {
+        let shared = Arc::new(Shared {
+            work: Arc::clone(work),
+            progress: Mutex::new(Progress {
+                next: self.first,
+                finding: None,
+                is_over: false,
+                at_work: self.threads,
+                has_panicked: false,
+            }),
+            begun: Mutex::new(BTreeMap::new()),
+            ended: Condvar::new(),
+        });
+        for _ in 0..self.threads {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.pieces());
+        }
+        shared.watch(self.patience)
+    }
+}
+
+impl<W: Work> Shared<W> {
+    fn pieces(&self) {
+        let _ended = Ended(self);
+        while let Some(number) = self.next() {
+            let watch = Watch {
+                begun: &self.begun,
+                number,
+            };
+            let result = self.work.piece(number, &watch);
+            self.begun.lock().remove(&number);
+            if let Err(finding) = result {
+                let mut progress = self.progress.lock();
+                progress.is_over = true;
+                progress.finding.get_or_insert(finding);
+            }
+        }
+    }
+
+    fn next(&self) -> Option<u64> {
+        let mut progress = self.progress.lock();
+        let number = progress.next;
+        if progress.is_over || self.work.is_enough(number) {
+            return None;
+        }
+        progress.next += 1;
+        Some(number)
+    }
+
+    /// Waits until all threads have ended, or something was found or takes too long.
+    fn watch(&self, patience: Duration) -> Result<u64, W::Finding> {
+        loop {
+            let mut progress = self.progress.lock();
+            if let Some(finding) = progress.finding.take() {
+                return Err(finding);
+            }
+            assert!(!progress.has_panicked, "a thread of the crew has panicked");
+            if progress.at_work == 0 {
+                return Ok(progress.next);
+            }
+            self.ended.wait_for(&mut progress, WATCH_INTERVAL);
+            drop(progress);
+            if let Some(part) = self.overdue(patience) {
+                self.progress.lock().is_over = true;
+                return Err(self.work.overdue(part));
+            }
+        }
+    }
+
+    /// A part that does not end.
+    fn overdue(&self, patience: Duration) -> Option<W::Part> {
+        let begun = self.begun.lock();
+        let mut parts = begun.values();
+        parts
+            .find(|(_, since)| since.elapsed() > patience)
+            .map(|&(part, _)| part)
+    }
+}
+
+/// Notes when dropped that a thread has ended, in whichever way.
+struct Ended<'s, W: Work>(&'s Shared<W>);
+
+impl<W: Work> Drop for Ended<'_, W> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress.lock();
+        progress.at_work -= 1;
+        progress.has_panicked |= thread::panicking();
+        drop(progress);
+        self.0.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten pieces; one may be bad, one may never end.
+    #[derive(Default)]
+    struct Ten {
+        bad: Option<u64>,
+        endless: Option<u64>,
+        done: Mutex<Vec<u64>>,
+    }
+
+    impl Work for Ten {
+        type Part = u64;
+        type Finding = String;
+
+        fn is_enough(&self, number: u64) -> bool {
+            number >= 10
+        }
+
+        fn piece(&self, number: u64, watch: &Watch<'_, u64>) -> Result<(), String> {
+            watch.begins(number);
+            if self.bad == Some(number) {
+                return Err(format!("{number} is bad"));
+            }
+            while self.endless == Some(number) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            self.done.lock().push(number);
+            Ok(())
+        }
+
+        fn overdue(&self, part: u64) -> String {
+            format!("{part} is overdue")
+        }
+    }
+
+    fn crew(first: u64, patience: Duration) -> Crew {
+        Crew {
+            first,
+            threads: 2,
+            patience,
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn each_piece_is_done_once() {
+        let work = Arc::new(Ten::default());
+        assert_eq!(crew(3, LONG).run(&work), Ok(10));
+        let mut done = work.done.lock().clone();
+        done.sort_unstable();
+        assert_eq!(done, [3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn what_is_found_and_what_does_not_end_is_told() {
+        let bad = Ten {
+            bad: Some(5),
+            ..Ten::default()
+        };
+        assert_eq!(
+            crew(3, LONG).run(&Arc::new(bad)),
+            Err("5 is bad".to_owned())
+        );
+        let endless = Ten {
+            endless: Some(9),
+            ..Ten::default()
+        };
+        // Nothing else is begun that could take long on a busy machine.
+        let found = crew(9, Duration::from_millis(50)).run(&Arc::new(endless));
+        assert_eq!(found, Err("9 is overdue".to_owned()));
+    }
+}
