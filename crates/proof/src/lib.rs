@@ -6,6 +6,7 @@
 //! | `model` | a file system in memory, and the same calls done to both |
 //! | `sound` | what the checker says |
 //! | [`crash`] | the whole file system under the crash harness |
+//! | [`torture`] | everything at once, by a process that is killed |
 //!
 //! **Not here.** The crash states themselves, images and other people's programs (`testkit`).
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@
 pub mod crash;
 mod model;
 mod sound;
+pub mod torture;
 
 use fourscore::NewAttributes;
 

@@ -19,6 +19,14 @@ use crate::workspace::Workspace;
 /// States of the runs that are part of `test`.
 const SMOKE_STATES: u64 = 200_000;
 const SMOKE_FS_STATES: u64 = 20_000;
+/// What all programs of the harness are built with: together, so that they share what they use.
+const BUILD: [&str; 5] = [
+    "--package",
+    "fourscore-testkit",
+    "--package",
+    "fourscore-proof",
+    "--features=fourscore-testkit/sabotage,fourscore-proof/sabotage",
+];
 
 /// What is under the harness.
 #[derive(Clone, Copy)]
@@ -30,13 +38,6 @@ enum Client {
 }
 
 impl Client {
-    fn package(self) -> &'static str {
-        match self {
-            Self::Journal => "fourscore-testkit",
-            Self::Fs => "fourscore-proof",
-        }
-    }
-
     fn program(self) -> &'static str {
         match self {
             Self::Journal => "fourscore-crash",
@@ -169,22 +170,22 @@ struct Program {
 }
 
 fn build(workspace: &Workspace, client: Client) -> Result<Program> {
-    let program = client.program();
-    run_command(cargo(workspace).args([
-        "build",
-        "--quiet",
-        "--features=sabotage",
-        "--package",
-        client.package(),
-        "--bin",
-        program,
-    ]))?;
     Ok(Program {
-        path: workspace.target().join("debug").join(program),
+        path: built(workspace, client.program())?,
         findings: workspace.target().join("crash-findings"),
         progress: client.progress(),
         chunk_states: client.chunk_states(),
     })
+}
+
+/// Builds a program of the harness, and says where it is.
+pub(crate) fn built(workspace: &Workspace, program: &str) -> Result<PathBuf> {
+    run_command(
+        cargo(workspace)
+            .args(["build", "--quiet", "--bins"])
+            .args(BUILD),
+    )?;
+    Ok(workspace.target().join("debug").join(program))
 }
 
 impl Program {

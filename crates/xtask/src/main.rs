@@ -10,6 +10,7 @@
 //! | [`tidy`] | the rules of style that a program can check |
 //! | [`suites`] | the test suites, alone and all in a row |
 //! | [`crash`] | crash states of the journal and of the file system, resumable |
+//! | [`torture`] | everything at once, by a process that is killed |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
 //! | [`mod@bench`] | measurements with other people's programs beside them |
 //! | [`demo`] | the tour |
@@ -26,6 +27,7 @@ mod run;
 mod setup;
 mod suites;
 mod tidy;
+mod torture;
 mod workspace;
 
 use std::process::ExitCode;
@@ -62,6 +64,9 @@ enum Verb {
     Count,
     /// Checks crash states of the journal, or of the file system, until their number is reached.
     Crash(crash::Options),
+    /// Everything at once on one image, by a process that is killed at some moment, again and
+    /// again.
+    Torture(torture::Options),
     /// Fuzzes one target until its executions, over all calls, reach a number.
     Fuzz(fuzz::Options),
     /// Measures fourscore beside other people's programs, with tables.
@@ -84,6 +89,7 @@ fn main() -> ExitCode {
         Verb::Shuttle => suites::feature(&workspace, suites::Feature::Shuttle),
         Verb::Count => suites::feature(&workspace, suites::Feature::Count),
         Verb::Crash(options) => crash::run(&workspace, options),
+        Verb::Torture(options) => torture::run(&workspace, options),
         Verb::Fuzz(options) => fuzz::run(&workspace, options),
         Verb::Bench(options) => bench::run(&workspace, options),
         Verb::Man(options) => generate::run(&workspace, generate::What::Man, options),

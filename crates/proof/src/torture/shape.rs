@@ -1,0 +1,88 @@
+//! **Purpose.** Images and mount options, drawn from a seed.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fourscore::{MountOptions, OpenOptions};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_testkit::explore::Rng;
+use fourscore_testkit::image::{Image, MiB};
+
+/// The size of an image.
+const SIZE: MiB = MiB(256);
+/// The size of its journal: small, so that its end is often met.
+const JOURNAL: MiB = MiB(8);
+
+/// What mke2fs is told beside the size: the kind, the size of a block in bytes, the features.
+const FORMATS: &[(&str, u32, &[&str])] = &[
+    ("ext4", 4096, &[]),
+    ("ext4", 1024, &["orphan_file", "metadata_csum_seed"]),
+    ("ext4", 4096, &["inline_data", "ea_inode", "large_dir"]),
+    ("ext4", 2048, &["bigalloc"]),
+    ("ext4", 1024, &["^extent", "^64bit", "^flex_bg"]),
+    ("ext3", 4096, &[]),
+    ("ext4", 1024, &["^metadata_csum", "uninit_bg", "project"]),
+    ("ext4", 4096, &["meta_bg", "^resize_inode", "fast_commit"]),
+];
+
+/// Words of which a mount has some.
+const WORDS: &[&[&str]] = &[
+    &[
+        "data=ordered",
+        "data=ordered",
+        "data=writeback",
+        "data=journal",
+    ],
+    &["", "discard"],
+    &["", "lazytime", "noatime", "strictatime"],
+    &["", "", "nobarrier"],
+    &["", "mb_optimize_scan=0"],
+];
+
+/// Memory for caches: what all threads together cannot do without, some, more than is needed.
+const CACHE_BYTES: [usize; 4] = [2 << 20, 4 << 20, 16 << 20, 16 << 20];
+/// How often the journal commits by itself.
+const COMMIT_MILLIS: [u64; 3] = [2, 50, 1000];
+
+/// Makes the `nth` image of a run.
+///
+/// # Errors
+/// If mke2fs is missing or refuses.
+pub(super) fn image(nth: u64) -> Result<Image> {
+    let count = FORMATS.len() as u64;
+    let (kind, block_bytes, features) = FORMATS
+        .get(usize::try_from(nth % count)?)
+        .context("there is one for each number")?;
+    let image = Image::builder(SIZE)
+        .kind(kind)
+        .block_size_bytes(*block_bytes);
+    image.features(features).journal(JOURNAL).make()
+}
+
+/// What is in the `nth` image, for people.
+pub(super) fn name(nth: u64) -> String {
+    let count = FORMATS.len() as u64;
+    let format = usize::try_from(nth % count).ok();
+    format
+        .and_then(|nth| FORMATS.get(nth))
+        .map_or_else(String::new, |(kind, block_bytes, features)| {
+            format!("{kind} {block_bytes} {}", features.join(","))
+        })
+}
+
+/// How an image is mounted once, and the words of it for people.
+///
+/// # Errors
+/// Never: the words are known.
+pub(super) fn mount_options(random: &mut Rng) -> Result<(MountOptions, String)> {
+    let words: Vec<&str> = WORDS.iter().map(|words| *random.pick(words)).collect();
+    let words = words.join(",");
+    let interval = Duration::from_millis(*random.pick(&COMMIT_MILLIS));
+    let journal = JournalOptions {
+        background: Background::Threads { interval },
+        ..JournalOptions::default()
+    };
+    let open = OpenOptions::new().cache_bytes(*random.pick(&CACHE_BYTES));
+    let options = MountOptions::new().open(open).journal(journal);
+    Ok((options.parse(&words)?, words))
+}
