@@ -8,9 +8,11 @@
 
 use std::hash::{Hash, Hasher};
 
-/// The secret of one cache.
+/// The secret of one cache. Keys that are too large to be compared as numbers get a number from one
+/// of their own ([`Config::number`](crate::Config::number)), so that nobody can make many with the
+/// same.
 #[derive(Debug)]
-pub(crate) struct Seed {
+pub struct Seed {
     start: u64,
     multiplier: u64,
 }
@@ -18,7 +20,8 @@ pub(crate) struct Seed {
 impl Seed {
     /// A seed of its own for each cache; the same in every run of the builds that must repeat
     /// themselves exactly.
-    pub(crate) fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         #[cfg(not(any(feature = "shuttle", feature = "count")))]
         let (start, multiplier) = {
             use std::hash::BuildHasher;
@@ -38,14 +41,23 @@ impl Seed {
         }
     }
 
+    /// The number of a key. Two keys that differ have the same one by chance only, once in some
+    /// 2^64 pairs.
     #[inline]
-    pub(crate) fn hash<K: Hash>(&self, key: &K) -> u64 {
+    #[must_use]
+    pub fn hash<K: Hash>(&self, key: &K) -> u64 {
         let mut folder = Folder {
             state: self.start,
             multiplier: self.multiplier,
         };
         key.hash(&mut folder);
         folder.finish()
+    }
+}
+
+impl Default for Seed {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

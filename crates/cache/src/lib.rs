@@ -1,5 +1,5 @@
-//! **Purpose.** A cache for metadata (blocks, inodes, xattr blocks) whose hits write no shared
-//! memory: [`ClockCache`].
+//! **Purpose.** A cache for metadata (blocks, inodes, names) whose hits write no shared memory:
+//! [`ClockCache`].
 //!
 //! **Not here.** What a value is, how it is read from a device, whether it is dirty: the users
 //! say so through a loader and a hook.
@@ -53,4 +53,5 @@ mod flight;
 mod hash;
 mod table;
 
+pub use hash::Seed;
 pub use table::{ClockCache, Config, HitCounting, Stats};

@@ -223,6 +223,14 @@ where
         self.take_out(key, place, &condition, &guard).flatten()
     }
 
+    /// Takes `key` out without the shard's lock, and writes nothing if it is not there. For keys
+    /// that nobody loads: a load that is under way is not kept from putting its value in.
+    pub fn take(&self, key: &K) -> Option<Arc<V>> {
+        let guard = epoch::pin();
+        self.take_out(key, self.place(key), &|_| true, &guard)
+            .flatten()
+    }
+
     /// Takes `key` out if the condition holds; `None` if it is not there.
     fn take_out(
         &self,

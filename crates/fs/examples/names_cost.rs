@@ -5,9 +5,11 @@
 //! names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES
 //! ```
 //!
-//! IMAGE is left as it is. OPERATION is `create`, `unlink`, `append`, `lookup` or `stat`. Each of
-//! THREADS does it COUNT times, in DIRECTORIES directories with an index. What comes before the
-//! operation is done by one thread. Prints nanoseconds per operation and thread.
+//! IMAGE is left as it is. OPERATION is `create`, `unlink`, `append`, `stat`, `lookup`, `search` or
+//! `again`: `lookup` is the first look for a name, which is kept, `search` one that keeps nothing,
+//! `again` is for names that are known. Each of THREADS does it COUNT times, in DIRECTORIES
+//! directories with an index. What comes before the operation is done by one thread. Prints
+//! nanoseconds per operation and thread.
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::env;
@@ -38,6 +40,7 @@ fn operation(fs: &Fs, dir: InodeNr, what: &str, name: &[u8]) -> Result<()> {
         "unlink" => fs.unlink(dir, name),
         "append" => fs.append(found()?, &[1; 4096]).map(|_| ()),
         "stat" => fs.stat(found()?).map(|_| ()),
+        "search" => fs.lookup_once(dir, name).map(|_| ()),
         _ => found().map(|_| ()),
     }
 }
@@ -65,7 +68,11 @@ fn main() -> Result<()> {
     if what != "create" {
         for thread in 0..threads {
             for number in 0..count {
-                fs.create(dir(thread), &name(thread, number), &OWNER)?;
+                let (dir, name) = (dir(thread), name(thread, number));
+                fs.create(dir, &name, &OWNER)?;
+                if what == "again" {
+                    fs.lookup(dir, &name)?;
+                }
             }
         }
     }

@@ -103,6 +103,15 @@ enum Through<'r> {
     Room(&'r mut Vec<u8>),
 }
 
+/// What a look for a name leaves in the cache of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// The name, if it is found.
+    Found,
+    /// Nothing: it is looked for once, or because it is about to go.
+    Nothing,
+}
+
 /// What a block of a directory is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DirBlock {
@@ -152,14 +161,34 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`.
     pub fn lookup(&self, dir: InodeNr, name: &[u8]) -> Result<InodeNr> {
-        self.lookup_under(dir, name, &epoch::pin())
+        self.look_up(dir, name, Keep::Found, &epoch::pin())
     }
 
-    pub(crate) fn lookup_under(&self, dir: InodeNr, name: &[u8], guard: &Guard) -> Result<InodeNr> {
+    /// As [`Fs::lookup`], for whoever asks for many names once, such as a walk of the whole tree:
+    /// the name is found in the cache of names, if it is there, but does not enter it.
+    ///
+    /// # Errors
+    /// As [`Fs::lookup`].
+    pub fn lookup_once(&self, dir: InodeNr, name: &[u8]) -> Result<InodeNr> {
+        self.look_up(dir, name, Keep::Nothing, &epoch::pin())
+    }
+
+    pub(crate) fn look_up(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        keep: Keep,
+        guard: &Guard,
+    ) -> Result<InodeNr> {
         let cell = self.cell(dir, guard)?;
         loop {
-            let moves = cell.moves();
-            match self.look_up_once(self.directory(cell.version(guard)?)?, name, guard) {
+            let (moves, moment) = (cell.moves(), cell.departures().moment());
+            let here = self.directory(cell.version(guard)?)?;
+            let key = self.name_key(here, name);
+            if let Some(known) = key.and_then(|key| self.names.get(&key, guard)) {
+                return Ok(known);
+            }
+            match self.look_up_once(here, name, guard) {
                 // It may have moved from a block not seen yet into one seen before, or a new index
                 // may have led to a block that the old map does not know.
                 Err(Error::NotFound | Error::Corrupt(_))
@@ -167,7 +196,14 @@ impl Fs {
                 {
                     thread::yield_now();
                 }
-                answer => return answer,
+                answer => {
+                    if let (Keep::Found, Ok(inode)) = (keep, &answer)
+                        && let (Some(key), Some(moment)) = (key, moment)
+                    {
+                        self.keep_name(&key, *inode, (cell, moment), guard);
+                    }
+                    return answer;
+                }
             }
         }
     }

@@ -30,6 +30,7 @@ use fourscore_sync::rank::{Place, Ranked};
 use fourscore_sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::fast_commit::{InodeChange, InodePatch};
+use crate::name_cache::Departures;
 use crate::write::{OrphanPlace, order};
 use crate::{Error, Fs, Result};
 
@@ -145,6 +146,8 @@ pub(crate) struct InodeCell {
     /// Odd while names move between the blocks of a directory, or extents between the nodes of a
     /// map, or a map is taken apart.
     moves: AtomicU64,
+    /// Of names, if it is a directory.
+    departures: Departures,
     changing: RwLock<Changing>,
     /// Where its lock stands in the order.
     place: Place,
@@ -188,6 +191,7 @@ impl InodeCell {
             version: EpochCell::new(Some(Box::new(inode))),
             pins: AtomicU32::new(0),
             moves: AtomicU64::new(0),
+            departures: Departures::default(),
             changing: RwLock::new(changing),
         }
     }
@@ -200,6 +204,11 @@ impl InodeCell {
     /// several of them meanwhile must read again.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
+    }
+
+    /// Tells whether a name of the directory has gone meanwhile.
+    pub(crate) fn departures(&self) -> &Departures {
+        &self.departures
     }
 
     /// Lets the cell go, unless somebody needs it. What was claimed ahead for the file is found by
@@ -484,7 +493,7 @@ impl Fs {
         }
     }
 
-    fn load_cell(&self, nr: InodeNr) -> Result<Arc<InodeCell>> {
+    pub(crate) fn load_cell(&self, nr: InodeNr) -> Result<Arc<InodeCell>> {
         self.inodes.get_or_try_load(&nr, || {
             let cached = self.uncached_inode(nr)?;
             let weight_bytes = cached.weight_bytes();

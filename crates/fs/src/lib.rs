@@ -28,6 +28,7 @@
 //! | `dir` | finding a name, listing a directory |
 //! | `index` | finding a name through the hash index |
 //! | `names` | what names are equal, and how encrypted ones are shown |
+//! | `name_cache` | names that were found before |
 //! | `path` | from a path to an inode |
 //! | `symlink` | targets of symbolic links |
 //! | `inline` | content that is kept inside the inode |
@@ -63,6 +64,7 @@ mod inline;
 mod inode;
 mod map;
 mod metadata;
+mod name_cache;
 mod names;
 mod open;
 mod orphans;
@@ -81,6 +83,7 @@ use fourscore_ondisk::superblock::Superblock;
 
 use crate::fast_commit::FastCommitOverlay;
 use crate::inode::InodeCell;
+use crate::name_cache::NameCache;
 use crate::write::Writer;
 
 pub use crate::dir::{DirEntry, OwnedDirEntry};
@@ -116,6 +119,7 @@ pub struct Fs {
     superblock: Arc<Superblock>,
     buffers: Arc<BufferCache>,
     inodes: ClockCache<InodeNr, InodeCell>,
+    names: NameCache,
     /// Changes of fast commits, which are in no block; `None` but after a crash with some.
     fast_commit: Option<FastCommitOverlay>,
     journal_damage: Option<JournalDamage>,

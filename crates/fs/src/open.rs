@@ -24,10 +24,13 @@ use fourscore_sync::Arc;
 
 use crate::fast_commit::FastCommitOverlay;
 use crate::inode::InodeCell;
+use crate::name_cache::NameCache;
 use crate::{Fs, Result};
 
 /// Memory for decoded inodes, as a share of the whole cache budget.
 const INODE_SHARE: usize = 4;
+/// Memory for names that were found, likewise.
+const NAME_SHARE: usize = 8;
 /// What a decoded inode takes, as a rule.
 const TYPICAL_INODE_BYTES: usize = 640;
 
@@ -109,7 +112,8 @@ impl OpenOptions {
         self.journal_device.as_ref()
     }
 
-    /// Memory for cached metadata and inodes, in bytes. Data is never cached here.
+    /// Memory for caches, in bytes: five eighths for blocks of metadata, two for inodes, one for
+    /// names. Data is never cached here.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
@@ -161,8 +165,9 @@ impl Fs {
             .into());
         }
         let inode_bytes = options.cache_bytes / INODE_SHARE;
+        let name_bytes = options.cache_bytes / NAME_SHARE;
         let buffer_options = CacheOptions {
-            budget_bytes: options.cache_bytes - inode_bytes,
+            budget_bytes: options.cache_bytes - inode_bytes - name_bytes,
             hits: HitCounting::Off,
         };
         let buffers = Arc::new(BufferCache::new(
@@ -182,6 +187,7 @@ impl Fs {
             superblock: Arc::new(superblock),
             buffers,
             inodes,
+            names: NameCache::new(name_bytes),
             fast_commit: None,
             journal_damage: None,
             writer: None,

@@ -18,6 +18,7 @@ use std::borrow::Cow;
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::epoch;
 
+use crate::dir::Keep;
 use crate::{Error, FileType, Fs, Result};
 
 /// Links followed in one walk, as in Linux.
@@ -44,7 +45,7 @@ impl Fs {
         let mut text = Cow::Borrowed(path);
         let mut at = 0;
         while let Some((name, end)) = next_component(&text, at) {
-            let step = self.lookup_under(here, name, &guard)?;
+            let step = self.look_up(here, name, Keep::Found, &guard)?;
             let more = end < text.len();
             if more || follow == Follow::Yes {
                 let inode = self.inode(step, &guard)?;

@@ -222,6 +222,44 @@ fn of_two_who_make_one_name_in_a_leaf_one_does() {
 }
 
 #[test]
+fn who_has_found_a_name_led_elsewhere_does_not_find_it_as_it_was() {
+    const LED: &[u8] = b"a name of some length 7";
+    const OTHER: &[u8] = b"a name of some length 8";
+    /// Looks some times; the name is as it was, gone, and led elsewhere, in this order.
+    fn looks(fs: &Fs) {
+        let large = at(fs, "/large");
+        let other = fs.lookup(large, OTHER).unwrap();
+        let mut before = 0;
+        for _ in 0..4 {
+            let now = match fs.lookup(large, LED) {
+                Ok(found) if found == other => 2,
+                Ok(_) => 0,
+                Err(error) => {
+                    assert_eq!(error.errno(), 2, "{error}");
+                    1
+                }
+            };
+            assert!(now >= before, "{before}, and then {now}");
+            before = now;
+        }
+    }
+    check(
+        &[looks, looks, |fs| {
+            let large = at(fs, "/large");
+            fs.unlink(large, LED).unwrap();
+            assert_eq!(errno(fs.lookup(large, LED)), 2);
+            let other = fs.lookup(large, OTHER).unwrap();
+            fs.link(other, large, LED).unwrap();
+            assert_eq!(fs.lookup(large, LED).unwrap(), other);
+        }],
+        |fs| {
+            let path = |name: &[u8]| format!("/large/{}", String::from_utf8_lossy(name));
+            assert_eq!(at(fs, &path(LED)), at(fs, &path(OTHER)));
+        },
+    );
+}
+
+#[test]
 fn an_inode_that_leaves_the_cache_and_comes_back_is_the_one_that_was_changed() {
     check(
         &[

@@ -180,7 +180,7 @@ impl Reading<'_> {
         }
         for entry in &expected {
             let name = tree.entry_name(entry);
-            match self.fs.lookup(directory, name) {
+            match self.fs.lookup_once(directory, name) {
                 Ok(led_to) if led_to == inode(entry) => {}
                 Ok(_) | Err(fourscore::Error::NotFound) => {
                     let name = name.to_vec();

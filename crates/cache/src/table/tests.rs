@@ -56,6 +56,24 @@ fn the_first_value_of_a_key_stays() {
 }
 
 #[test]
+fn what_is_taken_is_gone_and_the_books_learn_of_it() {
+    let cache = cache_of(64);
+    assert!(cache.take(&1).is_none());
+    for key in 0..64 {
+        cache.insert(key, Arc::new(key), WEIGHT);
+    }
+    for key in 0..32 {
+        assert_eq!(cache.take(&key).as_deref(), Some(&key));
+        assert!(cache.take(&key).is_none() && cache.get(&key, &epoch::pin()).is_none());
+    }
+    let kept = check(&cache);
+    for key in 0..32 {
+        cache.insert(key, Arc::new(key), WEIGHT);
+    }
+    assert!(check(&cache) > kept, "what was taken makes room");
+}
+
+#[test]
 fn keys_of_one_bucket_do_not_disturb_each_other() {
     // Sixteen buckets for two hundred entries that refuse to leave: long buckets.
     let cache = switched(4);

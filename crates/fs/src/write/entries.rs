@@ -421,6 +421,7 @@ impl Plan<'_> {
         }
         let (place, at) = self.find_entry(dir, name)?;
         let region = self.dir_block(dir, place, DirBlock::Leaf)?;
+        self.lose_name(dir.inode.nr(), name)?;
         let removed = dir.format.remove(self.bytes_mut(region), at);
         removed.map_err(|error| dir.broken(error))
     }
@@ -438,6 +439,7 @@ impl Plan<'_> {
         }
         let (place, at) = self.find_entry(dir, name)?;
         let region = self.dir_block(dir, place, DirBlock::Leaf)?;
+        self.lose_name(dir.inode.nr(), name)?;
         let redirected = dir.format.redirect(self.bytes_mut(region), at, inode, kind);
         redirected.map_err(|error| dir.broken(error))
     }

@@ -14,6 +14,7 @@ use super::names::{check_key, entry_type};
 use super::plan::Plan;
 use super::rename::{Renaming, Taking, Versions, check_names, found};
 use super::{Writer, now};
+use crate::dir::Keep;
 use crate::{Error, FileType, Fs, Result};
 
 impl Fs {
@@ -29,8 +30,8 @@ impl Fs {
         let writer = self.writer()?;
         check_names(one.1, other.1)?;
         loop {
-            let nr = self.lookup(one.0, one.1)?;
-            let second = self.lookup(other.0, other.1)?;
+            let nr = self.lookup_once(one.0, one.1)?;
+            let second = self.lookup_once(other.0, other.1)?;
             if nr == second {
                 return Ok(());
             }
@@ -65,8 +66,8 @@ impl Fs {
         }
         let taking = self.pin_for(names, &guard)?;
         let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-        let first_now = found(self.lookup_under(names.from.0, names.from.1, &guard))?;
-        let second_now = found(self.lookup_under(names.to.0, names.to.1, &guard))?;
+        let first_now = found(self.look_up(names.from.0, names.from.1, Keep::Nothing, &guard))?;
+        let second_now = found(self.look_up(names.to.0, names.to.1, Keep::Nothing, &guard))?;
         if first_now != Some(names.nr) || second_now != Some(second) {
             return Ok(false);
         }

@@ -34,6 +34,7 @@ use super::orphans::OrphanPlace;
 use super::plan::{Content, Plan};
 use super::slot::Slot;
 use super::{MountOptions, Scope, Writer};
+use crate::dir::Keep;
 use crate::fast_commit::{
     Base, DirChanges, FastCommitOverlay, InodeChange, InodePatch, RangeEdits,
 };
@@ -321,7 +322,7 @@ impl Fs {
             let guard = epoch::pin();
             let parent = self.directory_to_change(&pinned, &guard)?;
             check_key(parent)?;
-            let before = match self.lookup_under(dir, name, &guard) {
+            let before = match self.look_up(dir, name, Keep::Nothing, &guard) {
                 Ok(found) => Some(found),
                 Err(Error::NotFound) => None,
                 Err(error) => return Err(error),

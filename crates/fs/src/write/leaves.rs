@@ -107,7 +107,7 @@ impl Fs {
         name: &[u8],
     ) -> Result<Option<()>> {
         let writer = self.writer()?;
-        let nr = self.lookup(dir, name)?;
+        let nr = self.lookup_once(dir, name)?;
         let pinned = self.pin_inode(nr)?;
         let guard = epoch::pin();
         if pinned.version(&guard)?.file_type() == FileType::Directory {
@@ -129,6 +129,7 @@ impl Fs {
             return Ok(None);
         };
         check_name_may_go(parent, inode)?;
+        plan.lose_name(dir, name)?;
         leaf.format
             .remove(plan.bytes_mut(region), at)
             .map_err(|error| broken(parent, error))?;

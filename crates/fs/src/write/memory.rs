@@ -19,6 +19,7 @@ use zerocopy::FromBytes;
 
 use super::groups::BitsChange;
 use super::inodes::InodeClaim;
+use crate::name_cache::Departure;
 
 /// The most that a thread keeps: some blocks of a directory and its index, and what belongs to
 /// them, of any but the largest block size.
@@ -123,6 +124,8 @@ pub(super) struct Memory {
     pub(super) revoked: Vec<PhysBlock>,
     pub(super) inodes: Vec<(InodeClaim, BitsChange)>,
     pub(super) freed_inodes: Vec<(InodeClaim, BitsChange)>,
+    /// Names that go or are led elsewhere.
+    pub(super) departures: Vec<Departure>,
     /// Room to count blocks in.
     pub(super) blocks: Vec<PhysBlock>,
 }
@@ -143,6 +146,7 @@ impl Memory {
         self.revoked.clear();
         self.inodes.clear();
         self.freed_inodes.clear();
+        self.departures.clear();
         self.blocks.clear();
         let lists = [
             self.regions.capacity(),

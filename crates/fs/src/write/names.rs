@@ -23,6 +23,7 @@ use super::map::MapForm;
 use super::plan::{NewContent, Plan};
 use super::slot::Slot;
 use super::{Writer, now};
+use crate::dir::Keep;
 use crate::inode::{CachedInode, Layout, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
@@ -158,7 +159,7 @@ impl Fs {
         let locked = pinned.lock();
         let guard = epoch::pin();
         let parent = self.directory_to_change(&pinned, &guard)?;
-        match self.lookup_under(dir, name, &guard) {
+        match self.look_up(dir, name, Keep::Nothing, &guard) {
             Ok(_) => return Err(Error::Exists),
             Err(Error::NotFound) => {}
             Err(error) => return Err(error),
@@ -370,7 +371,7 @@ impl Fs {
         if links >= LINKS_MAX {
             return Err(Error::TooManyLinks);
         }
-        if self.lookup_under(dir, name, &guard).is_ok() {
+        if self.look_up(dir, name, Keep::Nothing, &guard).is_ok() {
             return Err(Error::Exists);
         }
         check_key(parent)?;

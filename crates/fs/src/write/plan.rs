@@ -46,6 +46,7 @@ use super::sabotage::Sabotage;
 use super::slot::Slot;
 use super::touch::Touch;
 use super::values::GoneValue;
+use crate::name_cache::Departure;
 use crate::{Error, Fs, Result};
 
 /// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
@@ -490,6 +491,12 @@ impl<'f> Plan<'f> {
         }
     }
 
+    /// Notes that `name`, whose directory has blocks, will be gone or lead elsewhere.
+    pub(super) fn lose_name(&mut self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        self.memory.departures.push(self.fs.departure(dir, name)?);
+        Ok(())
+    }
+
     /// Frees an inode on disk. In memory it is free when the caller says so, after everybody was
     /// shown that it is gone.
     pub(crate) fn free_inode(&mut self, claim: InodeClaim) -> Result<()> {
@@ -572,7 +579,11 @@ impl<'f> Plan<'f> {
             match self.join(&mut handle) {
                 Ok(()) => {
                     last.iter().for_each(|last| handle.note(last));
+                    let departures = mem::take(&mut self.memory.departures);
+                    departures.iter().for_each(|name| name.begin(self.fs));
                     self.apply(&mut handle, touch);
+                    departures.iter().for_each(Departure::end);
+                    self.memory.departures = departures;
                     let tid = handle.stop();
                     if let Some(recording) = self.recording.take() {
                         self.writer.orphans().done(recording);

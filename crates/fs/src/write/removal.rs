@@ -33,6 +33,7 @@ use super::plan::Plan;
 use super::slot::Slot;
 use super::values::GoneValue;
 use super::{Writer, now};
+use crate::dir::Keep;
 use crate::inode::{CachedInode, Changing, Locked, Moving, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
@@ -101,7 +102,7 @@ impl Fs {
             return Ok(());
         }
         loop {
-            let nr = self.lookup(dir, name)?;
+            let nr = self.lookup_once(dir, name)?;
             if nr == dir {
                 return Err(Error::InvalidArgument("a directory does not hold itself"));
             }
@@ -117,7 +118,7 @@ impl Fs {
                 (locked_dir, pinned.lock())
             };
             let parent = self.directory_to_change(&pinned_dir, &guard)?;
-            if self.lookup_under(dir, name, &guard)? != nr {
+            if self.look_up(dir, name, Keep::Nothing, &guard)? != nr {
                 continue;
             }
             let inode = pinned.version(&guard)?;

@@ -23,6 +23,7 @@ use super::names::{NewAttributes, check_key, check_name, entry_type};
 use super::plan::Plan;
 use super::sabotage::Sabotage;
 use super::{Writer, now};
+use crate::dir::Keep;
 use crate::inode::{CachedInode, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
@@ -113,8 +114,8 @@ impl Fs {
         let writer = self.writer()?;
         check_names(from.1, to.1)?;
         loop {
-            let nr = self.lookup(from.0, from.1)?;
-            let victim = found(self.lookup(to.0, to.1))?;
+            let nr = self.lookup_once(from.0, from.1)?;
+            let victim = found(self.lookup_once(to.0, to.1))?;
             if victim.is_some() && replace == Replace::No {
                 return Err(Error::Exists);
             }
@@ -145,7 +146,7 @@ impl Fs {
         to: (InodeNr, &[u8]),
         victim: Option<InodeNr>,
     ) -> Result<bool> {
-        let nr = self.lookup(from.0, from.1)?;
+        let nr = self.lookup_once(from.0, from.1)?;
         if victim.is_some() || self.stat(nr)?.file_type == FileType::Directory {
             return Ok(false);
         }
@@ -180,8 +181,8 @@ impl Fs {
         }
         let taking = self.pin_for(names, &guard)?;
         let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-        let old = found(self.lookup_under(names.from.0, names.from.1, &guard))?;
-        let new = found(self.lookup_under(names.to.0, names.to.1, &guard))?;
+        let old = found(self.look_up(names.from.0, names.from.1, Keep::Nothing, &guard))?;
+        let new = found(self.look_up(names.to.0, names.to.1, Keep::Nothing, &guard))?;
         if old != Some(names.nr) || new != names.victim {
             return Ok(false);
         }
@@ -345,7 +346,7 @@ impl Fs {
             if at == ancestor {
                 return Ok(true);
             }
-            let parent = self.lookup(at, b"..")?;
+            let parent = self.lookup_once(at, b"..")?;
             if parent == at {
                 return Ok(false);
             }

@@ -31,7 +31,7 @@ impl Fs {
                 answer => return answer,
             }
             for (dir, name) in needed {
-                self.lookup(*dir, name)?;
+                self.lookup_once(*dir, name)?;
             }
             thread::yield_now();
         }

@@ -77,7 +77,7 @@ impl Server<'_> {
             let mut told = EntryOut::default();
             if entry.name != b"." && entry.name != b".." {
                 // The list may be older than the name: the kernel is told where it leads now.
-                match self.fs.lookup(call.inode, entry.name) {
+                match self.fs.lookup_once(call.inode, entry.name) {
                     Ok(inode) => entry.inode = inode,
                     Err(Error::NotFound) => continue,
                     Err(error) => return Err(error.into()),

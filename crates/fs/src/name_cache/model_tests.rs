@@ -1,0 +1,193 @@
+//! Looking against departing, in many orders of steps: who has seen where a name leads never sees
+//! again where it led before. Each part of the protocol is left out once, and must be missed.
+
+use super::*;
+use fourscore_sync::atomic::AtomicUsize;
+use fourscore_sync::{Mutex, epoch, model, thread};
+
+const SCHEDULES: usize = 5000;
+const DIR: InodeNr = InodeNr(11);
+const NAME: &[u8] = b"name";
+
+/// What is left out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The entry is taken out behind the change.
+    LateForget,
+    /// The departure is told of nowhere.
+    NoMoment,
+    /// Whether the directory has left memory is not asked.
+    AnyCell,
+}
+
+/// A directory with one name. Where that leads goes through the values of [`SEQUENCE`]; 0 is nowhere.
+struct Shared {
+    names: NameCache,
+    leads: AtomicUsize,
+    /// The counts of the directory's cells; `cell` says which is in memory.
+    departures: [Departures; 2],
+    cell: AtomicUsize,
+    /// Held by who has changes to make, so that the directory stays in memory.
+    changing: Mutex<()>,
+    /// The last place in the sequence that somebody has seen.
+    seen: AtomicUsize,
+    fault: Fault,
+}
+
+/// Where the name leads, one after the other.
+const SEQUENCE: [usize; 4] = [1, 0, 2, 3];
+
+impl Shared {
+    fn new(fault: Fault) -> Arc<Self> {
+        Arc::new(Self {
+            names: NameCache::new(1 << 12),
+            leads: AtomicUsize::new(SEQUENCE[0]),
+            departures: Default::default(),
+            cell: AtomicUsize::new(0),
+            changing: Mutex::new(()),
+            seen: AtomicUsize::new(0),
+            fault,
+        })
+    }
+
+    /// As `Fs::look_up`.
+    fn look(&self) -> usize {
+        let guard = epoch::pin();
+        let cell = self.cell.load(Ordering::Acquire);
+        let moment = self.departures[cell].moment();
+        let key = self.names.key(DIR, NAME);
+        if let Some(known) = self.names.get(&key, &guard) {
+            return known.0 as usize;
+        }
+        let found = self.leads.load(Ordering::Acquire);
+        if let (1.., Some(moment)) = (found, moment) {
+            self.names.put(&key, InodeNr(found as u32), || {
+                let is_same = self.cell.load(Ordering::Acquire) == cell;
+                (is_same || self.fault == Fault::AnyCell)
+                    && self.departures[cell].moment() == Some(moment)
+            });
+        }
+        found
+    }
+
+    /// Looks, and holds what is found against what others have seen before.
+    fn look_and_compare(&self) {
+        let before = self.seen.load(Ordering::SeqCst);
+        let found = self.look();
+        let place = SEQUENCE.iter().position(|&value| value == found).unwrap();
+        assert!(
+            place >= before,
+            "{found} was found, and later values before"
+        );
+        self.seen.fetch_max(place, Ordering::SeqCst);
+    }
+
+    /// The name that leads to the value before `place` is led elsewhere, as a plan does it.
+    fn depart(&self, place: usize) {
+        let held = self.changing.lock();
+        let departures = &self.departures[self.cell.load(Ordering::Acquire)];
+        let hash = self.names.key(DIR, NAME).hash;
+        if self.fault != Fault::NoMoment {
+            departures.begin();
+        }
+        if self.fault != Fault::LateForget {
+            self.names.forget(hash);
+        }
+        self.leads.store(SEQUENCE[place], Ordering::Release);
+        if self.fault == Fault::LateForget {
+            self.names.forget(hash);
+        }
+        if self.fault != Fault::NoMoment {
+            departures.end();
+        }
+        drop(held);
+        self.seen.fetch_max(place, Ordering::SeqCst);
+    }
+
+    /// The name is made, which departs from nothing.
+    fn come(&self, place: usize) {
+        let held = self.changing.lock();
+        self.leads.store(SEQUENCE[place], Ordering::Release);
+        drop(held);
+        self.seen.fetch_max(place, Ordering::SeqCst);
+    }
+
+    /// The directory leaves memory and comes back.
+    fn evict(&self) {
+        if let Some(_held) = self.changing.try_lock() {
+            self.cell.store(1, Ordering::Release);
+        }
+    }
+}
+
+/// What the tasks of a model do.
+type Work = fn(&Shared);
+
+/// Runs `tasks` side by side in many orders; afterwards the name leads to the value at `last`.
+fn run(fault: Fault, tasks: &'static [Work], last: usize) {
+    model::check(SCHEDULES, move || {
+        let shared = Shared::new(fault);
+        let running: Vec<_> = tasks
+            .iter()
+            .map(|work| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || work(&shared))
+            })
+            .collect();
+        for task in running {
+            task.join().expect("a task");
+        }
+        // Afterwards everybody agrees, the first time and the second.
+        let value = SEQUENCE[last];
+        assert_eq!((shared.look(), shared.look()), (value, value));
+        let key = shared.names.key(DIR, NAME);
+        let is_known = shared.names.get(&key, &epoch::pin()).is_some();
+        assert_eq!(is_known, value > 0);
+    });
+}
+
+const LOOKER: Work = |shared| (0..3).for_each(|_| shared.look_and_compare());
+
+/// The whole life of the name, while the directory leaves memory.
+const LIFE: [Work; 4] = [
+    LOOKER,
+    LOOKER,
+    |shared| {
+        shared.depart(1);
+        shared.come(2);
+        shared.depart(3);
+    },
+    Shared::evict,
+];
+
+/// The name goes while somebody looks once, and somebody twice.
+const END: [Work; 3] = [
+    Shared::look_and_compare,
+    |shared| (0..2).for_each(|_| shared.look_and_compare()),
+    |shared| shared.depart(1),
+];
+
+#[test]
+fn nobody_finds_where_a_name_led_before() {
+    run(Fault::None, &LIFE, 3);
+    run(Fault::None, &END, 1);
+}
+
+#[test]
+#[should_panic(expected = "later values before")]
+fn an_entry_that_is_taken_out_behind_the_change_is_found() {
+    run(Fault::LateForget, &END, 1);
+}
+
+#[test]
+#[should_panic(expected = "later values before")]
+fn an_entry_that_comes_in_late_is_found_if_departures_do_not_tell() {
+    run(Fault::NoMoment, &LIFE, 3);
+}
+
+#[test]
+#[should_panic(expected = "later values before")]
+fn an_entry_that_comes_in_late_is_found_if_the_cell_does_not_tell() {
+    run(Fault::AnyCell, &LIFE, 3);
+}
