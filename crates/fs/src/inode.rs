@@ -173,6 +173,15 @@ pub(crate) struct Changing {
     pub(crate) has_lazy_times: AtomicBool,
 }
 
+impl Changing {
+    /// It has one more name: if it was made without, it is off the record, and like any other.
+    pub(crate) fn note_gained_name(&mut self) {
+        if self.is_linkable {
+            (self.orphan, self.is_linkable) = (None, false);
+        }
+    }
+}
+
 impl InodeCell {
     /// A cell for `inode`, which transactions up to `last` may have changed.
     fn new(inode: CachedInode, last: Option<Tid>) -> Self {

@@ -19,11 +19,11 @@
 //! **Invariants.** While the directory is shared its index, its length and its map do not change,
 //! so a leaf stays the leaf of its names. Two who change the same name want the same leaf.
 //!
-//! **Locking.** The directory, shared; the inode that loses a name; one leaf. Readers take none,
-//! and a name comes or goes with one version of its leaf, so they need not look again.
+//! **Locking.** The directory, shared; the inode that gains or loses a name; one leaf. Readers take
+//! none, and a name comes or goes with one version of its leaf, so they need not look again.
 
 use fourscore_block::Structure;
-use fourscore_ondisk::dirent::edit::Survey;
+use fourscore_ondisk::dirent::edit::{Room, Survey};
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::dirent::{DirFormat, DirentError};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
@@ -33,7 +33,7 @@ use super::Writer;
 use super::block_locks::BlockGuard;
 use super::entries::tag;
 use super::flags::check_name_may_go;
-use super::names::{Kind, NewAttributes, entry_type};
+use super::names::{Kind, NewAttributes, check_link, entry_type};
 use super::plan::{Plan, RegionId};
 use super::touch::Touch;
 use crate::dir::DirBlock;
@@ -74,14 +74,8 @@ impl Fs {
         };
         let mut plan = Plan::new(self, writer);
         let region = plan.leaf(parent, &leaf)?;
-        let needed = leaf.format.needed_bytes(name);
-        let survey = leaf
-            .format
-            .survey(plan.bytes(region), needed, |entry| wanted.matches(entry));
-        let room = match survey.map_err(|error| broken(parent, error))? {
-            Survey::Present(_) => return Err(Error::Exists),
-            Survey::Absent(None) => return Ok(None),
-            Survey::Absent(Some(room)) => room,
+        let Some(room) = leaf.room(plan.bytes(region), parent, (name, &wanted))? else {
+            return Ok(None);
         };
         let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?.nr;
         let entry = NewEntry::new(nr, name, entry_type(kind.file_type()));
@@ -97,6 +91,48 @@ impl Fs {
         };
         plan.carry_out_touching(&[&shared.last], Some(&touch))?;
         Ok(Some(nr))
+    }
+
+    /// Gives an inode a name in a leaf that has room for it; `None` if that cannot be done beside
+    /// others.
+    pub(super) fn link_in_leaf(
+        &self,
+        (dir, pinned_dir): (InodeNr, &Pinned),
+        name: &[u8],
+        (inode, pinned): (InodeNr, &Pinned),
+    ) -> Result<Option<()>> {
+        let writer = self.writer()?;
+        let shared = pinned_dir.share();
+        let mut locked = pinned.lock();
+        let guard = epoch::pin();
+        let parent = self.directory_to_change(pinned_dir, &guard)?;
+        let target = pinned.version(&guard)?;
+        check_link(parent, target, &locked)?;
+        let wanted = self.wanted(parent, name);
+        let Some(leaf) = self.lock_leaf(writer, parent, (name, &wanted), &guard)? else {
+            return Ok(None);
+        };
+        let mut plan = Plan::new(self, writer);
+        let region = plan.leaf(parent, &leaf)?;
+        let Some(room) = leaf.room(plan.bytes(region), parent, (name, &wanted))? else {
+            return Ok(None);
+        };
+        let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
+        let entry = entry.ok_or(Error::NameTooLong)?;
+        leaf.format
+            .insert_into(plan.bytes_mut(region), room, &entry)
+            .map_err(|error| broken(parent, error))?;
+        plan.touch(dir)?;
+        let version = plan.gain_name(target, &locked)?;
+        let touch = Touch {
+            nr: dir,
+            dir: pinned_dir,
+            links: 0,
+        };
+        plan.carry_out_touching(&[&shared.last, &locked.last], Some(&touch))?;
+        locked.note_gained_name();
+        pinned.publish(Some(version));
+        Ok(Some(()))
     }
 
     /// Takes the name of a file away; `None` if that cannot be done beside others, or if the name
@@ -175,6 +211,23 @@ impl Fs {
 }
 
 impl Leaf<'_> {
+    /// Where in the leaf a name has room that is not there; `None` if it is too full.
+    fn room(
+        &self,
+        bytes: &[u8],
+        dir: &CachedInode,
+        (name, wanted): (&[u8], &Wanted<'_>),
+    ) -> Result<Option<Room>> {
+        let needed = self.format.needed_bytes(name);
+        let survey = self
+            .format
+            .survey(bytes, needed, |entry| wanted.matches(entry));
+        match survey.map_err(|error| broken(dir, error))? {
+            Survey::Present(_) => Err(Error::Exists),
+            Survey::Absent(room) => Ok(room),
+        }
+    }
+
     /// Where in the leaf the entry of a name begins, if it leads to the inode `nr`.
     fn find(
         &self,

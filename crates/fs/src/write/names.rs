@@ -24,7 +24,7 @@ use super::plan::{NewContent, Plan};
 use super::slot::Slot;
 use super::{Writer, now};
 use crate::dir::Keep;
-use crate::inode::{CachedInode, Layout, Pinned};
+use crate::inode::{CachedInode, Changing, Layout, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
 /// The most names an inode can have.
@@ -358,19 +358,15 @@ impl Fs {
         if pinned.version(&guard)?.file_type() == FileType::Directory {
             return Err(Error::NotPermitted);
         }
+        let place = (dir, &pinned_dir);
+        if let Some(()) = self.link_in_leaf(place, name, (inode, &pinned))? {
+            return Ok(());
+        }
         let locked_dir = pinned_dir.lock();
         let mut locked = pinned.lock();
         let parent = self.directory_to_change(&pinned_dir, &guard)?;
         let target = pinned.version(&guard)?;
-        let links = target.on_disk().links_count();
-        if links == 0 && !locked.is_linkable {
-            return Err(Error::NotFound);
-        }
-        flags::check_changeable(target)?;
-        flags::check_project(parent, target)?;
-        if links >= LINKS_MAX {
-            return Err(Error::TooManyLinks);
-        }
+        check_link(parent, target, &locked)?;
         if self.look_up(dir, name, Keep::Nothing, &guard).is_ok() {
             return Err(Error::Exists);
         }
@@ -381,20 +377,10 @@ impl Fs {
         let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
         plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
         let parent_version = self.touch_dir(&mut plan, parent, slot, 0)?;
-        let target_slot = plan.slot(inode)?;
-        plan.edit(target_slot, |inode| {
-            inode.set_links_count(links + 1);
-            inode.set_ctime(now());
-        })?;
-        if let (0, Some(place)) = (links, locked.orphan) {
-            plan.remove_orphan(target_slot, place)?;
-        }
-        let version = plan.version(target_slot)?;
+        let version = plan.gain_name(target, &locked)?;
         let _moving = plan.moves().then(|| pinned_dir.moving());
         plan.carry_out(&[&locked_dir.last, &locked.last])?;
-        if links == 0 {
-            (locked.orphan, locked.is_linkable) = (None, false);
-        }
+        locked.note_gained_name();
         pinned_dir.publish(Some(parent_version));
         pinned.publish(Some(version));
         Ok(())
@@ -471,6 +457,40 @@ impl Fs {
         }
         Ok(dir)
     }
+}
+
+impl Plan<'_> {
+    /// Plans that an inode has one more name, which takes it off the record if it had none.
+    pub(super) fn gain_name(
+        &mut self,
+        target: &CachedInode,
+        locked: &Changing,
+    ) -> Result<CachedInode> {
+        let links = target.on_disk().links_count();
+        let slot = self.slot(target.nr())?;
+        self.edit(slot, |inode| {
+            inode.set_links_count(links + 1);
+            inode.set_ctime(now());
+        })?;
+        if let (0, Some(place)) = (links, locked.orphan) {
+            self.remove_orphan(slot, place)?;
+        }
+        self.version(slot)
+    }
+}
+
+/// Refuses names for an inode that has lost its last one, or cannot have another in `dir`.
+pub(super) fn check_link(dir: &CachedInode, target: &CachedInode, locked: &Changing) -> Result<()> {
+    let links = target.on_disk().links_count();
+    if links == 0 && !locked.is_linkable {
+        return Err(Error::NotFound);
+    }
+    flags::check_changeable(target)?;
+    flags::check_project(dir, target)?;
+    if links >= LINKS_MAX {
+        return Err(Error::TooManyLinks);
+    }
+    Ok(())
 }
 
 /// Refuses to give names in a directory whose names are encrypted.

@@ -64,6 +64,47 @@ fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
 #[test]
 fn creators_wait_for_their_own_leaf_only() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    wait_for_their_own_leaf_only(|fs, dir, name| {
+        fs.create(dir, name, &OWNER).unwrap();
+    });
+}
+
+#[test]
+fn who_links_waits_for_its_own_leaf_only() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    wait_for_their_own_leaf_only(|fs, dir, name| {
+        let file = fs.lookup(InodeNr::ROOT, b"file");
+        let file = file.or_else(|_| fs.create(InodeNr::ROOT, b"file", &OWNER));
+        let file = file.unwrap();
+        let links = fs.stat(file).unwrap().links;
+        fs.link(file, dir, name).unwrap();
+        assert_eq!(fs.stat(file).unwrap().links, links + 1);
+        assert_eq!(fs.link(file, dir, name).unwrap_err().errno(), 17);
+    });
+}
+
+#[test]
+fn a_file_without_a_name_gets_one_in_a_leaf() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (image, fs, dir) = large_directory();
+    let open = crate::OpenInode::unnamed(&*fs, dir, &OWNER).unwrap();
+    fs.link(open.inode(), dir, &name(0)).unwrap();
+    fs.unlink(dir, &name(0)).unwrap();
+    let again = fs.link(open.inode(), dir, &name(0));
+    assert_eq!(again.unwrap_err().errno(), 2, "it had its name");
+    let kept = crate::OpenInode::unnamed(&*fs, dir, &OWNER).unwrap();
+    fs.link(kept.inode(), dir, &name(0)).unwrap();
+    let inode = kept.inode();
+    kept.close().unwrap();
+    open.close().unwrap();
+    assert_eq!(fs.lookup(dir, &name(0)).unwrap(), inode);
+    assert_eq!(fs.stat(inode).unwrap().links, 1);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+/// Whether who makes a name goes past the locks of other leaves, and waits for that of its own.
+fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
     let (image, fs, dir) = large_directory();
     let held = leaf_of(&fs, dir, &name(0));
     let lock = |block| fs.writer().unwrap().leaves().lock(block);
@@ -75,7 +116,7 @@ fn creators_wait_for_their_own_leaf_only() {
         block != held
             && thread::scope(|scope| {
                 scope.spawn(move || {
-                    fs.create(dir, &name(number), &OWNER).unwrap();
+                    make(fs, dir, &name(number));
                     done.store(true, Ordering::Release);
                 });
                 let is_free = is_set(done, Duration::from_secs(5));
@@ -90,7 +131,7 @@ fn creators_wait_for_their_own_leaf_only() {
     thread::scope(|scope| {
         let (fs, done) = (&fs, &done);
         scope.spawn(move || {
-            fs.create(dir, &name(0), &OWNER).unwrap();
+            make(fs, dir, &name(0));
             done.store(true, Ordering::Release);
         });
         let went = is_set(done, Duration::from_millis(300));
