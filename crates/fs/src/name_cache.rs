@@ -2,9 +2,9 @@
 //! directory nor its leaves.
 //!
 //! **Not here.** Names that are missing: whoever makes a name would have to tell of it here, and so
-//! all who make names would meet. Directories that are inside of their inode, where a look is short;
-//! those that fold names, where many names are one; encrypted ones, whose names are shown as they
-//! are not stored.
+//! all who make names would meet. Directories inside of their inode, where a look is short; those
+//! that fold names, where many names are one; encrypted ones, whose names are shown as they are not
+//! stored.
 //!
 //! **Model.** An entry says where one name of one directory leads. It is found by a hash of both
 //! with a secret seed, and holds both: of two names that have one hash the second is not kept. A
@@ -32,8 +32,8 @@
 //!   word that the moment is read from.
 //! - A directory that leaves memory takes its count along. An entry therefore becomes sure only if
 //!   the cell whose moment it is was still the directory's when it was put in.
-//! - A directory goes when it is empty. Its names have departed then, and its number may become that
-//!   of another. Whether names are folded changes in empty directories only, too.
+//! - A directory goes when it is empty. Its names have departed then, and its number may become
+//!   that of another. Whether names are folded changes in empty directories only, too.
 //!
 //! **Locking.** None to look. To put in takes the lock of a shard of the table, for that moment; to
 //! take out takes none, and writes nothing if the name is not there. Names depart under the locks

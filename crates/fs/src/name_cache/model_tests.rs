@@ -21,7 +21,7 @@ enum Fault {
     AnyCell,
 }
 
-/// A directory with one name. Where that leads goes through the values of [`SEQUENCE`]; 0 is nowhere.
+/// A directory with one name, which leads to each value of [`SEQUENCE`] in turn; 0 is nowhere.
 struct Shared {
     names: NameCache,
     leads: AtomicUsize,
