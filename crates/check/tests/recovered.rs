@@ -152,7 +152,7 @@ fn orphans_of_the_list_and_of_the_file_are_no_faults() {
         Need::Program("debugfs"),
         Need::Program("xfs_io")
     );
-    for record in ["^orphan_file", "orphan_file"] {
+    for record in ["^orphan_file", "orphan_file", "inline_data"] {
         let image = with_fault(record);
         let mut expected = die_with_orphans(&image);
         let ours = report(image.path()).expect("a file system");
