@@ -129,9 +129,11 @@ pub(crate) fn smoke_journal(workspace: &Workspace) -> Result<()> {
     smoke(&build(workspace, Client::Journal)?, Client::Journal)
 }
 
-/// What is part of `test` for the whole file system.
+/// What is part of `test` for the whole file system: devices that fail as well.
 pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
-    smoke(&build(workspace, Client::Fs)?, Client::Fs)
+    let program = build(workspace, Client::Fs)?;
+    smoke(&program, Client::Fs)?;
+    run_command(program.command().arg("--faults"))
 }
 
 /// Many states of what is sound, and everything found that is broken on purpose.
