@@ -96,28 +96,22 @@ pub(crate) fn model(workspace: &Workspace) -> Result<()> {
 /// The library's tests of every crate that has the feature, built with it, and the integration
 /// tests named after the feature (`count`, `count_*`). Other integration tests are left to the
 /// ordinary build: they drive whole images, where nothing is counted and shuttle's scheduler is
-/// not at home.
+/// not at home. One call of cargo for all: for each crate by itself it would compile the crates
+/// below anew.
 pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
     let name = feature.name();
+    let mut command = cargo(workspace);
+    command.args(["test", "--no-fail-fast", "--lib", "--features", name]);
     for manifest in workspace.manifests()? {
         if !manifest.has_feature(name) {
             continue;
         }
-        let mut command = cargo(workspace);
-        command.args([
-            "test",
-            "--lib",
-            "--package",
-            manifest.name(),
-            "--features",
-            name,
-        ]);
+        command.args(["--package", manifest.name()]);
         for test in tests_named_after(name, &manifest.path.with_file_name("tests"))? {
             command.args(["--test", &test]);
         }
-        run_command(&mut command)?;
     }
-    Ok(())
+    run_command(&mut command)
 }
 
 /// The integration tests in `folder`, if there is one, that are named after a feature, in order.
