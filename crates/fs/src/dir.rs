@@ -103,6 +103,24 @@ enum Through<'r> {
     Room(&'r mut Vec<u8>),
 }
 
+/// How far the blocks of a directory are listed. They are read some at a time, and in between a
+/// listing lets go of its guard: for as long as that is held nothing that others retire becomes
+/// free, and a directory may have millions of names.
+#[derive(Default)]
+struct Course {
+    at: LogicalBlock,
+    own: OwnBlocks,
+    /// Where the directory ended when the listing began, and which life of its number that was.
+    began: Option<(LogicalBlock, u32)>,
+}
+
+/// What is left of a listing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    More,
+    Nothing,
+}
+
 /// What a look for a name leaves in the cache of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
@@ -250,12 +268,17 @@ impl Fs {
             })?;
             return Ok(found);
         }
-        self.visit_blocks(dir, &format, Through::Cache, guard, &mut |listed| {
-            let entry = wanted.find_in(&format, listed.bytes);
-            let entry = entry.map_err(|error| listed.broken(dir, error))?;
-            found = entry.map(|entry| entry.inode);
-            Ok(break_if(found.is_some()))
-        })?;
+        let mut course = Course::default();
+        let mut left = Left::More;
+        while left == Left::More {
+            let cache = &mut Through::Cache;
+            left = self.visit_blocks(dir, &format, &mut course, cache, guard, &mut |listed| {
+                let entry = wanted.find_in(&format, listed.bytes);
+                let entry = entry.map_err(|error| listed.broken(dir, error))?;
+                found = entry.map(|entry| entry.inode);
+                Ok(break_if(found.is_some()))
+            })?;
+        }
         Ok(found)
     }
 
@@ -266,9 +289,15 @@ impl Fs {
         guard: &Guard,
         visit: &mut dyn FnMut(&Entry<'_>) -> bool,
     ) -> Result<()> {
-        self.visit_entries(dir, Through::Cache, guard, &mut |entry| {
-            Ok(break_if(!visit(entry)))
-        })
+        let mut course = Course::default();
+        let mut left = Left::More;
+        while left == Left::More {
+            let cache = &mut Through::Cache;
+            left = self.visit_entries(dir, &mut course, cache, guard, &mut |entry| {
+                Ok(break_if(!visit(entry)))
+            })?;
+        }
+        Ok(())
     }
 
     /// The bytes of block `at`, at `block`, of a directory; `None` if it holds no names.
@@ -293,9 +322,14 @@ impl Fs {
         dir: InodeNr,
         mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let guard = epoch::pin();
-        let dir = self.directory(self.inode(dir, &guard)?)?;
-        self.visit_shown(dir, Through::Cache, &guard, &mut visit)
+        let mut course = Course::default();
+        let mut left = Left::More;
+        while left == Left::More {
+            let guard = epoch::pin();
+            let dir = self.directory(self.inode(dir, &guard)?)?;
+            left = self.visit_shown(dir, &mut course, &mut Through::Cache, &guard, &mut visit)?;
+        }
+        Ok(())
     }
 
     /// As [`Fs::for_each_entry`], for whoever lists many directories once, such as a walk of the
@@ -310,28 +344,35 @@ impl Fs {
         room: &mut Vec<u8>,
         mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let guard = epoch::pin();
-        let loaded;
-        let dir = self.directory(match self.inodes.get(&dir, &guard) {
-            Some(cell) => cell.version(&guard)?,
-            None => {
-                loaded = self.uncached_inode(dir)?;
-                &loaded
-            }
-        })?;
-        self.visit_shown(dir, Through::Room(room), &guard, &mut visit)
+        let mut course = Course::default();
+        let mut through = Through::Room(room);
+        let mut left = Left::More;
+        while left == Left::More {
+            let guard = epoch::pin();
+            let loaded;
+            let dir = self.directory(match self.inodes.get(&dir, &guard) {
+                Some(cell) => cell.version(&guard)?,
+                None => {
+                    loaded = self.uncached_inode(dir)?;
+                    &loaded
+                }
+            })?;
+            left = self.visit_shown(dir, &mut course, &mut through, &guard, &mut visit)?;
+        }
+        Ok(())
     }
 
-    /// Calls `visit` for each entry of `dir` as a user sees it.
+    /// Calls `visit` for the next entries of `dir` as a user sees them.
     fn visit_shown(
         &self,
         dir: &CachedInode,
-        through: Through<'_>,
+        course: &mut Course,
+        through: &mut Through<'_>,
         guard: &Guard,
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    ) -> Result<Left> {
         if let Some(changes) = self.dir_changes(dir.nr()) {
-            return self.visit_changed(dir, changes, guard, visit);
+            return self.visit_changed(dir, changes, course, guard, visit);
         }
         let root = if self.is_indexed(dir) {
             self.index_algorithm(dir, guard)?
@@ -340,7 +381,7 @@ impl Fs {
         };
         let shown = self.shown(dir, root);
         let mut name_room = Vec::new();
-        self.visit_entries(dir, through, guard, &mut |entry| {
+        self.visit_entries(dir, course, through, guard, &mut |entry| {
             let name = shown
                 .name(entry, &mut name_room)
                 .map_err(|error| Corrupt::from(error).in_inode(dir.nr()))?;
@@ -359,12 +400,14 @@ impl Fs {
         &self,
         dir: &CachedInode,
         changes: &DirChanges,
+        course: &mut Course,
         guard: &Guard,
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    ) -> Result<Left> {
         let mut flow = ControlFlow::Continue(());
         if changes.made_in().is_none() {
-            self.visit_entries(dir, Through::Cache, guard, &mut |entry| {
+            let cache = &mut Through::Cache;
+            let left = self.visit_entries(dir, course, cache, guard, &mut |entry| {
                 let wanted = self.wanted(dir, entry.name);
                 if changes.find(&wanted, entry.name).is_none() {
                     let (inode, name) = (entry.inode, entry.name);
@@ -377,6 +420,9 @@ impl Fs {
                 }
                 Ok(flow)
             })?;
+            if left == Left::More {
+                return Ok(left);
+            }
         }
         for (name, inode, file_type) in changes.entries(dir.nr()) {
             if flow.is_break() {
@@ -388,7 +434,7 @@ impl Fs {
                 file_type: Some(file_type),
             });
         }
-        Ok(())
+        Ok(Left::Nothing)
     }
 
     /// All entries of a directory, as [`Fs::for_each_entry`] visits them.
@@ -463,19 +509,21 @@ impl Fs {
             })
     }
 
-    /// Calls `visit` for each entry in use.
+    /// Calls `visit` for each entry in use of the next blocks.
     fn visit_entries(
         &self,
         dir: &CachedInode,
-        through: Through<'_>,
+        course: &mut Course,
+        through: &mut Through<'_>,
         guard: &Guard,
         visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    ) -> Result<Left> {
         let format = self.dir_format(dir);
         if dir.layout() == Layout::Inline {
-            return self.visit_inline_entries(dir, &format, visit);
+            self.visit_inline_entries(dir, &format, visit)?;
+            return Ok(Left::Nothing);
         }
-        self.visit_blocks(dir, &format, through, guard, &mut |listed| {
+        self.visit_blocks(dir, &format, course, through, guard, &mut |listed| {
             let entries = format.entries(listed.bytes);
             for entry in entries.take(listed.what.entries_to_list()) {
                 let entry = entry.map_err(|error| listed.broken(dir, error))?;
@@ -487,47 +535,55 @@ impl Fs {
         })
     }
 
-    /// Calls `visit` for each block of a directory that has blocks, in order.
+    /// Calls `visit` for the next blocks of a directory that has blocks, in order: as many as are
+    /// read together.
     fn visit_blocks(
         &self,
         dir: &CachedInode,
         format: &DirFormat,
-        mut through: Through<'_>,
+        course: &mut Course,
+        through: &mut Through<'_>,
         guard: &Guard,
         visit: &mut dyn FnMut(&Listed<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        let end = self.size_in_blocks(dir)?;
-        let mut at = LogicalBlock(0);
-        let mut own = OwnBlocks::default();
-        while at < end {
-            let run = self.map(dir, at, guard)?;
-            let Target::Written(first) = run.target else {
-                let hole = RelationError::DirectoryHole { found: at };
-                return Err(Corrupt::from(hole).in_inode(dir.nr()).into());
+    ) -> Result<Left> {
+        let (end, generation) = (self.size_in_blocks(dir)?, dir.on_disk().generation().0);
+        let (began_end, began_generation) = *course.began.get_or_insert((end, generation));
+        if generation != began_generation {
+            // Its number belongs to another by now.
+            return Err(Error::NotFound);
+        }
+        let (at, end) = (course.at, end.min(began_end));
+        if at >= end {
+            return Ok(Left::Nothing);
+        }
+        let run = self.map(dir, at, guard)?;
+        let Target::Written(first) = run.target else {
+            let hole = RelationError::DirectoryHole { found: at };
+            return Err(Corrupt::from(hole).in_inode(dir.nr()).into());
+        };
+        let count = (run.end().min(end).0 - at.0).min(READAHEAD_BLOCKS);
+        let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
+        if !course.own.add(start, count) {
+            let twice = RelationError::DirectoryBlockTwice { found: at };
+            return Err(Corrupt::from(twice).in_inode(dir.nr()).into());
+        }
+        let passing = self.bring_in(start, count, through);
+        for nr in 0..count {
+            let at = LogicalBlock(at.0 + nr);
+            let block = PhysBlock(start.0 + u64::from(nr));
+            let (bytes, what) = match self.passing_block(dir, format, at, nr, passing) {
+                Some(listed) => listed,
+                None => self.listed_block(dir, format, at, block, guard)?,
             };
-            let last = run.end().min(end);
-            if !own.add(first, last.0 - at.0) {
-                let twice = RelationError::DirectoryBlockTwice { found: at };
-                return Err(Corrupt::from(twice).in_inode(dir.nr()).into());
-            }
-            while at < last {
-                let count = (last.0 - at.0).min(READAHEAD_BLOCKS);
-                let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
-                let passing = self.bring_in(start, count, &mut through);
-                for nr in 0..count {
-                    let block = PhysBlock(start.0 + u64::from(nr));
-                    let (bytes, what) = match self.passing_block(dir, format, at, nr, passing) {
-                        Some(listed) => listed,
-                        None => self.listed_block(dir, format, at, block, guard)?,
-                    };
-                    if visit(&Listed { block, bytes, what })?.is_break() {
-                        return Ok(());
-                    }
-                    at = LogicalBlock(at.0 + 1);
-                }
+            if visit(&Listed { block, bytes, what })?.is_break() {
+                return Ok(Left::Nothing);
             }
         }
-        Ok(())
+        course.at = LogicalBlock(at.0 + count);
+        Ok(match course.at < end {
+            true => Left::More,
+            false => Left::Nothing,
+        })
     }
 
     /// Reads `count` blocks from `start` on together: into the cache or, if none of them is there

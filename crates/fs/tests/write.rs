@@ -4,15 +4,18 @@ mod common;
 
 use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::{Duration, Instant};
 
 use fourscore::block::{DeviceOptions, open_path};
 use fourscore::mballoc::Tunable;
 use fourscore::mballoc::stats::Count;
 use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
-    Arc, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Replace,
+    Arc, DirEntry, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
+    Replace,
 };
 use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
@@ -29,6 +32,9 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 7,
     gid: 8,
 };
+
+/// How long something may take that takes no time at all.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn mount(image: &Image) -> Arc<Fs> {
     mount_with(image, OpenOptions::new())
@@ -172,6 +178,58 @@ fn an_index_grows_to_its_third_level() {
     }
     fs.unmount().unwrap();
     assert_clean(image.path());
+}
+
+/// Tells when it is dropped.
+struct Retired(Arc<AtomicU64>);
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whoever lists a directory keeps what is retired meanwhile for some blocks of it only.
+#[test]
+fn a_long_listing_does_not_keep_what_is_retired_meanwhile() {
+    const NAMES: u64 = 3000;
+    require!(Need::Program("mke2fs"));
+    let image = image(1024, &[]);
+    let fs = mount(&image);
+    let dir = fs.mkdir(InodeNr::ROOT, b"many", &OWNER).unwrap();
+    let target = fs.create(InodeNr::ROOT, b"target", &OWNER).unwrap();
+    for number in 0..NAMES {
+        let name = format!("a name of some length, number {number}").into_bytes();
+        fs.link(target, dir, &name).unwrap();
+    }
+    let retires_and_waits = || {
+        let (dropped, mut listed) = (Arc::new(AtomicU64::new(0)), 0);
+        move |_: DirEntry<'_>| {
+            listed += 1;
+            if listed == 1 {
+                drop(EpochCell::new(Some(Box::new(Retired(dropped.clone())))));
+                epoch::flush();
+                assert_eq!(
+                    dropped.load(Ordering::Relaxed),
+                    0,
+                    "this part is under a guard"
+                );
+            }
+            if listed == NAMES {
+                // Other tests may have had a guard as well, but not for long.
+                let begun = Instant::now();
+                while dropped.load(Ordering::Relaxed) == 0 {
+                    assert!(begun.elapsed() < PATIENCE, "it is kept");
+                    thread::yield_now();
+                }
+            }
+            ControlFlow::Continue(())
+        }
+    };
+    fs.for_each_entry(dir, retires_and_waits()).unwrap();
+    fs.scan_entries(dir, &mut Vec::new(), retires_and_waits())
+        .unwrap();
+    fs.unmount().unwrap();
 }
 
 /// A directory whose index does not count any more is one without.
