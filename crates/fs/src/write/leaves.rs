@@ -49,6 +49,12 @@ struct Leaf<'w> {
     _lock: BlockGuard<'w>,
 }
 
+/// Room for an entry in a leaf that is in a plan.
+struct Place {
+    region: RegionId,
+    room: Room,
+}
+
 impl Fs {
     /// Makes an inode with a name in a leaf that has room for it; `None` if that cannot be done
     /// beside others.
@@ -73,16 +79,12 @@ impl Fs {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
-        let region = plan.leaf(parent, &leaf)?;
-        let Some(room) = leaf.room(plan.bytes(region), parent, (name, &wanted))? else {
+        let Some(place) = leaf.place(&mut plan, parent, (name, &wanted))? else {
             return Ok(None);
         };
         let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?.nr;
         let entry = NewEntry::new(nr, name, entry_type(kind.file_type()));
-        let entry = entry.ok_or(Error::NameTooLong)?;
-        leaf.format
-            .insert_into(plan.bytes_mut(region), room, &entry)
-            .map_err(|error| broken(parent, error))?;
+        leaf.insert(&mut plan, parent, &place, entry)?;
         plan.touch(dir)?;
         let touch = Touch {
             nr: dir,
@@ -113,15 +115,11 @@ impl Fs {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
-        let region = plan.leaf(parent, &leaf)?;
-        let Some(room) = leaf.room(plan.bytes(region), parent, (name, &wanted))? else {
+        let Some(place) = leaf.place(&mut plan, parent, (name, &wanted))? else {
             return Ok(None);
         };
         let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
-        let entry = entry.ok_or(Error::NameTooLong)?;
-        leaf.format
-            .insert_into(plan.bytes_mut(region), room, &entry)
-            .map_err(|error| broken(parent, error))?;
+        leaf.insert(&mut plan, parent, &place, entry)?;
         plan.touch(dir)?;
         let version = plan.gain_name(target, &locked)?;
         let touch = Touch {
@@ -211,21 +209,38 @@ impl Fs {
 }
 
 impl Leaf<'_> {
-    /// Where in the leaf a name has room that is not there; `None` if it is too full.
-    fn room(
+    /// Takes the leaf into the plan, and finds room for a name that is not there; `None` if it is
+    /// too full.
+    fn place(
         &self,
-        bytes: &[u8],
+        plan: &mut Plan<'_>,
         dir: &CachedInode,
         (name, wanted): (&[u8], &Wanted<'_>),
-    ) -> Result<Option<Room>> {
+    ) -> Result<Option<Place>> {
+        let region = plan.leaf(dir, self)?;
         let needed = self.format.needed_bytes(name);
         let survey = self
             .format
-            .survey(bytes, needed, |entry| wanted.matches(entry));
+            .survey(plan.bytes(region), needed, |entry| wanted.matches(entry));
         match survey.map_err(|error| broken(dir, error))? {
             Survey::Present(_) => Err(Error::Exists),
-            Survey::Absent(room) => Ok(room),
+            Survey::Absent(room) => Ok(room.map(|room| Place { region, room })),
         }
+    }
+
+    /// Puts an entry into its place; there is none for a name that is too long.
+    fn insert(
+        &self,
+        plan: &mut Plan<'_>,
+        dir: &CachedInode,
+        place: &Place,
+        entry: Option<NewEntry<'_>>,
+    ) -> Result<()> {
+        let entry = entry.ok_or(Error::NameTooLong)?;
+        self.format
+            .insert_into(plan.bytes_mut(place.region), place.room, &entry)
+            .map_err(|error| broken(dir, error))?;
+        Ok(())
     }
 
     /// Where in the leaf the entry of a name begins, if it leads to the inode `nr`.
