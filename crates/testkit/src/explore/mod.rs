@@ -17,7 +17,8 @@
 //!   lost, reordered and torn; a sector is old or new as a whole.
 //! - A write that was under way is as open as a completed one, FUA or not.
 //! - Of two writes to one sector, of which the second began after the first had completed, the
-//!   first never covers the second.
+//!   first never covers the second; and where the second covers the sector in part and arrives, so
+//!   has the first. Those that ran at the same time count as one after the other, as they ended.
 //!
 //! # Which cuts
 //! What is known at a cut (which commits were acknowledged, which data is durable) only grows,

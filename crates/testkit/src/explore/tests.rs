@@ -191,3 +191,132 @@ fn a_failure_is_told_with_as_little_lost_as_it_takes() {
         "{text}"
     );
 }
+
+/// What the sectors hold at each moment, each with its number, after the events before `from`.
+fn moments(history: &History, from: usize) -> BTreeSet<(usize, Vec<u8>)> {
+    let mut bytes = history.base.clone();
+    let mut moments = BTreeSet::new();
+    for done in 0..=history.events.len() {
+        if done >= from {
+            moments.extend(numbered(&bytes));
+        }
+        match history.events.get(done) {
+            Some(Event::Write {
+                offset, bytes: new, ..
+            }) => {
+                let start = usize::try_from(*offset).unwrap();
+                bytes[start..start + new.len()].copy_from_slice(new);
+            }
+            Some(Event::WriteZeroes(range) | Event::Discard(range)) => {
+                let end = usize::try_from(range.end).unwrap();
+                bytes[usize::try_from(range.start).unwrap()..end].fill(0);
+            }
+            _ => {}
+        }
+    }
+    moments
+}
+
+fn numbered(bytes: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
+    bytes.chunks(SECTOR).map(<[u8]>::to_vec).enumerate()
+}
+
+/// What the sectors hold in any state.
+fn sectors_seen(history: &History, effort: Effort) -> BTreeSet<(usize, Vec<u8>)> {
+    let mut seen = BTreeSet::new();
+    explore(history, effort, |_, disk| {
+        seen.extend(numbered(&disk.bytes()));
+        Ok(())
+    })
+    .unwrap();
+    seen
+}
+
+#[test]
+fn a_write_to_a_part_of_a_sector_brings_what_was_written_there_before() {
+    let history = history(|device| {
+        device.write_at(&[b'a'; 300], 100).unwrap();
+        device.discard(0..200).unwrap();
+        device.write_at(&[b'b'; 112], 400).unwrap();
+        // As a hole up to here, and the end of a file.
+        device.write_at(&[b'c'; 700], 700).unwrap();
+        device.write_zeroes(699..1024).unwrap();
+    });
+    assert_eq!(
+        sectors_seen(&history, effort(300)),
+        moments(&history, 0),
+        "each sector as it was at each moment, and no other"
+    );
+    let failure = explore(&history, effort(0), |_, disk| {
+        let bytes = disk.bytes();
+        ensure!(bytes[400] != b'b' || bytes[1024] == b'c', "c is missing");
+        Ok(())
+    });
+    let text = failure.unwrap_err().to_string();
+    for fate in [
+        "event 0: 300 bytes at byte 100: kept",
+        "event 1: 200 bytes at byte 0: kept",
+        "event 3: 700 bytes at byte 700: TORN, sectors 10",
+        "event 4: 325 bytes at byte 699: kept",
+    ] {
+        assert!(text.contains(fate), "{fate}: {text}");
+    }
+}
+
+#[test]
+fn a_durable_write_to_a_part_of_a_sector_leaves_nothing_in_it_open() {
+    let history = history(|device| {
+        device.write_at(&[b'a'; 1024], 0).unwrap();
+        let bytes = [b'f'; 600];
+        device.write_fua(&[IoSlice::new(&bytes)], 500).unwrap();
+        device.write_at(&[b'z'; 10], 1000).unwrap();
+        device.note(1);
+    });
+    let mut after = BTreeSet::new();
+    explore(&history, effort(50), |crash, disk| {
+        if crash.cut == history.events.len() {
+            after.extend(numbered(&disk.bytes()));
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(after, moments(&history, 2));
+}
+
+/// Writes of all kinds that begin and end anywhere.
+fn random_history(seed: u64) -> History {
+    let mut rng = Rng::new(seed);
+    history(|device| {
+        for letter in b'a'..b'p' {
+            let start = rng.below(8 * SECTOR);
+            let len = 1 + rng.below(2 * SECTOR.min(8 * SECTOR - start));
+            let end = (start + len).min(8 * SECTOR);
+            let range = start as u64..end as u64;
+            let bytes = vec![letter; end - start];
+            let done = match rng.below(12) {
+                0 => device.discard(range),
+                1 => device.write_zeroes(range),
+                2 => device.flush(),
+                3 | 4 => device.write_fua(&[IoSlice::new(&bytes)], range.start),
+                _ => device.write_at(&bytes, range.start),
+            };
+            done.unwrap();
+        }
+    })
+}
+
+#[test]
+fn every_sector_of_every_state_is_as_it_was_at_some_moment() {
+    let (mut shown, mut there) = (0, 0);
+    for seed in 0..200 {
+        let history = random_history(seed);
+        let moments = moments(&history, 0);
+        let seen = sectors_seen(&history, effort(40));
+        let odd: Vec<_> = seen.difference(&moments).collect();
+        assert!(odd.is_empty(), "seed {seed}, these never were: {odd:?}");
+        shown += seen.len();
+        there += moments.len();
+    }
+    // Each of them may be found after some crash, and most are.
+    assert!(shown * 10 > there * 9, "{shown} of {there}");
+}

@@ -13,7 +13,9 @@
 //!
 //! **Invariants.** Writes are applied in the order in which they completed, so a device never
 //! holds an older sector where a newer one arrived; losing the newer one is how the older one
-//! comes to be seen.
+//! comes to be seen. Whatever holds writes back, a page of the host or a sector of the drive, holds
+//! a sector as a whole: one that a write covers in part arrives with all that was written to it
+//! before. So each sector of a state is what that sector was at some moment.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -42,8 +44,8 @@ pub(super) struct Window<'a> {
     units: usize,
     blocks: Vec<Range<usize>>,
     sectors: Vec<Range<usize>>,
-    /// Units that arrive together.
-    tied: Vec<Range<usize>>,
+    /// Units that arrived for certain: something durable lies in the same sectors.
+    certain: Vec<usize>,
 }
 
 /// A write after the last durable state.
@@ -55,6 +57,11 @@ struct OpenWrite<'a> {
     len_bytes: u64,
     /// Its units; none if it was durable at once.
     units: Range<usize>,
+    /// Those of its units that arrive together.
+    tied: Range<usize>,
+    /// The units of it that cover a sector in part, each with the last unit before it that lies in
+    /// the same sector.
+    brings: Vec<(usize, usize)>,
 }
 
 impl<'a> Window<'a> {
@@ -66,7 +73,7 @@ impl<'a> Window<'a> {
             units: 0,
             blocks: Vec::new(),
             sectors: Vec::new(),
-            tied: Vec::new(),
+            certain: Vec::new(),
         };
         for (index, event) in events.iter().enumerate().take(cut + 1).skip(durable) {
             let (offset, bytes, len_bytes, at_once) = match event {
@@ -87,38 +94,66 @@ impl<'a> Window<'a> {
             if index == cut || !at_once {
                 window.add_units(offset..offset + len_bytes, block_bytes);
             }
-            window.writes.push(OpenWrite {
+            let mut write = OpenWrite {
                 event: index,
                 offset,
                 bytes,
                 len_bytes,
                 units: first_unit..window.units,
-            });
+                tied: 0..0,
+                brings: Vec::new(),
+            };
+            for sector in write.partial_sectors() {
+                match (write.unit(sector), window.newest_unit(sector)) {
+                    (Some(unit), Some(under)) => write.brings.push((unit, under)),
+                    (None, Some(under)) => window.certain.push(under),
+                    (_, None) => {}
+                }
+            }
+            window.writes.push(write);
         }
         window
     }
 
+    /// The unit of the last write to a sector; none if that write was durable at once.
+    fn newest_unit(&self, sector: u64) -> Option<usize> {
+        let mut writes = self.writes.iter().rev();
+        let last = writes.find(|write| write.sectors().contains(&sector))?;
+        last.unit(sector)
+    }
+
     /// Lets the sectors of each write that lie in `range` arrive together.
     pub(super) fn tie(&mut self, range: Range<u64>) {
-        for write in &self.writes {
+        for write in &mut self.writes {
             let first = write.offset / SECTOR_BYTES;
             let unit = |byte: u64| {
                 let sector = (byte / SECTOR_BYTES).saturating_sub(first);
                 let unit = usize::try_from(sector).unwrap_or(usize::MAX);
                 write.units.start + unit.min(write.units.len())
             };
-            let units = unit(range.start)..unit(range.end);
-            if units.len() > 1 {
-                self.tied.push(units);
-            }
+            write.tied = unit(range.start)..unit(range.end);
         }
     }
 
-    /// The same survival, but with what is tied as its first sector.
-    fn tied(&self, mut survival: Survival) -> Survival {
-        for units in &self.tied {
-            let kept = survival[units.start];
-            survival[units.clone()].fill(kept);
+    /// A survival that can be, from any: what is tied arrives as its first sector does, and with a
+    /// sector what had been written to it before.
+    fn possible(&self, mut survival: Survival) -> Survival {
+        for write in &self.writes {
+            if let Some(&kept) = survival[write.tied.clone()].first() {
+                survival[write.tied.clone()].fill(kept);
+            }
+        }
+        for &unit in &self.certain {
+            survival[unit] = true;
+        }
+        // From the last one: what is brought along may bring something itself.
+        for write in self.writes.iter().rev() {
+            if survival[write.tied.clone()].contains(&true) {
+                survival[write.tied.clone()].fill(true);
+            }
+            for &(unit, under) in &write.brings {
+                survival[under] |= survival[unit];
+            }
         }
         survival
     }
@@ -142,12 +177,12 @@ impl<'a> Window<'a> {
     pub(super) fn survivals(&self, samples: usize, rng: &mut Rng) -> Vec<Survival> {
         let mut found = Found::default();
         found.add(vec![true; self.units]);
-        found.add(vec![false; self.units]);
+        found.add(self.possible(vec![false; self.units]));
         let under_way = self.writes.last().map_or(0..0, |last| last.units.clone());
         for kept in [true, false] {
             let mut survival = vec![!kept; self.units];
             survival[under_way.clone()].fill(kept);
-            found.add(self.tied(survival));
+            found.add(self.possible(survival));
         }
         if self.blocks.len() <= EXHAUSTIVE_BLOCKS {
             for subset in 0..1_usize << self.blocks.len() {
@@ -155,7 +190,7 @@ impl<'a> Window<'a> {
                 for (index, block) in self.blocks.iter().enumerate() {
                     survival[block.clone()].fill(subset >> index & 1 == 1);
                 }
-                found.add(self.tied(survival));
+                found.add(self.possible(survival));
             }
         }
         let writes: Vec<_> = self
@@ -168,7 +203,7 @@ impl<'a> Window<'a> {
         let enough = found.survivals.len() + samples;
         while !self.sectors.is_empty() && left > 0 && found.survivals.len() < enough {
             let grain = *rng.pick(&[&writes, &self.blocks, &self.blocks, &self.sectors]);
-            found.add(self.tied(self.sample(grain, rng)));
+            found.add(self.possible(self.sample(grain, rng)));
             left -= 1;
         }
         found.survivals
@@ -253,7 +288,7 @@ impl<'a> Window<'a> {
             if survival[part.clone()].contains(&false) {
                 let mut more = survival.clone();
                 more[part.clone()].fill(true);
-                let more = self.tied(more);
+                let more = self.possible(more);
                 if fails(&more) {
                     survival = more;
                 }
@@ -289,6 +324,26 @@ impl<'a> Window<'a> {
 impl OpenWrite<'_> {
     fn end(&self) -> u64 {
         self.offset + self.len_bytes
+    }
+
+    /// The sectors it touches.
+    fn sectors(&self) -> Range<u64> {
+        self.offset / SECTOR_BYTES..self.end().div_ceil(SECTOR_BYTES)
+    }
+
+    /// Those of which it covers a part only: the first or the last of them, or both.
+    fn partial_sectors(&self) -> impl Iterator<Item = u64> + use<> {
+        let (start, end) = (self.offset, self.end());
+        let cut = [start, end].map(|byte| !byte.is_multiple_of(SECTOR_BYTES));
+        let first = cut[0].then_some(start / SECTOR_BYTES);
+        let last = cut[1].then_some(end / SECTOR_BYTES);
+        first.into_iter().chain(last.filter(move |_| last != first))
+    }
+
+    /// Its unit in one of its sectors; none if it was durable at once.
+    fn unit(&self, sector: u64) -> Option<usize> {
+        let nth = usize::try_from(sector - self.sectors().start).ok()?;
+        self.units.clone().nth(nth)
     }
 
     /// Writes the part of this write that lies in `range`.
