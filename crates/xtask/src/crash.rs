@@ -18,7 +18,7 @@ use crate::workspace::Workspace;
 
 /// States of the runs that are part of `test`.
 const SMOKE_STATES: u64 = 200_000;
-const SMOKE_FS_STATES: u64 = 20_000;
+const SMOKE_FS_STATES: u64 = 100_000;
 /// What all programs of the harness are built with: together, so that they share what they use.
 const BUILD: [&str; 5] = [
     "--package",
@@ -129,11 +129,17 @@ pub(crate) fn smoke_journal(workspace: &Workspace) -> Result<()> {
     smoke(&build(workspace, Client::Journal)?, Client::Journal)
 }
 
-/// What is part of `test` for the whole file system: devices that fail as well.
+/// What is part of `test` for the whole file system: devices that fail as well, and that what is
+/// bad is made shorter.
 pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
     let program = build(workspace, Client::Fs)?;
     smoke(&program, Client::Fs)?;
-    run_command(program.command().arg("--faults"))
+    run_command(program.command().arg("--faults"))?;
+    run_command(
+        cargo(workspace)
+            .args(["test", "--lib", "shorter"])
+            .args(BUILD),
+    )
 }
 
 /// Many states of what is sound, and everything found that is broken on purpose.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{Steps, cargo, on_ci, run as run_command};
 use crate::workspace::Workspace;
-use crate::{check, crash, fuzz, setup};
+use crate::{check, crash, fuzz, setup, torture};
 
 /// The variable through which the test kit learns where to note what it skipped.
 const SKIP_LOG: &str = "FOURSCORE_SKIP_LOG";
@@ -61,6 +61,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     steps.step("crash states of the file system", || {
         crash::smoke_fs(workspace)
     });
+    steps.step("torture", || torture::smoke(workspace));
     steps.step("fuzz smoke", || fuzz::smoke(workspace));
     let skipped = summarise_skips(&mut steps, &skip_log)?;
     if on_ci() && skipped > 0 {

@@ -11,6 +11,9 @@ use crate::crash::built;
 use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
+/// How long the run is that is part of `test`, in seconds.
+const SMOKE_SECONDS: u64 = 60;
+
 /// How long, and which images.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -33,4 +36,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             .arg("--findings")
             .arg(findings),
     )
+}
+
+/// What is part of `test`.
+pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
+    let options = Options {
+        seconds: SMOKE_SECONDS,
+        seed: 0,
+    };
+    run(workspace, &options)
 }

@@ -17,8 +17,14 @@ use crate::BY_ROOT;
 pub(super) const LEFT_BEHIND: [&[u8]; 2] = [b"own ", b"fill "];
 /// How long it is frozen, in milliseconds, at most.
 const FROZEN_MILLIS: usize = 20;
-/// What is written or allocated at once when it is filled.
-const FILL_BYTES: [u64; 3] = [50_000, 1 << 20, 16 << 20];
+/// What is allocated at once when it is filled, and at its end written.
+const FILL_BYTES: [u64; 3] = [16 << 20, 1 << 20, LEAST_BYTES];
+const LEAST_BYTES: u64 = 50_000;
+/// What is written at once where nothing can be preallocated, at most.
+const MOST_WRITTEN_BYTES: usize = 1 << 20;
+/// How often it is filled in a round: where all its room has to be written, as a rule through the
+/// log, once takes longer than all else in the round.
+const FILLINGS: u32 = 3;
 
 /// What tunables are turned to.
 const TUNED: [u32; 8] = [0, 1, 2, 5, 16, 100, 1024, 1 << 20];
@@ -32,12 +38,25 @@ pub(super) enum Fills {
 
 /// The thread that does it.
 pub(super) struct Caretaker<'a> {
-    pub(super) fs: &'a Arc<Fs>,
-    pub(super) fills: Fills,
-    pub(super) random: Rng,
+    fs: &'a Arc<Fs>,
+    /// How often it still fills the file system.
+    fillings: u32,
+    random: Rng,
 }
 
-impl Caretaker<'_> {
+impl<'a> Caretaker<'a> {
+    pub(super) fn new(fs: &'a Arc<Fs>, fills: Fills, random: Rng) -> Self {
+        let fillings = match fills {
+            Fills::Yes => FILLINGS,
+            Fills::No => 0,
+        };
+        Self {
+            fs,
+            fillings,
+            random,
+        }
+    }
+
     /// Does one thing.
     ///
     /// # Errors
@@ -50,7 +69,10 @@ impl Caretaker<'_> {
             3 => accept(fs.trim(&Trim::default()).map(drop)),
             4 => self.tune(),
             5 => accept(fs.statfs().map(drop)),
-            _ if self.fills == Fills::Yes => self.fill(),
+            _ if self.fillings > 0 => {
+                self.fillings -= 1;
+                self.fill()
+            }
             _ => {
                 let pause = self.random.below(10) as u64;
                 thread::sleep(Duration::from_millis(pause));
@@ -88,19 +110,13 @@ impl Caretaker<'_> {
             Ok(inode) => inode,
             other => return accept(other.map(drop)),
         };
-        let bytes = vec![0xf1; 50_000];
+        let bytes = vec![0xf1; MOST_WRITTEN_BYTES];
         let mut at = 0;
-        for length in FILL_BYTES.into_iter().rev() {
+        for length in FILL_BYTES {
             loop {
-                let taken = if length > bytes.len() as u64 {
-                    fs.fallocate(inode, Fallocate::Allocate, at, length)
-                } else {
-                    fs.write_at(inode, &bytes, at).map(drop)
-                };
-                match taken {
-                    Ok(()) => at += length,
-                    // Without extents nothing is preallocated.
-                    Err(Error::NoSpace | Error::Unsupported(_)) => break,
+                match take(fs, inode, at, (length, &bytes)) {
+                    Ok(taken) => at += taken,
+                    Err(Error::NoSpace) => break,
                     Err(error) => return accept(Err(error)),
                 }
             }
@@ -109,6 +125,20 @@ impl Caretaker<'_> {
         thread::sleep(Duration::from_millis(pause));
         accept(fs.unlink(InodeNr::ROOT, &name))
     }
+}
+
+/// Takes room for a file from `at` on, and says for how many bytes: allocates it, or writes `bytes`
+/// where it is little, or where nothing can be preallocated, since there are no extents.
+fn take(fs: &Fs, inode: InodeNr, at: u64, (length, bytes): (u64, &[u8])) -> fourscore::Result<u64> {
+    if length > LEAST_BYTES {
+        match fs.fallocate(inode, Fallocate::Allocate, at, length) {
+            Err(Error::Unsupported(_)) => {}
+            done => return done.map(|()| length),
+        }
+    }
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let bytes = bytes.get(..length).unwrap_or(bytes);
+    fs.write_at(inode, bytes, at).map(|written| written as u64)
 }
 
 /// Removes all that earlier lives left behind, and makes its room usable.

@@ -153,11 +153,7 @@ impl Round<'_> {
     }
 
     fn care(&self) -> Result<()> {
-        let mut caretaker = Caretaker {
-            fs: self.fs,
-            fills: self.fills,
-            random: self.random(1, 0),
-        };
+        let mut caretaker = Caretaker::new(self.fs, self.fills, self.random(1, 0));
         self.times(CALLS / 10, || caretaker.step())
     }
 
