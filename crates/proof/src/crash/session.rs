@@ -156,6 +156,12 @@ impl Session {
         &self.beside.workload
     }
 
+    /// What the steps of a thread came to.
+    #[cfg(test)]
+    pub(super) fn calls(&self, thread: usize) -> &[String] {
+        &self.timelines[thread].calls
+    }
+
     /// Writes the session to a file, so that its states can be looked at again.
     ///
     /// # Errors

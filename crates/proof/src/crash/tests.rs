@@ -5,7 +5,7 @@ use fourscore_testkit::tools::Need;
 
 use super::breaking::Breaking;
 use super::session::Session;
-use super::workload::Workload;
+use super::workload::{Mode, Step, Workload};
 
 /// One of each kind: an operation alone, two pairs, a random history, one that churns.
 #[test]
@@ -26,13 +26,37 @@ fn the_first_seeds_are_good_and_a_saved_history_has_the_same_states() {
     }
 }
 
+/// What is written to a file that has lost its name goes to its place, as all data does; a crash
+/// may show it under the name that the file still has on disk.
+#[test]
+fn a_file_that_is_open_without_a_name_may_be_newer_than_the_name_that_is_found() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    // The third zeroes what is behind the new end at once, the second needs a commit.
+    let steps = [
+        0x456d_1c19_defe_4a18,
+        0x21a1_660a_2689_0dca,
+        0x39fa_9b3a_fa90_04d0,
+    ];
+    let workload = Workload {
+        threads: vec![steps.map(Step::Drawn).to_vec()],
+        ..Workload::of(743)
+    };
+    assert_eq!(workload.mode, Mode::Ordered);
+    let session = Session::record(workload, Breaking::default()).unwrap();
+    let calls = session.calls(0).join(", ");
+    for call in ["Open(Id(5))", "Unlink", "Truncate(Id(5)"] {
+        assert!(calls.contains(call), "{calls}");
+    }
+    let seen = session.explore(12, None).unwrap();
+    assert!(seen.older > 0, "{seen:?}");
+}
+
 /// What is broken on purpose is found, and what has nothing to do with it is left out of the
 /// workload then.
 #[cfg(feature = "sabotage")]
 #[test]
 fn a_bad_workload_is_made_shorter() {
     use super::session::shorten;
-    use super::workload::{Mode, Step};
 
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let named = |name| {

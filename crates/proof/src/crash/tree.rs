@@ -48,6 +48,7 @@ pub(super) struct Entry<K> {
 pub(super) struct Tree<K> {
     /// By path: the place in `inodes`.
     pub(super) names: BTreeMap<Vec<u8>, usize>,
+    /// Those with names, and behind them, where it is expected, those that are open without one.
     pub(super) inodes: Vec<Entry<K>>,
 }
 
@@ -69,27 +70,37 @@ fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
 pub(super) type Contents = BTreeMap<Id, (Content, Arc<[u8]>)>;
 
 impl Tree<Id> {
-    /// What is there after a crash: what has no name is gone.
-    pub(super) fn expected(model: &Model, contents: &mut Contents) -> Self {
-        let model = model.after_crash();
+    /// What is there after a crash: what has no name is gone. But what is written to it goes to its
+    /// place, and is found under the name that it had in an older version.
+    pub(super) fn expected(living: &Model, contents: &mut Contents) -> Self {
+        let model = living.after_crash();
         let mut tree = Self::new();
         let mut places = BTreeMap::new();
         let mut pending = vec![(Model::ROOT, Vec::new())];
         while let Some((id, path)) = pending.pop() {
             let node = model.node(id);
             let place = *places.entry(id).or_insert_with(|| {
-                tree.inodes.push(Entry {
-                    key: id,
-                    facts: Facts::expected(node),
-                    content: node.content().map(|content| bytes(id, content, contents)),
-                });
+                tree.inodes.push(Entry::expected(id, node, contents));
                 tree.inodes.len() - 1
             });
             let children = node.entries().into_iter().flatten();
             pending.extend(children.map(|(name, &child)| (child, below(&path, name))));
             tree.names.insert(path, place);
         }
+        let nameless = living.nodes().filter(|(id, _)| !places.contains_key(id));
+        let nameless = nameless.map(|(id, node)| Entry::expected(id, node, contents));
+        tree.inodes.extend(nameless);
         tree
+    }
+}
+
+impl Entry<Id> {
+    fn expected(id: Id, node: &Node, contents: &mut Contents) -> Self {
+        Self {
+            key: id,
+            facts: Facts::expected(node),
+            content: node.content().map(|content| bytes(id, content, contents)),
+        }
     }
 }
 
