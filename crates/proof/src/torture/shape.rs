@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use fourscore::{MountOptions, OpenOptions};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::matrix::kernel_has_quota_format;
 
 /// The size of an image.
 const SIZE: MiB = MiB(256);
@@ -14,7 +15,9 @@ const SIZE: MiB = MiB(256);
 const JOURNAL: MiB = MiB(8);
 
 /// What mke2fs is told beside the size: the kind, the size of a block in bytes, the features.
-const FORMATS: &[(&str, u32, &[&str])] = &[
+type Format = (&'static str, u32, &'static [&'static str]);
+
+const FORMATS: [Format; 8] = [
     ("ext4", 4096, &[]),
     ("ext4", 1024, &["orphan_file", "metadata_csum_seed"]),
     ("ext4", 4096, &["inline_data", "ea_inode", "large_dir"]),
@@ -49,25 +52,28 @@ const COMMIT_MILLIS: [u64; 3] = [2, 50, 1000];
 /// # Errors
 /// If mke2fs is missing or refuses.
 pub(super) fn image(nth: u64) -> Result<Image> {
-    let count = FORMATS.len() as u64;
-    let (kind, block_bytes, features) = FORMATS
-        .get(usize::try_from(nth % count)?)
-        .context("there is one for each number")?;
+    let (kind, block_bytes, features) = format(nth);
     let image = Image::builder(SIZE)
         .kind(kind)
-        .block_size_bytes(*block_bytes);
+        .block_size_bytes(block_bytes);
     image.features(features).journal(JOURNAL).make()
 }
 
 /// What is in the `nth` image, for people.
 pub(super) fn name(nth: u64) -> String {
-    let count = FORMATS.len() as u64;
-    let format = usize::try_from(nth % count).ok();
-    format
-        .and_then(|nth| FORMATS.get(nth))
-        .map_or_else(String::new, |(kind, block_bytes, features)| {
-            format!("{kind} {block_bytes} {}", features.join(","))
-        })
+    let (kind, block_bytes, features) = format(nth);
+    format!("{kind} {block_bytes} {}", features.join(","))
+}
+
+/// Whether the running kernel writes the `nth` image.
+pub(super) fn is_written_by_kernel(nth: u64) -> bool {
+    let (_, _, features) = format(nth);
+    !features.contains(&"project") || kernel_has_quota_format()
+}
+
+fn format(nth: u64) -> Format {
+    let nth = usize::try_from(nth).unwrap_or(0);
+    FORMATS[nth % FORMATS.len()]
 }
 
 /// How an image is mounted once, and the words of it for people.

@@ -132,7 +132,7 @@ impl Torture {
         tally.lives += 1;
         tally.killed += u64::from(span.is_some());
         let left = subject.image.copy()?;
-        let healer = healer(random);
+        let healer = healer(random, nth);
         let outcome = aftermath(subject, healer, tally);
         outcome.map_err(|error| match self.keep(left.path(), at) {
             Ok(kept) => error.context(format!("{healer:?}; see {}", kept.display())),
@@ -186,10 +186,12 @@ fn life_span(random: &mut Rng) -> Duration {
     Duration::from_secs_f64(least * (most / least).powf(share) / 1000.0)
 }
 
-fn healer(random: &mut Rng) -> Healer {
+/// Who recovers the `nth` image; the kernel only where it can.
+fn healer(random: &mut Rng, nth: u64) -> Healer {
     let healer = *random.pick(&[Healer::Ours, Healer::Ours, Healer::E2fsck, Healer::Kernel]);
+    let asks_kernel = || tools::is_root() && shape::is_written_by_kernel(nth);
     match healer {
-        Healer::Kernel if !tools::is_root() => Healer::Ours,
+        Healer::Kernel if !asks_kernel() => Healer::Ours,
         other => other,
     }
 }

@@ -322,8 +322,10 @@ fn kernel_has_feature(name: &str) -> bool {
     Path::new("/sys/fs/ext4/features").join(name).exists()
 }
 
-/// Whether the kernel was built with the quota format of ext4; unknown counts as no.
-fn kernel_has_quota_format() -> bool {
+/// Whether the kernel was built with the quota format of ext4, without which it writes nothing with
+/// the features `quota` and `project`; unknown counts as no.
+#[must_use]
+pub fn kernel_has_quota_format() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let on_disk = fs::read_to_string(format!("/boot/config-{}", release.trim()));
     let text = on_disk.or_else(|_| tools::run("zcat", &["/proc/config.gz".as_ref()]));
