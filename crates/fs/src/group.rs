@@ -10,7 +10,7 @@
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::superblock::MetadataChecksum;
-use fourscore_ondisk::{BlockCount, Corrupt, GroupNr, PhysBlock};
+use fourscore_ondisk::{BlockCount, BytePlace, Corrupt, GroupNr, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
 
 use crate::{Error, Fs, Result};
@@ -115,6 +115,36 @@ impl Fs {
         let place = self.geometry().desc_place(group).ok_or(no_group)?;
         let guard = epoch::pin();
         let block = self.unchecked_metadata(place.block, &guard)?;
+        self.parsed(group, place, block)
+    }
+
+    /// Hands every descriptor to `each`, in the order of groups; each block of them is looked for
+    /// once.
+    ///
+    /// # Errors
+    /// As [`Fs::group`].
+    pub(crate) fn for_each_group(&self, mut each: impl FnMut(&GroupDesc)) -> Result<()> {
+        let geometry = self.geometry();
+        let (groups, in_block) = (
+            geometry.groups(),
+            geometry.descs_per_block().max(1) as usize,
+        );
+        for first in (0..groups).step_by(in_block) {
+            let Some(mut place) = geometry.desc_place(GroupNr(first)) else {
+                continue;
+            };
+            let guard = epoch::pin();
+            let block = self.unchecked_metadata(place.block, &guard)?;
+            for group in (first..groups).take(in_block) {
+                each(&self.parsed(GroupNr(group), place, block)?);
+                place.offset_bytes += geometry.desc_size_bytes();
+            }
+        }
+        Ok(())
+    }
+
+    /// The descriptor at a place in a block.
+    fn parsed(&self, group: GroupNr, place: BytePlace, block: &[u8]) -> Result<GroupDesc> {
         let bytes = block.get(place.offset_bytes..).unwrap_or_default();
         let desc = GroupDesc::parse(bytes, group, self.superblock());
         Ok(desc.map_err(|error| Corrupt::from(error).in_group(group).in_block(place.block))?)

@@ -3,9 +3,9 @@
 //! **Model.** The counters of the superblock are only written now and then; the truth is the sum
 //! over the group descriptors, which is what the kernel computes at each mount.
 
+use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::inode::FileType;
-use fourscore_ondisk::{GroupNr, InodeNr};
 use fourscore_sync::epoch;
 
 use crate::{Fs, Result};
@@ -38,11 +38,10 @@ impl Fs {
             return Ok((sums.free_clusters, free_inodes));
         }
         let (mut free_clusters, mut free_inodes) = (0_u64, 0_u32);
-        for group in 0..self.geometry().groups() {
-            let desc = self.group(GroupNr(group))?;
+        self.for_each_group(|desc| {
             free_clusters = free_clusters.saturating_add(desc.free_clusters().into());
             free_inodes = free_inodes.saturating_add(desc.free_inodes());
-        }
+        })?;
         Ok((free_clusters, free_inodes))
     }
 

@@ -109,8 +109,8 @@ impl Loaded {
     }
 }
 
-/// A group.
-#[derive(Debug)]
+/// A group; one that is not loaded to begin with.
+#[derive(Debug, Default)]
 pub(crate) struct Group {
     lock: Mutex<Option<Box<Loaded>>>,
     free: AtomicU32,
@@ -141,19 +141,6 @@ impl Group {
     pub(crate) fn try_lock(&self, nr: GroupNr) -> Option<Locked<'_>> {
         let guard = self.lock.try_lock()?;
         Some(GROUP.place(nr.0.into()).lock(|| guard))
-    }
-
-    pub(crate) fn new() -> Self {
-        let zero = || AtomicU32::new(0);
-        Self {
-            lock: Mutex::new(None),
-            free: zero(),
-            fragments: zero(),
-            largest: zero(),
-            order: zero(),
-            stream: zero(),
-            hits: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
     }
 
     /// Requests that were answered here in full, by [`Quick`].

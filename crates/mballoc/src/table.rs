@@ -15,7 +15,8 @@
 //! **Invariants.** One thread at a time makes a buddy of a bitmap, and no bitmap of a group that
 //! is not loaded changes (claims and frees load first). So no buddy is ever made from a bitmap
 //! older than an allocation. `absent` is the number of groups not loaded and not unusable; each
-//! flex group has such a number of its own.
+//! flex group has such a number of its own. A group takes memory once it, or a neighbour, was asked
+//! for.
 //!
 //! **Locking.** Reading a bitmap and making the buddy hold no lock. Who must have a group that
 //! another thread is loading waits on a condition variable; who only looks for space goes on.
@@ -24,7 +25,7 @@ use std::time::Instant;
 
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use fourscore_sync::{CachePadded, Condvar, Mutex};
+use fourscore_sync::{CachePadded, Condvar, Mutex, Sparse};
 
 use crate::bitset::BitSet;
 use crate::buddy::Buddy;
@@ -99,7 +100,7 @@ pub(crate) struct GroupTable {
     /// Groups in which something may wait; bits are cleared by the sweep only.
     pub(crate) waiting: BitSet,
     states: Box<[AtomicU8]>,
-    groups: Box<[CachePadded<Group>]>,
+    groups: Sparse<Group>,
     /// Groups not loaded: zero means that nothing is left to prefetch.
     absent: CachePadded<AtomicU32>,
     flex_absent: Box<[AtomicU32]>,
@@ -162,9 +163,7 @@ impl GroupTable {
             },
             waiting: BitSet::new(groups),
             states: (0..groups).map(|_| AtomicU8::new(0)).collect(),
-            groups: (0..groups)
-                .map(|_| CachePadded::new(Group::new()))
-                .collect(),
+            groups: Sparse::new(groups as usize),
             absent: CachePadded::new(AtomicU32::new(groups)),
             flex_absent,
             wait_slots: (0..WAIT_SLOTS).map(|_| CachePadded::default()).collect(),
@@ -172,6 +171,11 @@ impl GroupTable {
             evict_cursor: Mutex::new(0),
             geometry,
         }
+    }
+
+    fn group(&self, nr: GroupNr) -> &Group {
+        let group = self.groups.get(nr.0 as usize);
+        group.expect("a group of this file system")
     }
 
     fn state_word(&self, group: GroupNr) -> &AtomicU8 {
@@ -195,12 +199,12 @@ impl GroupTable {
 
     /// What a loaded group had when its lock was last released.
     pub(crate) fn hints(&self, group: GroupNr) -> crate::order_index::Fitness {
-        self.groups[group.0 as usize].hints()
+        self.group(group).hints()
     }
 
     /// Adds the requests that were answered in full in their groups.
     pub(crate) fn add_hits(&self, sum: &mut Tally) {
-        for group in &self.groups {
+        for group in self.groups.made_so_far() {
             sum.add_quick(group.hits());
         }
     }
@@ -222,12 +226,12 @@ impl GroupTable {
 
     /// The stream goal that was last in a group: a hint.
     pub(crate) fn stream(&self, group: GroupNr) -> Option<Slot> {
-        self.groups[group.0 as usize].stream()
+        self.group(group).stream()
     }
 
     /// Notes that a stream goal is in a group.
     pub(crate) fn set_stream(&self, group: GroupNr, slot: Slot) {
-        self.groups[group.0 as usize].set_stream(slot);
+        self.group(group).set_stream(slot);
     }
 
     /// Whether a group is not loaded and nobody has begun to read its bitmap: one plain load.
@@ -248,7 +252,7 @@ impl GroupTable {
     /// Locks a loaded group; `None` if it is not loaded or, with [`Patience::Skip`], busy.
     #[inline(always)]
     pub(crate) fn lock(&self, nr: GroupNr, patience: Patience) -> Option<LockedGroup<'_>> {
-        let group = &*self.groups[nr.0 as usize];
+        let group = self.group(nr);
         let guard = match patience {
             Patience::Skip => group.try_lock(nr)?,
             Patience::Wait => group.lock(nr),
@@ -349,7 +353,7 @@ impl GroupTable {
             let problem = GroupProblem::FreeCount { found, expected };
             return Err(Error::Group { group: nr, problem });
         }
-        let group = &self.groups[nr.0 as usize];
+        let group = self.group(nr);
         let mut guard = group.lock(nr);
         let mut loaded = Box::new(Loaded::new(buddy));
         let fitness = loaded.buddy.fitness();
@@ -399,7 +403,7 @@ impl GroupTable {
     fn evict(&self, nr: GroupNr) -> bool {
         // Of an idle group it does not change before the group is loaded again.
         let descriptor = self.source.descriptor(nr);
-        let group = &self.groups[nr.0 as usize];
+        let group = self.group(nr);
         let Some(mut guard) = group.try_lock(nr) else {
             return false;
         };
@@ -425,6 +429,9 @@ impl GroupTable {
     /// Recomputes what is known of every loaded group.
     pub(crate) fn check(&self) -> Result<(), String> {
         for nr in (0..self.geometry.groups()).map(GroupNr) {
+            if self.state(nr) != GroupState::Loaded {
+                continue;
+            }
             let Some(mut locked) = self.lock(nr, Patience::Wait) else {
                 continue;
             };

@@ -12,6 +12,7 @@
 //! | [`epoch`] | read guards and cells whose old values outlive their readers |
 //! | [`core_nr`] | the number of the core a thread runs on, and values kept per core |
 //! | [`thread`] | spawning, scoping, yielding |
+//! | [`sparse`] | long slices of which only what is used takes memory |
 //! | [`rank`] | the order of locks, asserted in debug builds |
 //! | `model` | (feature `shuttle`) running a test in every order of its threads' steps |
 //! | `count` | (feature `count`) virtual cores, and the report of what moved between them |
@@ -50,11 +51,13 @@ pub mod lock;
 #[cfg(feature = "shuttle")]
 pub mod model;
 pub mod rank;
+pub mod sparse;
 pub mod thread;
 
 pub use core_nr::{CoreNr, Counter, PerCore};
 pub use crossbeam_utils::CachePadded;
 pub use lock::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use sparse::Sparse;
 pub use std::sync::{Arc, Weak};
 
 /// A new share in `arc`, counted as what it is: a write to the line of the reference count, which

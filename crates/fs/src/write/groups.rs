@@ -236,8 +236,9 @@ impl Groups {
             let used = geometry.inodes_per_group().saturating_sub(unused);
             used.div_ceil(geometry.inodes_per_block())
         };
-        let read = |nr: u32| {
-            let desc = fs.group(GroupNr(nr))?;
+        let mut groups = Vec::with_capacity(geometry.groups() as usize);
+        let mut sums_at_first = Totals::default();
+        fs.for_each_group(|desc| {
             let flag = |flag| has_uninit && desc.flags().contains(flag);
             let is_zeroed = !has_uninit || desc.flags().contains(GroupFlags::INODE_ZEROED);
             let unused = if is_zeroed { 0 } else { desc.itable_unused() };
@@ -246,7 +247,7 @@ impl Groups {
                 flag(GroupFlags::BLOCK_UNINIT),
                 flag(GroupFlags::INODE_UNINIT),
             );
-            Ok(CachePadded::new(Group {
+            let group = Group {
                 blocks: OnLine(BitmapPlace::new(blocks, block_uninit, desc.free_clusters())),
                 inodes: OnLine(InodesOfGroup {
                     bitmap: BitmapPlace::new(inodes, inode_uninit, desc.free_inodes()),
@@ -254,21 +255,17 @@ impl Groups {
                     table_ready: AtomicU32::new(ready(unused)),
                     used_dirs: AtomicU32::new(desc.used_dirs()),
                 }),
-            }))
-        };
-        let groups: Box<[CachePadded<Group>]> =
-            (0..geometry.groups()).map(read).collect::<Result<_>>()?;
-        let mut sums_at_first = Totals::default();
-        for group in &groups {
+            };
             let counts = group.counts();
             sums_at_first.free_inodes += u64::from(counts.free_inodes);
             sums_at_first.free_clusters += u64::from(counts.free_clusters);
             sums_at_first.used_dirs += u64::from(counts.used_dirs);
-        }
+            groups.push(CachePadded::new(group));
+        })?;
         Ok(Self {
             superblock: Arc::clone(&fs.superblock),
             buffers: Arc::clone(&fs.buffers),
-            groups,
+            groups: groups.into(),
             sums_at_first,
             changed: PerCore::default(),
             tables: tables.into(),

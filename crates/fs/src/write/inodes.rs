@@ -20,7 +20,7 @@ use fourscore_journal::Credits;
 use fourscore_mballoc::{Geometry, Kinship, Placement};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::Ordering;
-use fourscore_sync::{CachePadded, CoreNr, Mutex, PerCore};
+use fourscore_sync::{CoreNr, Mutex, PerCore, Sparse};
 
 use super::{Writer, order};
 use crate::{Error, Fs, Result};
@@ -51,7 +51,7 @@ struct Used {
 #[derive(Debug)]
 pub(crate) struct Inodes {
     placement: Placement,
-    groups: Box<[CachePadded<Mutex<Used>>]>,
+    groups: Sparse<Mutex<Used>>,
     /// Numbers that are held back, each with a transaction that may not be durable yet.
     held: PerCore<Mutex<Vec<(Tid, InodeNr)>>>,
 }
@@ -70,7 +70,7 @@ impl Inodes {
         let groups = fs.geometry().groups();
         Self {
             placement: Placement::new(geometry, fs.geometry().inodes_per_group()),
-            groups: (0..groups).map(|_| CachePadded::default()).collect(),
+            groups: Sparse::new(groups as usize),
             held: PerCore::default(),
         }
     }
