@@ -1,8 +1,9 @@
-//! Mounts the null file system, which benchmarks compare others with: `null DIR [OPTIONS]`. Serves
-//! until it is unmounted.
+//! Mounts the null file system, which benchmarks compare others with: `null DIR [OPTIONS [FILE]]`,
+//! with its content in FILE or nowhere. Serves until it is unmounted.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::fs::File;
 
 use fourscore_fuse::{Session, SessionOptions, null};
 
@@ -17,6 +18,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !unknown.is_empty() {
         return Err(format!("{unknown}: unknown").into());
     }
+    let content = arguments.next().map(|file| {
+        let mut how = File::options();
+        how.read(true).write(true).open(file)
+    });
     let session = Session::mount(point.as_ref(), &options)?;
-    Ok(null::serve(&session, || Ok(()))?)
+    Ok(null::serve(&session, content.transpose()?, || Ok(()))?)
 }

@@ -2,7 +2,9 @@
 //! against, over the same transport and with the same kernel in front.
 //!
 //! **Model.** Names and attributes are in memory, in shards. A name is known by a hash, so a
-//! directory cannot be listed. Content is dropped: what is read is whatever the buffer holds.
+//! directory cannot be listed. Content is dropped: what is read is whatever the buffer holds. Or it
+//! goes to one file, that of every node to the same place: what moving content takes where it is
+//! kept at all.
 //!
 //! **Not here.** Checks of what the kernel has checked: it never asks for what it knows not to
 //! work.
@@ -10,8 +12,10 @@
 //! **Locking.** A shard's lock, one at a time.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::os::unix::fs::FileExt;
 
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::{CachePadded, Mutex};
@@ -34,12 +38,17 @@ const BLOCKS: u64 = 1 << 30;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFLNK: u32 = 0o120_000;
 
-/// Serves a mount until it is unmounted. Calls `ready` when it can be used.
+/// Serves a mount until it is unmounted, with the content in a file or nowhere. Calls `ready` when
+/// it can be used.
 ///
 /// # Errors
 /// As [`Session::serve`].
-pub fn serve(session: &Session, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    session.serve_with(|_| Null::new(), ready, &|_| ())
+pub fn serve(
+    session: &Session,
+    content: Option<File>,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    session.serve_with(|_| Null::new(content), ready, &|_| ())
 }
 
 type Shards<T> = Box<[CachePadded<Mutex<HashMap<u64, T>>>]>;
@@ -59,6 +68,7 @@ struct Null {
     nodes: Shards<Attr>,
     hasher: RandomState,
     made: AtomicU64,
+    content: Option<File>,
 }
 
 impl Serve for Null {
@@ -76,12 +86,13 @@ impl Serve for Null {
 }
 
 impl Null {
-    fn new() -> Self {
+    fn new(content: Option<File>) -> Self {
         let null = Self {
             names: shards(),
             nodes: shards(),
             hasher: RandomState::new(),
             made: AtomicU64::new(ROOT_ID),
+            content,
         };
         let root = Attr {
             ino: ROOT_ID,
@@ -142,7 +153,11 @@ impl Null {
             opcode::OPEN => reply.push(&opened(fopen::KEEP_CACHE)),
             opcode::OPENDIR => reply.push(&opened(fopen::KEEP_CACHE | fopen::CACHE_DIR)),
             opcode::READ => self.read(node, &arguments.take()?, reply),
-            opcode::WRITE => self.write(node, &arguments.take()?, reply),
+            opcode::WRITE => {
+                let wanted: WriteIn = arguments.take()?;
+                let data = arguments.bytes(wanted.size)?;
+                self.write(node, &wanted, data, reply)
+            }
             opcode::STATFS => reply.push(&StatfsOut {
                 blocks: BLOCKS,
                 bfree: BLOCKS,
@@ -258,12 +273,26 @@ impl Null {
         let left = self.attr(node)?.size.saturating_sub(wanted.offset);
         let len = left.min(wanted.size.into());
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-        reply.room(len)?;
+        let room = reply.room(len)?;
+        if let Some(content) = &self.content {
+            let read = content.read_exact_at(room, wanted.offset);
+            read.map_err(|_| Errno::IO)?;
+        }
         reply.grow(len);
         Ok(())
     }
 
-    fn write(&self, node: u64, wanted: &WriteIn, reply: &mut Reply) -> Result<(), Errno> {
+    fn write(
+        &self,
+        node: u64,
+        wanted: &WriteIn,
+        data: &[u8],
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        if let Some(content) = &self.content {
+            let written = content.write_all_at(data, wanted.offset);
+            written.map_err(|_| Errno::IO)?;
+        }
         let end = wanted.offset.saturating_add(wanted.size.into());
         let mut nodes = shard(&self.nodes, node).lock();
         let attr = nodes.get_mut(&node).ok_or(Errno::STALE)?;
