@@ -189,6 +189,10 @@ impl Eq for VerifiedAs {}
 /// Behind all locks of operations and the handle; one at a time.
 const BUFFER: Rank = Rank::new(90, "buffer");
 
+/// So many may look at a draft between two changes under the lock. A name is looked for and its
+/// room found before it is made, by a few at a time; who come more often do not come to change.
+const MOST_LOOKS: u8 = 16;
+
 /// The tag of bytes that nobody has looked at yet.
 const UNVERIFIED: VerifiedAs = VerifiedAs { key: 0, seed: 0 };
 
@@ -245,6 +249,8 @@ struct Writing {
 struct Draft {
     verified_as: VerifiedAs,
     bytes: Arc<[u8]>,
+    /// How many have looked at it since it was changed.
+    looks: u8,
 }
 
 /// The content that a committing transaction left and that was not sealed yet.
@@ -327,8 +333,9 @@ impl Buffer {
     }
 
     /// What `look` makes of the live bytes, after `check` has accepted them as [`verified`] says.
-    /// For who is going to change them: unlike a reader, it leaves a draft as it is, so that the
-    /// change needs no copy. Both run under the buffer's lock if there is a draft.
+    /// For who is going to change them, or looks before somebody does: unlike a reader, it leaves
+    /// a draft as it is, so that the change needs no copy; unless so many look between two changes
+    /// that they had better be readers. Both run under the buffer's lock if there is a draft.
     ///
     /// # Errors
     /// What `check` returns.
@@ -342,8 +349,11 @@ impl Buffer {
     ) -> Result<R, E> {
         let guard = epoch::pin();
         if self.frozen.load(&guard).is_none() {
-            let writing = self.lock_writing();
-            if let Some(draft) = &writing.draft {
+            let mut writing = self.lock_writing();
+            if let Some(draft) = &mut writing.draft
+                && draft.looks < MOST_LOOKS
+            {
+                draft.looks += 1;
                 if draft.verified_as != tag {
                     check(&draft.bytes)?;
                 }
@@ -379,8 +389,8 @@ impl Buffer {
 
     /// The live content as a version; while the lock is held it stays the live one.
     fn frozen_under<'g>(&self, writing: &mut Writing, guard: &'g Guard) -> &'g Version {
-        if let Some(Draft { verified_as, bytes }) = writing.draft.take() {
-            self.publish(verified_as, bytes);
+        if let Some(draft) = writing.draft.take() {
+            self.publish(draft.verified_as, draft.bytes);
         }
         self.frozen
             .load(guard)
@@ -431,7 +441,7 @@ impl Buffer {
         let draft = self.draft_of(&mut writing, tid);
         let bytes = Arc::get_mut(&mut draft.bytes).expect("a draft is held by nobody else");
         let result = change(bytes);
-        draft.verified_as = tag;
+        (draft.verified_as, draft.looks) = (tag, 0);
         Ok((result, joined))
     }
 
@@ -451,6 +461,7 @@ impl Buffer {
         let copy = Draft {
             verified_as: UNVERIFIED,
             bytes: Arc::from(&*live),
+            looks: 0,
         };
         if let Some(older) = older {
             assert!(

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use fourscore_block::Structure;
+use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::dirent::{
     DirFormat, DirentError, Entry, EntryType, MAX_NAME_BYTES, NameForm, TypeByte,
 };
@@ -268,6 +268,9 @@ impl Fs {
             })?;
             return Ok(found);
         }
+        if self.size_in_blocks(dir)? == LogicalBlock(1) && !dir.has(InodeFlags::INDEX_FL) {
+            return self.search_leaf(dir, &format, LogicalBlock(0), wanted, guard);
+        }
         let mut course = Course::default();
         let mut left = Left::More;
         while left == Left::More {
@@ -280,6 +283,55 @@ impl Fs {
             })?;
         }
         Ok(found)
+    }
+
+    /// The inode of the name, if it is in block `at`, which is a leaf.
+    pub(crate) fn search_leaf(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        at: LogicalBlock,
+        wanted: &Wanted<'_>,
+        guard: &Guard,
+    ) -> Result<Option<InodeNr>> {
+        let block = self.dir_place(dir, at, guard)?;
+        let found = self.look_at_leaf(dir, format, block, guard, |bytes| {
+            let entry = wanted.find_in(format, bytes)?;
+            Ok(entry.map(|entry| entry.inode))
+        })?;
+        Ok(found.map_err(|error: DirentError| Corrupt::from(error).in_inode(dir.nr()))?)
+    }
+
+    /// What `look` makes of a leaf of `dir`. One in which names are being made stays as it is: who
+    /// looks for a name before he makes it would else have the leaf copied for each. So `look` may
+    /// run under the lock of the leaf's buffer, and is to be about bytes only.
+    pub(crate) fn look_at_leaf<R>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        block: PhysBlock,
+        guard: &Guard,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let tag = VerifiedAs::new(Structure::DirectoryLeaf, dir.nr());
+        let check = |bytes: &[u8]| self.check_bytes(dir, format, DirBlock::Leaf, bytes);
+        self.look_at_metadata(block, tag, guard, check, look)
+    }
+
+    /// Where block `at` of a directory is.
+    pub(crate) fn dir_place(
+        &self,
+        dir: &CachedInode,
+        at: LogicalBlock,
+        guard: &Guard,
+    ) -> Result<PhysBlock> {
+        match self.map(dir, at, guard)?.target {
+            Target::Written(block) => Ok(block),
+            Target::Hole | Target::Unwritten(_) => {
+                let error = RelationError::DirectoryHole { found: at };
+                Err(Corrupt::from(error).in_inode(dir.nr()).into())
+            }
+        }
     }
 
     /// Calls `visit` for each entry as it is stored, until it returns false.

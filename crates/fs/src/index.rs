@@ -12,13 +12,11 @@
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::htree::{self, Index};
-use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::Guard;
 
 use crate::dir::DirBlock;
 use crate::inode::CachedInode;
-use crate::map::Target;
 use crate::names::Wanted;
 use crate::{Fs, Result};
 
@@ -65,10 +63,9 @@ impl Fs {
             let Some(leaf) = path.leaf() else {
                 return Ok(None);
             };
-            let bytes = self.indexed_block(dir, &format, leaf, DirBlock::Leaf, guard)?;
-            let found = wanted.find_in(&format, bytes);
-            if let Some(entry) = found.map_err(|e| Corrupt::from(e).in_inode(dir.nr()))? {
-                return Ok(Some(entry.inode));
+            let found = self.search_leaf(dir, &format, leaf, wanted, guard)?;
+            if found.is_some() {
+                return Ok(found);
             }
             if !self.move_right(dir, &format, &mut path, hash, guard)? {
                 return Ok(None);
@@ -196,13 +193,8 @@ impl Fs {
         what: DirBlock,
         guard: &'g Guard,
     ) -> Result<&'g [u8]> {
-        match self.map(dir, at, guard)?.target {
-            Target::Written(block) => self.check_dir_block(dir, format, block, what, guard),
-            Target::Hole | Target::Unwritten(_) => {
-                let error = RelationError::DirectoryHole { found: at };
-                Err(Corrupt::from(error).in_inode(dir.nr()).into())
-            }
-        }
+        let block = self.dir_place(dir, at, guard)?;
+        self.check_dir_block(dir, format, block, what, guard)
     }
 
     /// The hash function of a directory; `None` for the one that needs an encryption key.

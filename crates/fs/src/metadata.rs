@@ -50,6 +50,20 @@ impl Fs {
         Ok(self.buffer(block, guard)?.bytes(guard))
     }
 
+    /// What `look` makes of the bytes of `block`, after `check` has accepted them as what `tag`
+    /// says: for who looks before something is changed there, as [`Buffer::look_verified`] says.
+    pub(crate) fn look_at_metadata<R>(
+        &self,
+        block: PhysBlock,
+        tag: VerifiedAs,
+        guard: &Guard,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
+        Ok(self.buffer(block, guard)?.look_verified(tag, check, look)?)
+    }
+
     fn buffer<'g>(&self, block: PhysBlock, guard: &'g Guard) -> Result<&'g Buffer> {
         loop {
             if let Some(buffer) = self.buffers.cached(block, guard) {

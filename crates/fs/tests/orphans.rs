@@ -122,6 +122,43 @@ fn files_without_a_name_are_used_until_they_are_closed() {
 }
 
 #[test]
+fn a_file_can_be_open_from_the_beginning() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image("orphan_file");
+    let fs = mount(&image);
+    let mut kept = Vec::new();
+    // At first in a directory of one block, then in one with an index. Numbers that were freed are
+    // given out again.
+    for number in 0..300_u32 {
+        let name = number.to_string().into_bytes();
+        let made = || OpenInode::created(Arc::clone(&fs), InodeNr::ROOT, &name, &NEW);
+        let file = made().unwrap();
+        assert_eq!(made().unwrap_err().errno(), 17);
+        let inode = file.inode();
+        assert_eq!(fs.lookup(InodeNr::ROOT, &name).unwrap(), inode);
+        fs.write_at(inode, &name, 0).unwrap();
+        if number % 2 == 0 {
+            fs.unlink(InodeNr::ROOT, &name).unwrap();
+            assert_eq!(read(&fs, inode, 10), name);
+            file.close().unwrap();
+            assert_eq!(fs.stat(inode).unwrap_err().errno(), 2);
+        } else {
+            file.close().unwrap();
+            kept.push((fs.stat(inode).unwrap(), name));
+        }
+    }
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = mount(&image);
+    for (stat, name) in kept {
+        assert_eq!(fs.lookup(InodeNr::ROOT, &name).unwrap(), stat.inode);
+        assert_eq!(fs.stat(stat.inode).unwrap(), stat);
+        assert_eq!(read(&fs, stat.inode, 10), name);
+    }
+    fs.unmount().unwrap();
+}
+
+#[test]
 fn a_file_made_without_a_name_gets_one_or_goes() {
     require!(
         Need::Program("mke2fs"),

@@ -64,7 +64,6 @@ pub(crate) mod image {
 /// Directories.
 pub(crate) mod dirs {
     use crate::checksum::{ChecksumSeed, InodeGeneration, InodeSeed};
-    use crate::dirent::edit::Survey;
     use crate::dirent::{DirFormat, NameForm, StoredHash, TypeByte};
     use crate::types::InodeNr;
 
@@ -113,7 +112,6 @@ pub(crate) mod dirs {
 
     /// Whether a block has room for so many bytes.
     pub(crate) fn has_room(format: &DirFormat, block: &[u8], bytes: usize) -> bool {
-        let survey = format.survey(block, bytes, |_| false).unwrap();
-        matches!(survey, Survey::Absent(Some(_)))
+        format.room(block, bytes).unwrap().is_some()
     }
 }

@@ -83,6 +83,22 @@ fn who_looks_before_changing_leaves_the_draft_as_it_is() {
 }
 
 #[test]
+fn who_looks_often_becomes_a_reader() {
+    let buffer = buffer(b"old");
+    set(&buffer, 1, b'n');
+    let address = change_address(&buffer, 1);
+    let look = || buffer.look_verified(tag(), |_| Err(()), |bytes| bytes[0]);
+    for _ in 0..MOST_LOOKS {
+        assert_eq!(look(), Ok(b'n'));
+    }
+    assert_eq!(change_address(&buffer, 1), address, "it is still a draft");
+    for _ in 0..=MOST_LOOKS {
+        assert_eq!(look(), Ok(b'n'));
+    }
+    assert_ne!(change_address(&buffer, 1), address, "a reader has it");
+}
+
+#[test]
 fn the_bytes_a_reader_holds_never_change() {
     let buffer = buffer(b"old");
     let guard = epoch::pin();

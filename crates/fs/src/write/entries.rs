@@ -11,9 +11,8 @@
 //! **Locking.** The directory's lock is held, so that its blocks change for nobody else.
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_ondisk::dirent::edit::Survey;
 use fourscore_ondisk::dirent::write::NewEntry;
-use fourscore_ondisk::dirent::{DirFormat, Dots, EntryType};
+use fourscore_ondisk::dirent::{DirFormat, DirentError, Dots, EntryType};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::htree::edit::{self, Child, NewNode, Step, StepMut};
@@ -28,7 +27,6 @@ use super::plan::{Plan, RegionId};
 use super::slot::Slot;
 use crate::dir::DirBlock;
 use crate::inode::{CachedInode, Layout};
-use crate::map::Target;
 use crate::names::Wanted;
 use crate::{Error, Fs, Result};
 
@@ -114,13 +112,8 @@ impl Fs {
     }
 
     fn place(&self, dir: &CachedInode, at: LogicalBlock, guard: &Guard) -> Result<Place> {
-        match self.map(dir, at, guard)?.target {
-            Target::Written(block) => Ok(Place { at, block }),
-            Target::Hole | Target::Unwritten(_) => {
-                let error = RelationError::DirectoryHole { found: at };
-                Err(Corrupt::from(error).in_inode(dir.nr()).into())
-            }
-        }
+        let block = self.dir_place(dir, at, guard)?;
+        Ok(Place { at, block })
     }
 }
 
@@ -159,15 +152,12 @@ impl Plan<'_> {
         for at in 0..dir.end.0 {
             let place = self.fs().place(dir.inode, LogicalBlock(at), &guard)?;
             let (fs, format) = (self.fs(), &dir.format);
-            let bytes = match self.planned(place.block) {
-                Some(region) => self.bytes(region),
-                None => {
-                    let leaf = DirBlock::Leaf;
-                    fs.check_dir_block(dir.inode, format, place.block, leaf, &guard)?
-                }
+            let room = |bytes: &[u8]| format.room(bytes, needed);
+            let room = match self.planned(place.block) {
+                Some(region) => room(self.bytes(region)),
+                None => fs.look_at_leaf(dir.inode, format, place.block, &guard, room)?,
             };
-            let survey = format.survey(bytes, needed, |_| false);
-            if let Survey::Absent(Some(room)) = survey.map_err(|error| dir.broken(error))? {
+            if let Some(room) = room.map_err(|error| dir.broken(error))? {
                 let region = self.dir_block(dir, place, DirBlock::Leaf)?;
                 let done = dir.format.insert_into(self.bytes_mut(region), room, new);
                 return done.map(drop).map_err(|error| dir.broken(error));
@@ -398,17 +388,30 @@ impl Plan<'_> {
         } else {
             None
         };
+        let find_in_leaf = |leaf: Place| {
+            let found = fs.look_at_leaf(dir.inode, &dir.format, leaf.block, &guard, |bytes| {
+                let entry = wanted.find_in(&dir.format, bytes)?;
+                Ok(entry.map(|entry| (leaf, entry.at)))
+            })?;
+            found.map_err(|error: DirentError| dir.broken(error))
+        };
         // The leaf that the hash leads to first; then, for names whose hashes are equal or were
         // computed by other rules, all others.
-        let all = (0..dir.end.0).map(|at| fs.place(dir.inode, LogicalBlock(at), &guard));
-        for place in start.map(Ok).into_iter().chain(all) {
-            let place = place?;
+        if let Some(leaf) = start
+            && let Some(found) = find_in_leaf(leaf)?
+        {
+            return Ok(found);
+        }
+        let is_plain = !dir.inode.has(InodeFlags::INDEX_FL);
+        for at in 0..dir.end.0 {
+            let place = fs.place(dir.inode, LogicalBlock(at), &guard)?;
             let at = (place.at, place.block);
-            let bytes = fs.listed_bytes(dir.inode, &dir.format, at, &guard)?;
-            let Some(bytes) = bytes else { continue };
-            let found = wanted.find_in(&dir.format, bytes);
-            if let Some(entry) = found.map_err(|error| dir.broken(error))? {
-                return Ok((place, entry.at));
+            let is_leaf = is_plain
+                || fs
+                    .listed_bytes(dir.inode, &dir.format, at, &guard)?
+                    .is_some();
+            if is_leaf && let Some(found) = find_in_leaf(place)? {
+                return Ok(found);
             }
         }
         Err(Error::NotFound)

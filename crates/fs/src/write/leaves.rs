@@ -23,7 +23,7 @@
 //! none, and a name comes or goes with one version of its leaf, so they need not look again.
 
 use fourscore_block::Structure;
-use fourscore_ondisk::dirent::edit::{Room, Survey};
+use fourscore_ondisk::dirent::edit::Room;
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::dirent::{DirFormat, DirentError};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
@@ -33,7 +33,7 @@ use super::Writer;
 use super::block_locks::BlockGuard;
 use super::entries::tag;
 use super::flags::check_name_may_go;
-use super::names::{Kind, NewAttributes, check_link, entry_type};
+use super::names::{Kind, Made, NewAttributes, Opening, check_link, entry_type};
 use super::plan::{Plan, RegionId};
 use super::touch::Touch;
 use crate::dir::DirBlock;
@@ -63,8 +63,8 @@ impl Fs {
         (dir, pinned): (InodeNr, &Pinned),
         name: &[u8],
         new: &NewAttributes,
-        kind: Kind<'_>,
-    ) -> Result<Option<InodeNr>> {
+        (kind, opening): (Kind<'_>, Opening),
+    ) -> Result<Option<Made>> {
         let writer = self.writer()?;
         let shared = pinned.share();
         let guard = epoch::pin();
@@ -82,8 +82,8 @@ impl Fs {
         let Some(place) = leaf.place(&mut plan, parent, (name, &wanted))? else {
             return Ok(None);
         };
-        let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?.nr;
-        let entry = NewEntry::new(nr, name, entry_type(kind.file_type()));
+        let made = self.plan_inode(&mut plan, writer, parent, new, kind)?;
+        let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
         leaf.insert(&mut plan, parent, &place, entry)?;
         plan.touch(dir)?;
         let touch = Touch {
@@ -91,8 +91,8 @@ impl Fs {
             dir: pinned,
             links,
         };
-        plan.carry_out_touching(&[&shared.last], Some(&touch))?;
-        Ok(Some(nr))
+        let parent = (&shared.last, Some(&touch));
+        self.carry_out_making(plan, made, opening, parent).map(Some)
     }
 
     /// Gives an inode a name in a leaf that has room for it; `None` if that cannot be done beside
@@ -141,9 +141,12 @@ impl Fs {
         name: &[u8],
     ) -> Result<Option<()>> {
         let writer = self.writer()?;
+        let guard = epoch::pin();
+        if !self.is_indexed(pinned_dir.version(&guard)?) {
+            return Ok(None);
+        }
         let nr = self.lookup_once(dir, name)?;
         let pinned = self.pin_inode(nr)?;
-        let guard = epoch::pin();
         if pinned.version(&guard)?.file_type() == FileType::Directory {
             return Ok(None);
         }
@@ -218,14 +221,14 @@ impl Leaf<'_> {
         (name, wanted): (&[u8], &Wanted<'_>),
     ) -> Result<Option<Place>> {
         let region = plan.leaf(dir, self)?;
-        let needed = self.format.needed_bytes(name);
-        let survey = self
-            .format
-            .survey(plan.bytes(region), needed, |entry| wanted.matches(entry));
-        match survey.map_err(|error| broken(dir, error))? {
-            Survey::Present(_) => Err(Error::Exists),
-            Survey::Absent(room) => Ok(room.map(|room| Place { region, room })),
+        let bytes = plan.bytes(region);
+        let found = wanted.find_in(&self.format, bytes);
+        if found.map_err(|error| broken(dir, error))?.is_some() {
+            return Err(Error::Exists);
         }
+        let room = self.format.room(bytes, self.format.needed_bytes(name));
+        let room = room.map_err(|error| broken(dir, error))?;
+        Ok(room.map(|room| Place { region, room }))
     }
 
     /// Puts an entry into its place; there is none for a name that is too long.

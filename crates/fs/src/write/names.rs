@@ -7,6 +7,7 @@
 //! its leaf takes only that leaf ([`super::leaves`]).
 
 use fourscore_block::Structure;
+use fourscore_journal::LastTid;
 use fourscore_mballoc::Kinship;
 use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::dirent::write::NewEntry;
@@ -22,6 +23,7 @@ use super::inodes::Want;
 use super::map::MapForm;
 use super::plan::{NewContent, Plan};
 use super::slot::Slot;
+use super::touch::Touch;
 use super::{Writer, now};
 use crate::dir::Keep;
 use crate::inode::{CachedInode, Changing, Layout, Pinned};
@@ -59,6 +61,16 @@ pub(super) enum Kind<'a> {
     Endpoint(FileType),
 }
 
+/// Whether what is made is open from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    Yes,
+    No,
+}
+
+/// What was made and, if it is open, what keeps it in memory.
+pub(super) type Made = (InodeNr, Option<Pinned>);
+
 impl Kind<'_> {
     pub(super) fn file_type(self) -> FileType {
         match self {
@@ -87,7 +99,18 @@ impl Fs {
     /// encrypted; `InvalidArgument` for a name that the directory's encoding does not have, where
     /// it is strict.
     pub fn create(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
-        self.noting(self.make(dir, name, new, Kind::File))
+        self.made(dir, name, new, Kind::File)
+    }
+
+    /// As [`Fs::create`], and has the file open.
+    pub(super) fn create_open(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        new: &NewAttributes,
+    ) -> Result<(InodeNr, Pinned)> {
+        let (nr, pinned) = self.noting(self.make(dir, name, new, (Kind::File, Opening::Yes)))?;
+        Ok((nr, pinned.expect("what is made to be open is")))
     }
 
     /// Makes a directory.
@@ -95,7 +118,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::create`]; `TooManyLinks` where the parent cannot have another subdirectory.
     pub fn mkdir(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
-        self.noting(self.make(dir, name, new, Kind::Directory))
+        self.made(dir, name, new, Kind::Directory)
     }
 
     /// Makes a symbolic link to `target`.
@@ -116,7 +139,7 @@ impl Fs {
         if target.len() >= self.geometry().block_size().bytes().min(4096) {
             return Err(Error::NameTooLong);
         }
-        self.noting(self.make(dir, name, new, Kind::Symlink(target)))
+        self.made(dir, name, new, Kind::Symlink(target))
     }
 
     /// Makes a device node, a fifo or a socket; `device` counts for device nodes only.
@@ -140,7 +163,18 @@ impl Fs {
                 return Err(Error::InvalidArgument("mknod does not make this type"));
             }
         };
-        self.noting(self.make(dir, name, new, kind))
+        self.made(dir, name, new, kind)
+    }
+
+    fn made(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        new: &NewAttributes,
+        kind: Kind<'_>,
+    ) -> Result<InodeNr> {
+        let (nr, _) = self.noting(self.make(dir, name, new, (kind, Opening::No)))?;
+        Ok(nr)
     }
 
     fn make(
@@ -148,13 +182,14 @@ impl Fs {
         dir: InodeNr,
         name: &[u8],
         new: &NewAttributes,
-        kind: Kind<'_>,
-    ) -> Result<InodeNr> {
+        (kind, opening): (Kind<'_>, Opening),
+    ) -> Result<Made> {
         let writer = self.writer()?;
         check_name(name)?;
         let pinned = self.pin_inode(dir)?;
-        if let Some(nr) = self.make_in_leaf((dir, &pinned), name, new, kind)? {
-            return Ok(nr);
+        let made = self.make_in_leaf((dir, &pinned), name, new, (kind, opening))?;
+        if let Some(made) = made {
+            return Ok(made);
         }
         let locked = pinned.lock();
         let guard = epoch::pin();
@@ -170,17 +205,66 @@ impl Fs {
             self.check_subdirectory(parent)?;
         }
         let mut plan = Plan::new(self, writer);
-        let nr = self.plan_inode(&mut plan, writer, parent, new, kind)?.nr;
+        let made = self.plan_inode(&mut plan, writer, parent, new, kind)?;
         let slot = plan.slot(dir)?;
         let mut changed = ChangedDir::new(self, parent, slot)?;
-        let entry = NewEntry::new(nr, name, entry_type(kind.file_type()));
+        let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
         plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
         let links = i32::from(is_directory);
         let version = self.touch_dir(&mut plan, parent, slot, links)?;
         let _moving = plan.moves().then(|| pinned.moving());
-        plan.carry_out(&[&locked.last])?;
+        let made = self.carry_out_making(plan, made, opening, (&locked.last, None))?;
         pinned.publish(Some(version));
-        Ok(nr)
+        Ok(made)
+    }
+
+    /// Carries out a plan that makes the inode of `slot` with a name in a directory, which it
+    /// touches if that is not planned; notes the transaction in `last`, the directory's.
+    pub(super) fn carry_out_making(
+        &self,
+        plan: Plan<'_>,
+        slot: Slot,
+        opening: Opening,
+        (last, touch): (&LastTid, Option<&Touch<'_>>),
+    ) -> Result<Made> {
+        let pinned = match opening {
+            Opening::No => {
+                plan.carry_out_touching(&[last], touch)?;
+                None
+            }
+            Opening::Yes => {
+                let inode = CachedInode::new(plan.decoded(slot)?, self)?;
+                let parent = (Some(last), touch);
+                Some(self.carry_out_opening(plan, inode, parent, |_| ())?)
+            }
+        };
+        Ok((slot.nr, pinned))
+    }
+
+    /// Carries out a plan that makes `inode`, and has it open: it is in memory, locked, before
+    /// anybody can find it on disk. `note` is told of what its lock guards.
+    fn carry_out_opening(
+        &self,
+        plan: Plan<'_>,
+        inode: CachedInode,
+        (last, touch): (Option<&LastTid>, Option<&Touch<'_>>),
+        note: impl FnOnce(&mut Changing),
+    ) -> Result<Pinned> {
+        let nr = inode.nr();
+        let pinned = Pinned::unseen(inode);
+        let mut locked = pinned.lock_unseen();
+        self.enter_pinned(nr, &pinned);
+        let own = [&locked.last, &locked.last_data];
+        let all = [own[0], own[1], last.unwrap_or(own[0])];
+        if let Err(error) = plan.carry_out_touching(&all, touch) {
+            pinned.publish(None);
+            self.drop_pinned(nr, &pinned);
+            return Err(error);
+        }
+        locked.opens = 1;
+        note(&mut locked);
+        drop(locked);
+        Ok(pinned)
     }
 
     /// Makes a regular file without a name, which is on record until it gets one; the caller has it
@@ -199,16 +283,9 @@ impl Fs {
         let slot = self.plan_inode(&mut plan, writer, parent, new, Kind::Unnamed)?;
         let place = plan.add_orphan(slot)?;
         let version = plan.version(slot)?;
-        let pinned = Pinned::unseen(version);
-        let mut locked = pinned.lock_unseen();
-        self.enter_pinned(slot.nr, &pinned);
-        if let Err(error) = plan.carry_out(&[&locked.last, &locked.last_data]) {
-            pinned.publish(None);
-            self.drop_pinned(slot.nr, &pinned);
-            return Err(error);
-        }
-        (locked.orphan, locked.is_linkable, locked.opens) = (Some(place), true, 1);
-        drop(locked);
+        let pinned = self.carry_out_opening(plan, version, (None, None), |locked| {
+            (locked.orphan, locked.is_linkable) = (Some(place), true);
+        })?;
         Ok((slot.nr, pinned))
     }
 

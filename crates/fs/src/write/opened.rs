@@ -78,6 +78,15 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         Ok(Self::opened(fs, inode, pinned))
     }
 
+    /// Makes an empty regular file and opens it, whatever others do to names meanwhile.
+    ///
+    /// # Errors
+    /// As [`Fs::create`].
+    pub fn created(fs: F, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<Self> {
+        let (nr, pinned) = fs.create_open(dir, name, new)?;
+        Ok(Self::opened(fs, nr, pinned))
+    }
+
     /// Makes a regular file without a name, as `O_TMPFILE` does, in the neighbourhood of the
     /// directory `dir`. [`Fs::link`] gives it one; if nobody does, it goes when it is closed.
     ///

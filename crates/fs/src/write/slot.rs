@@ -49,8 +49,8 @@ impl Plan<'_> {
     pub(super) fn slot_place(&self, nr: InodeNr) -> Result<(PhysBlock, usize)> {
         let geometry = self.fs().geometry();
         let (group, index) = geometry.inode_group(nr).ok_or(Error::NotFound)?;
-        let desc = self.fs().group(group)?;
-        let place = geometry.inode_place(desc.inode_table(), index);
+        let group = self.writer().groups().get(group).ok_or(Error::NotFound)?;
+        let place = geometry.inode_place(group.inodes().table, index);
         Ok((place.block, place.offset_bytes))
     }
 
@@ -115,7 +115,13 @@ impl Plan<'_> {
     /// The inode as it will be, decoded.
     pub(crate) fn inode(&mut self, slot: Slot) -> Result<Inode> {
         self.end(slot)?;
-        let inode = Inode::parse(self.bytes(slot.region), slot.nr, self.fs().superblock());
+        self.decoded(slot)
+    }
+
+    /// The same of a slot that was ended. The checksum is not looked at, which was stored here.
+    pub(super) fn decoded(&self, slot: Slot) -> Result<Inode> {
+        let (bytes, superblock) = (self.bytes(slot.region), self.fs().superblock());
+        let inode = Inode::parse_unsealed(bytes, slot.nr, superblock);
         Ok(inode.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?)
     }
 

@@ -45,7 +45,7 @@ impl Touch<'_> {
         let _ = slot.expand_extra_isize();
         slot.raise_version();
         let _ = inode::seal(bytes, self.nr, fs.superblock());
-        let version = Inode::parse(bytes, self.nr, fs.superblock());
+        let version = Inode::parse_unsealed(bytes, self.nr, fs.superblock());
         if let Some(version) = version
             .ok()
             .and_then(|inode| CachedInode::new(inode, fs).ok())

@@ -1,6 +1,6 @@
 //! **Purpose.** What an inode is: told, and changed.
 
-use fourscore::{AttributeChange, FileType, InodeNr, Stat};
+use fourscore::{AttributeChange, FileType, Fs, InodeNr, OpenInode, Stat};
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
 
@@ -54,7 +54,7 @@ fn sectors(stat: &Stat) -> u64 {
     stat.sectors.saturating_add(inside)
 }
 
-impl Server<'_> {
+impl<'f> Server<'f> {
     fn block_bytes(&self) -> u32 {
         // At most 64 KiB.
         u32::try_from(self.fs.geometry().block_size().bytes()).unwrap_or(u32::MAX)
@@ -91,6 +91,23 @@ impl Server<'_> {
     ) -> Result<EntryOut, Errno> {
         self.nodes.count(inode)?;
         reply.counted.push(inode);
+        self.counted_entry(inode, name_valid_secs)
+    }
+
+    /// The same of an inode that was made for this request, and is open.
+    pub(super) fn entry_of_new(
+        &self,
+        open: OpenInode<&'f Fs>,
+        name_valid_secs: u64,
+        reply: &mut Reply,
+    ) -> Result<EntryOut, Errno> {
+        let inode = open.inode();
+        self.nodes.enter(open);
+        reply.counted.push(inode);
+        self.counted_entry(inode, name_valid_secs)
+    }
+
+    fn counted_entry(&self, inode: InodeNr, name_valid_secs: u64) -> Result<EntryOut, Errno> {
         let stat = self.fs.stat(inode)?;
         Ok(EntryOut {
             nodeid: Nodes::node(inode),

@@ -91,8 +91,9 @@ impl Server<'_> {
         let wanted: CreateIn = call.arguments.take()?;
         let name = call.arguments.name()?;
         let new = new_attributes(&call.header, wanted.mode, wanted.umask);
-        let inode = self.fs.create(call.inode, name, &new)?;
-        self.tell(call.inode, inode, reply)?;
+        let file = OpenInode::created(self.fs, call.inode, name, &new)?;
+        let entry = self.entry_of_new(file, self.name_valid_secs(call.inode)?, reply)?;
+        reply.push(&entry)?;
         reply.push(&OpenOut {
             open_flags: fopen::KEEP_CACHE,
             ..OpenOut::default()
@@ -104,8 +105,7 @@ impl Server<'_> {
         let wanted: CreateIn = call.arguments.take()?;
         let new = new_attributes(&call.header, wanted.mode, wanted.umask);
         let file = OpenInode::unnamed(self.fs, call.inode, &new)?;
-        let entry = self.entry(file.inode(), VALID_SECS, reply)?;
-        file.close()?;
+        let entry = self.entry_of_new(file, VALID_SECS, reply)?;
         reply.push(&entry)?;
         reply.push(&OpenOut {
             open_flags: fopen::KEEP_CACHE,

@@ -19,8 +19,13 @@
 //! **References.** Linux, `fs/ext4/namei.c`: the same records are chosen, so that a directory
 //! grows the same way under both.
 
+use zerocopy::FromBytes;
+
 use super::write::{NewEntry, header_mut, set_rec_len};
-use super::{DirFormat, DirentError, Entry, EntryType, HEADER_BYTES, MIN_REC_LEN};
+use super::{
+    DirFormat, DirentError, Entry, EntryType, HEADER_BYTES, MIN_REC_LEN, RawDirentHeader,
+    decode_rec_len,
+};
 use crate::types::InodeNr;
 
 /// A place for an entry, good until a record of the block changes.
@@ -30,38 +35,33 @@ pub struct Room {
     at: usize,
 }
 
-/// What one pass over a block tells who wants to add a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Survey<'a> {
-    /// The name is there already.
-    Present(Entry<'a>),
-    /// It is not, and could be put here; `None`: the block is too full.
-    Absent(Option<Room>),
-}
-
 impl DirFormat {
-    /// Looks for the entry that `is_it` recognises and, in the same pass, for the first room of
-    /// `needed_bytes` (see [`DirFormat::needed_bytes`]).
+    /// The first room of `needed_bytes` (see [`DirFormat::needed_bytes`]) in a block that was
+    /// checked: of a record that has none only the header is looked at, since who adds a name to a
+    /// full block comes by hundreds of them. `None`: the block is too full.
     ///
     /// # Errors
     /// If a record is broken, which cannot be in a checked block.
-    pub fn survey<'a>(
-        &self,
-        block: &'a [u8],
-        needed_bytes: usize,
-        mut is_it: impl FnMut(&Entry<'a>) -> bool,
-    ) -> Result<Survey<'a>, DirentError> {
-        let mut room = None;
-        for record in self.records(block) {
-            let entry = record?;
-            if entry.inode.0 != 0 && is_it(&entry) {
-                return Ok(Survey::Present(entry));
+    pub fn room(&self, block: &[u8], needed_bytes: usize) -> Result<Option<Room>, DirentError> {
+        let mut at = 0;
+        while at < block.len() && !self.is_tail(block, at) {
+            let Some((header, rec_len)) = skimmed(block, at) else {
+                return self.record(block, at).map(|_| None);
+            };
+            // A hash behind the name takes more than this.
+            let used = match header.inode.get() {
+                0 => 0,
+                _ => HEADER_BYTES + usize::from(header.name_len),
+            };
+            if rec_len >= used + needed_bytes {
+                let entry = self.record(block, at)?;
+                if entry.rec_len - self.used_bytes(&entry) >= needed_bytes {
+                    return Ok(Some(Room { at }));
+                }
             }
-            if room.is_none() && entry.rec_len - self.used_bytes(&entry) >= needed_bytes {
-                room = Some(Room { at: entry.at });
-            }
+            at += rec_len;
         }
-        Ok(Survey::Absent(room))
+        Ok(None)
     }
 
     /// Puts an entry into the first record with room for it, and says where it begins; `None`,
@@ -75,13 +75,13 @@ impl DirFormat {
         block: &mut [u8],
         new: &NewEntry<'_>,
     ) -> Result<Option<usize>, DirentError> {
-        match self.survey(block, self.needed_bytes(new.name()), |_| false)? {
-            Survey::Absent(Some(room)) => self.insert_into(block, room, new).map(Some),
-            Survey::Absent(None) | Survey::Present(_) => Ok(None),
+        match self.room(block, self.needed_bytes(new.name()))? {
+            Some(room) => self.insert_into(block, room, new).map(Some),
+            None => Ok(None),
         }
     }
 
-    /// Puts an entry where [`DirFormat::survey`] found room for it, and says where it begins.
+    /// Puts an entry where [`DirFormat::room`] found room for it, and says where it begins.
     ///
     /// # Errors
     /// If there is no room any more.
@@ -114,27 +114,31 @@ impl DirFormat {
     /// # Errors
     /// If there is none; if a record in front of it is broken, which cannot be in a checked block.
     pub fn remove(&self, block: &mut [u8], at: usize) -> Result<(), DirentError> {
-        let mut before: Option<(usize, usize)> = None;
-        for record in self.records(block) {
-            let entry = record?;
-            let (inode, rec_len) = (entry.inode, entry.rec_len);
-            if entry.at < at {
-                before = Some((entry.at, rec_len));
-                continue;
-            }
-            if entry.at > at || inode.0 == 0 {
-                break;
-            }
-            if let Some(record) = block.get_mut(at..at + rec_len) {
-                record.fill(0);
-            }
-            match before {
-                Some((before, its_len)) => set_rec_len(block, before, its_len + rec_len),
-                None => set_rec_len(block, at, rec_len),
-            }
-            return Ok(());
+        let (mut before, mut from) = (None, 0);
+        while from < at.min(block.len()) {
+            let Some((_, rec_len)) = skimmed(block, from) else {
+                self.record(block, from)?;
+                return Err(DirentError::NoEntry { at });
+            };
+            before = Some((from, rec_len));
+            from += rec_len;
         }
-        Err(DirentError::NoEntry { at })
+        if from != at || at >= block.len() {
+            return Err(DirentError::NoEntry { at });
+        }
+        let entry = self.record(block, at)?;
+        let rec_len = entry.rec_len;
+        if entry.inode.0 == 0 {
+            return Err(DirentError::NoEntry { at });
+        }
+        if let Some(record) = block.get_mut(at..at + rec_len) {
+            record.fill(0);
+        }
+        match before {
+            Some((before, its_len)) => set_rec_len(block, before, its_len + rec_len),
+            None => set_rec_len(block, at, rec_len),
+        }
+        Ok(())
     }
 
     /// Lets the entry that begins at byte `at` lead to another inode: the target of a rename is
@@ -194,6 +198,16 @@ impl DirFormat {
         let end = entry.at + self.used_bytes(entry).max(HEADER_BYTES);
         block.get(entry.at..end).unwrap_or(&[])
     }
+}
+
+/// The header and the length of the record at byte `at`, as far as they take a search further;
+/// `None` if they do not.
+fn skimmed(block: &[u8], at: usize) -> Option<(&RawDirentHeader, usize)> {
+    let rest = block.get(at..)?;
+    let (header, _) = RawDirentHeader::ref_from_prefix(rest).ok()?;
+    let rec_len = decode_rec_len(header.rec_len.get(), block.len());
+    let goes_on = (MIN_REC_LEN..=rest.len()).contains(&rec_len);
+    goes_on.then_some((header, rec_len))
 }
 
 #[cfg(test)]

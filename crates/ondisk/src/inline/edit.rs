@@ -19,7 +19,6 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use super::{HEAD_BYTES, InlineDir, InlineError, PARENT_BYTES, part_format};
-use crate::dirent::edit::Survey;
 use crate::dirent::write::{LeafWriter, NewEntry, set_rec_len};
 use crate::dirent::{DirFormat, DirentError, Dots, EntryType};
 use crate::types::InodeNr;
@@ -156,10 +155,10 @@ impl<'a> InlineDir<'a> {
     /// [`DirFormat::needed_bytes`].
     ///
     /// # Errors
-    /// As [`DirFormat::survey`].
+    /// As [`DirFormat::room`].
     pub fn has_room(&self, needed_bytes: usize) -> Result<bool, DirentError> {
         for part in [self.first, self.second] {
-            if let Survey::Absent(Some(_)) = self.format.survey(part, needed_bytes, |_| false)? {
+            if self.format.room(part, needed_bytes)?.is_some() {
                 return Ok(true);
             }
         }

@@ -105,13 +105,18 @@ fn apply(format: &DirFormat, block: &mut [u8], model: &mut Model, change: &Chang
         Change::Insert { id, bytes } => {
             let name = name(id, bytes);
             if model.contains_key(&name) {
-                let survey = format.survey(block, 12, |entry| entry.name == name);
-                assert!(matches!(survey, Ok(Survey::Present(found)) if found.name == name));
+                assert_eq!(format.find(block, &name).unwrap().unwrap().name, name);
                 return;
             }
             let before = block.to_vec();
             let new = entry(u32::from(id) + 1, &name, EntryType::Fifo);
-            let room = has_room(format, block, format.needed_bytes(&name));
+            let needed = format.needed_bytes(&name);
+            let has_room =
+                |record: &Entry<'_>| record.rec_len - format.used_bytes(record) >= needed;
+            let mut records = format.records(block).map(Result::unwrap);
+            let first = records.find(has_room).map(|record| Room { at: record.at });
+            assert_eq!(format.room(block, needed), Ok(first));
+            let room = first.is_some();
             match format.insert(block, &new).unwrap() {
                 Some(at) => {
                     assert_eq!(format.find(block, &name).unwrap().unwrap().at, at);
