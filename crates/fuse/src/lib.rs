@@ -28,6 +28,7 @@
 //! | `reply` | the buffer that replies are made in |
 //! | `server` | from a request to a call of the library and its reply; needs no kernel |
 //! | `null` | (feature `null`) what the others are measured against |
+//! | `device_file` | (feature `device-file`) a block device as the only file of a mount |
 //! | `latencies` | how long requests took |
 //! | `nodes` | which inodes the kernel knows, counted |
 //! | `listing` | directories that are open, and the cookies of their entries |
@@ -67,6 +68,8 @@ mod classic;
 )]
 mod clone_device;
 mod device;
+#[cfg(feature = "device-file")]
+pub mod device_file;
 mod latencies;
 mod listing;
 mod mount;

@@ -1,5 +1,6 @@
 //! **Purpose.** Block devices that are image files, detached when the value goes.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -18,7 +19,21 @@ impl LoopDevice {
     /// # Errors
     /// If this user may not, or no device is free.
     pub fn new(image: &Path) -> Result<Self> {
-        let arguments = ["--find".as_ref(), "--show".as_ref(), image.as_os_str()];
+        Self::with(&["--find", "--show"], image)
+    }
+
+    /// As [`LoopDevice::new`], but what the device is given goes to the file at once and side by
+    /// side, past the page cache.
+    ///
+    /// # Errors
+    /// As there; also if the file cannot be read or written like that.
+    pub fn direct(image: &Path) -> Result<Self> {
+        Self::with(&["--find", "--show", "--direct-io=on"], image)
+    }
+
+    fn with(options: &[&str], image: &Path) -> Result<Self> {
+        let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        arguments.push(image.as_os_str());
         let printed = tools::run("losetup", &arguments)?;
         let path = PathBuf::from(printed.trim());
         Ok(Self { path })

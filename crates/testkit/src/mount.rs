@@ -58,19 +58,29 @@ impl KernelMount {
     /// # Errors
     /// As [`KernelMount::new`].
     pub fn of_type(fs_type: &str, image: &Path, access: Access, options: &str) -> Result<Self> {
+        Self::with((fs_type, image), access, &format!("loop,{options}"))
+    }
+
+    /// As [`KernelMount::new`], of a block device that is there already. It stays.
+    ///
+    /// # Errors
+    /// As [`KernelMount::new`].
+    pub fn of_device(device: &Path, access: Access, options: &str) -> Result<Self> {
+        Self::with(("ext4", device), access, options)
+    }
+
+    fn with((fs_type, source): (&str, &Path), access: Access, options: &str) -> Result<Self> {
         let folder = scratch::folder()?;
-        let mut all = match access {
-            Access::ReadOnly => "loop,ro".to_owned(),
-            Access::ReadWrite => "loop,rw".to_owned(),
+        let access = match access {
+            Access::ReadOnly => "ro",
+            Access::ReadWrite => "rw",
         };
-        if !options.is_empty() {
-            all.push(',');
-            all.push_str(options);
-        }
+        let all = format!("{access},{options}");
+        let all = all.trim_end_matches(',');
         let mut command = tools::command("mount")?;
         command
-            .args(["-t", fs_type, "-o", &all])
-            .arg(image)
+            .args(["-t", fs_type, "-o", all])
+            .arg(source)
             .arg(folder.path());
         let output = tools::output_of(&mut command)?;
         if !output.status.success() {

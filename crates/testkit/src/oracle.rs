@@ -48,6 +48,19 @@ pub fn e2fsck_repair(image: &Path, arguments: &[&str]) -> Result<Fsck> {
     Ok(result)
 }
 
+/// Replays the journal and finishes what was begun, as at every boot (`e2fsck -fp`): what needs
+/// more than that is not repaired.
+///
+/// # Errors
+/// If e2fsck cannot be run, dies, or leaves errors.
+pub fn e2fsck_preen(image: &Path) -> Result<Fsck> {
+    let result = fsck(image, &["-f", "-p"])?;
+    if result.code & !3 != 0 {
+        bail!("e2fsck -fp left errors: {}", result.output);
+    }
+    Ok(result)
+}
+
 fn fsck(image: &Path, arguments: &[&str]) -> Result<Fsck> {
     let mut command = tools::command("e2fsck")?;
     let output = tools::output_of(command.args(arguments).arg(image))?;

@@ -1,5 +1,5 @@
-//! **Purpose.** The crash harness: builds its program, for the journal alone or for the whole file
-//! system, and hands over to it, as often as it takes.
+//! **Purpose.** The crash harness: builds its program, for the journal alone, for the whole file
+//! system or for the kernel's ext4, and hands over to it, as often as it takes.
 //!
 //! **Model.** A campaign is told by the first seed that is not done and the states that were
 //! checked before it; both are kept in a small file, so that a long run may be interrupted and
@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -16,9 +16,6 @@ use clap::Args;
 use crate::run::{cargo, run as run_command};
 use crate::workspace::Workspace;
 
-/// States of the runs that are part of `test`.
-const SMOKE_STATES: u64 = 200_000;
-const SMOKE_FS_STATES: u64 = 100_000;
 /// What all programs of the harness are built with: together, so that they share what they use.
 const BUILD: [&str; 5] = [
     "--package",
@@ -35,6 +32,8 @@ enum Client {
     Journal,
     /// The whole file system.
     Fs,
+    /// The kernel's ext4.
+    Kernel,
 }
 
 impl Client {
@@ -42,6 +41,7 @@ impl Client {
         match self {
             Self::Journal => "fourscore-crash",
             Self::Fs => "fourscore-crash-fs",
+            Self::Kernel => "fourscore-crash-kernel",
         }
     }
 
@@ -50,6 +50,16 @@ impl Client {
         match self {
             Self::Journal => "crash-progress",
             Self::Fs => "crash-fs-progress",
+            Self::Kernel => "crash-kernel-progress",
+        }
+    }
+
+    /// States of the run that is part of `test`.
+    fn smoke_states(self) -> u64 {
+        match self {
+            Self::Journal => 200_000,
+            Self::Fs => 100_000,
+            Self::Kernel => 600,
         }
     }
 
@@ -58,6 +68,7 @@ impl Client {
         match self {
             Self::Journal => 500_000,
             Self::Fs => 50_000,
+            Self::Kernel => 10_000,
         }
     }
 }
@@ -68,6 +79,9 @@ pub(crate) struct Options {
     /// The whole file system instead of the journal alone.
     #[arg(long)]
     fs: bool,
+    /// What the kernel's own ext4 writes, recovered by us, by it and by e2fsck (as root).
+    #[arg(long, conflicts_with_all = ["fs", "broken"])]
+    kernel: bool,
     /// Goes on until the crash states, over all calls, reach this number.
     #[arg(long, default_value_t = 2_000_000)]
     states: u64,
@@ -94,15 +108,16 @@ pub(crate) struct Options {
 
 /// Checks crash states.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let client = if options.fs {
-        Client::Fs
-    } else {
-        Client::Journal
+    let client = match options {
+        _ if options.fs => Client::Fs,
+        _ if options.kernel => Client::Kernel,
+        _ => Client::Journal,
     };
     if options.smoke {
         return match client {
             Client::Journal => smoke_journal(workspace),
             Client::Fs => smoke_fs(workspace),
+            Client::Kernel => smoke_kernel(workspace, None),
         };
     }
     let program = build(workspace, client)?;
@@ -142,13 +157,20 @@ pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
     )
 }
 
+/// What is part of `test` for the kernel's ext4. Where it cannot be done, the file gets a line.
+pub(crate) fn smoke_kernel(workspace: &Workspace, skip_log: Option<(&str, &Path)>) -> Result<()> {
+    let client = Client::Kernel;
+    let mut command = build(workspace, client)?.command();
+    command.envs(skip_log);
+    // The same seeds each time, whatever the machine.
+    command.args(["--skip", "--threads=1", "--samples=3"]);
+    command.arg(format!("--states={}", client.smoke_states()));
+    run_command(&mut command)
+}
+
 /// Many states of what is sound, and everything found that is broken on purpose.
 fn smoke(program: &Program, client: Client) -> Result<()> {
-    let states = match client {
-        Client::Journal => SMOKE_STATES,
-        Client::Fs => SMOKE_FS_STATES,
-    };
-    program.explore(0, states)?;
+    program.explore(0, client.smoke_states())?;
     run_command(program.command().arg("--broken=each"))
 }
 

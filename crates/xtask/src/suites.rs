@@ -61,6 +61,9 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     steps.step("crash states of the file system", || {
         crash::smoke_fs(workspace)
     });
+    steps.step("crash states of the kernel's ext4", || {
+        crash::smoke_kernel(workspace, Some((SKIP_LOG, skip_log.as_path())))
+    });
     steps.step("torture", || torture::smoke(workspace));
     steps.step("fuzz smoke", || fuzz::smoke(workspace));
     let skipped = summarise_skips(&mut steps, &skip_log)?;

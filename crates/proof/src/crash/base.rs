@@ -107,6 +107,7 @@ impl Base {
             .arguments(["-N", "512", "-m", "0"]);
         let image = match shape.log {
             LogWish::Journal => image.journal(journal),
+            LogWish::FastCommit => image.journal(journal).features(&["fast_commit"]),
             LogWish::None => image.features(&["^has_journal"]),
         };
         let image = image.make()?;

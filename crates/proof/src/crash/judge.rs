@@ -2,9 +2,11 @@
 //!
 //! **Model.** What a thread did is a row of versions of its tree. At a crash some calls have begun,
 //! and some version is vouched for; between the two lies every version that may be found. Metadata
-//! is that of one version; a sector of a file may be newer, where data goes to its place at once.
+//! is that of one version; a sector of a file may be of another, where data goes to its place by
+//! itself: at once, and so of a newer one, or late ([`Contents`]).
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, bail, ensure};
 use fourscore::{Fs, InodeNr};
@@ -27,6 +29,15 @@ pub(super) struct Known {
     pub(super) begun: usize,
 }
 
+/// What files may hold when a version of their tree is found.
+pub(super) struct Contents<'c> {
+    /// The versions whose content the sectors of a file may have, by thread, file and the version
+    /// of the tree that was found.
+    pub(super) versions: &'c dyn Fn(usize, Id, usize) -> RangeInclusive<usize>,
+    /// In the block that an older version ends in, its end may be followed by zeroes, in bytes.
+    pub(super) block_bytes: usize,
+}
+
 /// Holds a recovered file system against what the threads did. Gives the versions that were found.
 ///
 /// # Errors
@@ -36,6 +47,27 @@ pub(super) fn judge(
     timelines: &[Timeline],
     known: &[Known],
     mode: Mode,
+) -> Result<Vec<usize>> {
+    let versions = |thread: usize, _, version| match mode {
+        Mode::Journal => version..=version,
+        Mode::Ordered | Mode::Writeback | Mode::None => version..=known[thread].begun,
+    };
+    let contents = Contents {
+        versions: &versions,
+        block_bytes: 0,
+    };
+    judge_with(fs, timelines, known, &contents)
+}
+
+/// As [`judge`], with what files may hold.
+///
+/// # Errors
+/// The first difference.
+pub(super) fn judge_with(
+    fs: &Fs,
+    timelines: &[Timeline],
+    known: &[Known],
+    contents: &Contents<'_>,
 ) -> Result<Vec<usize>> {
     let mut roots = names(fs, InodeNr::ROOT, true)?;
     ensure!(roots.remove(&b"lost+found"[..]).is_some(), "no lost+found");
@@ -47,7 +79,7 @@ pub(super) fn judge(
             bail!("the tree of thread {thread} is missing");
         };
         let found = Tree::found(fs, root)?;
-        let version = version(timeline, *known, &found, mode);
+        let version = version((thread, timeline), *known, &found, contents);
         versions.push(version.with_context(|| steps_of(thread, timeline, *known))?);
     }
     ensure!(roots.is_empty(), "in the root: {roots:?}");
@@ -62,12 +94,17 @@ fn steps_of(thread: usize, timeline: &Timeline, known: Known) -> String {
 }
 
 /// The version that was found.
-fn version(timeline: &Timeline, known: Known, found: &Tree<InodeNr>, mode: Mode) -> Result<usize> {
+fn version(
+    (thread, timeline): (usize, &Timeline),
+    known: Known,
+    found: &Tree<InodeNr>,
+    contents: &Contents<'_>,
+) -> Result<usize> {
     let mut why = Vec::new();
     for version in (known.vouched..=known.begun).rev() {
         let difference = match timeline.versions[version].difference(found) {
             Some(difference) => difference,
-            None => match foreign(timeline, version, known.begun, found, mode) {
+            None => match foreign((thread, timeline), version, found, contents) {
                 Some(difference) => difference,
                 None => return Ok(version),
             },
@@ -82,38 +119,39 @@ fn version(timeline: &Timeline, known: Known, found: &Tree<InodeNr>, mode: Mode)
     );
 }
 
-/// A sector that holds what is neither of the version nor of a later write to the same file.
+/// A sector that holds what the file has in none of the versions that it may be of.
 fn foreign(
-    timeline: &Timeline,
+    (thread, timeline): (usize, &Timeline),
     version: usize,
-    begun: usize,
     found: &Tree<InodeNr>,
-    mode: Mode,
+    contents: &Contents<'_>,
 ) -> Option<String> {
     let expected = &timeline.versions[version];
-    let later = match mode {
-        Mode::Journal => &[][..],
-        Mode::Ordered | Mode::Writeback | Mode::None => &timeline.versions[version + 1..=begun],
-    };
     for (path, &place) in &expected.names {
         let entry = &expected.inodes[place];
         let theirs = &found.inodes[found.names[path]];
         let (Some(expected), Some(theirs)) = (&entry.content, &theirs.content) else {
             continue;
         };
-        if expected == theirs {
+        let form = |of: usize| {
+            let mut inodes = timeline.versions[of].inodes.iter();
+            inodes.find(|other| other.key == entry.key)
+        };
+        let versions = (contents.versions)(thread, entry.key, version);
+        if expected == theirs && versions.contains(&version) {
             continue;
         }
-        let newer: Vec<&Entry<Id>> = later
-            .iter()
-            .filter_map(|tree| tree.inodes.iter().find(|other| other.key == entry.key))
-            .collect();
+        let (first, last) = versions.into_inner();
+        let older: Vec<&Entry<Id>> = (first..version).filter_map(form).collect();
+        let newer: Vec<&Entry<Id>> = (first.max(version)..=last).filter_map(form).collect();
         let anywhere = timeline.moved.contains(&entry.key);
         let sectors = expected
             .chunks(SECTOR_BYTES)
             .zip(theirs.chunks(SECTOR_BYTES));
         for (nr, (expected, theirs)) in sectors.enumerate() {
-            if expected == theirs || is_newer(&newer, nr, theirs, anywhere) {
+            if is_of(&newer, nr, theirs, anywhere)
+                || is_of(&reaching(&older, nr, contents), nr, theirs, anywhere)
+            {
                 continue;
             }
             let what = match theirs.iter().all(|&byte| byte == POISON) {
@@ -128,6 +166,16 @@ fn foreign(
         }
     }
     None
+}
+
+/// Those of older forms of a file whose last block reaches to a sector: behind it what is in the
+/// file now was written before the version was found that has it.
+fn reaching<'t>(older: &[&'t Entry<Id>], nr: usize, contents: &Contents<'_>) -> Vec<&'t Entry<Id>> {
+    let reaches = |entry: &&&Entry<Id>| {
+        let bytes = entry.content.as_ref().map_or(0, |content| content.len());
+        nr * SECTOR_BYTES < bytes.next_multiple_of(contents.block_bytes.max(1))
+    };
+    older.iter().filter(reaches).copied().collect()
 }
 
 /// Holds a file system without a journal, which was repaired, against what the threads did.
@@ -181,13 +229,13 @@ fn owners<'t>(versions: &'t [Tree<Id>], path: &[u8]) -> Vec<&'t Entry<Id>> {
 
 /// Whether a sector holds nothing, or what was written to one of these.
 fn is_own(owners: &[&Entry<Id>], sector: &[u8]) -> bool {
-    sector.iter().all(|&byte| byte == 0) || is_newer(owners, 0, sector, true)
+    sector.iter().all(|&byte| byte == 0) || is_of(owners, 0, sector, true)
 }
 
-/// Whether a sector is one of a later version of the same file.
-fn is_newer(later: &[&Entry<Id>], nr: usize, found: &[u8], anywhere: bool) -> bool {
+/// Whether a sector is one of these forms of the same file.
+fn is_of(forms: &[&Entry<Id>], nr: usize, found: &[u8], anywhere: bool) -> bool {
     let at = nr * SECTOR_BYTES;
-    later.iter().any(|entry| {
+    forms.iter().any(|entry| {
         let Some(content) = &entry.content else {
             return false;
         };

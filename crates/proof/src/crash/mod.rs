@@ -12,9 +12,11 @@
 //! | `breaking` | steps that are left out on purpose |
 //! | `timeline` | how a thread's tree looks after each of its calls, and what is promised when |
 //! | `judge` | whether a recovered state is a good one |
+//! | `notes` | what threads note in a recording |
 //! | `outside` | what e2fsck and the kernel say of a state |
 //! | [`session`] | a recorded history: exploring it, saving it, making it shorter |
 //! | [`campaign`] | many seeds on all cores |
+//! | [`kernel`] | the same for the kernel's own ext4 |
 //! | [`faults`] | devices that fail, little memory, no room |
 //!
 //! # What is checked
@@ -43,6 +45,8 @@ pub mod campaign;
 mod catalogue;
 pub mod faults;
 mod judge;
+pub mod kernel;
+mod notes;
 mod outside;
 pub mod session;
 mod timeline;

@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, anyhow, bail, ensure};
 use fourscore::{FileType, Fs, InodeNr};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{e2fsck, e2fsck_repair};
+use fourscore_testkit::oracle::{e2fsck, e2fsck_preen, e2fsck_repair};
 use fourscore_testkit::{scratch, tools};
 
 /// A name and what it leads to: mode, links, owner, and content or target.
@@ -103,6 +103,62 @@ pub(super) fn repair(crashed: &[u8]) -> Result<Vec<u8>> {
     fs::write(&image, crashed)?;
     e2fsck_repair(&image, &[])?;
     Ok(fs::read(&image)?)
+}
+
+/// What another program makes of a crash state.
+pub(super) enum Recovered {
+    /// A file system in which e2fsck finds nothing.
+    Whole(Vec<u8>),
+    /// It does not replay the log, and why.
+    Refused(Error),
+    /// e2fsck finds something afterwards, and what it says.
+    Unsound(String),
+}
+
+/// Has e2fsck recover a crash state, as at a boot: the journal is replayed, and what was begun is
+/// finished.
+///
+/// # Errors
+/// Those of the host.
+pub(super) fn recovered_by_e2fsck(crashed: &[u8]) -> Result<Recovered> {
+    let folder = scratch::folder()?;
+    let image = folder.path().join("image");
+    fs::write(&image, crashed)?;
+    match e2fsck_preen(&image) {
+        // It complains, forgets the log, and repairs what is left.
+        Ok(said) if said.output.contains("while recovering journal") => {
+            Ok(Recovered::Refused(anyhow!(said.output)))
+        }
+        // It clears what it has made in part.
+        Ok(said) if said.output.contains("is a zero-length directory") => {
+            Ok(Recovered::Unsound(said.output))
+        }
+        Ok(_) => found_sound(&image),
+        Err(error) => Ok(Recovered::Refused(error)),
+    }
+}
+
+/// Has the kernel recover a crash state.
+///
+/// # Errors
+/// Those of the host.
+pub(super) fn recovered_by_kernel(crashed: &[u8]) -> Result<Recovered> {
+    let folder = scratch::folder()?;
+    let image = folder.path().join("image");
+    fs::write(&image, crashed)?;
+    match KernelMount::new(&image, Access::ReadWrite, "noatime") {
+        Ok(mounted) => mounted.unmount()?,
+        Err(error) => return Ok(Recovered::Refused(error)),
+    }
+    found_sound(&image)
+}
+
+fn found_sound(image: &Path) -> Result<Recovered> {
+    let result = e2fsck(image)?;
+    Ok(match result.is_clean() {
+        true => Recovered::Whole(fs::read(image)?),
+        false => Recovered::Unsound(result.output),
+    })
 }
 
 /// Gives the state to e2fsck and to the kernel: `crashed` as the crash left it, `recovered` as we

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::base::{Base, Company, mount_options, tree_name};
 use super::breaking::Breaking;
 use super::judge::{Known, judge, judge_unjournaled};
+use super::notes::Note;
 use super::outside;
 use super::timeline::{Timeline, carry_out};
 use super::workload::{Mode, Workload};
@@ -31,14 +32,7 @@ const OUTSIDE_EVERY: u64 = 50;
 const UNJOURNALED_EVERY: u64 = 8;
 /// The superblock, which has its checksum in its last bytes: the format cannot outlive one that is
 /// torn, and e2fsck then takes a copy of it.
-const SUPERBLOCK: (u64, u64) = (1024, 2048);
-/// The note that everything was unmounted.
-const UNMOUNTED: u64 = u64::MAX;
-
-/// A step of a thread has begun or ended, as a note of the recording.
-fn note(thread: usize, step: usize, has_ended: bool) -> u64 {
-    (thread as u64) << 32 | (step as u64) << 1 | u64::from(has_ended)
-}
+pub(super) const SUPERBLOCK: (u64, u64) = (1024, 2048);
 
 /// A history and what may become of it.
 #[derive(Debug)]
@@ -114,8 +108,9 @@ impl Session {
                     let dir = fs.lookup(InodeNr::ROOT, &tree_name(nr))?;
                     let model = base.models[nr].clone();
                     let mut pair = Pair::resume(Arc::clone(fs), dir, model);
-                    let begins = |step| device.note(note(nr, step, false));
-                    let ends = |step| device.note(note(nr, step, true));
+                    let thread = nr;
+                    let begins = |step| device.note(Note::Begins { thread, step }.number());
+                    let ends = |step| device.note(Note::Ends { thread, step }.number());
                     let refused = carry_out(&mut pair, steps, begins, ends);
                     drop(pair.finish());
                     Ok(refused)
@@ -129,7 +124,7 @@ impl Session {
             ended.collect::<Result<Vec<_>>>()
         })?;
         fs.unmount()?;
-        device.note(UNMOUNTED);
+        device.note(Note::Unmounted.number());
         let history = History {
             base: base.bytes.clone(),
             events: device.events(),
@@ -183,21 +178,19 @@ impl Session {
     fn known(&self, cut: usize) -> Vec<Known> {
         let mut known = vec![Known::default(); self.timelines.len()];
         for event in &self.history.events[..cut] {
-            let Event::Note(note) = *event else { continue };
-            if note == UNMOUNTED {
-                for known in &mut known {
-                    known.vouched = known.begun;
-                }
+            let Event::Note(number) = *event else {
                 continue;
-            }
-            let thread = usize::try_from(note >> 32).unwrap_or(usize::MAX);
-            let step = usize::try_from((note & 0xffff_ffff) >> 1).unwrap_or(usize::MAX);
-            let known = &mut known[thread];
-            match note & 1 {
-                0 => known.begun = step + 1,
-                _ => {
+            };
+            match Note::of(number) {
+                Note::Begins { thread, step } => known[thread].begun = step + 1,
+                Note::Ends { thread, step } => {
                     let vouched = self.timelines[thread].vouches[step];
-                    known.vouched = known.vouched.max(vouched);
+                    known[thread].vouched = known[thread].vouched.max(vouched);
+                }
+                Note::Unmounted => {
+                    for known in &mut known {
+                        known.vouched = known.begun;
+                    }
                 }
             }
         }
@@ -307,7 +300,7 @@ fn allows(known: &[Known], versions: &[usize]) -> bool {
 /// Whether the last commit in the log is damaged. Newer kernels take one of which only the header
 /// arrived for whole; we and e2fsck do not. So the two trees need not be the same, but both must be
 /// good.
-fn has_torn_commit(disk: &Arc<CrashDisk>) -> Result<bool> {
+pub(super) fn has_torn_commit(disk: &Arc<CrashDisk>) -> Result<bool> {
     let fs = Fs::open(disk.clone(), &OpenOptions::new().cache_bytes(1 << 20))?;
     Ok(fs.journal_damage().is_some())
 }
@@ -322,23 +315,31 @@ pub fn shorten(
     samples: usize,
     breaking: Breaking,
 ) -> Result<(Session, Box<Failure>)> {
-    let fault = |kept: &[usize]| {
-        let session = Session::record(workload.only(kept), breaking).ok()?;
+    ensure!(workload.is_repeatable(), "threads do not repeat themselves");
+    shortest(workload, |shorter| {
+        let session = Session::record(shorter, breaking).ok()?;
         let failure = session.explore(samples, None).err()?;
         Some((session, failure))
-    };
-    ensure!(workload.is_repeatable(), "threads do not repeat themselves");
+    })
+}
+
+/// The shortest workload of one thread, made of another one by leaving out steps, that `fault` says
+/// something of.
+///
+/// # Errors
+/// If it has nothing to say of the workload itself.
+pub(super) fn shortest<T>(workload: &Workload, fault: impl Fn(Workload) -> Option<T>) -> Result<T> {
     let mut kept: Vec<usize> = (0..workload.threads[0].len()).collect();
-    let (mut session, mut failure) = fault(&kept).context("it is not there the second time")?;
+    let mut found = fault(workload.only(&kept)).context("it is not there the second time")?;
     let mut at = kept.len();
     while at > 0 {
         at -= 1;
         let mut fewer = kept.clone();
         fewer.remove(at);
-        if let Some(found) = fault(&fewer) {
-            (session, failure) = found;
+        if let Some(other) = fault(workload.only(&fewer)) {
+            found = other;
             kept = fewer;
         }
     }
-    Ok((session, failure))
+    Ok(found)
 }

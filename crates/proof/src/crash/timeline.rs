@@ -11,7 +11,7 @@ use fourscore::Fallocate;
 
 use super::tree::{Contents, Tree};
 use super::workload::Step;
-use crate::model::{Call, Expected, How, Id, Model, Pair, Place, Whole};
+use crate::model::{Call, Content, Expected, How, Id, Model, Pair, Place, Whole};
 
 /// What a thread's tree goes through.
 #[derive(Debug, Default)]
@@ -22,13 +22,51 @@ pub(super) struct Timeline {
     pub(super) vouches: Vec<usize>,
     /// For each step the call that it came to, for people.
     pub(super) calls: Vec<String>,
+    /// For each step, whose content is durable when it has returned.
+    pub(super) flushes: Vec<Flushed>,
+    /// The first version in which something without a name is open.
+    pub(super) nameless_from: Option<usize>,
     /// Files of which a range was moved.
     pub(super) moved: BTreeSet<Id>,
+}
+
+/// Whose content a step has made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// Nobody's.
+    #[default]
+    Nothing,
+    /// An inode's.
+    One(Id),
+    /// That of all.
+    Everything,
+}
+
+impl Flushed {
+    fn by(call: &Call) -> Self {
+        match call {
+            Call::Whole(Whole::Sync) => Self::Everything,
+            Call::Fsync(id) | Call::Fdatasync(id) => Self::One(*id),
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// Who does the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum By {
+    /// Our library.
+    #[default]
+    Us,
+    /// A kernel, by system calls.
+    Host,
 }
 
 /// A thread that makes steps.
 #[derive(Debug, Default)]
 pub(super) struct Course {
+    /// By whom they are done.
+    by: By,
     /// What the last call changed, for who makes it durable.
     last: Option<Id>,
     /// For each inode, the latest version that is new in it.
@@ -36,16 +74,30 @@ pub(super) struct Course {
 }
 
 impl Course {
+    /// One whose steps are done by somebody.
+    pub(super) fn of(by: By) -> Self {
+        Self {
+            by,
+            ..Self::default()
+        }
+    }
+
     /// The call of the next step.
     pub(super) fn call(&self, step: Step, model: &Model) -> Option<Call> {
-        step.call(model, self.last)
+        let call = step.call(model, self.last)?;
+        match self.by {
+            By::Us => Some(call),
+            By::Host => call.by_host(model),
+        }
     }
 
     /// Notes that a call led to version `version`.
     pub(super) fn done(&mut self, call: &Call, (before, after): (&Model, &Model), version: usize) {
         let touched = touched(call, before, after);
-        for &id in &touched {
-            self.changed.insert(id, version);
+        if self.by == By::Us || changes_inode(call, before, after) {
+            for &id in &touched {
+                self.changed.insert(id, version);
+            }
         }
         let alive = |id: &&Id| after.nodes().any(|(other, _)| other == **id);
         if let Some(&id) = touched.iter().find(alive) {
@@ -65,15 +117,20 @@ impl Course {
 
 impl Timeline {
     /// The timeline of `steps`, of which those in `refused` found no room.
-    pub(super) fn of(mut model: Model, steps: &[Step], refused: &[usize]) -> Self {
+    pub(super) fn of(model: Model, steps: &[Step], refused: &[usize]) -> Self {
+        Self::by(By::Us, model, steps, refused)
+    }
+
+    /// The timeline of `steps` that somebody did.
+    pub(super) fn by(by: By, mut model: Model, steps: &[Step], refused: &[usize]) -> Self {
         let mut contents = Contents::new();
         let mut timeline = Self::default();
         timeline.add(&model, &mut contents);
-        let mut course = Course::default();
+        let mut course = Course::of(by);
         for (at, &step) in steps.iter().enumerate() {
             let call = course.call(step, &model);
             let call = call.filter(|_| !refused.contains(&at));
-            let mut vouched = 0;
+            let (mut vouched, mut flushed) = (0, Flushed::Nothing);
             let shown = call.as_ref().map_or("nothing".to_owned(), Call::shown);
             timeline.calls.push(shown);
             if let Some(call) = call {
@@ -81,16 +138,21 @@ impl Timeline {
                 if let Expected::Done(_) = model.apply(&call) {
                     course.done(&call, (&before, &model), at + 1);
                     vouched = course.vouched(&call, at + 1);
+                    flushed = Flushed::by(&call);
                     timeline.note_moves(&call);
                 }
             }
             timeline.vouches.push(vouched);
+            timeline.flushes.push(flushed);
             timeline.add(&model, &mut contents);
         }
         timeline
     }
 
     fn add(&mut self, model: &Model, contents: &mut Contents) {
+        if model.nodes().any(|(_, node)| node.links == 0) {
+            self.nameless_from.get_or_insert(self.versions.len());
+        }
         self.versions.push(Tree::expected(model, contents));
     }
 
@@ -98,6 +160,27 @@ impl Timeline {
         if let Call::Fallocate(id, Fallocate::CollapseRange | Fallocate::InsertRange, _) = call {
             self.moved.insert(*id);
         }
+    }
+}
+
+/// Whether Linux writes the inode of a call that it has done: not if only content was replaced
+/// within the same tick of the clock, nor for flags and lists that are there already. A sync of the
+/// inode then has nothing to commit, and what was done to others before stays where it is.
+fn changes_inode(call: &Call, before: &Model, after: &Model) -> bool {
+    let has_size = |model: &Model, id: &Id| model.node(*id).content().map(Content::size);
+    match call {
+        Call::Write { node, .. } | Call::Copy(_, _, node, _) => {
+            has_size(before, node) != has_size(after, node)
+        }
+        Call::SetFlags(node, flags) => before.node(*node).flags != *flags,
+        Call::SetAcl(node, _, Some(_)) => {
+            let shown = |model: &Model| {
+                let node = model.node(*node);
+                (node.permissions, node.access, node.default)
+            };
+            shown(before) != shown(after)
+        }
+        _ => true,
     }
 }
 

@@ -54,6 +54,8 @@ impl Mode {
 pub enum LogWish {
     /// It has.
     Journal,
+    /// It has, and of small changes only what they are is written to it.
+    FastCommit,
     /// It has not.
     None,
 }
@@ -99,9 +101,6 @@ const BLOCK_BYTES: [u32; 2] = [1024, 4096];
 const MODES: [Mode; 3] = [Mode::Ordered, Mode::Journal, Mode::Writeback];
 /// A prime that the number of pairs is no multiple of: its multiples visit all of them.
 const STRIDE: u64 = 7919;
-/// Of so many seeds in a row one is an operation alone, two are pairs, one is random, and one
-/// churns.
-const TURN: u64 = 5;
 /// Which of them churns.
 const CHURNS: u64 = 4;
 /// How many blocks are free then: all its operations together take fewer.
@@ -110,12 +109,16 @@ const CHURN_BLOCKS: u32 = 16;
 const WITHOUT_JOURNAL: usize = 8;
 
 impl Workload {
+    /// Of so many seeds in a row one is an operation alone, two are pairs, one is random, and one
+    /// churns.
+    pub(super) const TURN: u64 = 5;
+
     /// The workload of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
-        let turn = seed / TURN;
+        let turn = seed / Self::TURN;
         let mut rng = Rng::new(mix(seed));
-        let (threads, block_bytes, mode) = match seed % TURN {
+        let (threads, block_bytes, mode) = match seed % Self::TURN {
             0 => Self::alone(turn % Self::alones()),
             1 => Self::pair(2 * turn),
             2 => Self::pair(2 * turn + 1),
@@ -139,7 +142,7 @@ impl Workload {
                 Mode::None => LogWish::None,
                 _ => LogWish::Journal,
             },
-            room: match seed % TURN {
+            room: match seed % Self::TURN {
                 CHURNS => Room::Blocks(CHURN_BLOCKS),
                 _ => Room::Ample,
             },
@@ -300,6 +303,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    const TURN: u64 = Workload::TURN;
 
     #[test]
     fn all_operations_and_pairs_are_among_the_seeds() {

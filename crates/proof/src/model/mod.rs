@@ -15,6 +15,7 @@
 //! | `pair` | the same done to the model and to a file system |
 //! | `compare` | a file system of ours held against the model |
 //! | `host` | a mount of the kernel held against the model |
+//! | `syscalls` | the same done to the model and, by system calls, to a mount of the kernel |
 
 mod acl;
 mod call;
@@ -24,6 +25,7 @@ mod host;
 mod inodes;
 mod names;
 mod pair;
+mod syscalls;
 
 use std::collections::BTreeMap;
 
@@ -36,7 +38,10 @@ pub(crate) use self::acl::Acl;
 
 pub(crate) use self::call::{Call, How, NewKind, Owner, Place, Which, Whole};
 pub(crate) use self::content::Content;
+#[cfg(test)]
+pub(crate) use self::content::bytes_to_write;
 pub use self::pair::{Numbers, Pair};
+pub(crate) use self::syscalls::HostPair;
 
 /// An inode of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

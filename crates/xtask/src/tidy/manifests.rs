@@ -24,7 +24,7 @@ const LAYERS: &[(&str, u32)] = &[
 /// Crates that only tests may depend on, and those of them that stand above.
 const FOR_TESTS_ONLY: &[(&str, u32)] = &[
     ("fourscore-testkit", 4),
-    ("fourscore-proof", 6),
+    ("fourscore-proof", 7),
     ("xtask", 8),
 ];
 

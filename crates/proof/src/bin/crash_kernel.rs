@@ -1,0 +1,91 @@
+//! **Purpose.** The crash harness on the kernel's own ext4 as a program: what
+//! `cargo xtask crash --kernel` runs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Parser;
+use fourscore_proof::crash::kernel::{KernelCampaign, KernelSession, NEEDS};
+use fourscore_testkit::tools;
+
+/// How long a seed may take: much more than on the busiest of machines.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Checks crash states of what the kernel's ext4 writes.
+#[derive(Parser)]
+struct Arguments {
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Crash states to be checked, at least.
+    #[arg(long, default_value_t = 20_000)]
+    states: u64,
+    /// Random survivals for each cut, beside the exhaustive ones.
+    #[arg(long, default_value_t = 12)]
+    samples: usize,
+    /// Looks at one state only: with --replay.
+    #[arg(long, requires = "replay")]
+    state: Option<u64>,
+    /// Explores a history that was kept.
+    #[arg(long)]
+    replay: Option<PathBuf>,
+    /// How many threads work, each on a file system of its own.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Where the machine cannot do it, says so and succeeds.
+    #[arg(long)]
+    skip: bool,
+    /// Where histories with a bad state are kept.
+    #[arg(long, default_value = "target/crash-findings")]
+    findings: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("crash: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.skip && !tools::are_met(&NEEDS) {
+        return Ok(());
+    }
+    if let Some(file) = &arguments.replay {
+        let session = KernelSession::load(file)?;
+        let workload = session.workload();
+        println!("Linux {}, {:?}", session.kernel(), workload.shape.log);
+        println!("{}", workload.describe());
+        for (call, nr) in session.calls().iter().zip(1..) {
+            println!("{nr}: {call}");
+        }
+        let seen = session.explore(arguments.samples, arguments.state)?;
+        println!("{seen:?}");
+        return Ok(());
+    }
+    let campaign = KernelCampaign {
+        first_seed: arguments.seed,
+        states: arguments.states,
+        samples: arguments.samples,
+        threads: arguments.threads,
+        patience: PATIENCE,
+        findings: arguments.findings.clone(),
+    };
+    let began = Instant::now();
+    let tally = campaign.run()?;
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{} histories, {:?}, {seconds:.1} s",
+        tally.histories, tally.seen
+    );
+    println!(
+        "states: {}\nnext seed: {}",
+        tally.seen.states, tally.next_seed
+    );
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! **Purpose.** Many seeds of the kernel's, until enough crash states were checked.
+//!
+//! **Model.** As the campaigns of our own file system: a seed is done as a whole or not at all.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Error, anyhow};
+use fourscore_sync::{Arc, Mutex};
+use fourscore_testkit::crew::{Crew, Watch, Work};
+
+use super::session::{KernelSeen, KernelSession};
+use super::workload::of_seed;
+use crate::crash::campaign::caught;
+use crate::crash::workload::Workload;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct KernelCampaign {
+    /// The first seed.
+    pub first_seed: u64,
+    /// Crash states to be checked at least.
+    pub states: u64,
+    /// Random survivals for each cut.
+    pub samples: usize,
+    /// How many threads work.
+    pub threads: usize,
+    /// How long a seed may take.
+    pub patience: Duration,
+    /// Where a history with a bad state is kept.
+    pub findings: PathBuf,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelTally {
+    /// The first seed that was not done.
+    pub next_seed: u64,
+    /// Histories.
+    pub histories: u64,
+    /// What their states showed.
+    pub seen: KernelSeen,
+}
+
+/// A crash state that is not good, or a history that could not be recorded.
+#[derive(Debug)]
+pub struct KernelFinding {
+    /// What was done, as short as it could be made.
+    pub workload: Workload,
+    /// The file the history is in, if there is one.
+    pub file: Option<PathBuf>,
+    /// What is wrong.
+    pub error: Error,
+}
+
+impl fmt::Display for KernelFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {:#}", self.workload.seed, self.error)?;
+        let log = self.workload.shape.log;
+        writeln!(f, "{log:?}, {}", self.workload.describe())?;
+        if let Some(file) = &self.file {
+            let file = file.display();
+            write!(
+                f,
+                "look at it again: cargo xtask crash --kernel --replay {file}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for KernelFinding {}
+
+impl KernelCampaign {
+    /// Works until enough states were checked.
+    ///
+    /// # Errors
+    /// The first thing that was found.
+    pub fn run(&self) -> Result<KernelTally, Box<KernelFinding>> {
+        let work = Arc::new(Seeds {
+            campaign: self.clone(),
+            tally: Mutex::default(),
+        });
+        let crew = Crew {
+            first: self.first_seed,
+            threads: self.threads,
+            patience: self.patience,
+        };
+        let next_seed = crew.run(&work)?;
+        let tally = *work.tally.lock();
+        Ok(KernelTally { next_seed, ..tally })
+    }
+}
+
+struct Seeds {
+    campaign: KernelCampaign,
+    tally: Mutex<KernelTally>,
+}
+
+impl Work for Seeds {
+    type Part = u64;
+    type Finding = Box<KernelFinding>;
+
+    fn is_enough(&self, _: u64) -> bool {
+        self.tally.lock().seen.states >= self.campaign.states
+    }
+
+    fn piece(&self, seed: u64, watch: &Watch<'_, u64>) -> Result<(), Box<KernelFinding>> {
+        watch.begins(seed);
+        let seen = self.seed(seed)?;
+        let mut tally = self.tally.lock();
+        tally.histories += 1;
+        tally.seen.add(&seen);
+        Ok(())
+    }
+
+    fn overdue(&self, seed: u64) -> Box<KernelFinding> {
+        let patience = self.campaign.patience;
+        Box::new(KernelFinding {
+            workload: of_seed(seed),
+            file: None,
+            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
+        })
+    }
+}
+
+impl Seeds {
+    fn seed(&self, seed: u64) -> Result<KernelSeen, Box<KernelFinding>> {
+        let workload = of_seed(seed);
+        let samples = self.campaign.samples;
+        let session = match caught(|| KernelSession::record(workload.clone())) {
+            Ok(session) => session,
+            Err(error) => {
+                let file = None;
+                return Err(Box::new(KernelFinding {
+                    workload,
+                    file,
+                    error,
+                }));
+            }
+        };
+        let failure = match caught(|| Ok(session.explore(samples, None))) {
+            Ok(Ok(seen)) => return Ok(seen),
+            Ok(Err(failure)) => Error::from(failure),
+            Err(panic) => panic,
+        };
+        match caught(|| KernelSession::shorten(&workload, samples)) {
+            Ok((shorter, failure)) => Err(self.keep(&shorter, failure.into())),
+            Err(_) => Err(self.keep(&session, failure)),
+        }
+    }
+
+    /// Saves the history of a finding.
+    fn keep(&self, session: &KernelSession, error: Error) -> Box<KernelFinding> {
+        let findings = &self.campaign.findings;
+        let workload = session.workload().clone();
+        let file = findings.join(format!("kernel-{}.history", workload.seed));
+        let saved = std::fs::create_dir_all(findings)
+            .context("the folder of the findings")
+            .and_then(|()| session.save(&file));
+        let (file, error) = match saved {
+            Ok(()) => (Some(file), error),
+            Err(trouble) => {
+                let why = format!("the history was not saved: {trouble:#}");
+                (None, error.context(why))
+            }
+        };
+        Box::new(KernelFinding {
+            workload,
+            file,
+            error,
+        })
+    }
+}
