@@ -217,6 +217,23 @@ fn what_was_synced_outlives_the_server() {
 }
 
 #[test]
+fn a_dead_server_leaves_no_mount_behind() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    for options in ["", "ro"].repeat(4) {
+        let mut mounted = Mounted::new(&place, "image", options);
+        let listed = fs::read_dir(&mounted.point).expect("served").count();
+        assert_eq!(listed, 1);
+        mounted.signal(rustix::process::Signal::KILL);
+        assert!(!mounted.end().success());
+        wait_until("it is taken away", || !is_mounted(&mounted.point));
+    }
+    let again = Mounted::new(&place, "image", "");
+    again.unmount();
+    place.check("image").expect("clean");
+}
+
+#[test]
 fn a_signal_writes_everything_and_unmounts() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");

@@ -12,7 +12,6 @@ use common::complained;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use mounted::{Mounted, empty, is_mounted, wait_until};
-use rustix::process::Signal;
 
 /// What the kernel says of each thread of a process under `name`.
 fn of_threads(process: u32, name: &str) -> Vec<String> {
@@ -68,21 +67,6 @@ fn all_threads_of_the_server_are_locked() {
     let told = of_threads(free.server.id(), "Seccomp:");
     assert!(told.iter().all(|told| told == "0"), "{told:?}");
     free.unmount();
-}
-
-#[test]
-fn a_dead_server_leaves_no_mount_behind() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
-    let place = empty("64M");
-    let mut mounted = Mounted::new(&place, "image", "");
-    fs::write(mounted.path("file"), b"served").expect("room");
-    mounted.signal(Signal::KILL);
-    assert!(!mounted.end().success());
-    wait_until("it is taken away", || !is_mounted(&mounted.point));
-    drop(mounted);
-    let again = Mounted::new(&place, "image", "");
-    again.unmount();
-    place.check("image").expect("clean");
 }
 
 /// Where debugfs says an inode lies in the image, in bytes.

@@ -66,6 +66,42 @@ fn another_host(image: &Image, sequence: MmpSequence) {
     file.write_all_at(block.raw().as_bytes(), offset).unwrap();
 }
 
+#[test]
+fn the_volume_is_named_anew() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("dumpe2fs")
+    );
+    // The superblock has a block to itself, shares one, or has no checksum.
+    for (block_size_bytes, features) in [(1024, &[][..]), (4096, &[]), (4096, &["^metadata_csum"])]
+    {
+        let image = Image::builder(MiB(16)).kind("ext4").features(features);
+        let image = image.block_size_bytes(block_size_bytes).make().unwrap();
+        let fs = mount(&image);
+        assert_eq!(fs.label().unwrap(), b"");
+        fs.set_label(b"sixteen bytes is").unwrap();
+        assert_eq!(fs.label().unwrap(), b"sixteen bytes is");
+        for wrong in [&b"seventeen byteser"[..], b"a\0b"] {
+            let refused = fs.set_label(wrong);
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+        }
+        fs.set_label(b"short").unwrap();
+        assert_eq!(fs.label().unwrap(), b"short");
+        // What else is in the superblock changes beside it.
+        let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+        fs.set_xattr(file, b"user.x", &[1; 900], fourscore::SetXattr::Any)
+            .unwrap();
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+        let header = dumpe2fs_header(image.path()).unwrap();
+        assert_eq!(header["Filesystem volume name"], "short");
+        let fs = open(&image);
+        assert_eq!(fs.label().unwrap(), b"short");
+        assert!(matches!(fs.set_label(b"x"), Err(Error::ReadOnly(_))));
+    }
+}
+
 fn mmp_lines(image: &Image) -> String {
     debugfs(image.path(), &["dump_mmp"]).unwrap()
 }

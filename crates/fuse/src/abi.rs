@@ -14,6 +14,8 @@ pub(crate) const MINOR: u32 = 42;
 pub(crate) const OLDEST_MINOR: u32 = 31;
 /// The node of the root directory.
 pub(crate) const ROOT_ID: u64 = 1;
+/// What stands in the place of an error in a notice about an inode.
+pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// Entries of a directory begin at multiples of this, in bytes.
 pub(crate) const DIRENT_ALIGN: usize = 8;
 
@@ -49,6 +51,13 @@ structures! {
         len: u32,
         error: i32,
         unique: u64,
+    }
+    /// Says, without having been asked, that what the kernel knows of an inode holds no longer.
+    InvalidInodeOut: 40 {
+        header: OutHeader,
+        ino: u64,
+        off: i64,
+        len: i64,
     }
     /// What the kernel offers, without the part that older kernels do not send.
     InitIn: 16 {

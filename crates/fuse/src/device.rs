@@ -1,9 +1,12 @@
-//! **Purpose.** A descriptor of `/dev/fuse`: requests come from it, replies go into it.
+//! **Purpose.** A descriptor of `/dev/fuse`: requests come from it, replies and notices go into it.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::{InvalidInodeOut, NOTIFY_INVAL_INODE, OutHeader};
 
 /// What reading a request came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,26 @@ pub(crate) fn send(device: &impl AsFd, reply: &[IoSlice<'_>]) -> Result<Sent, Er
             Err(Errno::NOENT | Errno::NODEV) => return Ok(Sent::Unwanted),
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Has the kernel ask for the attributes of a node when it next needs them. What it does not know
+/// it need not forget.
+pub(crate) fn forget_attributes(device: &impl AsFd, node: u64) {
+    /// What is kept of the content stays.
+    const NO_CONTENT: i64 = -1;
+    let notice = InvalidInodeOut {
+        header: OutHeader {
+            len: u32::try_from(size_of::<InvalidInodeOut>()).unwrap_or(u32::MAX),
+            error: NOTIFY_INVAL_INODE,
+            unique: 0,
+        },
+        ino: node,
+        off: NO_CONTENT,
+        len: 0,
+    };
+    if let Err(error) = send(device, &[IoSlice::new(notice.as_bytes())]) {
+        tracing::warn!(node, %error, "the kernel goes on with the attributes that it knows");
     }
 }
 

@@ -10,7 +10,7 @@ pub enum Cache {
     /// after a while. That there is no space is told by fsync(2) and close(2).
     #[default]
     Writeback,
-    /// Hands it on at once (`nowriteback`). write(2) tells that there is no space.
+    /// Hands it on at once (`nowriteback`, `nodelalloc`). write(2) tells that there is no space.
     Writethrough,
 }
 
@@ -111,7 +111,10 @@ impl SessionOptions {
                 "noexec" => self.runs_programs = false,
                 "allow_other" => self.is_for_all = true,
                 "nonempty" => self.may_hide = true,
-                "nowriteback" => self.cache = Cache::Writethrough,
+                // The library allocates what it is given to write. Whether that is delayed is
+                // whether the kernel keeps it.
+                "nowriteback" | "nodelalloc" => self.cache = Cache::Writethrough,
+                "delalloc" => self.cache = Cache::Writeback,
                 "fakeroot" => self.permissions = Permissions::Nobody,
                 "sync" => self.durability = Durability::Everything,
                 "async" => self.durability = Durability::OnDemand,
@@ -166,6 +169,8 @@ mod tests {
             ..SessionOptions::default()
         };
         assert_eq!(options, expected);
+        assert_eq!(options.take("nodelalloc,delalloc,async"), "");
+        assert_eq!(options.cache(), Cache::Writeback);
         options.source = "a,b\n".into();
         assert_eq!(options.source_word(), "a_b_");
     }

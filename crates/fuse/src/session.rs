@@ -109,7 +109,8 @@ impl Session {
         ready: impl FnOnce() -> io::Result<()>,
         farewell: impl Fn(fourscore::Result<()>) + Sync,
     ) -> io::Result<()> {
-        let server = |agreed| Server::new(fs, agreed, &self.options, &self.latencies);
+        let known = (fs, Some(&self.device));
+        let server = |agreed| Server::new(known, agreed, &self.options, &self.latencies);
         self.serve_with(server, ready, &farewell)
     }
 

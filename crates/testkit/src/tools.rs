@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 /// Something a test cannot do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A program, found in `PATH` or in the folders of system administration.
+    /// A program, as [`find`] finds it.
     Program(&'static str),
     /// The effective user is root.
     Root,
@@ -139,12 +139,16 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The path of a program, from `PATH` and the folders of system administration.
+/// The path of a program, from `PATH`, the folders of system administration, and those in which
+/// Debian keeps the versions of PostgreSQL's server.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok();
+    let versions = versions.into_iter().flatten().flatten();
     std::env::split_paths(&path)
         .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .chain(versions.map(|version| version.path().join("bin")))
         .map(|folder| folder.join(name))
         .find(|candidate| candidate.is_file())
 }

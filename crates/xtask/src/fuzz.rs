@@ -5,6 +5,9 @@
 //! link), hence the explicit `--target`. The targets are the files in `fuzz/fuzz_targets`; their
 //! first inputs are written by the program `fuzz-seeds`, which is built without the flags.
 //!
+//! The target `mount` is another kind: a test of the command, which damages images at random and
+//! has the kernel use their mounts (as root). It goes on for a time.
+//!
 //! A target's executions are summed up over all calls in a small file, and work goes in chunks, so
 //! a long campaign may be interrupted and goes on where it was: the corpus is libFuzzer's own
 //! memory of what it found.
@@ -44,10 +47,13 @@ const SANCOV_FLAGS: &str = "-Cpasses=sancov-module \
 /// The package with the targets.
 const PACKAGE: &str = "fourscore-fuzz";
 
+/// The target that is a test.
+const MOUNT: &str = "mount";
+
 /// What to fuzz, and how long.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The target, a file name below fuzz/fuzz_targets; without one, the targets are listed.
+    /// The target, a file name below fuzz/fuzz_targets, or `mount`; without one, they are listed.
     target: Option<String>,
     /// Runs every target.
     #[arg(long, conflicts_with = "target")]
@@ -55,6 +61,12 @@ pub(crate) struct Options {
     /// Goes on until the executions of the target, over all calls, reach this number.
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
+    /// How long the target `mount` goes on.
+    #[arg(long, default_value_t = 3600)]
+    seconds: u64,
+    /// The first seed of the target `mount`.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Runs every target for a moment, as `test` does.
     #[arg(long, conflicts_with_all = ["target", "all", "runs"])]
     smoke: bool,
@@ -67,8 +79,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     let targets = targets(workspace)?;
     let chosen = match &options.target {
+        Some(name) if name == MOUNT => return mount(workspace, options),
         Some(name) if targets.contains(name) => vec![name.clone()],
-        Some(name) => bail!("no fuzz target '{name}'; there are: {}", targets.join(" ")),
+        Some(name) => bail!(
+            "no fuzz target '{name}'; there are: {} {MOUNT}",
+            targets.join(" ")
+        ),
         None if options.all => targets,
         None => {
             for target in &targets {
@@ -77,6 +93,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
                     Counts::of(workspace, target).load()?
                 );
             }
+            println!("{MOUNT}: damaged images on a mount, for a time");
             return Ok(());
         }
     };
@@ -88,6 +105,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         });
     }
     steps.finish()
+}
+
+/// Fuzzes through mounts.
+fn mount(workspace: &Workspace, options: &Options) -> Result<()> {
+    run_command(
+        cargo(workspace)
+            .args(["test", "--package", "fourscore-cli", "--test", "mount_fuzz"])
+            .args(["--", "--ignored", "--nocapture"])
+            .env("FOURSCORE_MOUNT_SECONDS", options.seconds.to_string())
+            .env("FOURSCORE_MOUNT_SEED", options.seed.to_string()),
+    )
 }
 
 /// Goes on with a target until it was executed `runs` times over all calls.

@@ -23,6 +23,8 @@ struct Package {
 enum Provides {
     Program(&'static str),
     File(&'static str),
+    /// A file below the folder of some version.
+    Version(&'static str, &'static str),
 }
 
 const PACKAGES: &[Package] = &[
@@ -65,6 +67,12 @@ const PACKAGES: &[Package] = &[
     program("git", "git", "a repository on a mount"),
     program("stress-ng", "stress-ng", "every call at once on a mount"),
     program("dbench", "dbench", "the load of a file server on a mount"),
+    Package {
+        name: "postgresql",
+        provides: Provides::Version("/usr/lib/postgresql", "bin/postgres"),
+        used_for: "a database server on a mount",
+    },
+    program("rocksdb-tools", "db_bench", "a store of keys on a mount"),
     program("zstd", "zstd", "compressed seeds and tar archives"),
     program("g++", "c++", "libFuzzer's run time"),
     Package {
@@ -107,6 +115,9 @@ impl Package {
         match self.provides {
             Provides::Program(program) => find_program(program).is_some(),
             Provides::File(path) => Path::new(path).exists(),
+            Provides::Version(folder, path) => std::fs::read_dir(folder).is_ok_and(|mut all| {
+                all.any(|one| one.is_ok_and(|one| one.path().join(path).exists()))
+            }),
         }
     }
 }

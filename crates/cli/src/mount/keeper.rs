@@ -127,5 +127,9 @@ pub(crate) fn run(args: &KeepMount) -> Result<()> {
 fn is_dead(root: &OwnedFd) -> bool {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::EMPTY_PATH;
     let told = rustix::fs::statx(root, "", flags, StatxFlags::BASIC_STATS);
-    matches!(told, Err(Errno::NOTCONN | Errno::CONNABORTED))
+    // A ring that goes with its server cancels what it was about to hand on.
+    matches!(
+        told,
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
+    )
 }

@@ -1,4 +1,5 @@
-//! Running the built binary.
+//! Running the built binary, or the one that `FOURSCORE_COMMAND` names: another build, or what is
+//! installed.
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use std::ffi::OsStr;
@@ -7,7 +8,9 @@ use std::process::{Command, Output};
 
 /// The command with arguments.
 pub fn fourscore<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fourscore"));
+    let built = || env!("CARGO_BIN_EXE_fourscore").into();
+    let program = std::env::var_os("FOURSCORE_COMMAND").unwrap_or_else(built);
+    let mut command = Command::new(program);
     command.args(arguments).env("TZ", "UTC");
     command
 }

@@ -96,8 +96,8 @@ impl MountOptions {
     }
 
     /// Adds options in the words of mount(8), separated by commas: `data=ordered`,
-    /// `data=writeback`, `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl` and
-    /// `user_xattr` (which are always on), `commit=SECONDS`, `errors=continue`,
+    /// `data=writeback`, `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl`,
+    /// `user_xattr` and `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
     /// `errors=remount-ro`, `errors=panic`, `barrier`,
     /// `barrier=0`, `barrier=1`, `nobarrier`, `relatime`, `strictatime`, `noatime`, `nodiratime`,
     /// `diratime`, `lazytime`, `nolazytime`, `discard`, `nodiscard` and the allocator's tunables
@@ -116,7 +116,7 @@ impl MountOptions {
             let number = || value.parse().map_err(|_| refused("not a number"));
             match name {
                 "defaults" if value.is_empty() => {}
-                "acl" | "user_xattr" if value.is_empty() => {}
+                "acl" | "user_xattr" | "no_mbcache" if value.is_empty() => {}
                 "data" => {
                     let known = data_mode(value).ok_or_else(|| refused("no such mode"))?;
                     self.data = Some(known);
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(times("noatime,relatime"), Some(AccessTimes::Relative));
         assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
         let data = |words| MountOptions::new().parse(words).unwrap().data;
-        assert_eq!(data("acl,user_xattr"), None);
+        assert_eq!(data("acl,user_xattr,no_mbcache"), None);
         assert_eq!(data("data=journal"), Some(DataMode::Journal));
         assert_eq!(
             data("data=journal,data=writeback"),

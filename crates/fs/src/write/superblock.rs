@@ -12,12 +12,55 @@
 use std::mem::offset_of;
 
 use fourscore_block::{Structure, VerifiedAs};
+use fourscore_journal::LastTid;
 use fourscore_ondisk::features::{Compat, RoCompat};
 use fourscore_ondisk::{InodeNr, RawSuperblock};
 
-use super::plan::Plan;
+use super::plan::{Plan, RegionId};
 use super::state::superblock_part;
-use crate::Result;
+use crate::{Error, Fs, Result};
+
+/// The longest name of a volume, in bytes.
+const MOST_LABEL_BYTES: usize = 16;
+
+impl Fs {
+    /// The name of the volume as it is now, in bytes that are no text for certain. Waits while the
+    /// file system is frozen.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn label(&self) -> Result<Vec<u8>> {
+        let Some(writer) = self.mounted() else {
+            return Ok(self.superblock().volume_name().to_vec());
+        };
+        let mut plan = Plan::new(self, writer);
+        let region = plan.label()?;
+        let bytes = plan.bytes(region).split(|&byte| byte == 0);
+        Ok(bytes.take(1).flatten().copied().collect())
+    }
+
+    /// Names the volume (`FS_IOC_SETFSLABEL`), in the primary superblock. Durable after the next
+    /// [`Fs::sync`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for more than 16 bytes, or a zero among them; `ReadOnly`.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.noting(self.change_label(label))
+    }
+
+    fn change_label(&self, label: &[u8]) -> Result<()> {
+        let writer = self.writer()?;
+        if label.len() > MOST_LABEL_BYTES || label.contains(&0) {
+            return Err(Error::InvalidArgument("a label of 16 bytes at most"));
+        }
+        let mut plan = Plan::new(self, writer);
+        let region = plan.label()?;
+        let room = plan.bytes_mut(region);
+        room.fill(0);
+        room[..label.len()].copy_from_slice(label);
+        plan.carry_out(&[&LastTid::new()]).map(drop)
+    }
+}
 
 impl Plan<'_> {
     /// Sets the head of the chain of orphans. Its lock is held.
@@ -44,6 +87,13 @@ impl Plan<'_> {
         }
         let at = offset_of!(RawSuperblock, s_feature_ro_compat);
         self.set_superblock_word(at, (features | RoCompat::LARGE_FILE).bits())
+    }
+
+    fn label(&mut self) -> Result<RegionId> {
+        let at = offset_of!(RawSuperblock, s_volume_name);
+        let (block, range) = superblock_part(self.fs(), at..at + MOST_LABEL_BYTES);
+        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
+        self.part(block, range, tag)
     }
 
     /// Sets the word `at` bytes from the start of the superblock.

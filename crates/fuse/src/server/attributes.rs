@@ -133,10 +133,10 @@ impl<'f> Server<'f> {
         let has = |field: u32| wanted.valid & field != 0;
         if has(fattr::SIZE) {
             let writer = match has(fattr::KILL_SUIDGID) {
-                true => Self::without_set_id(),
+                true => Self::without_set_id(&call.header),
                 false => fourscore::Caller::ROOT,
             };
-            self.fs.remove_privileges(call.inode, &writer)?;
+            self.take_privileges(call.inode, &writer)?;
             self.fs.truncate(call.inode, wanted.size)?;
         }
         let time = |field, now, seconds: u64, nanoseconds| match (has(field), has(now)) {

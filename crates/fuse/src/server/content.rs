@@ -51,9 +51,9 @@ impl Server<'_> {
         if truncates && stat.file_type == FileType::Regular {
             let writer = match wanted.open_flags & OPEN_KILL_SUIDGID {
                 0 => Caller::ROOT,
-                _ => Self::without_set_id(),
+                _ => Self::without_set_id(&call.header),
             };
-            self.fs.remove_privileges(call.inode, &writer)?;
+            self.take_privileges(call.inode, &writer)?;
             self.fs.truncate(call.inode, 0)?;
         }
         // The kernel writes whole pages back, and so would begin in front of the end of a file
@@ -96,9 +96,9 @@ impl Server<'_> {
         if wanted.write_flags & WRITE_CACHE == 0 {
             let writer = match wanted.write_flags & WRITE_KILL_SUIDGID {
                 0 => Caller::ROOT,
-                _ => Self::without_set_id(),
+                _ => Self::without_set_id(&call.header),
             };
-            self.fs.remove_privileges(call.inode, &writer)?;
+            self.take_privileges(call.inode, &writer)?;
         }
         let written = self.fs.write_at(call.inode, data, wanted.offset)?;
         reply.push(&WriteOut {
@@ -132,7 +132,7 @@ impl Server<'_> {
         let what = MODES.iter().find(|(flags, _)| *flags == wanted.mode);
         let (_, what) = what.ok_or(Errno::OPNOTSUPP)?;
         let writer = Self::writer_of(&call.header);
-        self.fs.remove_privileges(call.inode, &writer)?;
+        self.take_privileges(call.inode, &writer)?;
         let (offset, len) = (wanted.offset, wanted.length);
         Ok(self.fs.fallocate(call.inode, *what, offset, len)?)
     }
@@ -166,8 +166,7 @@ impl Server<'_> {
         } else {
             u64::MAX
         };
-        self.fs
-            .remove_privileges(target, &Self::writer_of(&call.header))?;
+        self.take_privileges(target, &Self::writer_of(&call.header))?;
         let from = (call.inode, wanted.off_in);
         let to = (target, wanted.off_out);
         let copied = self.fs.copy_file_range(from, to, wanted.len.min(most))?;

@@ -1,8 +1,8 @@
 //! **Purpose.** What programs ask of ext4 by ioctl: flags (chattr), projects, generations, the
 //! label, and giving free space back to the device.
 //!
-//! **Not here.** Permissions to change flags and projects: the kernel asks those itself. Changing
-//! the label is not done, and answered as where there is no such call (`ENOTTY`).
+//! **Not here.** Permissions to change flags and projects: the kernel asks those itself, but for
+//! those that only ext4 knows.
 //!
 //! **References.** `linux/fs.h`; ioctl_iflags(2).
 
@@ -23,6 +23,7 @@ const FS_IOC_SETVERSION: u32 = 0x4008_7602;
 const EXT4_IOC_GETVERSION: u32 = 0x8008_6603;
 const EXT4_IOC_SETVERSION: u32 = 0x4008_6604;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 const FITRIM: u32 = 0xc018_5879;
 
 /// The room for a label with its zero.
@@ -51,6 +52,10 @@ impl Server<'_> {
             }
             FS_IOC_SETFLAGS => {
                 let flags = InodeFlags::from_bits_retain(call.arguments.take::<u32>()?);
+                let changed = flags ^ self.fs.stat(inode)?.flags;
+                if changed.contains(InodeFlags::JOURNAL_DATA_FL) && call.header.uid != 0 {
+                    return Err(Errno::PERM);
+                }
                 Ok(self.fs.set_flags(inode, flags)?)
             }
             FS_IOC_FSGETXATTR => {
@@ -69,15 +74,19 @@ impl Server<'_> {
                 if call.header.uid != 0 && call.header.uid != self.fs.stat(inode)?.uid {
                     return Err(Errno::PERM);
                 }
-                Ok(self.fs.set_generation(inode, generation)?)
+                match self.fs.set_generation(inode, generation) {
+                    Err(fourscore::Error::Unsupported(_)) => Err(Errno::NOTTY),
+                    done => Ok(done?),
+                }
             }
             FS_IOC_GETFSLABEL => {
                 let mut label = [0; LABEL_BYTES];
-                let name = self.fs.superblock().volume_name();
+                let name = self.fs.label()?;
                 let shown = label.iter_mut().zip(name);
-                shown.for_each(|(to, from)| *to = *from);
+                shown.for_each(|(to, from)| *to = from);
                 reply.push(&label)
             }
+            FS_IOC_SETFSLABEL => self.set_label(&mut call),
             FITRIM => self.trim(&mut call, reply),
             _ => Err(Errno::NOTTY),
         }
@@ -101,6 +110,15 @@ impl Server<'_> {
             self.fs.set_project(call.inode, wanted.projid)?;
         }
         Ok(())
+    }
+
+    fn set_label(&self, call: &mut Call<'_>) -> Result<(), Errno> {
+        let label: [u8; LABEL_BYTES] = call.arguments.take()?;
+        if call.header.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        let name = label.split(|&byte| byte == 0).next();
+        Ok(self.fs.set_label(name.unwrap_or_default())?)
     }
 
     fn trim(&self, call: &mut Call<'_>, reply: &mut Reply) -> Result<(), Errno> {

@@ -26,6 +26,7 @@ mod names;
 mod tests;
 mod xattrs;
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use fourscore::{Caller, Capabilities, Fs, InodeNr};
@@ -34,6 +35,7 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, opcode};
+use crate::device;
 use crate::latencies::Latencies;
 use crate::listing::Listings;
 use crate::negotiate::Agreed;
@@ -50,6 +52,8 @@ const VALID_SECS: u64 = 24 * 60 * 60;
 #[derive(Debug)]
 pub(crate) struct Server<'f> {
     fs: &'f Fs,
+    /// Where the kernel is told of what it does not ask for; none in a test.
+    device: Option<&'f OwnedFd>,
     agreed: Agreed,
     is_read_only: bool,
     durability: Durability,
@@ -89,7 +93,7 @@ impl Serve for Server<'_> {
 
 impl<'f> Server<'f> {
     pub(crate) fn new(
-        fs: &'f Fs,
+        (fs, device): (&'f Fs, Option<&'f OwnedFd>),
         agreed: Agreed,
         options: &SessionOptions,
         latencies: &'f Latencies,
@@ -97,6 +101,7 @@ impl<'f> Server<'f> {
         let incompat = fs.superblock().features().incompat;
         Self {
             fs,
+            device,
             agreed,
             is_read_only: options.is_read_only,
             durability: options.durability,
@@ -252,17 +257,34 @@ impl<'f> Server<'f> {
     fn writer_of(header: &InHeader) -> Caller<'static> {
         match header.uid {
             0 => Caller::ROOT,
-            _ => Self::without_set_id(),
+            _ => Self::without_set_id(header),
         }
     }
 
-    /// Somebody who may do everything, but who keeps no set-id bit.
-    fn without_set_id() -> Caller<'static> {
+    /// Whoever asks, as somebody who may do everything but keep set-id bits. Of his groups the
+    /// kernel tells the first.
+    fn without_set_id(header: &InHeader) -> Caller<'static> {
         Caller {
             uid: 0,
-            gid: u32::MAX,
+            gid: header.gid,
             groups: &[],
             capabilities: Capabilities::all() - Capabilities::FSETID,
         }
+    }
+
+    /// Takes away what a file must not keep when `writer` changes it. The kernel, which asks for
+    /// that, goes on believing in the mode that it knows: it is told to ask for it anew.
+    fn take_privileges(&self, inode: InodeNr, writer: &Caller<'_>) -> Result<(), Errno> {
+        if writer.capabilities.contains(Capabilities::FSETID) {
+            return Ok(self.fs.remove_privileges(inode, writer)?);
+        }
+        let before = self.fs.stat(inode)?.mode;
+        self.fs.remove_privileges(inode, writer)?;
+        if let Some(device) = self.device
+            && self.fs.stat(inode)?.mode != before
+        {
+            device::forget_attributes(device, Nodes::node(inode));
+        }
+        Ok(())
     }
 }

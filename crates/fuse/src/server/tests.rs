@@ -45,7 +45,7 @@ impl<'f> Kernel<'f> {
     fn new(fs: &'f Fs) -> Self {
         Self {
             server: Server::new(
-                fs,
+                (fs, None),
                 Agreed::all(),
                 &SessionOptions::default(),
                 Box::leak(Box::new(Latencies::new())),

@@ -68,7 +68,7 @@ impl Server<'_> {
         };
         let caller = match wanted.setxattr_flags & SETXATTR_ACL_KILL_SGID {
             0 => Caller::ROOT,
-            _ => Self::without_set_id(),
+            _ => Self::without_set_id(&call.header),
         };
         Ok(self
             .fs

@@ -30,7 +30,7 @@ fn used_with(change: impl FnOnce(&Session, &mut Opened)) {
     change(&session, &mut opened);
     thread::scope(|scope| {
         let served = scope.spawn(|| {
-            let server = Server::new(&fs, opened.agreed, &options, &session.latencies);
+            let server = Server::new((&fs, None), opened.agreed, &options, &session.latencies);
             session.run(opened, &server, &|ended| ended.unwrap())
         });
         let used = use_it(point.path());
