@@ -88,8 +88,8 @@ const NEVER: [Errno; 6] = [
     Errno::PROTO,
 ];
 
-/// What a damaged image answers.
-const BROKEN: [Errno; 2] = [Errno::UCLEAN, Errno::IO];
+/// What the kernel answers of a mount that nobody serves.
+const GONE: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
 
 /// A sound image, and what the kernel shows of it.
 struct Sound {
@@ -298,11 +298,10 @@ impl Server {
                 ensure!(!is_mounted(&point), "what was refused is mounted");
                 return Ok(None);
             }
-            // The first answer comes when the image was looked at; it may be that the root is
-            // damaged.
+            // The first answer comes when the image was looked at; the root may be damaged.
             let is_served = match fs::metadata(&point) {
                 Ok(root) => root.dev() != outside,
-                Err(why) => BROKEN.contains(&Errno::from_io_error(&why).unwrap_or(Errno::NOTCONN)),
+                Err(why) => !GONE.contains(&Errno::from_io_error(&why).unwrap_or(Errno::NOTCONN)),
             };
             if is_served {
                 return Ok(Some(server));

@@ -12,12 +12,10 @@ use std::process::Command;
 
 use common::{complained, fourscore, printed, text};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::debugfs_write;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use mounted::{Mounted, empty, is_mounted, wait_until};
 use place::Place;
-use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -66,7 +64,7 @@ fn every_option_is_accepted() {
 }
 
 /// Reads a file and a directory whose times of access are older and newer than those of writing,
-/// and says which change. The page cache is emptied first: of what is read there FUSE tells nothing.
+/// and says which change. The page cache is emptied first: FUSE does not tell who reads there.
 const ACCESSES: &str = r#"
 old='2001-01-01 UTC'
 for path in file directory; do
@@ -175,39 +173,6 @@ fn a_commit_comes_by_itself() {
     assert!(again.path(name).is_dir());
     again.unmount();
     place.check("image").expect("clean");
-}
-
-#[test]
-fn what_is_broken_ends_writing_or_the_server_if_it_is_to() {
-    require!(Need::Root, Need::Fuse, Need::Program("debugfs"));
-    let place = empty("32M");
-    let mounted = Mounted::new(&place, "image", "");
-    for name in ["broken", "whole"] {
-        fs::write(mounted.path(name), "content").expect("room");
-    }
-    mounted.unmount();
-    // Its attributes are in a block where none are.
-    let request = ["set_inode_field /broken file_acl 8000"];
-    debugfs_write(&place.path("image"), &request).expect("debugfs runs");
-    let meet = |mounted: &Mounted| {
-        let flags = XattrFlags::empty();
-        rustix::fs::setxattr(mounted.path("broken"), "user.x", b"x", flags)
-    };
-    for (options, expected) in [
-        ("errors=continue", None),
-        ("errors=remount-ro", Some(Errno::ROFS)),
-    ] {
-        let mounted = Mounted::new(&place, "image", options);
-        assert_eq!(meet(&mounted), Err(Errno::UCLEAN));
-        let written = fs::write(mounted.path("new"), "x").err();
-        let errno = written.and_then(|why| why.raw_os_error());
-        assert_eq!(errno, expected.map(Errno::raw_os_error), "{options}");
-        let whole = fs::read_to_string(mounted.path("whole"));
-        assert_eq!(whole.expect("the rest is served"), "content");
-    }
-    let mut mounted = Mounted::new(&place, "image", "errors=panic");
-    assert!(meet(&mounted).is_err());
-    assert!(!mounted.end().success());
 }
 
 /// Projects of files, by the commands that know them.
