@@ -111,8 +111,7 @@ impl Fs {
     /// `InvalidArgument` for a group the file system does not have; `Corrupt` for a descriptor
     /// whose checksum or content is wrong.
     pub fn group(&self, group: GroupNr) -> Result<GroupDesc> {
-        let no_group = Error::InvalidArgument("no such block group");
-        let place = self.geometry().desc_place(group).ok_or(no_group)?;
+        let place = self.desc_place(group)?;
         let guard = epoch::pin();
         let block = self.unchecked_metadata(place.block, &guard)?;
         self.parsed(group, place, block)
@@ -125,14 +124,10 @@ impl Fs {
     /// As [`Fs::group`].
     pub(crate) fn for_each_group(&self, mut each: impl FnMut(&GroupDesc)) -> Result<()> {
         let geometry = self.geometry();
-        let (groups, in_block) = (
-            geometry.groups(),
-            geometry.descs_per_block().max(1) as usize,
-        );
+        let groups = geometry.groups();
+        let in_block = geometry.descs_per_block().max(1) as usize;
         for first in (0..groups).step_by(in_block) {
-            let Some(mut place) = geometry.desc_place(GroupNr(first)) else {
-                continue;
-            };
+            let mut place = self.desc_place(GroupNr(first))?;
             let guard = epoch::pin();
             let block = self.unchecked_metadata(place.block, &guard)?;
             for group in (first..groups).take(in_block) {
@@ -141,6 +136,11 @@ impl Fs {
             }
         }
         Ok(())
+    }
+
+    fn desc_place(&self, group: GroupNr) -> Result<BytePlace> {
+        let place = self.geometry().desc_place(group);
+        place.ok_or(Error::InvalidArgument("no such block group"))
     }
 
     /// The descriptor at a place in a block.
