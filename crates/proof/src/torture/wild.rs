@@ -104,8 +104,10 @@ impl<'a> Wild<'a> {
                     .map(drop)
             }
             7 => {
-                let inode = fs.lookup(to.0, &to.1)?;
-                fs.link(inode, dir, name)
+                let held = self.held(to.0, &to.1)?;
+                let linked = fs.link(held.inode(), dir, name);
+                held.close()?;
+                linked
             }
             8 | 9 => fs.unlink(dir, name),
             10 => fs.rmdir(dir, name),
@@ -117,17 +119,25 @@ impl<'a> Wild<'a> {
         }
     }
 
-    /// An inode that is open, or that has a name for the moment.
-    fn inode(&mut self) -> fourscore::Result<InodeNr> {
-        if !self.open.is_empty() && self.random.happens(1, 2) {
-            return Ok(self.random.pick(&self.open).inode());
-        }
-        let (dir, name) = self.place();
-        self.fs.lookup(dir, &name)
+    /// Opens what a name leads to: a number alone may by now be that of a file of somebody else.
+    fn held(&self, dir: InodeNr, name: &[u8]) -> fourscore::Result<OpenInode> {
+        OpenInode::named(Arc::clone(self.fs), dir, name)
     }
 
+    /// Changes an inode that is open, or that has a name for the moment.
     fn change_inode(&mut self) -> fourscore::Result<()> {
-        let inode = self.inode()?;
+        if !self.open.is_empty() && self.random.happens(1, 2) {
+            let inode = self.random.pick(&self.open).inode();
+            return self.change(inode);
+        }
+        let (dir, name) = self.place();
+        let held = self.held(dir, &name)?;
+        let changed = self.change(held.inode());
+        held.close()?;
+        changed
+    }
+
+    fn change(&mut self, inode: InodeNr) -> fourscore::Result<()> {
         let fs = self.fs;
         let offset = self.random.below(FAR_BYTES);
         let length = 1 + self.random.below(FAR_BYTES - offset);
@@ -178,7 +188,7 @@ impl<'a> Wild<'a> {
         let opened = if self.random.happens(1, 2) {
             OpenInode::unnamed(Arc::clone(self.fs), dir, &BY_ROOT)?
         } else {
-            OpenInode::new(Arc::clone(self.fs), self.fs.lookup(dir, &name)?)?
+            self.held(dir, &name)?
         };
         self.open.push(opened);
         Ok(())
