@@ -5,7 +5,7 @@
 //! is that of one version; a sector of a file may be of another, where data goes to its place by
 //! itself: at once, and so of a newer one, or late ([`Contents`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -145,12 +145,14 @@ fn foreign(
         let older: Vec<&Entry<Id>> = (first..version).filter_map(form).collect();
         let newer: Vec<&Entry<Id>> = (first.max(version)..=last).filter_map(form).collect();
         let anywhere = timeline.moved.contains(&entry.key);
+        let in_pieces = timeline.pieced.contains(&entry.key);
         let sectors = expected
             .chunks(SECTOR_BYTES)
             .zip(theirs.chunks(SECTOR_BYTES));
         for (nr, (expected, theirs)) in sectors.enumerate() {
             if is_of(&newer, nr, theirs, anywhere)
                 || is_of(&reaching(&older, nr, contents), nr, theirs, anywhere)
+                || in_pieces && is_mixture(&newer, nr, theirs)
             {
                 continue;
             }
@@ -182,7 +184,7 @@ fn reaching<'t>(older: &[&'t Entry<Id>], nr: usize, contents: &Contents<'_>) -> 
 ///
 /// # Errors
 /// A file that was durable and not touched since, nor a directory above it, and is not there; one
-/// that holds what is not its own.
+/// that holds what is not its own, or of several.
 pub(super) fn judge_unjournaled(fs: &Fs, timelines: &[Timeline], known: &[Known]) -> Result<()> {
     for (thread, (timeline, known)) in timelines.iter().zip(known).enumerate() {
         let root = fs.lookup(InodeNr::ROOT, &tree_name(thread))?;
@@ -207,24 +209,57 @@ pub(super) fn judge_unjournaled(fs: &Fs, timelines: &[Timeline], known: &[Known]
         }
         let versions = &timeline.versions[..=known.begun];
         for (path, &place) in &found.names {
-            let content = found.inodes[place].content.iter();
-            let mut sectors = content.flat_map(|content| content.chunks(SECTOR_BYTES));
-            let owners = owners(versions, path);
-            if let Some(nr) = sectors.position(|sector| !is_own(&owners, sector)) {
-                let shown = path.escape_ascii();
-                bail!("{shown}: sector {nr} was never written to it");
-            }
+            let Some(content) = &found.inodes[place].content else {
+                continue;
+            };
+            let owns = |owners: &Vec<&Entry<Id>>| {
+                let mut sectors = content.chunks(SECTOR_BYTES);
+                sectors.all(|sector| is_own(owners, sector))
+            };
+            ensure!(
+                owners(versions, path).iter().any(owns),
+                "{} holds what was never written to it",
+                path.escape_ascii()
+            );
         }
     }
     Ok(())
 }
 
-/// All forms of the inodes that ever had a path.
-fn owners<'t>(versions: &'t [Tree<Id>], path: &[u8]) -> Vec<&'t Entry<Id>> {
+/// Whose content may be found at a path, in all its forms: that of all inodes that ever had it. A
+/// directory may be found under its new name with the entries of before; what is below it, or at a
+/// path that never was, is one inode or another then, as a whole.
+fn owners<'t>(versions: &'t [Tree<Id>], path: &[u8]) -> Vec<Vec<&'t Entry<Id>>> {
     let at_path = |tree: &Tree<Id>| Some(tree.inodes[*tree.names.get(path)?].key);
     let ids: BTreeSet<Id> = versions.iter().filter_map(at_path).collect();
-    let all = versions.iter().flat_map(|tree| &tree.inodes);
-    all.filter(|entry| ids.contains(&entry.key)).collect()
+    let mut forms: BTreeMap<Id, Vec<&Entry<Id>>> = BTreeMap::new();
+    for entry in versions.iter().flat_map(|tree| &tree.inodes) {
+        forms.entry(entry.key).or_default().push(entry);
+    }
+    if ids.is_empty() {
+        return forms.into_values().collect();
+    }
+    let of_path = ids.iter().filter_map(|id| forms.get(id)).flatten();
+    let mut owners = vec![of_path.copied().collect()];
+    if is_below_renamed(versions, path) {
+        owners.extend(forms.into_values());
+    }
+    owners
+}
+
+/// Whether a directory above a path has had several paths.
+fn is_below_renamed(versions: &[Tree<Id>], path: &[u8]) -> bool {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    slashes.map(|(at, _)| &path[..at]).any(|above| {
+        let leads = |tree: &Tree<Id>| Some(tree.inodes[*tree.names.get(above)?].key);
+        versions.iter().filter_map(leads).any(|id| {
+            let has_other = |tree: &Tree<Id>| {
+                let mut names = tree.names.iter();
+                names.any(|(name, &place)| tree.inodes[place].key == id && name != above)
+            };
+            versions.iter().any(has_other)
+        })
+    })
 }
 
 /// Whether a sector holds nothing, or what was written to one of these.
@@ -247,4 +282,57 @@ fn is_of(forms: &[&Entry<Id>], nr: usize, found: &[u8], anywhere: bool) -> bool 
         };
         is_at(at) || anywhere && (0..content.len()).step_by(SECTOR_BYTES).any(is_at)
     })
+}
+
+/// Whether each byte of a sector is what one of these versions has there.
+fn is_mixture(forms: &[&Entry<Id>], nr: usize, found: &[u8]) -> bool {
+    let contents = || forms.iter().filter_map(|entry| entry.content.as_deref());
+    found.iter().enumerate().all(|(inside, &byte)| {
+        let at = nr * SECTOR_BYTES + inside;
+        // Behind the end there are zeroes.
+        let is_byte = |content: &[u8]| content.get(at).copied().unwrap_or(0) == byte;
+        contents().any(is_byte)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use fourscore_testkit::require;
+    use fourscore_testkit::tools::Need;
+
+    use super::super::base::Base;
+    use super::super::workload::Workload;
+    use super::*;
+
+    /// A directory that is renamed is found under its new name with what it held before.
+    #[test]
+    fn under_a_path_that_never_was_lies_one_file_and_no_mixture() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let base = Base::of(Workload::of(0).shape).unwrap();
+        let timeline = Timeline::of(base.models[0].clone(), &[], &[]);
+        let versions = &timeline.versions;
+        let content = |path: &[u8]| versions[0].inodes[versions[0].names[path]].content.clone();
+        let (one, two): (&[u8], &[u8]) = (b"/a/f", b"/a/g");
+        let sector = |path: &[u8]| content(path).unwrap()[..SECTOR_BYTES].to_vec();
+        let is_allowed = |path: &[u8], sectors: &[Vec<u8>]| {
+            let owners = owners(versions, path);
+            let own =
+                |owners: &Vec<&Entry<Id>>| sectors.iter().all(|sector| is_own(owners, sector));
+            owners.iter().any(own)
+        };
+        assert!(is_allowed(one, &[sector(one)]) && !is_allowed(one, &[sector(two)]));
+        assert!(is_allowed(b"/never", &[sector(one)]) && is_allowed(b"/never", &[sector(two)]));
+        assert!(!is_allowed(b"/never", &[sector(one), sector(two)]));
+        assert!(!is_allowed(b"/never", &[vec![POISON; SECTOR_BYTES]]));
+
+        // A copy may have written a sector in two pieces, of which one has arrived.
+        let form = |path: &[u8]| &versions[0].inodes[versions[0].names[path]];
+        let (older, newer) = (form(one), form(two));
+        let (old, new) = (sector(one), sector(two));
+        let mut mixed = [&new[..200], &old[200..]].concat();
+        assert!(!is_of(&[older, newer], 0, &mixed, false));
+        assert!(is_mixture(&[older, newer], 0, &mixed));
+        mixed[300] = POISON;
+        assert!(!is_mixture(&[older, newer], 0, &mixed));
+    }
 }

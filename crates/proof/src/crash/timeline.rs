@@ -28,6 +28,9 @@ pub(super) struct Timeline {
     pub(super) nameless_from: Option<usize>,
     /// Files of which a range was moved.
     pub(super) moved: BTreeSet<Id>,
+    /// Files that a call wrote in pieces: a copy goes from run to run of its source, and two of
+    /// them may meet within a sector.
+    pub(super) pieced: BTreeSet<Id>,
 }
 
 /// Whose content a step has made durable.
@@ -139,7 +142,7 @@ impl Timeline {
                     course.done(&call, (&before, &model), at + 1);
                     vouched = course.vouched(&call, at + 1);
                     flushed = Flushed::by(&call);
-                    timeline.note_moves(&call);
+                    timeline.note_ways(&call);
                 }
             }
             timeline.vouches.push(vouched);
@@ -156,9 +159,15 @@ impl Timeline {
         self.versions.push(Tree::expected(model, contents));
     }
 
-    fn note_moves(&mut self, call: &Call) {
-        if let Call::Fallocate(id, Fallocate::CollapseRange | Fallocate::InsertRange, _) = call {
-            self.moved.insert(*id);
+    fn note_ways(&mut self, call: &Call) {
+        match call {
+            Call::Fallocate(id, Fallocate::CollapseRange | Fallocate::InsertRange, _) => {
+                self.moved.insert(*id);
+            }
+            Call::Copy(_, _, id, _) => {
+                self.pieced.insert(*id);
+            }
+            _ => {}
         }
     }
 }
@@ -216,6 +225,11 @@ fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
         Call::Copy(_, _, node, _) => {
             let is_same = before.node(*node).content() == after.node(*node).content();
             vec![Some(*node).filter(|_| !is_same)]
+        }
+        // Nothing is punched behind the end.
+        Call::Fallocate(node, Fallocate::PunchHole, range) => {
+            let bytes = before.node(*node).content().map_or(0, Content::size);
+            vec![Some(*node).filter(|_| range.start < bytes)]
         }
         Call::Write { node, .. }
         | Call::Append { node, .. }
