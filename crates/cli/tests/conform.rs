@@ -150,12 +150,11 @@ int open64(const char *path, int flags, ...)
 /// What it makes it removes.
 const STRESS: Workload = Workload {
     program: "stress-ng",
-    // Those of the class `filesystem` that work in the folder that they are given, but inode-flags,
-    // whose threads may give its file flags behind its end, so that it cannot be removed.
+    // Those of the class `filesystem` that work in the folder that they are given.
     prologue: r#"
 stressors="access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dup
            fallocate fcntl file-ioctl filename flock fpunch fsize fstat getdent
-           handle hdd iomix lease link locka lockf lockofd mknod open
+           handle hdd inode-flags iomix lease link locka lockf lockofd mknod open
            rename seek sendfile symlink sync-file touch utime xattr"
 "#,
     run: r#"

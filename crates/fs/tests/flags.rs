@@ -3,6 +3,7 @@
 mod outcome;
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -264,6 +265,42 @@ fn projects_are_inherited_and_kept_apart() {
     fs.set_project(root, 0).unwrap();
     assert_eq!(ours(fs.set_project(root, 7)), Err(95));
     fs.unmount().unwrap();
+}
+
+/// Whoever takes all flags away from a file has not got rid of its extents, but of the others.
+#[test]
+fn flags_change_though_the_content_is_stored_as_before() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let (own, twin) = (image(&[]), image(&[]));
+    let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
+    let twins = Twins {
+        fs: mount(&own),
+        root: kernel.path().to_owned(),
+    };
+    let file = twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let host = File::create(twins.root.join("file")).unwrap();
+    // Linux turns one extent into pointers, and refuses several.
+    for at in [0, 1 << 20, 1 << 21] {
+        twins.fs.write_at(file, b"content", at).unwrap();
+        host.write_all_at(b"content", at).unwrap();
+    }
+    twins.fs.sync().unwrap();
+    host.sync_all().unwrap();
+    let append = InodeFlags::APPEND_FL | InodeFlags::NOATIME_FL;
+    for wish in [append | InodeFlags::EXTENTS_FL, InodeFlags::empty()] {
+        let set = ours(twins.fs.set_flags(file, wish));
+        let expected = errno(ioctl_setflags(&host, IFlags::from_bits_retain(wish.bits())));
+        assert_eq!(set, expected, "{wish:?}");
+        twins.compare("file");
+    }
+    assert!(!twins.flags("file").intersects(append));
+    twins.fs.unmount().unwrap();
+    drop((host, kernel));
+    assert_clean(own.path());
 }
 
 #[test]

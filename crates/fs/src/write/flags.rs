@@ -26,9 +26,10 @@ impl Fs {
     ///
     /// # Errors
     /// `Unsupported` for flags that users do not see or that the inode's type does not have, and
-    /// for `EXTENTS_FL`, which would change how the content is stored, and for `CASEFOLD_FL`
-    /// without the feature; `NotEmpty` for `CASEFOLD_FL` of a directory with entries;
-    /// `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
+    /// for `CASEFOLD_FL` without the feature; `NotEmpty` for `CASEFOLD_FL` of a directory with
+    /// entries; `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
+    /// `Unsupported` for `EXTENTS_FL`, too, which would change how the content is stored; as in
+    /// Linux the other flags have changed then.
     pub fn set_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
         self.noting(self.change_flags(inode, flags))
     }
@@ -54,13 +55,11 @@ impl Fs {
         if stays_immutable && !changed.is_empty() {
             return Err(Error::NotPermitted);
         }
-        if changed.contains(InodeFlags::EXTENTS_FL) {
-            return Err(unsupported("how the content is stored is not changed"));
-        }
         if changed.contains(InodeFlags::CASEFOLD_FL) {
             self.check_casefold(current, &guard)?;
         }
-        let mut changed = changed;
+        let is_stored_anew = changed.contains(InodeFlags::EXTENTS_FL);
+        let mut changed = changed - InodeFlags::EXTENTS_FL;
         if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
             if writer.journal().has_log() {
                 self.forget_content(writer, current, &guard)?;
@@ -72,7 +71,11 @@ impl Fs {
         let mut plan = Plan::new(self, writer);
         let slot = plan.slot(inode)?;
         plan.edit(slot, |inode| inode.set_flags(old ^ changed))?;
-        finish(plan, slot, (&pinned, &locked))
+        finish(plan, slot, (&pinned, &locked))?;
+        if is_stored_anew {
+            return Err(unsupported("how the content is stored is not changed"));
+        }
+        Ok(())
     }
 
     /// Refuses to let a directory begin or cease to ignore case, unless it has no names.
