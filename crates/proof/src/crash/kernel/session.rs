@@ -391,9 +391,9 @@ impl KernelSession {
     }
 
     /// Whether this is one of the faults with fast commits that docs/FINDINGS.md tells of: the
-    /// kernel miscounts directories, and refuses a log with an inode that has no name; e2fsck
-    /// refuses one whose fast commits a usual one has followed, and clears directories made in
-    /// fast commits.
+    /// kernel miscounts directories, leaves removed ones in pieces, and refuses a log with an inode
+    /// that has no name; e2fsck refuses one whose fast commits a usual one has followed, and clears
+    /// directories made in fast commits.
     fn is_told_of(&self, other: Other, fault: &Recovered, known: &Durable) -> bool {
         let [timeline] = &self.timelines;
         let is_fast = self.workload().shape.log == LogWish::FastCommit;
@@ -402,7 +402,9 @@ impl KernelSession {
                 let first = timeline.nameless_from;
                 first.is_some_and(|first| first <= known.tree.begun)
             }
-            (Other::Kernel, Recovered::Unsound(said)) => only_miscounted(said),
+            (Other::Kernel, Recovered::Unsound(said)) => {
+                only_miscounted(said) || said.contains("Unconnected directory inode")
+            }
             (Other::E2fsck, Recovered::Refused(error)) => {
                 let said = error.to_string();
                 said.contains("Invalid argument while recovering journal")
