@@ -9,13 +9,17 @@
 //! A name leads to its inode when that is entered here, since the kernel holds the directory while
 //! it looks up or makes a name, and nobody but the kernel changes the file system.
 //!
+//! The kernel waits for no FORGET, and ends a mount while some are on their way through other
+//! workers. Who takes all uses back therefore waits for those whose inodes are still being closed:
+//! the file system is frozen next, and nothing could be freed then.
+//!
 //! **Locking.** A shard's lock, never while the library is called.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use fourscore::{Fs, InodeNr, OpenInode};
-use fourscore_sync::{CachePadded, Mutex};
+use fourscore_sync::{CachePadded, Condvar, Mutex};
 
 use crate::abi::ROOT_ID;
 use crate::reply::Errno;
@@ -27,10 +31,34 @@ const SHARDS: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Nodes<'f> {
     fs: &'f Fs,
-    shards: Box<[Shard<'f>]>,
+    shards: Box<[CachePadded<Shard<'f>>]>,
 }
 
-type Shard<'f> = CachePadded<Mutex<HashMap<InodeNr, Node<'f>>>>;
+/// Some of the inodes.
+#[derive(Debug, Default)]
+struct Shard<'f> {
+    known: Mutex<Known<'f>>,
+    /// That the last one that was being closed is.
+    all_closed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Known<'f> {
+    nodes: HashMap<InodeNr, Node<'f>>,
+    /// How many were taken out and are not closed yet.
+    closing: usize,
+}
+
+impl Shard<'_> {
+    fn close(&self, node: Node<'_>) {
+        node.close();
+        let mut known = self.known.lock();
+        known.closing -= 1;
+        if known.closing == 0 {
+            self.all_closed.notify_all();
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Node<'f> {
@@ -49,7 +77,7 @@ impl Node<'_> {
 
 impl<'f> Nodes<'f> {
     pub(crate) fn new(fs: &'f Fs) -> Self {
-        let shards = (0..SHARDS).map(|_| CachePadded::new(Mutex::new(HashMap::new())));
+        let shards = (0..SHARDS).map(|_| CachePadded::default());
         Self {
             fs,
             shards: shards.collect(),
@@ -95,7 +123,7 @@ impl<'f> Nodes<'f> {
             tracing::warn!(inode = inode.0, "a name leads to a reserved inode");
             return Err(Errno::UCLEAN);
         }
-        if let Some(node) = self.shard(inode).lock().get_mut(&inode) {
+        if let Some(node) = self.shard(inode).known.lock().nodes.get_mut(&inode) {
             node.uses += 1;
             return Ok(());
         }
@@ -106,7 +134,7 @@ impl<'f> Nodes<'f> {
     /// Counts a use of an inode that was just opened.
     pub(crate) fn enter(&self, open: OpenInode<&'f Fs>) {
         let inode = open.inode();
-        let surplus = match self.shard(inode).lock().entry(inode) {
+        let surplus = match self.shard(inode).known.lock().nodes.entry(inode) {
             Entry::Occupied(mut entry) => {
                 entry.get_mut().uses += 1;
                 Some(open)
@@ -121,31 +149,40 @@ impl<'f> Nodes<'f> {
 
     /// Takes `uses` of `inode` back. If they were the last ones, and no name leads to it, it goes.
     pub(crate) fn forget(&self, inode: InodeNr, uses: u64) {
-        let gone = match self.shard(inode).lock().entry(inode) {
-            Entry::Vacant(_) => return,
-            Entry::Occupied(mut entry) => {
-                let left = entry.get().uses.saturating_sub(uses);
-                entry.get_mut().uses = left;
-                (left == 0).then(|| entry.remove())
-            }
+        let shard = self.shard(inode);
+        let gone = {
+            let mut known = shard.known.lock();
+            let Entry::Occupied(mut entry) = known.nodes.entry(inode) else {
+                return;
+            };
+            let left = entry.get().uses.saturating_sub(uses);
+            entry.get_mut().uses = left;
+            let gone = (left == 0).then(|| entry.remove());
+            known.closing += usize::from(gone.is_some());
+            gone
         };
         if let Some(node) = gone {
-            node.close();
+            shard.close(node);
         }
     }
 
-    /// Takes all uses back: the kernel knows nothing any more.
+    /// Takes all uses back: the kernel knows nothing any more. Waits for those who are about to
+    /// close what they were told to forget.
     pub(crate) fn forget_all(&self) {
         for shard in &self.shards {
-            let nodes = std::mem::take(&mut *shard.lock());
+            let nodes = std::mem::take(&mut shard.known.lock().nodes);
             nodes.into_values().for_each(Node::close);
+            let mut known = shard.known.lock();
+            while known.closing > 0 {
+                shard.all_closed.wait(&mut known);
+            }
         }
     }
 
     /// How often `inode` is in use.
     #[cfg(test)]
     pub(crate) fn uses(&self, inode: InodeNr) -> u64 {
-        let shard = self.shard(inode).lock();
-        shard.get(&inode).map_or(0, |node| node.uses)
+        let known = self.shard(inode).known.lock();
+        known.nodes.get(&inode).map_or(0, |node| node.uses)
     }
 }

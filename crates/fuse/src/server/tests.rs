@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Fs, InodeNr, MountOptions};
+use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode};
+use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use proptest::prelude::*;
@@ -23,6 +24,13 @@ const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 const ENODATA: i32 = 61;
 const ESTALE: i32 = 116;
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o644,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+};
 
 fn image() -> Image {
     Image::builder(MiB(32)).kind("ext4").make().unwrap()
@@ -248,6 +256,37 @@ fn the_last_request_leaves_everything_in_its_place() {
     drop(kernel);
     drop(fs);
     assert!(std::fs::read(image.path()).expect("there") == before);
+}
+
+/// The kernel ends a mount while other workers still forget; nothing is freed behind that, when the
+/// file system is frozen.
+#[test]
+fn who_takes_all_uses_back_waits_for_what_is_being_forgotten() {
+    let image = image();
+    let fs = mount(&image);
+    let nodes = Nodes::new(&fs);
+    for number in 0..100 {
+        let name = number.to_string();
+        let open = OpenInode::created(&*fs, InodeNr::ROOT, name.as_bytes(), &OWNER).expect("room");
+        let inode = open.inode();
+        fs.write_at(inode, &[7; 50_000], 0).expect("room");
+        fs.unlink(InodeNr::ROOT, name.as_bytes()).expect("there");
+        nodes.enter(open);
+        thread::scope(|scope| {
+            scope.spawn(|| nodes.forget(inode, 1));
+            while nodes.uses(inode) > 0 {
+                thread::yield_now();
+            }
+            nodes.forget_all();
+            assert!(
+                fs.stat(inode).is_err(),
+                "it is in use though nobody knows it"
+            );
+        });
+    }
+    drop(nodes);
+    fs.unmount().expect("nobody has it");
+    assert_clean(image.path());
 }
 
 #[test]
