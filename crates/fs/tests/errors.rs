@@ -296,7 +296,7 @@ const CALLS: [Call; 25] = [
         fs.set_attributes(nr, &change)
     }),
     ("write/attributes.rs", |fs, nr| {
-        fs.remove_privileges(nr, &Caller::ROOT)
+        fs.remove_privileges(nr, &Caller::ROOT).map(drop)
     }),
     ("write/xattrs.rs", |fs, nr| {
         fs.set_xattr(nr, b"user.a", b"b", SetXattr::Any)

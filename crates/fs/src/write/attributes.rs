@@ -37,6 +37,15 @@ pub struct AttributeChange {
     pub mtime: Option<Timestamp>,
 }
 
+/// Whether a file has lost what it must not keep when its content changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privileges {
+    /// It had nothing of that.
+    Kept,
+    /// Its mode or its attributes have changed.
+    Taken,
+}
+
 impl Fs {
     /// Changes attributes of an inode. With the permissions the access control list changes. A new
     /// owner or group takes the set-user bit, the set-group bit (where the group may execute) and
@@ -92,11 +101,11 @@ impl Fs {
     ///
     /// # Errors
     /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
-    pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
+    pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
         self.noting(self.take_privileges(inode, caller))
     }
 
-    fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
+    fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
         let writer = self.writer()?;
         let has_something = |current: &CachedInode| -> Result<bool> {
             let guard = epoch::pin();
@@ -111,14 +120,14 @@ impl Fs {
             Ok(is_file && (kept_when_written(current, caller) != mode || has_capability()?))
         };
         if !has_something(self.inode(inode, &epoch::pin())?)? {
-            return Ok(());
+            return Ok(Privileges::Kept);
         }
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
         let guard = epoch::pin();
         let current = pinned.version(&guard)?;
         if !has_something(current)? {
-            return Ok(());
+            return Ok(Privileges::Kept);
         }
         if current.has(InodeFlags::IMMUTABLE_FL) {
             return Err(Error::NotPermitted);
@@ -128,7 +137,8 @@ impl Fs {
         plan.remove_capability(slot)?;
         let mode = kept_when_written(current, caller);
         plan.edit(slot, |inode| inode.set_mode(mode))?;
-        finish(plan, slot, (&pinned, &locked))
+        finish(plan, slot, (&pinned, &locked))?;
+        Ok(Privileges::Taken)
     }
 }
 

@@ -147,7 +147,7 @@ use self::state::{Mounted, check_unmounted};
 use crate::{Error, Fs, Result};
 
 pub use self::access_times::AccessTimes;
-pub use self::attributes::AttributeChange;
+pub use self::attributes::{AttributeChange, Privileges};
 pub use self::errors::OnError;
 pub use self::fallocate::Fallocate;
 pub use self::journaled::DataMode;

@@ -29,7 +29,7 @@ mod xattrs;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use fourscore::{Caller, Capabilities, Fs, InodeNr};
+use fourscore::{Caller, Capabilities, Fs, InodeNr, Privileges};
 use fourscore_ondisk::features::Incompat;
 
 use fourscore_sync::atomic::{AtomicBool, Ordering};
@@ -275,13 +275,9 @@ impl<'f> Server<'f> {
     /// Takes away what a file must not keep when `writer` changes it. The kernel, which asks for
     /// that, goes on believing in the mode that it knows: it is told to ask for it anew.
     fn take_privileges(&self, inode: InodeNr, writer: &Caller<'_>) -> Result<(), Errno> {
-        if writer.capabilities.contains(Capabilities::FSETID) {
-            return Ok(self.fs.remove_privileges(inode, writer)?);
-        }
-        let before = self.fs.stat(inode)?.mode;
-        self.fs.remove_privileges(inode, writer)?;
+        let privileges = self.fs.remove_privileges(inode, writer)?;
         if let Some(device) = self.device
-            && self.fs.stat(inode)?.mode != before
+            && privileges == Privileges::Taken
         {
             device::forget_attributes(device, Nodes::node(inode));
         }
