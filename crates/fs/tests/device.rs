@@ -87,7 +87,10 @@ fn the_volume_is_named_anew() {
             assert!(matches!(refused, Err(Error::InvalidArgument(_))));
         }
         fs.set_label(b"short").unwrap();
+        // Who reads does not wait for the thaw.
+        fs.freeze().unwrap();
         assert_eq!(fs.label().unwrap(), b"short");
+        fs.thaw().unwrap();
         // What else is in the superblock changes beside it.
         let file = fs.create(ROOT, b"file", &OWNER).unwrap();
         fs.set_xattr(file, b"user.x", &[1; 900], fourscore::SetXattr::Any)

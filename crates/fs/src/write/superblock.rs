@@ -10,11 +10,13 @@
 //! **Locking.** None but the buffer's, and what the word itself is protected by.
 
 use std::mem::offset_of;
+use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::LastTid;
 use fourscore_ondisk::features::{Compat, RoCompat};
-use fourscore_ondisk::{InodeNr, RawSuperblock};
+use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use fourscore_sync::epoch;
 
 use super::plan::{Plan, RegionId};
 use super::state::superblock_part;
@@ -24,19 +26,17 @@ use crate::{Error, Fs, Result};
 const MOST_LABEL_BYTES: usize = 16;
 
 impl Fs {
-    /// The name of the volume as it is now, in bytes that are no text for certain. Waits while the
-    /// file system is frozen.
+    /// The name of the volume as it is now, in bytes that are no text for certain.
     ///
     /// # Errors
     /// Those of the device.
     pub fn label(&self) -> Result<Vec<u8>> {
-        let Some(writer) = self.mounted() else {
-            return Ok(self.superblock().volume_name().to_vec());
-        };
-        let mut plan = Plan::new(self, writer);
-        let region = plan.label()?;
-        let bytes = plan.bytes(region).split(|&byte| byte == 0);
-        Ok(bytes.take(1).flatten().copied().collect())
+        let (block, range) = label_place(self);
+        let guard = epoch::pin();
+        let superblock = self.unchecked_metadata(block, &guard)?;
+        let label = superblock.get(range).unwrap_or_default();
+        let text = label.split(|&byte| byte == 0).next();
+        Ok(text.unwrap_or_default().to_vec())
     }
 
     /// Names the volume (`FS_IOC_SETFSLABEL`), in the primary superblock. Durable after the next
@@ -90,8 +90,7 @@ impl Plan<'_> {
     }
 
     fn label(&mut self) -> Result<RegionId> {
-        let at = offset_of!(RawSuperblock, s_volume_name);
-        let (block, range) = superblock_part(self.fs(), at..at + MOST_LABEL_BYTES);
+        let (block, range) = label_place(self.fs());
         let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
         self.part(block, range, tag)
     }
@@ -104,4 +103,10 @@ impl Plan<'_> {
         self.bytes_mut(region).copy_from_slice(&value.to_le_bytes());
         Ok(())
     }
+}
+
+/// Where the name of the volume is: its block, and the bytes in there.
+fn label_place(fs: &Fs) -> (PhysBlock, Range<usize>) {
+    let at = offset_of!(RawSuperblock, s_volume_name);
+    superblock_part(fs, at..at + MOST_LABEL_BYTES)
 }
