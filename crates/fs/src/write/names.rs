@@ -245,7 +245,7 @@ impl Fs {
     /// anybody can find it on disk. `note` is told of what its lock guards.
     fn carry_out_opening(
         &self,
-        plan: Plan<'_>,
+        mut plan: Plan<'_>,
         inode: CachedInode,
         (last, touch): (Option<&LastTid>, Option<&Touch<'_>>),
         note: impl FnOnce(&mut Changing),
@@ -256,7 +256,9 @@ impl Fs {
         self.enter_pinned(nr, &pinned);
         let own = [&locked.last, &locked.last_data];
         let all = [own[0], own[1], last.unwrap_or(own[0])];
-        if let Err(error) = plan.carry_out_touching(&all, touch) {
+        if let Err(error) = plan.try_to_carry_out(&all, touch) {
+            // The plan gives the number back behind this; until then nobody else makes an inode
+            // of it, and would find what was never made in its place.
             pinned.publish(None);
             self.drop_pinned(nr, &pinned);
             return Err(error);

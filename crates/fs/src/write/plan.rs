@@ -573,6 +573,16 @@ impl<'f> Plan<'f> {
         last: &[&LastTid],
         touch: Option<&Touch<'_>>,
     ) -> Result<Tid> {
+        self.try_to_carry_out(last, touch)
+    }
+
+    /// The same for who has something to undo before the plan, if it fails, gives back what it
+    /// claimed. A plan that was carried out is empty.
+    pub(super) fn try_to_carry_out(
+        &mut self,
+        last: &[&LastTid],
+        touch: Option<&Touch<'_>>,
+    ) -> Result<Tid> {
         let credits = self.credits();
         for _ in 0..MOST_ATTEMPTS {
             let mut handle = self.writer.start(credits)?;
