@@ -9,8 +9,8 @@ use std::process::Command;
 
 use fourscore::block::BlockDevice;
 use fourscore::{
-    Arc, AttributeChange, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions,
-    Replace,
+    Arc, AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode,
+    OpenOptions, Replace,
 };
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::{Mutex, model, thread};
@@ -344,6 +344,41 @@ fn who_opens_a_name_that_goes_has_the_file_or_nothing() {
         ],
         |fs| {
             assert!(!is_there(fs, "/two/file") && is_there(fs, "/two/another"));
+        },
+    );
+}
+
+#[test]
+fn what_is_made_open_is_one_file_whatever_others_do_to_its_name() {
+    check(
+        &[
+            |fs| {
+                let open = OpenInode::created(fs, at(fs, "/two"), b"new", &OWNER).unwrap();
+                fs.write_at(open.inode(), b"content", 0).unwrap();
+                let mut content = [0; 7];
+                assert_eq!(fs.read_at(open.inode(), &mut content, 0).unwrap(), 7);
+                assert_eq!(&content, b"content");
+                open.close().unwrap();
+            },
+            |fs| {
+                let gone = errno(fs.unlink(at(fs, "/two"), b"new"));
+                assert!(gone == 0 || gone == rustix::io::Errno::NOENT.raw_os_error());
+            },
+            // One who has a number, and not the name.
+            |fs| {
+                if let Ok(inode) = fs.lookup(at(fs, "/two"), b"new")
+                    && let Ok(stat) = fs.stat(inode)
+                {
+                    assert_eq!(stat.file_type, FileType::Regular);
+                }
+                assert_eq!(errno(fs.mkdir(at(fs, "/two"), b"dir", &OWNER)), 0);
+            },
+        ],
+        |fs| {
+            assert!(is_there(fs, "/two/dir"));
+            if is_there(fs, "/two/new") {
+                assert_eq!(fs.stat(at(fs, "/two/new")).unwrap().size_bytes, 7);
+            }
         },
     );
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fourscore::{Arc, FileType, Fs, InodeNr, Replace};
+use fourscore::{Arc, FileType, Fs, InodeNr, OpenInode, Replace};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_testkit::explore::Rng;
 use rustix::io::Errno;
@@ -73,7 +73,11 @@ impl Shared {
         let (from, to) = (at(one, &texts[0][..]), at(other, &texts[1][..]));
         let (choice, begin) = (random.below(12), self.now());
         let effects = match choice {
-            0 | 1 => made(one, self.fs.create(from.0, from.1, &OWNER)),
+            0 => made(one, self.fs.create(from.0, from.1, &OWNER)),
+            1 => {
+                let handle = OpenInode::created(&*self.fs, from.0, from.1, &OWNER);
+                made(one, handle.map(|handle| handle.inode()))
+            }
             2 | 3 => {
                 let tag = format!("{} {}", seen.thread, seen.tags.len());
                 let result = self.fs.symlink(from.0, from.1, tag.as_bytes(), &OWNER);

@@ -91,7 +91,8 @@ impl<'a> Wild<'a> {
         let fs = self.fs;
         let (dir, name) = (from.0, &from.1[..]);
         match self.random.below(14) {
-            0..=3 => fs.create(dir, name, &BY_ROOT).map(drop),
+            0 | 1 => fs.create(dir, name, &BY_ROOT).map(drop),
+            2 | 3 => OpenInode::created(Arc::clone(fs), dir, name, &BY_ROOT)?.close(),
             4 => fs.mkdir(dir, name, &BY_ROOT).map(drop),
             5 => {
                 let length = *self.random.pick(&[5, 59, 60, 900]);
