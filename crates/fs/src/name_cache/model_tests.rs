@@ -6,6 +6,8 @@ use fourscore_sync::atomic::AtomicUsize;
 use fourscore_sync::{Mutex, epoch, model, thread};
 
 const SCHEDULES: usize = 5000;
+/// The same where something is wrong on purpose: found early as a rule, but orders are drawn.
+const SCHEDULES_OF_FAULTS: usize = 100_000;
 const DIR: InodeNr = InodeNr(11);
 const NAME: &[u8] = b"name";
 
@@ -126,7 +128,11 @@ type Work = fn(&Shared);
 
 /// Runs `tasks` side by side in many orders; afterwards the name leads to the value at `last`.
 fn run(fault: Fault, tasks: &'static [Work], last: usize) {
-    model::check(SCHEDULES, move || {
+    let schedules = match fault {
+        Fault::None => SCHEDULES,
+        _ => SCHEDULES_OF_FAULTS,
+    };
+    model::check(schedules, move || {
         let shared = Shared::new(fault);
         let running: Vec<_> = tasks
             .iter()
