@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use clap::Args;
 use fourscore_fuse::Unmounter;
@@ -27,6 +28,9 @@ use crate::failure::{Failure, Result};
 
 /// What asks for the unmount.
 const UNMOUNT: u8 = b'u';
+/// How often it is asked at most, and how long in between, whether the server is there: a second.
+const MOST_QUESTIONS: u32 = 100;
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(10);
 
 /// `keep-mount`, for the server alone
 #[derive(Debug, Args)]
@@ -126,10 +130,14 @@ pub(crate) fn run(args: &KeepMount) -> Result<()> {
 /// Whether nobody is connected to the mount with this root. The kernel is made to ask.
 fn is_dead(root: &OwnedFd) -> bool {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::EMPTY_PATH;
-    let told = rustix::fs::statx(root, "", flags, StatxFlags::BASIC_STATS);
-    // A ring that goes with its server cancels what it was about to hand on.
-    matches!(
-        told,
-        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
-    )
+    for _ in 0..MOST_QUESTIONS {
+        match rustix::fs::statx(root, "", flags, StatxFlags::BASIC_STATS) {
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => return true,
+            // A ring that goes cancels what it was about to hand on, and the next answer tells
+            // whether its server goes with it.
+            Err(Errno::CANCELED) => std::thread::sleep(BETWEEN_QUESTIONS),
+            _ => return false,
+        }
+    }
+    true
 }
