@@ -71,6 +71,13 @@ pub(super) fn is_written_by_kernel(nth: u64) -> bool {
     !features.contains(&"project") || kernel_has_quota_format()
 }
 
+/// Whether e2fsck recovers the `nth` image as a whole: when it clears an orphan it leaves the
+/// inodes that hold values of its attributes (docs/FINDINGS.md).
+pub(super) fn is_recovered_by_e2fsck(nth: u64) -> bool {
+    let (_, _, features) = format(nth);
+    !features.contains(&"ea_inode")
+}
+
 fn format(nth: u64) -> Format {
     let nth = usize::try_from(nth).unwrap_or(0);
     FORMATS[nth % FORMATS.len()]

@@ -186,12 +186,13 @@ fn life_span(random: &mut Rng) -> Duration {
     Duration::from_secs_f64(least * (most / least).powf(share) / 1000.0)
 }
 
-/// Who recovers the `nth` image; the kernel only where it can.
+/// Who recovers the `nth` image; others only where they can.
 fn healer(random: &mut Rng, nth: u64) -> Healer {
     let healer = *random.pick(&[Healer::Ours, Healer::Ours, Healer::E2fsck, Healer::Kernel]);
     let asks_kernel = || tools::is_root() && shape::is_written_by_kernel(nth);
     match healer {
         Healer::Kernel if !asks_kernel() => Healer::Ours,
+        Healer::E2fsck if !shape::is_recovered_by_e2fsck(nth) => Healer::Ours,
         other => other,
     }
 }
