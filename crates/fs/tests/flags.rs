@@ -203,6 +203,20 @@ impl Twins {
     }
 }
 
+/// Runs `test` on two new file systems; ours must be sound afterwards.
+fn with_twins(test: impl FnOnce(&Twins)) {
+    let (own, twin) = (image(&[]), image(&[]));
+    let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
+    let twins = Twins {
+        fs: mount(&own),
+        root: kernel.path().to_owned(),
+    };
+    test(&twins);
+    twins.fs.unmount().unwrap();
+    drop(kernel);
+    assert_clean(own.path());
+}
+
 #[test]
 fn flags_are_set_and_obeyed_as_by_the_kernel() {
     require!(
@@ -210,26 +224,19 @@ fn flags_are_set_and_obeyed_as_by_the_kernel() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    let (own, twin) = (image(&[]), image(&[]));
-    let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
-    let twins = Twins {
-        fs: mount(&own),
-        root: kernel.path().to_owned(),
-    };
-    let mut random = Rng::new(11);
-    twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
-    File::create(twins.root.join("file")).unwrap();
-    twins.fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
-    std::fs::create_dir(twins.root.join("dir")).unwrap();
-    for number in 0..600 {
-        for path in ["file", "dir"] {
-            twins.set_flags(path, &mut random);
-            twins.disturb(path, number);
+    with_twins(|twins| {
+        let mut random = Rng::new(11);
+        twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+        File::create(twins.root.join("file")).unwrap();
+        twins.fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+        std::fs::create_dir(twins.root.join("dir")).unwrap();
+        for number in 0..600 {
+            for path in ["file", "dir"] {
+                twins.set_flags(path, &mut random);
+                twins.disturb(path, number);
+            }
         }
-    }
-    twins.fs.unmount().unwrap();
-    drop(kernel);
-    assert_clean(own.path());
+    });
 }
 
 #[test]
@@ -275,32 +282,25 @@ fn flags_change_though_the_content_is_stored_as_before() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    let (own, twin) = (image(&[]), image(&[]));
-    let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
-    let twins = Twins {
-        fs: mount(&own),
-        root: kernel.path().to_owned(),
-    };
-    let file = twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
-    let host = File::create(twins.root.join("file")).unwrap();
-    // Linux turns one extent into pointers, and refuses several.
-    for at in [0, 1 << 20, 1 << 21] {
-        twins.fs.write_at(file, b"content", at).unwrap();
-        host.write_all_at(b"content", at).unwrap();
-    }
-    twins.fs.sync().unwrap();
-    host.sync_all().unwrap();
-    let append = InodeFlags::APPEND_FL | InodeFlags::NOATIME_FL;
-    for wish in [append | InodeFlags::EXTENTS_FL, InodeFlags::empty()] {
-        let set = ours(twins.fs.set_flags(file, wish));
-        let expected = errno(ioctl_setflags(&host, IFlags::from_bits_retain(wish.bits())));
-        assert_eq!(set, expected, "{wish:?}");
-        twins.compare("file");
-    }
-    assert!(!twins.flags("file").intersects(append));
-    twins.fs.unmount().unwrap();
-    drop((host, kernel));
-    assert_clean(own.path());
+    with_twins(|twins| {
+        let file = twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+        let host = File::create(twins.root.join("file")).unwrap();
+        // Linux turns one extent into pointers, and refuses several.
+        for at in [0, 1 << 20, 1 << 21] {
+            twins.fs.write_at(file, b"content", at).unwrap();
+            host.write_all_at(b"content", at).unwrap();
+        }
+        twins.fs.sync().unwrap();
+        host.sync_all().unwrap();
+        let append = InodeFlags::APPEND_FL | InodeFlags::NOATIME_FL;
+        for wish in [append | InodeFlags::EXTENTS_FL, InodeFlags::empty()] {
+            let set = ours(twins.fs.set_flags(file, wish));
+            let expected = errno(ioctl_setflags(&host, IFlags::from_bits_retain(wish.bits())));
+            assert_eq!(set, expected, "{wish:?}");
+            twins.compare("file");
+        }
+        assert!(!twins.flags("file").intersects(append));
+    });
 }
 
 #[test]
