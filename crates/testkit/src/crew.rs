@@ -1,15 +1,17 @@
 //! **Purpose.** Pieces of work on all cores, one after the other by their numbers, under a watch.
 //!
 //! **Model.** Each thread takes the next number as long as its piece is wanted, and does that piece
-//! as a whole or not at all; so what was done is told by the first number that was not begun. Work
-//! whose threads wait for each other never ends, and neither does a loop that goes round in
-//! circles: the caller's thread keeps watch over how long each part of a piece takes, and reports
-//! one that is overdue. Its threads cannot be stopped and stay behind.
+//! as a whole or not at all; so what was done is told by the first number that was not begun, and
+//! by the sum of what the pieces were. Work whose threads wait for each other never ends, and
+//! neither does a loop that goes round in circles: the caller's thread keeps watch over how long
+//! each part of a piece takes, and reports one that is overdue. Its threads cannot be stopped and
+//! stay behind.
 //!
 //! **Locking.** One lock for who does what, one for what is being done since when; neither is held
 //! while anything is done, nor while the other is taken.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use fourscore_sync::{Arc, Condvar, Mutex, thread};
@@ -21,17 +23,24 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 pub trait Work: Send + Sync + 'static {
     /// What the watch is told of: a piece, or a part of one.
     type Part: Copy + Send;
+    /// What was done, in one piece or in many.
+    type Done: Default + AddAssign + Send;
     /// What ends the work early.
     type Finding: Send;
 
-    /// Whether the piece with this number is not wanted any more, nor any behind it.
-    fn is_enough(&self, number: u64) -> bool;
+    /// Whether the piece with this number is not wanted any more, nor any behind it, when so much
+    /// is done.
+    fn is_enough(&self, number: u64, done: &Self::Done) -> bool;
 
     /// Does a piece.
     ///
     /// # Errors
     /// What was found; no piece is begun after that.
-    fn piece(&self, number: u64, watch: &Watch<'_, Self::Part>) -> Result<(), Self::Finding>;
+    fn piece(
+        &self,
+        number: u64,
+        watch: &Watch<'_, Self::Part>,
+    ) -> Result<Self::Done, Self::Finding>;
 
     /// What is found if a part does not end.
     fn overdue(&self, part: Self::Part) -> Self::Finding;
@@ -64,17 +73,18 @@ impl<P> Watch<'_, P> {
 
 /// What the threads share.
 struct Shared<W: Work> {
-    work: Arc<W>,
-    progress: Mutex<Progress<W::Finding>>,
+    work: W,
+    progress: Mutex<Progress<W>>,
     /// By the number of the piece: the part that is being done, and since when.
     begun: Mutex<BTreeMap<u64, (W::Part, Instant)>>,
     /// A thread has ended.
     ended: Condvar,
 }
 
-struct Progress<F> {
+struct Progress<W: Work> {
     next: u64,
-    finding: Option<F>,
+    done: W::Done,
+    finding: Option<W::Finding>,
     is_over: bool,
     /// How many threads have not ended.
     at_work: usize,
@@ -82,18 +92,19 @@ struct Progress<F> {
 }
 
 impl Crew {
-    /// Works until it is enough; gives the first number that was not begun.
+    /// Works until it is enough; gives the first number that was not begun, and what was done.
     ///
     /// # Errors
     /// The first thing that was found.
     ///
     /// # Panics
     /// If one of the threads does.
-    pub fn run<W: Work>(&self, work: &Arc<W>) -> Result<u64, W::Finding> {
+    pub fn run<W: Work>(&self, work: W) -> Result<(u64, W::Done), W::Finding> {
         let shared = Arc::new(Shared {
-            work: Arc::clone(work),
+            work,
             progress: Mutex::new(Progress {
                 next: self.first,
+                done: W::Done::default(),
                 finding: None,
                 is_over: false,
                 at_work: self.threads,
@@ -120,10 +131,13 @@ impl<W: Work> Shared<W> {
             };
             let result = self.work.piece(number, &watch);
             self.begun.lock().remove(&number);
-            if let Err(finding) = result {
-                let mut progress = self.progress.lock();
-                progress.is_over = true;
-                progress.finding.get_or_insert(finding);
+            let mut progress = self.progress.lock();
+            match result {
+                Ok(done) => progress.done += done,
+                Err(finding) => {
+                    progress.is_over = true;
+                    progress.finding.get_or_insert(finding);
+                }
             }
         }
     }
@@ -131,7 +145,7 @@ impl<W: Work> Shared<W> {
     fn next(&self) -> Option<u64> {
         let mut progress = self.progress.lock();
         let number = progress.next;
-        if progress.is_over || self.work.is_enough(number) {
+        if progress.is_over || self.work.is_enough(number, &progress.done) {
             return None;
         }
         progress.next += 1;
@@ -139,7 +153,7 @@ impl<W: Work> Shared<W> {
     }
 
     /// Waits until all threads have ended, or something was found or takes too long.
-    fn watch(&self, patience: Duration) -> Result<u64, W::Finding> {
+    fn watch(&self, patience: Duration) -> Result<(u64, W::Done), W::Finding> {
         loop {
             let mut progress = self.progress.lock();
             if let Some(finding) = progress.finding.take() {
@@ -147,7 +161,7 @@ impl<W: Work> Shared<W> {
             }
             assert!(!progress.has_panicked, "a thread of the crew has panicked");
             if progress.at_work == 0 {
-                return Ok(progress.next);
+                return Ok((progress.next, std::mem::take(&mut progress.done)));
             }
             self.ended.wait_for(&mut progress, WATCH_INTERVAL);
             drop(progress);
@@ -190,18 +204,27 @@ mod tests {
     struct Ten {
         bad: Option<u64>,
         endless: Option<u64>,
-        done: Mutex<Vec<u64>>,
+    }
+
+    #[derive(Default)]
+    struct Numbers(Vec<u64>);
+
+    impl AddAssign for Numbers {
+        fn add_assign(&mut self, more: Self) {
+            self.0.extend(more.0);
+        }
     }
 
     impl Work for Ten {
         type Part = u64;
+        type Done = Numbers;
         type Finding = String;
 
-        fn is_enough(&self, number: u64) -> bool {
-            number >= 10
+        fn is_enough(&self, number: u64, done: &Numbers) -> bool {
+            number >= 10 || done.0.len() >= 8
         }
 
-        fn piece(&self, number: u64, watch: &Watch<'_, u64>) -> Result<(), String> {
+        fn piece(&self, number: u64, watch: &Watch<'_, u64>) -> Result<Numbers, String> {
             watch.begins(number);
             if self.bad == Some(number) {
                 return Err(format!("{number} is bad"));
@@ -209,8 +232,7 @@ mod tests {
             while self.endless == Some(number) {
                 thread::sleep(Duration::from_millis(1));
             }
-            self.done.lock().push(number);
-            Ok(())
+            Ok(Numbers(vec![number]))
         }
 
         fn overdue(&self, part: u64) -> String {
@@ -230,11 +252,19 @@ mod tests {
 
     #[test]
     fn each_piece_is_done_once() {
-        let work = Arc::new(Ten::default());
-        assert_eq!(crew(3, LONG).run(&work), Ok(10));
-        let mut done = work.done.lock().clone();
+        let (next, Numbers(mut done)) = crew(3, LONG).run(Ten::default()).ok().unwrap();
         done.sort_unstable();
-        assert_eq!(done, [3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!((next, done), (10, vec![3, 4, 5, 6, 7, 8, 9]));
+    }
+
+    #[test]
+    fn what_was_done_says_when_it_is_enough() {
+        let (next, Numbers(done)) = crew(0, LONG).run(Ten::default()).ok().unwrap();
+        // Of two threads one may have begun another piece before the eighth was done.
+        assert!(
+            done.len() as u64 == next && (8..=9).contains(&next),
+            "{next}: {done:?}"
+        );
     }
 
     #[test]
@@ -243,16 +273,13 @@ mod tests {
             bad: Some(5),
             ..Ten::default()
         };
-        assert_eq!(
-            crew(3, LONG).run(&Arc::new(bad)),
-            Err("5 is bad".to_owned())
-        );
+        assert_eq!(crew(3, LONG).run(bad).err().unwrap(), "5 is bad");
         let endless = Ten {
             endless: Some(9),
             ..Ten::default()
         };
         // Nothing else is begun that could take long on a busy machine.
-        let found = crew(9, Duration::from_millis(50)).run(&Arc::new(endless));
-        assert_eq!(found, Err("9 is overdue".to_owned()));
+        let found = crew(9, Duration::from_millis(50)).run(endless);
+        assert_eq!(found.err().unwrap(), "9 is overdue");
     }
 }

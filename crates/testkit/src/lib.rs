@@ -18,6 +18,7 @@
 //! | [`populate`] | a tree with one of everything ext4 can store |
 //! | [`damage`] | damaged images, by a mutator that knows the structures |
 //! | [`crew`] | work on all cores, under a watch |
+//! | [`programs`] | what the programs of the harness have in common |
 //! | [`crash`] | images whose file system died under load |
 //! | [`journal_alone`] | the journal without a file system under the crash harness |
 //! | [`explore`] | every state in which a crash may leave a device, from a recording |
@@ -46,6 +47,7 @@ pub mod matrix;
 pub mod mount;
 pub mod oracle;
 pub mod populate;
+pub mod programs;
 pub mod scratch;
 pub mod tools;
 

@@ -12,6 +12,7 @@ use anyhow::{bail, ensure};
 use clap::Parser;
 use fourscore_proof::crash::{Breaking, Campaign, Session, Tally, faults};
 use fourscore_sync::thread;
+use fourscore_testkit::programs;
 
 /// How long a seed may take: much more than on the busiest of machines.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -53,13 +54,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("crash: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    programs::end("crash", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -104,11 +99,7 @@ fn campaign(arguments: &Arguments) -> Campaign {
 
 fn sound(campaign: &Campaign) -> Result<()> {
     let began = Instant::now();
-    let Tally {
-        next_seed,
-        histories,
-        seen,
-    } = campaign.run()?;
+    let (next_seed, Tally { histories, seen }) = campaign.run()?;
     let seconds = began.elapsed().as_secs_f64();
     println!("{histories} histories, {seen:?}, {seconds:.1} s");
     println!("states: {}\nnext seed: {next_seed}", seen.states);
@@ -118,13 +109,7 @@ fn sound(campaign: &Campaign) -> Result<()> {
 /// Expects the harness to go red with what is named, or with each.
 #[cfg(feature = "sabotage")]
 fn broken(campaign: &Campaign, name: &str) -> Result<()> {
-    let wanted = |breaking: &&(&str, Breaking)| name == "each" || breaking.0 == name;
-    let mut chosen = Breaking::ALL.iter().filter(wanted).peekable();
-    if chosen.peek().is_none() {
-        let names = Breaking::ALL.map(|(name, _)| name);
-        bail!("the file system cannot be broken by '{name}': {names:?}");
-    }
-    for &(name, breaking) in chosen {
+    for (name, breaking) in programs::chosen(&Breaking::ALL, name)? {
         let campaign = Campaign {
             breaking,
             ..campaign.clone()

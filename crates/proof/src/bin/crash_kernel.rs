@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Parser;
-use fourscore_proof::crash::kernel::{KernelCampaign, KernelSession, NEEDS};
-use fourscore_testkit::tools;
+use fourscore_proof::crash::kernel::{KernelCampaign, KernelSession, KernelTally, NEEDS};
+use fourscore_testkit::{programs, tools};
 
 /// How long a seed may take: much more than on the busiest of machines.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -43,13 +43,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("crash: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    programs::end("crash", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -77,15 +71,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         findings: arguments.findings.clone(),
     };
     let began = Instant::now();
-    let tally = campaign.run()?;
+    let (next_seed, KernelTally { histories, seen }) = campaign.run()?;
     let seconds = began.elapsed().as_secs_f64();
-    println!(
-        "{} histories, {:?}, {seconds:.1} s",
-        tally.histories, tally.seen
-    );
-    println!(
-        "states: {}\nnext seed: {}",
-        tally.seen.states, tally.next_seed
-    );
+    println!("{histories} histories, {seen:?}, {seconds:.1} s");
+    println!("states: {}\nnext seed: {next_seed}", seen.states);
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use fourscore_proof::torture::{Life, Torture};
+use fourscore_testkit::programs;
 
 /// How often a life mounts the image that ends by itself.
 const ROUNDS: u64 = 2;
@@ -42,13 +43,7 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("torture: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    programs::end("torture", run(Arguments::parse()))
 }
 
 fn run(arguments: Arguments) -> Result<()> {

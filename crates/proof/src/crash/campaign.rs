@@ -5,13 +5,14 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Error, anyhow};
-use fourscore_sync::{Arc, Mutex};
+use anyhow::{Error, anyhow};
 use fourscore_testkit::crew::{Crew, Watch, Work};
+use fourscore_testkit::programs;
 
 use super::breaking::Breaking;
 use super::session::{Seen, Session, shorten};
@@ -39,8 +40,6 @@ pub struct Campaign {
 /// What was done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// The first seed that was not done.
-    pub next_seed: u64,
     /// Histories.
     pub histories: u64,
     /// What their states showed.
@@ -76,64 +75,24 @@ impl fmt::Display for Finding {
 impl std::error::Error for Finding {}
 
 impl Campaign {
-    /// Works until enough states were checked.
+    /// Works until enough states were checked. Gives the first seed that was not done, and what
+    /// was done.
     ///
     /// # Errors
     /// The first thing that was found; what was done besides is not told then. Threads that never
     /// end are left behind.
-    pub fn run(&self) -> Result<Tally, Box<Finding>> {
-        let work = Arc::new(Seeds {
-            campaign: self.clone(),
-            tally: Mutex::default(),
-        });
+    pub fn run(&self) -> Result<(u64, Tally), Box<Finding>> {
         let crew = Crew {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,
         };
-        let next_seed = crew.run(&work)?;
-        let tally = *work.tally.lock();
-        Ok(Tally { next_seed, ..tally })
-    }
-}
-
-/// What the threads of a campaign share.
-struct Seeds {
-    campaign: Campaign,
-    tally: Mutex<Tally>,
-}
-
-impl Work for Seeds {
-    type Part = u64;
-    type Finding = Box<Finding>;
-
-    fn is_enough(&self, _: u64) -> bool {
-        self.tally.lock().seen.states >= self.campaign.states
+        crew.run(self.clone())
     }
 
-    fn piece(&self, seed: u64, watch: &Watch<'_, u64>) -> Result<(), Box<Finding>> {
-        watch.begins(seed);
-        let seen = self.seed(seed)?;
-        let mut tally = self.tally.lock();
-        tally.histories += 1;
-        tally.seen.add(&seen);
-        Ok(())
-    }
-
-    fn overdue(&self, seed: u64) -> Box<Finding> {
-        let patience = self.campaign.patience;
-        Box::new(Finding {
-            workload: Workload::of(seed),
-            file: None,
-            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
-        })
-    }
-}
-
-impl Seeds {
     fn seed(&self, seed: u64) -> Result<Seen, Box<Finding>> {
         let workload = Workload::of(seed);
-        let (samples, breaking) = (self.campaign.samples, self.campaign.breaking);
+        let (samples, breaking) = (self.samples, self.breaking);
         let recorded = caught(|| Session::record(workload.clone(), breaking));
         let session = match recorded {
             Ok(session) => session,
@@ -161,24 +120,48 @@ impl Seeds {
 
     /// Saves the history of a finding.
     fn keep(&self, session: &Session, error: Error) -> Box<Finding> {
-        let findings = &self.campaign.findings;
         let workload = session.workload().clone();
-        let file = findings.join(format!("fs-{}.history", workload.seed));
-        let saved = std::fs::create_dir_all(findings)
-            .context("the folder of the findings")
-            .and_then(|()| session.save(&file));
-        let (file, error) = match saved {
-            Ok(()) => (Some(file), error),
-            Err(trouble) => {
-                let why = format!("the history was not saved: {trouble:#}");
-                (None, error.context(why))
-            }
-        };
+        let file = format!("fs-{}", workload.seed);
+        let (file, error) = programs::keep(&self.findings, &file, error, |file| session.save(file));
         Box::new(Finding {
             workload,
             file,
             error,
         })
+    }
+}
+
+impl Work for Campaign {
+    type Part = u64;
+    type Done = Tally;
+    type Finding = Box<Finding>;
+
+    fn is_enough(&self, _: u64, done: &Tally) -> bool {
+        done.seen.states >= self.states
+    }
+
+    fn piece(&self, seed: u64, watch: &Watch<'_, u64>) -> Result<Tally, Box<Finding>> {
+        watch.begins(seed);
+        Ok(Tally {
+            histories: 1,
+            seen: self.seed(seed)?,
+        })
+    }
+
+    fn overdue(&self, seed: u64) -> Box<Finding> {
+        let patience = self.patience;
+        Box::new(Finding {
+            workload: Workload::of(seed),
+            file: None,
+            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
+        })
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, done: Self) {
+        self.histories += done.histories;
+        self.seen.add(&done.seen);
     }
 }
 

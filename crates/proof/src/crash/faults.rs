@@ -22,12 +22,12 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use fourscore::block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
-use fourscore_sync::Mutex;
 use fourscore_testkit::crew::{Crew, Watch, Work};
 use rustix::io::Errno;
 
@@ -111,6 +111,16 @@ pub struct Trials {
     pub refused: u64,
 }
 
+impl AddAssign for Trials {
+    fn add_assign(&mut self, done: Self) {
+        self.faults += done.faults;
+        self.calls += done.calls;
+        self.memory += done.memory;
+        self.full += done.full;
+        self.refused += done.refused;
+    }
+}
+
 impl fmt::Display for Trials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -137,49 +147,44 @@ pub struct OneIn(pub NonZeroU64);
 /// # Errors
 /// The first trial that did not end well.
 pub fn run(threads: usize, patience: Duration, share: OneIn) -> Result<Trials> {
-    let work = Arc::new(Cases {
-        share,
-        patience,
-        trials: Mutex::default(),
-    });
     let crew = Crew {
         first: 0,
         threads,
         patience,
     };
-    crew.run(&work)?;
-    let trials = *work.trials.lock();
+    let (_, trials) = crew.run(Cases { share, patience })?;
     ensure!(trials.calls > 0, "no fault struck a call: {trials}");
     Ok(trials)
 }
 
-/// What threads share.
+/// All cases.
 struct Cases {
     share: OneIn,
     patience: Duration,
-    trials: Mutex<Trials>,
 }
 
 impl Work for Cases {
     type Part = ();
+    type Done = Trials;
     type Finding = Error;
 
-    fn is_enough(&self, number: u64) -> bool {
+    fn is_enough(&self, number: u64, _: &Trials) -> bool {
         number >= (OPS.len() * MODES.len()) as u64
     }
 
-    fn piece(&self, number: u64, watch: &Watch<'_, ()>) -> Result<()> {
+    fn piece(&self, number: u64, watch: &Watch<'_, ()>) -> Result<Trials> {
         let number = usize::try_from(number)?;
         let (op, shape) = (number % OPS.len(), MODES[number / OPS.len()]);
         let (mode, block_bytes) = shape;
         let shown = || format!("{} with blocks of {block_bytes}, {mode:?}", OPS[op].name);
-        let trials = Trying {
+        let trying = Trying {
             op,
             shape,
-            cases: self,
+            share: self.share,
             watch,
+            trials: Trials::default(),
         };
-        trials.all().with_context(shown)
+        trying.all().with_context(shown)
     }
 
     fn overdue(&self, (): ()) -> Error {
@@ -191,33 +196,35 @@ impl Work for Cases {
 struct Trying<'c> {
     op: usize,
     shape: (Mode, u32),
-    cases: &'c Cases,
+    share: OneIn,
     watch: &'c Watch<'c, ()>,
+    trials: Trials,
 }
 
 impl Trying<'_> {
-    fn all(&self) -> Result<()> {
+    fn all(mut self) -> Result<Trials> {
         self.faults()?;
         self.little_memory()?;
-        self.full()
+        self.full()?;
+        Ok(self.trials)
     }
 
     /// Does a trial, and counts it.
     fn trial<T>(
-        &self,
+        &mut self,
         work: impl FnOnce() -> Result<T>,
         shown: impl FnOnce() -> String,
         count: impl FnOnce(&T, &mut Trials),
     ) -> Result<T> {
         self.watch.begins(());
         let done = caught(work).with_context(shown)?;
-        count(&done, &mut self.cases.trials.lock());
+        count(&done, &mut self.trials);
         Ok(done)
     }
 
-    fn faults(&self) -> Result<()> {
+    fn faults(&mut self) -> Result<()> {
         let case = Case::new(self.op, self.shape, Room::Ample)?;
-        let OneIn(step) = self.cases.share;
+        let OneIn(step) = self.share;
         for (kind, fault) in (0..).zip(Fault::ALL) {
             let first = 1 + (self.op as u64 + kind) % step;
             for nth in (0..).map(|times| first + times * step.get()) {
@@ -237,7 +244,7 @@ impl Trying<'_> {
         Ok(())
     }
 
-    fn little_memory(&self) -> Result<()> {
+    fn little_memory(&mut self) -> Result<()> {
         let case = Case::new(self.op, self.shape, Room::Ample)?;
         for cache_bytes in [0, 1 << 12, 1 << 14, 1 << 16] {
             let open = OpenOptions::new().cache_bytes(cache_bytes);
@@ -254,7 +261,7 @@ impl Trying<'_> {
         Ok(())
     }
 
-    fn full(&self) -> Result<()> {
+    fn full(&mut self) -> Result<()> {
         for blocks in 0..=MOST_FREE_BLOCKS {
             let case = Case::new(self.op, self.shape, Room::Blocks(blocks))?;
             self.trial(

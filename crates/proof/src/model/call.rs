@@ -371,7 +371,8 @@ fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
     })
 }
 
-const FALLOCATE: [Fallocate; 7] = [
+/// All modes.
+pub(crate) const FALLOCATE: [Fallocate; 7] = [
     Fallocate::Allocate,
     Fallocate::AllocateKeepSize,
     Fallocate::PunchHole,

@@ -36,7 +36,7 @@ use rustix::io::Errno;
 
 pub(crate) use self::acl::Acl;
 
-pub(crate) use self::call::{Call, How, NewKind, Owner, Place, Which, Whole};
+pub(crate) use self::call::{Call, FALLOCATE, How, NewKind, Owner, Place, Which, Whole};
 pub(crate) use self::content::Content;
 #[cfg(test)]
 pub(crate) use self::content::bytes_to_write;

@@ -11,6 +11,7 @@ use fourscore::{
 use fourscore_testkit::explore::Rng;
 
 use crate::BY_ROOT;
+use crate::model::FALLOCATE;
 
 /// The directories, below the root.
 const FOLDERS: [&str; 3] = ["wild-0", "wild-1", "wild-2"];
@@ -20,16 +21,6 @@ const NAMES: usize = 20;
 const FAR_BYTES: usize = 300_000;
 /// So many files are open at most.
 const MOST_OPEN: usize = 4;
-
-const FALLOCATE: [Fallocate; 7] = [
-    Fallocate::Allocate,
-    Fallocate::AllocateKeepSize,
-    Fallocate::PunchHole,
-    Fallocate::ZeroRange,
-    Fallocate::ZeroRangeKeepSize,
-    Fallocate::CollapseRange,
-    Fallocate::InsertRange,
-];
 
 /// A thread that does them.
 pub(super) struct Wild<'a> {

@@ -9,6 +9,7 @@ use clap::Parser;
 use fourscore_journal::Sabotage;
 use fourscore_sync::thread;
 use fourscore_testkit::journal_alone::{Campaign, Session, Tally};
+use fourscore_testkit::programs;
 
 /// What the journal can be made to do wrong, by name.
 const BREAKINGS: [(&str, Sabotage); 6] = [
@@ -57,13 +58,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("crash: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    programs::end("crash", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -86,11 +81,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.broken {
         None => sound(&campaign),
         Some(name) => {
-            let wanted = |breaking: &&(&str, Sabotage)| name == "each" || breaking.0 == name;
-            let mut chosen = BREAKINGS.iter().filter(wanted).peekable();
-            if chosen.peek().is_none() {
-                bail!("the journal cannot be broken by '{name}': {BREAKINGS:?}");
-            }
+            let chosen = programs::chosen(&BREAKINGS, name)?;
+            let mut chosen = chosen.into_iter();
             chosen.try_for_each(|breaking| broken(&campaign, breaking))
         }
     }
@@ -98,13 +90,13 @@ fn run(arguments: &Arguments) -> Result<()> {
 
 fn sound(campaign: &Campaign) -> Result<()> {
     let began = Instant::now();
+    let (next_seed, done) = campaign.run()?;
     let Tally {
-        next_seed,
         histories,
         aborted,
         transactions,
         seen,
-    } = campaign.run()?;
+    } = done;
     let seconds = began.elapsed().as_secs_f64();
     println!(
         "{histories} histories ({aborted} aborted), {transactions} transactions, {seen:?}, {seconds:.1} s"
@@ -114,10 +106,10 @@ fn sound(campaign: &Campaign) -> Result<()> {
 }
 
 /// Expects the harness to go red.
-fn broken(campaign: &Campaign, (name, breaking): &(&str, Sabotage)) -> Result<()> {
+fn broken(campaign: &Campaign, (name, breaking): (&str, Sabotage)) -> Result<()> {
     let campaign = Campaign {
         patience: PATIENCE_WITH_BROKEN,
-        breaking: Some(*breaking),
+        breaking: Some(breaking),
         ..campaign.clone()
     };
     match campaign.run() {

@@ -8,16 +8,17 @@
 //! end is reported with its seed.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, anyhow};
-use fourscore_sync::{Arc, Mutex};
+use anyhow::{Error, Result, anyhow};
 
 use super::session::{Name, Seen, Session};
 use super::setup::Breaking;
 use crate::crew::{Crew, Watch, Work};
 use crate::explore::rng::{Rng, mix};
+use crate::programs;
 
 /// Histories in the chain of a seed.
 const GENERATIONS: u32 = 3;
@@ -45,8 +46,6 @@ pub struct Campaign {
 /// What was done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// The first seed that was not done.
-    pub next_seed: u64,
     /// Histories.
     pub histories: u64,
     /// ... whose journal was aborted, because its device broke.
@@ -86,7 +85,8 @@ impl fmt::Display for Finding {
 impl std::error::Error for Finding {}
 
 impl Campaign {
-    /// Works until enough states were checked.
+    /// Works until enough states were checked. Gives the first seed that was not done, and what
+    /// was done.
     ///
     /// # Errors
     /// The first thing that was found; what was done besides is not told then. Threads that never
@@ -94,51 +94,15 @@ impl Campaign {
     ///
     /// # Panics
     /// If one of the threads does.
-    pub fn run(&self) -> Result<Tally, Box<Finding>> {
-        let work = Arc::new(Seeds {
-            campaign: self.clone(),
-            tally: Mutex::default(),
-        });
+    pub fn run(&self) -> Result<(u64, Tally), Box<Finding>> {
         let crew = Crew {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,
         };
-        let next_seed = crew.run(&work)?;
-        let tally = *work.tally.lock();
-        Ok(Tally { next_seed, ..tally })
-    }
-}
-
-/// What the threads of a campaign share.
-struct Seeds {
-    campaign: Campaign,
-    tally: Mutex<Tally>,
-}
-
-impl Work for Seeds {
-    type Part = Name;
-    type Finding = Box<Finding>;
-
-    fn is_enough(&self, _: u64) -> bool {
-        self.tally.lock().seen.states >= self.campaign.states
+        crew.run(self.clone())
     }
 
-    fn piece(&self, seed: u64, watch: &Watch<'_, Name>) -> Result<(), Box<Finding>> {
-        let done = self.seed(seed, watch)?;
-        self.tally.lock().add(&done);
-        Ok(())
-    }
-
-    fn overdue(&self, name: Name) -> Box<Finding> {
-        let patience = self.campaign.patience;
-        let error = anyhow!("no end after {patience:?}: somebody waits for ever");
-        let file = None;
-        Box::new(Finding { name, file, error })
-    }
-}
-
-impl Seeds {
     /// The chain of a seed.
     fn seed(&self, seed: u64, watch: &Watch<'_, Name>) -> Result<Tally, Box<Finding>> {
         let mut tally = Tally::default();
@@ -152,7 +116,7 @@ impl Seeds {
                 Box::new(Finding { name, file, error })
             }
         };
-        let breaking = self.campaign.breaking;
+        let breaking = self.breaking;
         watch.begins(name);
         let mut session = Session::record(seed, breaking).map_err(broken(name))?;
         loop {
@@ -178,7 +142,7 @@ impl Seeds {
         let mut survivor = session.history().base.clone();
         // Any state may be the one: the n-th replaces the choice with a probability of 1/n.
         let mut shown = 0;
-        let effort = session.effort(self.campaign.samples, None);
+        let effort = session.effort(self.samples, None);
         watch.begins(name);
         let seen = session.explore(effort, |_, disk| {
             watch.begins(name);
@@ -198,28 +162,35 @@ impl Seeds {
     /// Saves the history of a finding.
     fn keep(&self, session: &Session, error: Error) -> Box<Finding> {
         let name = session.name();
-        let findings = &self.campaign.findings;
-        let file = findings.join(format!("{}-{}.history", name.seed, name.generation));
-        let saved = std::fs::create_dir_all(findings)
-            .context("the folder of the findings")
-            .and_then(|()| session.save(&file));
-        match saved {
-            Ok(()) => Box::new(Finding {
-                name,
-                file: Some(file),
-                error,
-            }),
-            Err(trouble) => Box::new(Finding {
-                name,
-                file: None,
-                error: error.context(format!("the history was not saved: {trouble:#}")),
-            }),
-        }
+        let file = format!("{}-{}", name.seed, name.generation);
+        let (file, error) = programs::keep(&self.findings, &file, error, |file| session.save(file));
+        Box::new(Finding { name, file, error })
     }
 }
 
-impl Tally {
-    fn add(&mut self, done: &Self) {
+impl Work for Campaign {
+    type Part = Name;
+    type Done = Tally;
+    type Finding = Box<Finding>;
+
+    fn is_enough(&self, _: u64, done: &Tally) -> bool {
+        done.seen.states >= self.states
+    }
+
+    fn piece(&self, seed: u64, watch: &Watch<'_, Name>) -> Result<Tally, Box<Finding>> {
+        self.seed(seed, watch)
+    }
+
+    fn overdue(&self, name: Name) -> Box<Finding> {
+        let patience = self.patience;
+        let error = anyhow!("no end after {patience:?}: somebody waits for ever");
+        let file = None;
+        Box::new(Finding { name, file, error })
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, done: Self) {
         self.histories += done.histories;
         self.aborted += done.aborted;
         self.transactions += done.transactions;

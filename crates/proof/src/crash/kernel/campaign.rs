@@ -3,12 +3,13 @@
 //! **Model.** As the campaigns of our own file system: a seed is done as a whole or not at all.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Error, anyhow};
-use fourscore_sync::{Arc, Mutex};
+use anyhow::{Error, anyhow};
 use fourscore_testkit::crew::{Crew, Watch, Work};
+use fourscore_testkit::programs;
 
 use super::session::{KernelSeen, KernelSession};
 use super::workload::of_seed;
@@ -35,8 +36,6 @@ pub struct KernelCampaign {
 /// What was done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelTally {
-    /// The first seed that was not done.
-    pub next_seed: u64,
     /// Histories.
     pub histories: u64,
     /// What their states showed.
@@ -73,62 +72,22 @@ impl fmt::Display for KernelFinding {
 impl std::error::Error for KernelFinding {}
 
 impl KernelCampaign {
-    /// Works until enough states were checked.
+    /// Works until enough states were checked. Gives the first seed that was not done, and what
+    /// was done.
     ///
     /// # Errors
     /// The first thing that was found.
-    pub fn run(&self) -> Result<KernelTally, Box<KernelFinding>> {
-        let work = Arc::new(Seeds {
-            campaign: self.clone(),
-            tally: Mutex::default(),
-        });
+    pub fn run(&self) -> Result<(u64, KernelTally), Box<KernelFinding>> {
         let crew = Crew {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,
         };
-        let next_seed = crew.run(&work)?;
-        let tally = *work.tally.lock();
-        Ok(KernelTally { next_seed, ..tally })
-    }
-}
-
-struct Seeds {
-    campaign: KernelCampaign,
-    tally: Mutex<KernelTally>,
-}
-
-impl Work for Seeds {
-    type Part = u64;
-    type Finding = Box<KernelFinding>;
-
-    fn is_enough(&self, _: u64) -> bool {
-        self.tally.lock().seen.states >= self.campaign.states
+        crew.run(self.clone())
     }
 
-    fn piece(&self, seed: u64, watch: &Watch<'_, u64>) -> Result<(), Box<KernelFinding>> {
-        watch.begins(seed);
-        let seen = self.seed(seed)?;
-        let mut tally = self.tally.lock();
-        tally.histories += 1;
-        tally.seen.add(&seen);
-        Ok(())
-    }
-
-    fn overdue(&self, seed: u64) -> Box<KernelFinding> {
-        let patience = self.campaign.patience;
-        Box::new(KernelFinding {
-            workload: of_seed(seed),
-            file: None,
-            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
-        })
-    }
-}
-
-impl Seeds {
     fn seed(&self, seed: u64) -> Result<KernelSeen, Box<KernelFinding>> {
         let workload = of_seed(seed);
-        let samples = self.campaign.samples;
         let session = match caught(|| KernelSession::record(workload.clone())) {
             Ok(session) => session,
             Err(error) => {
@@ -140,12 +99,12 @@ impl Seeds {
                 }));
             }
         };
-        let failure = match caught(|| Ok(session.explore(samples, None))) {
+        let failure = match caught(|| Ok(session.explore(self.samples, None))) {
             Ok(Ok(seen)) => return Ok(seen),
             Ok(Err(failure)) => Error::from(failure),
             Err(panic) => panic,
         };
-        match caught(|| KernelSession::shorten(&workload, samples)) {
+        match caught(|| KernelSession::shorten(&workload, self.samples)) {
             Ok((shorter, failure)) => Err(self.keep(&shorter, failure.into())),
             Err(_) => Err(self.keep(&session, failure)),
         }
@@ -153,23 +112,47 @@ impl Seeds {
 
     /// Saves the history of a finding.
     fn keep(&self, session: &KernelSession, error: Error) -> Box<KernelFinding> {
-        let findings = &self.campaign.findings;
         let workload = session.workload().clone();
-        let file = findings.join(format!("kernel-{}.history", workload.seed));
-        let saved = std::fs::create_dir_all(findings)
-            .context("the folder of the findings")
-            .and_then(|()| session.save(&file));
-        let (file, error) = match saved {
-            Ok(()) => (Some(file), error),
-            Err(trouble) => {
-                let why = format!("the history was not saved: {trouble:#}");
-                (None, error.context(why))
-            }
-        };
+        let file = format!("kernel-{}", workload.seed);
+        let (file, error) = programs::keep(&self.findings, &file, error, |file| session.save(file));
         Box::new(KernelFinding {
             workload,
             file,
             error,
         })
+    }
+}
+
+impl Work for KernelCampaign {
+    type Part = u64;
+    type Done = KernelTally;
+    type Finding = Box<KernelFinding>;
+
+    fn is_enough(&self, _: u64, done: &KernelTally) -> bool {
+        done.seen.states >= self.states
+    }
+
+    fn piece(&self, seed: u64, watch: &Watch<'_, u64>) -> Result<KernelTally, Box<KernelFinding>> {
+        watch.begins(seed);
+        Ok(KernelTally {
+            histories: 1,
+            seen: self.seed(seed)?,
+        })
+    }
+
+    fn overdue(&self, seed: u64) -> Box<KernelFinding> {
+        let patience = self.patience;
+        Box::new(KernelFinding {
+            workload: of_seed(seed),
+            file: None,
+            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
+        })
+    }
+}
+
+impl AddAssign for KernelTally {
+    fn add_assign(&mut self, done: Self) {
+        self.histories += done.histories;
+        self.seen.add(&done.seen);
     }
 }

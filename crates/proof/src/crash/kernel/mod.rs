@@ -41,7 +41,7 @@ mod stage;
 mod tests;
 mod workload;
 
-pub use campaign::{KernelCampaign, KernelFinding};
+pub use campaign::{KernelCampaign, KernelFinding, KernelTally};
 pub use session::KernelSession;
 pub use workload::of_seed;
 
