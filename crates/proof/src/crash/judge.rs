@@ -15,7 +15,7 @@ use super::base::{BALLAST, POISON, PROBE, tree_name};
 use super::timeline::Timeline;
 use super::tree::{Entry, Tree, names};
 use super::workload::Mode;
-use crate::model::Id;
+use crate::model::{Id, Model};
 
 /// What a device writes as a whole, in bytes.
 const SECTOR_BYTES: usize = 512;
@@ -183,8 +183,8 @@ fn reaching<'t>(older: &[&'t Entry<Id>], nr: usize, contents: &Contents<'_>) -> 
 /// Holds a file system without a journal, which was repaired, against what the threads did.
 ///
 /// # Errors
-/// A file that was durable and not touched since, nor a directory above it, and is not there; one
-/// that holds what is not its own, or of several.
+/// A file that was durable and not touched since, nor a directory above it, and is not there; a
+/// name that its directory never had; a file that holds what is not its own, or of several.
 pub(super) fn judge_unjournaled(fs: &Fs, timelines: &[Timeline], known: &[Known]) -> Result<()> {
     for (thread, (timeline, known)) in timelines.iter().zip(known).enumerate() {
         let root = fs.lookup(InodeNr::ROOT, &tree_name(thread))?;
@@ -207,59 +207,97 @@ pub(super) fn judge_unjournaled(fs: &Fs, timelines: &[Timeline], known: &[Known]
                 "{shown} was durable, and has another content"
             );
         }
-        let versions = &timeline.versions[..=known.begun];
+        let own = Own::of(&timeline.versions[..=known.begun]);
         for (path, &place) in &found.names {
-            let Some(content) = &found.inodes[place].content else {
-                continue;
-            };
-            let owns = |owners: &Vec<&Entry<Id>>| {
-                let mut sectors = content.chunks(SECTOR_BYTES);
-                sectors.all(|sector| is_own(owners, sector))
-            };
-            ensure!(
-                owners(versions, path).iter().any(owns),
-                "{} holds what was never written to it",
-                path.escape_ascii()
-            );
+            own.ensure_allows(path, found.inodes[place].content.as_deref())?;
         }
     }
     Ok(())
 }
 
-/// Whose content may be found at a path, in all its forms: that of all inodes that ever had it. A
-/// directory may be found under its new name with the entries of before; what is below it, or at a
-/// path that never was, is one inode or another then, as a whole.
-fn owners<'t>(versions: &'t [Tree<Id>], path: &[u8]) -> Vec<Vec<&'t Entry<Id>>> {
-    let at_path = |tree: &Tree<Id>| Some(tree.inodes[*tree.names.get(path)?].key);
-    let ids: BTreeSet<Id> = versions.iter().filter_map(at_path).collect();
-    let mut forms: BTreeMap<Id, Vec<&Entry<Id>>> = BTreeMap::new();
-    for entry in versions.iter().flat_map(|tree| &tree.inodes) {
-        forms.entry(entry.key).or_default().push(entry);
-    }
-    if ids.is_empty() {
-        return forms.into_values().collect();
-    }
-    let of_path = ids.iter().filter_map(|id| forms.get(id)).flatten();
-    let mut owners = vec![of_path.copied().collect()];
-    if is_below_renamed(versions, path) {
-        owners.extend(forms.into_values());
-    }
-    owners
+/// What may be found without a journal, where names, inodes and contents of several versions come
+/// together.
+///
+/// **Model.** A directory holds what it held in one version or another, under whatever name it is
+/// found: a path is right if it can be walked from name to name, each of which the directory before
+/// it had at some time.
+struct Own<'t> {
+    /// Of each directory and each name in it, what it has led to.
+    children: BTreeMap<(Id, &'t [u8]), BTreeSet<Id>>,
+    /// What each path has led to.
+    at_path: BTreeMap<&'t [u8], BTreeSet<Id>>,
+    forms: BTreeMap<Id, Vec<&'t Entry<Id>>>,
 }
 
-/// Whether a directory above a path has had several paths.
-fn is_below_renamed(versions: &[Tree<Id>], path: &[u8]) -> bool {
-    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-    slashes.map(|(at, _)| &path[..at]).any(|above| {
-        let leads = |tree: &Tree<Id>| Some(tree.inodes[*tree.names.get(above)?].key);
-        versions.iter().filter_map(leads).any(|id| {
-            let has_other = |tree: &Tree<Id>| {
-                let mut names = tree.names.iter();
-                names.any(|(name, &place)| tree.inodes[place].key == id && name != above)
-            };
-            versions.iter().any(has_other)
+impl<'t> Own<'t> {
+    fn of(versions: &'t [Tree<Id>]) -> Self {
+        let mut own = Self {
+            children: BTreeMap::new(),
+            at_path: BTreeMap::new(),
+            forms: BTreeMap::new(),
+        };
+        for tree in versions {
+            for (path, &place) in &tree.names {
+                let id = tree.inodes[place].key;
+                own.at_path.entry(path).or_default().insert(id);
+                if let Some(slash) = path.iter().rposition(|&byte| byte == b'/') {
+                    let dir = tree.inodes[tree.names[&path[..slash]]].key;
+                    let name = (dir, &path[slash + 1..]);
+                    own.children.entry(name).or_default().insert(id);
+                }
+            }
+            for entry in &tree.inodes {
+                own.forms.entry(entry.key).or_default().push(entry);
+            }
+        }
+        own
+    }
+
+    /// What a path may lead to.
+    fn led_to(&self, path: &[u8]) -> BTreeSet<Id> {
+        let names = path.split(|&byte| byte == b'/').skip(1);
+        names.fold(BTreeSet::from([Model::ROOT]), |dirs, name| {
+            let children = dirs
+                .iter()
+                .filter_map(|&dir| self.children.get(&(dir, name)));
+            children.flatten().copied().collect()
         })
-    })
+    }
+
+    /// Whose content may be found at a path, in all its forms: that of the inodes which had the
+    /// path itself, one of which may have got the blocks of another, or as a whole that of one
+    /// which a directory above brought with it.
+    fn owners(&self, path: &[u8]) -> Vec<Vec<&'t Entry<Id>>> {
+        let forms = |ids: &BTreeSet<Id>| {
+            let forms = ids.iter().filter_map(|id| self.forms.get(id));
+            forms.flatten().copied().collect::<Vec<_>>()
+        };
+        let here = self.at_path.get(path).cloned().unwrap_or_default();
+        let reached = self.led_to(path);
+        let brought = reached.difference(&here).map(|&id| BTreeSet::from([id]));
+        brought
+            .chain([here.clone()])
+            .map(|ids| forms(&ids))
+            .collect()
+    }
+
+    /// Fails if no directory had a name of the path, or the file there holds what is not its own.
+    fn ensure_allows(&self, path: &[u8], content: Option<&[u8]>) -> Result<()> {
+        let shown = path.escape_ascii();
+        ensure!(!self.led_to(path).is_empty(), "{shown} never was a name");
+        let Some(content) = content else {
+            return Ok(());
+        };
+        let owns = |owners: &Vec<&Entry<Id>>| {
+            let mut sectors = content.chunks(SECTOR_BYTES);
+            sectors.all(|sector| is_own(owners, sector))
+        };
+        ensure!(
+            self.owners(path).iter().any(owns),
+            "{shown} holds what was never written to it"
+        );
+        Ok(())
+    }
 }
 
 /// Whether a sector holds nothing, or what was written to one of these.
@@ -301,34 +339,64 @@ mod tests {
     use fourscore_testkit::tools::Need;
 
     use super::super::base::Base;
-    use super::super::workload::Workload;
+    use super::super::workload::{Step, Workload};
     use super::*;
+
+    fn timeline(steps: &[Step]) -> Timeline {
+        let base = Base::of(Workload::of(0).shape).unwrap();
+        Timeline::of(base.models[0].clone(), steps, &[])
+    }
+
+    fn content(tree: &Tree<Id>, path: &[u8]) -> Vec<u8> {
+        let content = tree.inodes[tree.names[path]].content.as_deref();
+        content.unwrap().to_vec()
+    }
+
+    #[test]
+    fn without_a_journal_a_file_holds_its_own_and_no_mixture() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let versions = timeline(&[]).versions;
+        let own = Own::of(&versions);
+        let sector = |path: &[u8]| content(&versions[0], path)[..SECTOR_BYTES].to_vec();
+        let (one, two) = (sector(b"/a/f"), sector(b"/a/g"));
+        let allows = |content: &[u8]| own.ensure_allows(b"/a/f", Some(content)).is_ok();
+        assert!(allows(&one) && allows(&[0; SECTOR_BYTES]));
+        assert!(!allows(&two) && !allows(&[one, two].concat()));
+        assert!(!allows(&[POISON; SECTOR_BYTES]));
+    }
 
     /// A directory that is renamed is found under its new name with what it held before.
     #[test]
-    fn under_a_path_that_never_was_lies_one_file_and_no_mixture() {
+    fn without_a_journal_old_entries_are_found_under_new_names_of_their_directory() {
         require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-        let base = Base::of(Workload::of(0).shape).unwrap();
-        let timeline = Timeline::of(base.models[0].clone(), &[], &[]);
-        let versions = &timeline.versions;
-        let content = |path: &[u8]| versions[0].inodes[versions[0].names[path]].content.clone();
-        let (one, two): (&[u8], &[u8]) = (b"/a/f", b"/a/g");
-        let sector = |path: &[u8]| content(path).unwrap()[..SECTOR_BYTES].to_vec();
-        let is_allowed = |path: &[u8], sectors: &[Vec<u8>]| {
-            let owners = owners(versions, path);
-            let own =
-                |owners: &Vec<&Entry<Id>>| sectors.iter().all(|sector| is_own(owners, sector));
-            owners.iter().any(own)
-        };
-        assert!(is_allowed(one, &[sector(one)]) && !is_allowed(one, &[sector(two)]));
-        assert!(is_allowed(b"/never", &[sector(one)]) && is_allowed(b"/never", &[sector(two)]));
-        assert!(!is_allowed(b"/never", &[sector(one), sector(two)]));
-        assert!(!is_allowed(b"/never", &[vec![POISON; SECTOR_BYTES]]));
+        let versions = timeline(&["unlink", "rename-dir"].map(Step::named)).versions;
+        let own = Own::of(&versions);
+        assert!(!versions[2].names.contains_key(&b"/aa/f"[..]), "it is gone");
+        let (one, two) = (
+            content(&versions[0], b"/a/f"),
+            content(&versions[0], b"/a/g"),
+        );
+        let allows = |path: &[u8], content: &[u8]| own.ensure_allows(path, Some(content)).is_ok();
+        assert!(allows(b"/aa/f", &one) && allows(b"/aa/g", &two));
+        // Not what another name of the directory led to, nor in another directory, nor at a name
+        // that nobody had.
+        assert!(!allows(b"/aa/f", &two) && !allows(b"/aa/g", &one));
+        for path in ["/b/f", "/aa/never", "/never", "/aa/empty/f", "/aa/f/f"] {
+            assert!(!allows(path.as_bytes(), &one), "{path}");
+        }
+        assert!(own.ensure_allows(b"/aa/empty", None).is_ok());
+        assert!(own.ensure_allows(b"/aa/never", None).is_err());
+    }
 
+    #[test]
+    fn a_sector_may_be_a_mixture_of_two_forms() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let versions = timeline(&[]).versions;
         // A copy may have written a sector in two pieces, of which one has arrived.
         let form = |path: &[u8]| &versions[0].inodes[versions[0].names[path]];
-        let (older, newer) = (form(one), form(two));
-        let (old, new) = (sector(one), sector(two));
+        let (older, newer) = (form(b"/a/f"), form(b"/a/g"));
+        let sector = |path: &[u8]| content(&versions[0], path)[..SECTOR_BYTES].to_vec();
+        let (old, new) = (sector(b"/a/f"), sector(b"/a/g"));
         let mut mixed = [&new[..200], &old[200..]].concat();
         assert!(!is_of(&[older, newer], 0, &mixed, false));
         assert!(is_mixture(&[older, newer], 0, &mixed));

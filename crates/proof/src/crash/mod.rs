@@ -34,7 +34,8 @@
 //!   shows.
 //!
 //! Without a journal e2fsck repairs a state first. Then every file is there that was durable and
-//! not touched since, nor a directory above it, and no file holds what is not its own.
+//! not touched since, nor a directory above it, no directory has a name that it never had, and no
+//! file holds what is not its own.
 //!
 //! One state of fifty is also given to others: `e2fsck -fn` finds nothing in what we recovered, and
 //! the kernel recovers the crashed state to the same tree.

@@ -59,22 +59,14 @@ fn a_bad_workload_is_made_shorter() {
     use super::session::shorten;
 
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let named = |name| {
-        Step::Named(
-            super::catalogue::OPS
-                .iter()
-                .position(|op| op.name == name)
-                .unwrap(),
-        )
-    };
     let workload = Workload {
         mode: Mode::Ordered,
         threads: vec![vec![
-            named("chmod"),
+            Step::named("chmod"),
             Step::Sync,
-            named("mkdir"),
-            named("rename-across"),
-            named("touch"),
+            Step::named("mkdir"),
+            Step::named("rename-across"),
+            Step::named("touch"),
             Step::Sync,
         ]],
         ..Workload::of(0)
@@ -84,6 +76,6 @@ fn a_bad_workload_is_made_shorter() {
         .find(|(name, _)| *name == "half-rename")
         .unwrap();
     let (shorter, failure) = shorten(&workload, 4, *breaking).unwrap();
-    assert_eq!(shorter.workload().threads, [[named("rename-across")]]);
+    assert_eq!(shorter.workload().threads, [[Step::named("rename-across")]]);
     assert!(failure.to_string().contains("no version from"), "{failure}");
 }

@@ -288,6 +288,15 @@ impl Step {
         }
     }
 
+    /// An operation of the catalogue.
+    ///
+    /// # Panics
+    /// If there is none with this name.
+    #[cfg(test)]
+    pub(super) fn named(name: &str) -> Self {
+        Self::Named(place_of(name).unwrap_or_else(|| panic!("no operation {name}")))
+    }
+
     fn describe(self) -> String {
         match self {
             Self::Named(op) => OPS.get(op).map_or("?", |op| op.name).to_owned(),

@@ -6,7 +6,6 @@ use fourscore_testkit::tools::are_met;
 use super::NEEDS;
 use super::session::KernelSession;
 use super::workload::of_seed;
-use crate::crash::catalogue::place_of;
 use crate::crash::notes::Note;
 use crate::crash::workload::{LogWish, Mode, Step, Workload};
 
@@ -19,16 +18,12 @@ fn workload(steps: &[Step]) -> Workload {
     workload
 }
 
-fn named(name: &str) -> Step {
-    Step::Named(place_of(name).unwrap())
-}
-
 #[test]
 fn what_the_kernel_does_is_recorded_in_order() {
     if !are_met(&NEEDS) {
         return;
     }
-    let steps = [named("overwrite"), Step::Fsync];
+    let steps = [Step::named("overwrite"), Step::Fsync];
     let session = KernelSession::record(workload(&steps)).unwrap();
     let events = session.events();
     let at = |note: Note| {
@@ -80,7 +75,7 @@ fn content_that_was_synced_and_is_not_there_is_found() {
     if !are_met(&NEEDS) {
         return;
     }
-    let steps = [named("overwrite"), Step::Fsync];
+    let steps = [Step::named("overwrite"), Step::Fsync];
     let mut session = KernelSession::record(workload(&steps)).unwrap();
     session.explore(4, None).unwrap();
     session.forget_writes_of(&crate::model::bytes_to_write(11, 1024, 512));
