@@ -145,14 +145,21 @@ fn foreign(
         let older: Vec<&Entry<Id>> = (first..version).filter_map(form).collect();
         let newer: Vec<&Entry<Id>> = (first.max(version)..=last).filter_map(form).collect();
         let anywhere = timeline.moved.contains(&entry.key);
-        let in_pieces = timeline.pieced.contains(&entry.key);
+        // What was in the middle of a copy: as before it, or as after it.
+        let copies = timeline
+            .pieced
+            .range((entry.key, version)..=(entry.key, last.max(version)));
+        let copies: Vec<[Option<&Entry<Id>>; 2]> = copies
+            .filter(|(_, to)| first.max(version) < *to)
+            .map(|&(_, to)| [form(to - 1), form(to)])
+            .collect();
         let sectors = expected
             .chunks(SECTOR_BYTES)
             .zip(theirs.chunks(SECTOR_BYTES));
         for (nr, (expected, theirs)) in sectors.enumerate() {
             if is_of(&newer, nr, theirs, anywhere)
                 || is_of(&reaching(&older, nr, contents), nr, theirs, anywhere)
-                || in_pieces && is_mixture(&newer, nr, theirs)
+                || copies.iter().any(|forms| is_mixture(forms, nr, theirs))
             {
                 continue;
             }
@@ -323,8 +330,13 @@ fn is_of(forms: &[&Entry<Id>], nr: usize, found: &[u8], anywhere: bool) -> bool 
 }
 
 /// Whether each byte of a sector is what one of these versions has there.
-fn is_mixture(forms: &[&Entry<Id>], nr: usize, found: &[u8]) -> bool {
-    let contents = || forms.iter().filter_map(|entry| entry.content.as_deref());
+fn is_mixture(forms: &[Option<&Entry<Id>>; 2], nr: usize, found: &[u8]) -> bool {
+    let contents = || {
+        forms
+            .iter()
+            .flatten()
+            .filter_map(|entry| entry.content.as_deref())
+    };
     found.iter().enumerate().all(|(inside, &byte)| {
         let at = nr * SECTOR_BYTES + inside;
         // Behind the end there are zeroes.
@@ -388,19 +400,57 @@ mod tests {
         assert!(own.ensure_allows(b"/aa/never", None).is_err());
     }
 
+    /// What a recovered tree of a version looks like.
+    fn as_found(tree: &Tree<Id>) -> Tree<InodeNr> {
+        let inodes = (100..).zip(&tree.inodes).map(|(nr, entry)| Entry {
+            key: InodeNr(nr),
+            facts: entry.facts.clone(),
+            content: entry.content.clone(),
+        });
+        Tree {
+            names: tree.names.clone(),
+            inodes: inodes.collect(),
+        }
+    }
+
+    /// A copy may have written a sector in two pieces, of which one has arrived.
     #[test]
-    fn a_sector_may_be_a_mixture_of_two_forms() {
+    fn a_sector_is_a_mixture_only_of_before_and_after_a_copy_that_has_begun() {
         require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-        let versions = timeline(&[]).versions;
-        // A copy may have written a sector in two pieces, of which one has arrived.
-        let form = |path: &[u8]| &versions[0].inodes[versions[0].names[path]];
-        let (older, newer) = (form(b"/a/f"), form(b"/a/g"));
-        let sector = |path: &[u8]| content(&versions[0], path)[..SECTOR_BYTES].to_vec();
-        let (old, new) = (sector(b"/a/f"), sector(b"/a/g"));
-        let mut mixed = [&new[..200], &old[200..]].concat();
-        assert!(!is_of(&[older, newer], 0, &mixed, false));
-        assert!(is_mixture(&[older, newer], 0, &mixed));
-        mixed[300] = POISON;
-        assert!(!is_mixture(&[older, newer], 0, &mixed));
+        let mut timeline = timeline(&["overwrite", "overwrite-odd", "chmod"].map(Step::named));
+        let path: &[u8] = b"/a/f";
+        let place = timeline.versions[0].names[path];
+        let key = timeline.versions[0].inodes[place].key;
+        // As if the second write were a copy.
+        timeline.pieced.insert((key, 2));
+        // Of bytes 1024 to 1536, which each of the two writes replaces.
+        let sector = 2 * SECTOR_BYTES..3 * SECTOR_BYTES;
+        let mixed = |first: usize, second: usize| {
+            let mut bytes = content(&timeline.versions[first], path);
+            let behind = sector.start + 200..sector.end;
+            bytes[behind.clone()]
+                .copy_from_slice(&content(&timeline.versions[second], path)[behind]);
+            bytes
+        };
+        let is_good = |bytes: &[u8], version: usize, last: usize| {
+            let mut found = as_found(&timeline.versions[version]);
+            let place = found.names[path];
+            found.inodes[place].content = Some(bytes.into());
+            let contents = Contents {
+                versions: &|_, _, version| version..=last,
+                block_bytes: 0,
+            };
+            foreign((0, &timeline), version, &found, &contents).is_none()
+        };
+        let (begun, done) = (mixed(1, 2), mixed(2, 1));
+        assert!(is_good(&begun, 1, 2) && is_good(&done, 1, 2) && is_good(&done, 0, 3));
+        // Not before the copy has begun, nor when what it leads to is durable.
+        assert!(is_good(&content(&timeline.versions[1], path), 0, 1) && !is_good(&begun, 0, 1));
+        assert!(is_good(&content(&timeline.versions[2], path), 2, 3) && !is_good(&done, 2, 3));
+        // Not of another call's, nor with what nobody wrote.
+        assert!(!is_good(&mixed(1, 0), 0, 3));
+        let mut poisoned = done;
+        poisoned[sector.start + 300] = POISON;
+        assert!(!is_good(&poisoned, 0, 3));
     }
 }

@@ -28,9 +28,9 @@ pub(super) struct Timeline {
     pub(super) nameless_from: Option<usize>,
     /// Files of which a range was moved.
     pub(super) moved: BTreeSet<Id>,
-    /// Files that a call wrote in pieces: a copy goes from run to run of its source, and two of
-    /// them may meet within a sector.
-    pub(super) pieced: BTreeSet<Id>,
+    /// Files that a call wrote in pieces, and the version that it led to: a copy goes from run to
+    /// run of its source, and two of them may meet within a sector.
+    pub(super) pieced: BTreeSet<(Id, usize)>,
 }
 
 /// Whose content a step has made durable.
@@ -142,7 +142,7 @@ impl Timeline {
                     course.done(&call, (&before, &model), at + 1);
                     vouched = course.vouched(&call, at + 1);
                     flushed = Flushed::by(&call);
-                    timeline.note_ways(&call);
+                    timeline.note_ways(&call, at + 1);
                 }
             }
             timeline.vouches.push(vouched);
@@ -159,13 +159,13 @@ impl Timeline {
         self.versions.push(Tree::expected(model, contents));
     }
 
-    fn note_ways(&mut self, call: &Call) {
+    fn note_ways(&mut self, call: &Call, version: usize) {
         match call {
             Call::Fallocate(id, Fallocate::CollapseRange | Fallocate::InsertRange, _) => {
                 self.moved.insert(*id);
             }
             Call::Copy(_, _, id, _) => {
-                self.pieced.insert(*id);
+                self.pieced.insert((*id, version));
             }
             _ => {}
         }
