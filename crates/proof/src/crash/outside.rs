@@ -161,6 +161,19 @@ fn found_sound(image: &Path) -> Result<Recovered> {
     })
 }
 
+/// Fails with what e2fsck finds in an image.
+///
+/// # Errors
+/// As said, and those of the host.
+pub(super) fn ensure_sound(bytes: &[u8]) -> Result<()> {
+    let folder = scratch::folder()?;
+    let image = folder.path().join("image");
+    fs::write(&image, bytes)?;
+    let result = e2fsck(&image)?;
+    ensure!(result.is_clean(), "e2fsck -fn: {}", result.output);
+    Ok(())
+}
+
 /// Gives the state to e2fsck and to the kernel: `crashed` as the crash left it, `recovered` as we
 /// did, and the tree that we found in it, if the kernel must find the same. Else gives what the
 /// kernel made of it.
@@ -172,11 +185,9 @@ pub(super) fn look(
     recovered: &[u8],
     ours: Option<&Listing>,
 ) -> Result<Option<Vec<u8>>> {
+    ensure_sound(recovered)?;
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
-    fs::write(&image, recovered)?;
-    let result = e2fsck(&image)?;
-    ensure!(result.is_clean(), "e2fsck -fn: {}", result.output);
     fs::write(&image, crashed)?;
     let kernel = KernelMount::new(&image, Access::ReadWrite, "noatime")?;
     let theirs = theirs(kernel.path())?;

@@ -2,7 +2,8 @@
 //!
 //! **Model.** As [`Session`](crate::crash::Session), of one thread. Each state is recovered by us;
 //! of two in so many, one is given to the kernel and one to e2fsck as well, and what they make of
-//! it is judged like ours. As the log is the same, so is the version.
+//! it is judged like ours, which e2fsck looks at then, too. As the log is the same, so is the
+//! version.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -364,6 +365,7 @@ impl KernelSession {
         let Some((other, crashed)) = crashed else {
             return Ok((version, Fault::None));
         };
+        outside::ensure_sound(&disk.bytes()).context("what we made of it")?;
         let (recovered, whose) = match other {
             Other::Kernel => (
                 outside::recovered_by_kernel(&crashed)?,
