@@ -7,8 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Error, Result, anyhow, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use fourscore::{FileType, Fs, InodeNr};
+use fourscore_testkit::crash::complaints;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen, e2fsck_repair};
 use fourscore_testkit::{scratch, tools};
@@ -106,59 +107,97 @@ pub(super) fn repair(crashed: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// What another program makes of a crash state.
+#[derive(Debug)]
 pub(super) enum Recovered {
     /// A file system in which e2fsck finds nothing.
     Whole(Vec<u8>),
-    /// It does not replay the log, and why.
-    Refused(Error),
-    /// e2fsck finds something afterwards, and what it says.
+    /// What docs/FINDINGS.md may tell of, and all that is said.
+    Told(Told, String),
+    /// e2fsck finds something else afterwards, and what it says.
     Unsound(String),
 }
+
+/// What docs/FINDINGS.md tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The kernel finds a log unsound, and does not mount.
+    NotMounted,
+    /// It miscounts directories, and leaves something of removed ones.
+    LeftBehind,
+    /// e2fsck finds a log unsound, and goes on without it.
+    NotReplayed,
+    /// It clears directories that it has made in part.
+    Cleared,
+}
+
+/// What mount(8) says of a log that the kernel cannot replay; of a loop device that is missing, or
+/// of too little memory, it says something else.
+const NOT_MOUNTED: &str = "failed: Structure needs cleaning.";
+/// What e2fsck says of such a log. All that it says then is about what lies beside the log.
+const NOT_REPLAYED: &str = "e2fsck: Invalid argument while recovering journal of ";
 
 /// Has e2fsck recover a crash state, as at a boot: the journal is replayed, and what was begun is
 /// finished.
 ///
 /// # Errors
-/// Those of the host.
+/// Those of the host; what e2fsck finds and leaves.
 pub(super) fn recovered_by_e2fsck(crashed: &[u8]) -> Result<Recovered> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
     fs::write(&image, crashed)?;
-    match e2fsck_preen(&image) {
-        // It complains, forgets the log, and repairs what is left.
-        Ok(said) if said.output.contains("while recovering journal") => {
-            Ok(Recovered::Refused(anyhow!(said.output)))
-        }
-        // It clears what it has made in part.
-        Ok(said) if said.output.contains("is a zero-length directory") => {
-            Ok(Recovered::Unsound(said.output))
-        }
-        Ok(_) => found_sound(&image),
-        Err(error) => Ok(Recovered::Refused(error)),
+    let said = match e2fsck_preen(&image) {
+        Ok(said) => said.output,
+        Err(error) => match error.to_string() {
+            said if said.contains(NOT_REPLAYED) => said,
+            _ => return Err(error),
+        },
+    };
+    if said.contains(NOT_REPLAYED) {
+        return Ok(Recovered::Told(Told::NotReplayed, said));
     }
+    if said.contains(" while recovering journal of ") {
+        return Ok(Recovered::Unsound(said));
+    }
+    if said.contains("is a zero-length directory") {
+        return Ok(match complaints::only_cleared_directories(&said) {
+            true => Recovered::Told(Told::Cleared, said),
+            false => Recovered::Unsound(said),
+        });
+    }
+    let result = e2fsck(&image)?;
+    Ok(match result.is_clean() {
+        true => Recovered::Whole(fs::read(&image)?),
+        false => Recovered::Unsound(result.output),
+    })
 }
 
 /// Has the kernel recover a crash state.
 ///
 /// # Errors
-/// Those of the host.
+/// Those of the host; what the mount fails with, if it is not the log.
 pub(super) fn recovered_by_kernel(crashed: &[u8]) -> Result<Recovered> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
     fs::write(&image, crashed)?;
     match KernelMount::new(&image, Access::ReadWrite, "noatime") {
         Ok(mounted) => mounted.unmount()?,
-        Err(error) => return Ok(Recovered::Refused(error)),
+        Err(error) => match error.to_string() {
+            said if said.contains(NOT_MOUNTED) => {
+                return Ok(Recovered::Told(Told::NotMounted, said));
+            }
+            _ => return Err(error),
+        },
     }
-    found_sound(&image)
-}
-
-fn found_sound(image: &Path) -> Result<Recovered> {
-    let result = e2fsck(image)?;
-    Ok(match result.is_clean() {
-        true => Recovered::Whole(fs::read(image)?),
-        false => Recovered::Unsound(result.output),
-    })
+    let result = e2fsck(&image)?;
+    if result.is_clean() {
+        return Ok(Recovered::Whole(fs::read(&image)?));
+    }
+    Ok(
+        match complaints::only_left_behind(&image, &result.output)? {
+            true => Recovered::Told(Told::LeftBehind, result.output),
+            false => Recovered::Unsound(result.output),
+        },
+    )
 }
 
 /// Fails with what e2fsck finds in an image.
@@ -204,5 +243,34 @@ pub(super) fn look(
     match ours {
         Some(_) => Ok(None),
         None => Ok(Some(fs::read(&image)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fourscore_testkit::image::{Image, MiB};
+    use fourscore_testkit::require;
+    use fourscore_testkit::tools::Need;
+
+    use super::*;
+
+    /// What is no ext4 at all is refused by mount(8) in other words, and is a failure of the run.
+    #[test]
+    fn only_a_log_that_is_unsound_is_refused() {
+        require!(
+            Need::Program("mke2fs"),
+            Need::Program("e2fsck"),
+            Need::KernelMount
+        );
+        let image = Image::builder(MiB(16)).make().unwrap();
+        let sound = fs::read(image.path()).unwrap();
+        ensure_sound(&sound).unwrap();
+        for recovered in [recovered_by_kernel(&sound), recovered_by_e2fsck(&sound)] {
+            assert!(matches!(recovered.unwrap(), Recovered::Whole(_)));
+        }
+        let blank = vec![0; 1 << 20];
+        assert!(ensure_sound(&blank).is_err());
+        assert!(recovered_by_kernel(&blank).is_err());
+        assert!(recovered_by_e2fsck(&blank).is_err());
     }
 }

@@ -24,8 +24,8 @@ pub(super) struct Timeline {
     pub(super) calls: Vec<String>,
     /// For each step, whose content is durable when it has returned.
     pub(super) flushes: Vec<Flushed>,
-    /// The first version in which something without a name is open.
-    pub(super) nameless_from: Option<usize>,
+    /// The versions in which something without a name is open.
+    pub(super) nameless: BTreeSet<usize>,
     /// Files of which a range was moved.
     pub(super) moved: BTreeSet<Id>,
     /// Files that a call wrote in pieces, and the version that it led to: a copy goes from run to
@@ -154,7 +154,7 @@ impl Timeline {
 
     fn add(&mut self, model: &Model, contents: &mut Contents) {
         if model.nodes().any(|(_, node)| node.links == 0) {
-            self.nameless_from.get_or_insert(self.versions.len());
+            self.nameless.insert(self.versions.len());
         }
         self.versions.push(Tree::expected(model, contents));
     }

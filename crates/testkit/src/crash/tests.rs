@@ -47,19 +47,3 @@ fn check(journal: &Journal, death: Death, seed: Seed) -> Result<()> {
     ensure!(fs::read_dir(mount.path())?.count() > 1, "nothing survived");
     mount.unmount()
 }
-
-#[test]
-fn only_miscounted_links_are_forgiven() {
-    assert!(only_miscounted(
-        "Inode 9 ref count is 1, should be 2.  Fix? no\n\nPass 5\n"
-    ));
-    assert!(only_miscounted(
-        "Directories count wrong for group #0 (1, counted=2).\nFix? no\n"
-    ));
-    assert!(!only_miscounted(
-        "'..' in ... (159) is /a (4097), should be /b.\nFix? no\n"
-    ));
-    assert!(!only_miscounted(
-        "Inode 9 has corrupt extent header.  Clear inode? no\n"
-    ));
-}

@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Error, anyhow};
+use anyhow::{Error, Result, anyhow};
 use fourscore_testkit::crew::{Crew, Watch, Work};
 use fourscore_testkit::programs;
 
@@ -76,14 +76,16 @@ impl KernelCampaign {
     /// was done.
     ///
     /// # Errors
-    /// The first thing that was found.
-    pub fn run(&self) -> Result<(u64, KernelTally), Box<KernelFinding>> {
+    /// The first thing that was found; more faults that are told of than there can be.
+    pub fn run(&self) -> Result<(u64, KernelTally)> {
         let crew = Crew {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,
         };
-        crew.run(self.clone())
+        let (next_seed, tally) = crew.run(self.clone())?;
+        tally.seen.ensure_little_is_forgiven()?;
+        Ok((next_seed, tally))
     }
 
     fn seed(&self, seed: u64) -> Result<KernelSeen, Box<KernelFinding>> {

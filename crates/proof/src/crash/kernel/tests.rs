@@ -4,7 +4,7 @@ use fourscore::block::Event;
 use fourscore_testkit::tools::are_met;
 
 use super::NEEDS;
-use super::session::KernelSession;
+use super::session::{KernelSeen, KernelSession};
 use super::workload::of_seed;
 use crate::crash::notes::Note;
 use crate::crash::workload::{LogWish, Mode, Step, Workload};
@@ -81,4 +81,51 @@ fn content_that_was_synced_and_is_not_there_is_found() {
     session.forget_writes_of(&crate::model::bytes_to_write(11, 1024, 512));
     let failure = session.explore(4, None).unwrap_err().to_string();
     assert!(failure.contains("is something else"), "{failure}");
+}
+
+/// An inode without a name is in the log until a commit of the usual kind has followed.
+#[test]
+fn the_kernel_may_refuse_a_log_only_for_an_inode_without_a_name_that_is_in_it() {
+    if !are_met(&NEEDS) {
+        return;
+    }
+    let [unnamed, close, overwrite] = ["unnamed", "close", "overwrite"].map(Step::named);
+    let synced = [overwrite, Step::Fsync];
+    let steps = [
+        synced,
+        [unnamed, Step::Fsync],
+        [close, overwrite],
+        [Step::Fsync, Step::Sync],
+    ];
+    let mut workload = workload(&steps.concat());
+    let without = KernelSession::record(workload.clone()).unwrap();
+    workload.shape.log = LogWish::FastCommit;
+    let session = KernelSession::record(workload).unwrap();
+    let may_be_refused = |session: &KernelSession, step: usize| {
+        let ends = Event::Note(Note::Ends { thread: 0, step }.number());
+        let cut = session.events().iter().position(|event| *event == ends);
+        session.may_be_refused(cut.unwrap())
+    };
+    // Opened in the third step, closed in the fifth, and all is committed in the last.
+    let expected = [false, false, true, true, true, true, true, false];
+    assert_eq!(expected.len(), session.calls().len());
+    for (step, expected) in expected.into_iter().enumerate() {
+        assert_eq!(may_be_refused(&session, step), expected, "step {step}");
+        assert!(!may_be_refused(&without, step), "there are no fast commits");
+    }
+}
+
+#[test]
+fn no_more_is_forgiven_than_a_third_of_many_opinions() {
+    let is_fine = |opinions: u64, told_of: u64| {
+        let seen = KernelSeen {
+            by_kernel: opinions / 2,
+            by_e2fsck: opinions - opinions / 2,
+            told_of,
+            ..KernelSeen::default()
+        };
+        seen.ensure_little_is_forgiven().is_ok()
+    };
+    assert!(is_fine(99, 99) && is_fine(100, 33) && is_fine(300, 100));
+    assert!(!is_fine(100, 34) && !is_fine(301, 101) && !is_fine(1_000, 1_000));
 }
