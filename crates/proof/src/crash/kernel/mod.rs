@@ -32,6 +32,10 @@
 //!   be of any version since. With journaled content the version alone counts.
 //! - **The end of a file's last block** belongs to the block, which is not new: what was appended
 //!   there may read as zeroes until the file is synced.
+//! - **A flush covers what was answered.** The recording device answers each write at once, so a
+//!   recorded flush also covers writes that the kernel has begun before it and not waited for. A
+//!   real device may leave those out: a kernel that flushes too early, while writes it needs are
+//!   still on their way, is not found here.
 //! - **What a program cannot do in one step** is done otherwise, or not at all (`Call::by_host`).
 
 pub mod campaign;
