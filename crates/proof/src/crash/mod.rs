@@ -11,6 +11,7 @@
 //! | `tree` | names, inodes and contents, as expected and as found |
 //! | `breaking` | steps that are left out on purpose |
 //! | `timeline` | how a thread's tree looks after each of its calls, and what is promised when |
+//! | `holes` | where a file has no blocks yet |
 //! | `judge` | whether a recovered state is a good one |
 //! | `notes` | what threads note in a recording |
 //! | `outside` | what e2fsck and the kernel say of a state |
@@ -45,6 +46,7 @@ mod breaking;
 pub mod campaign;
 mod catalogue;
 pub mod faults;
+mod holes;
 mod judge;
 pub mod kernel;
 mod notes;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fourscore::Fallocate;
 
+use super::holes::Holes;
 use super::tree::{Contents, Tree};
 use super::workload::Step;
 use crate::model::{Call, Content, Expected, How, Id, Model, Pair, Place, Whole};
@@ -74,6 +75,8 @@ pub(super) struct Course {
     last: Option<Id>,
     /// For each inode, the latest version that is new in it.
     changed: BTreeMap<Id, usize>,
+    /// Where files have no blocks.
+    holes: Holes,
 }
 
 impl Course {
@@ -97,7 +100,8 @@ impl Course {
     /// Notes that a call led to version `version`.
     pub(super) fn done(&mut self, call: &Call, (before, after): (&Model, &Model), version: usize) {
         let touched = touched(call, before, after);
-        if self.by == By::Us || changes_inode(call, before, after) {
+        let fills_hole = self.holes.are_filled(call, before);
+        if self.by == By::Us || fills_hole || changes_inode(call, before, after) {
             for &id in &touched {
                 self.changed.insert(id, version);
             }
@@ -131,8 +135,12 @@ impl Timeline {
         timeline.add(&model, &mut contents);
         let mut course = Course::of(by);
         for (at, &step) in steps.iter().enumerate() {
-            let call = course.call(step, &model);
-            let call = call.filter(|_| !refused.contains(&at));
+            let mut call = course.call(step, &model);
+            if refused.contains(&at)
+                && let Some(call) = call.take()
+            {
+                course.holes.found_no_room(&call, &model);
+            }
             let (mut vouched, mut flushed) = (0, Flushed::Nothing);
             let shown = call.as_ref().map_or("nothing".to_owned(), Call::shown);
             timeline.calls.push(shown);
@@ -172,9 +180,10 @@ impl Timeline {
     }
 }
 
-/// Whether Linux writes the inode of a call that it has done: not if only content was replaced
-/// within the same tick of the clock, nor for flags and lists that are there already. A sync of the
-/// inode then has nothing to commit, and what was done to others before stays where it is.
+/// Whether Linux writes the inode of a call that it has done, if that filled no hole: not if only
+/// content was replaced within the same tick of the clock, nor for flags and lists that are there
+/// already. A sync of the inode then has nothing to commit, and what was done to others before
+/// stays where it is.
 fn changes_inode(call: &Call, before: &Model, after: &Model) -> bool {
     let has_size = |model: &Model, id: &Id| model.node(*id).content().map(Content::size);
     match call {

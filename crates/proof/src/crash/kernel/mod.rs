@@ -27,7 +27,9 @@
 //! as ours is, with these differences, each of which Linux documents or has for good reason:
 //!
 //! - **fsync vouches for an inode.** It commits everything before the last change of that inode. A
-//!   call that only replaced content, or set what was set, has not changed it.
+//!   call that only replaced content, or set what was set, has not changed it. One that filled a
+//!   hole has; whether one did in a file that fallocate was used on is not known, and so it is not
+//!   held to have (`holes`).
 //! - **Content that is replaced is written late**, when its file is synced: until then a sector may
 //!   be of any version since. With journaled content the version alone counts.
 //! - **The end of a file's last block** belongs to the block, which is not new: what was appended
