@@ -5,7 +5,8 @@ mod common;
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore::{Arc, Fallocate, Fs, InodeNr, NewAttributes, Seek};
+use fourscore::block::{DeviceOp, FaultyDevice, RamDevice, Rule};
+use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Seek};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -244,6 +245,43 @@ fn files_of_many_extents_change_in_steps() {
     assert_eq!((after.size_bytes, after.sectors), (before.size_bytes, 0));
     fs.unmount().unwrap();
     assert_clean(image.path());
+}
+
+/// Extents of several leaves move in one step, which is not begun before all of them are read.
+#[test]
+fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image(1024);
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    for number in 0..250 {
+        fs.write_at(file, &[7; 1024], number * 2048).unwrap();
+    }
+    fs.unmount().unwrap();
+    let before = std::fs::read(image.path()).unwrap();
+    let mut expected = vec![0; 250 * 2048 - 1024];
+    for block in expected.chunks_mut(1024).step_by(2) {
+        block.fill(7);
+    }
+    let mut failed = 0;
+    for nth in 1.. {
+        let device = Arc::new(FaultyDevice::new(Arc::new(RamDevice::from_bytes(&before))));
+        let fs = Fs::mount(device.clone(), &MountOptions::new()).unwrap();
+        fs.lookup(InodeNr::ROOT, b"file").unwrap();
+        device.add(Rule::nth(DeviceOp::Read, nth));
+        let collapsed = fs.fallocate(file, Fallocate::CollapseRange, 0, 10 << 10);
+        device.heal();
+        let mut found = vec![9; 250 * 2048];
+        let got = fs.read_at(file, &mut found, 0).unwrap();
+        found.truncate(got);
+        if collapsed.is_ok() {
+            assert!(found == expected[10 << 10..]);
+            break;
+        }
+        assert!(found == expected, "read {nth}: {collapsed:?}");
+        failed += 1;
+    }
+    assert!(failed > 2, "only {failed} reads");
 }
 
 #[test]

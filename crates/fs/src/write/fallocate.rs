@@ -326,15 +326,19 @@ impl<'a> Steps<'a> {
             return Err(Error::InvalidArgument("nothing lies behind the range"));
         }
         self.discard_preallocation()?;
-        self.unmap(blocks.clone(), 0..0)?;
         let by = blocks.end.0 - blocks.start.0;
+        let mut freed = Freed::Part;
         let mut from = blocks.end;
         let clusters = Clusters::of(self.fs);
         let room = self.fs.writer()?.room_of_a_step();
         loop {
             let guard = epoch::pin();
             let (inode, mut plan, slot) = self.begin(&guard)?;
-            loop {
+            if freed != Freed::All {
+                let range = (blocks.start, blocks.end);
+                freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
+            }
+            while freed == Freed::All {
                 // A cluster moves as a whole.
                 let has_room = plan.size() < room;
                 let end = if has_room {
