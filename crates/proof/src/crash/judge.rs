@@ -13,7 +13,7 @@ use fourscore::{Fs, InodeNr};
 
 use super::base::{BALLAST, POISON, PROBE, tree_name};
 use super::timeline::Timeline;
-use super::tree::{Entry, Tree, names};
+use super::tree::{Entry, Growing, Tree, names};
 use super::workload::Mode;
 use crate::model::{Id, Model};
 
@@ -100,16 +100,23 @@ fn version(
     found: &Tree<InodeNr>,
     contents: &Contents<'_>,
 ) -> Result<usize> {
+    let differs = |version: usize, growing: Option<&Growing>| {
+        let names = timeline.versions[version].difference(found, growing);
+        names.or_else(|| foreign((thread, timeline), (version, growing), found, contents))
+    };
     let mut why = Vec::new();
     for version in (known.vouched..=known.begun).rev() {
-        let difference = match timeline.versions[version].difference(found) {
-            Some(difference) => difference,
-            None => match foreign((thread, timeline), version, found, contents) {
-                Some(difference) => difference,
-                None => return Ok(version),
-            },
+        let Some(difference) = differs(version, None) else {
+            return Ok(version);
         };
         why.push(format!("    version {version}: {difference}"));
+        // Some pieces of the call that leads to it, unless all of them are durable.
+        if version > known.vouched
+            && let Some(growing) = timeline.growing(version)
+            && differs(version, Some(&growing)).is_none()
+        {
+            return Ok(version - 1);
+        }
     }
     bail!(
         "no version from {} (durable) to {} (begun):\n{}",
@@ -119,10 +126,11 @@ fn version(
     );
 }
 
-/// A sector that holds what the file has in none of the versions that it may be of.
+/// A sector that holds what the file has in none of the versions that it may be of, where one may
+/// be on its way to this one.
 fn foreign(
     (thread, timeline): (usize, &Timeline),
-    version: usize,
+    (version, growing): (usize, Option<&Growing>),
     found: &Tree<InodeNr>,
     contents: &Contents<'_>,
 ) -> Option<String> {
@@ -133,10 +141,7 @@ fn foreign(
         let (Some(expected), Some(theirs)) = (&entry.content, &theirs.content) else {
             continue;
         };
-        let form = |of: usize| {
-            let mut inodes = timeline.versions[of].inodes.iter();
-            inodes.find(|other| other.key == entry.key)
-        };
+        let form = |of: usize| timeline.versions[of].of(entry.key);
         let versions = (contents.versions)(thread, entry.key, version);
         if expected == theirs && versions.contains(&version) {
             continue;
@@ -146,12 +151,14 @@ fn foreign(
         let newer: Vec<&Entry<Id>> = (first.max(version)..=last).filter_map(form).collect();
         let anywhere = timeline.moved.contains(&entry.key);
         // What was in the middle of a copy: as before it, or as after it.
-        let copies = timeline
-            .pieced
-            .range((entry.key, version)..=(entry.key, last.max(version)));
+        let is_in_the_middle = |to: usize| match growing {
+            Some(_) if to == version => true,
+            _ => first.max(version) < to,
+        };
+        let copies = timeline.pieced.range(version..=last.max(version));
         let copies: Vec<[Option<&Entry<Id>>; 2]> = copies
-            .filter(|(_, to)| first.max(version) < *to)
-            .map(|&(_, to)| [form(to - 1), form(to)])
+            .filter(|&(&to, &id)| id == entry.key && is_in_the_middle(to))
+            .map(|(&to, _)| [form(to - 1), form(to)])
             .collect();
         let sectors = expected
             .chunks(SECTOR_BYTES)
@@ -413,6 +420,42 @@ mod tests {
         }
     }
 
+    /// A copy that makes a file longer does so piece by piece.
+    #[test]
+    fn a_copy_that_has_begun_may_have_written_some_at_the_front() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let path: &[u8] = b"/a/f";
+        let mut timeline = timeline(&["append"].map(Step::named));
+        let [before, after] = [0, 1].map(|at| content(&timeline.versions[at], path));
+        let key = timeline.versions[0].inodes[timeline.versions[0].names[path]].key;
+        let found = |timeline: &Timeline, vouched: usize, bytes: &[u8]| {
+            let mut found = as_found(&timeline.versions[1]);
+            let entry = &mut found.inodes[timeline.versions[1].names[path]];
+            entry.facts.size = Some(bytes.len() as u64);
+            entry.content = Some(bytes.into());
+            // As with `data=journal`.
+            let contents = Contents {
+                versions: &|_, _, version| version..=version,
+                block_bytes: 0,
+            };
+            let known = Known { vouched, begun: 1 };
+            version((0, timeline), known, &found, &contents).ok()
+        };
+        let part = &after[..before.len() + 1234];
+        assert_eq!(found(&timeline, 0, part), None, "one write is one step");
+        // As if the call were a copy.
+        timeline.pieced.insert(1, key);
+        assert_eq!(found(&timeline, 0, part), Some(0));
+        assert_eq!(found(&timeline, 1, part), None, "all of it is durable");
+        assert_eq!(found(&timeline, 0, &before), Some(0));
+        assert_eq!(found(&timeline, 0, &after), Some(1));
+        assert_eq!(found(&timeline, 0, &before[1..]), None);
+        assert_eq!(found(&timeline, 0, &[&after[..], &[0]].concat()), None);
+        let mut poisoned = part.to_vec();
+        poisoned[before.len() + 1000] = POISON;
+        assert_eq!(found(&timeline, 0, &poisoned), None);
+    }
+
     /// A copy may have written a sector in two pieces, of which one has arrived.
     #[test]
     fn a_sector_is_a_mixture_only_of_before_and_after_a_copy_that_has_begun() {
@@ -422,7 +465,7 @@ mod tests {
         let place = timeline.versions[0].names[path];
         let key = timeline.versions[0].inodes[place].key;
         // As if the second write were a copy.
-        timeline.pieced.insert((key, 2));
+        timeline.pieced.insert(2, key);
         // Of bytes 1024 to 1536, which each of the two writes replaces.
         let sector = 2 * SECTOR_BYTES..3 * SECTOR_BYTES;
         let mixed = |first: usize, second: usize| {
@@ -440,7 +483,7 @@ mod tests {
                 versions: &|_, _, version| version..=last,
                 block_bytes: 0,
             };
-            foreign((0, &timeline), version, &found, &contents).is_none()
+            foreign((0, &timeline), (version, None), &found, &contents).is_none()
         };
         let (begun, done) = (mixed(1, 2), mixed(2, 1));
         assert!(is_good(&begun, 1, 2) && is_good(&done, 1, 2) && is_good(&done, 0, 3));

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fourscore::Fallocate;
 
 use super::holes::Holes;
-use super::tree::{Contents, Tree};
+use super::tree::{Contents, Growing, Tree};
 use super::workload::Step;
 use crate::model::{Call, Content, Expected, How, Id, Model, Pair, Place, Whole};
 
@@ -29,9 +29,10 @@ pub(super) struct Timeline {
     pub(super) nameless: BTreeSet<usize>,
     /// Files of which a range was moved.
     pub(super) moved: BTreeSet<Id>,
-    /// Files that a call wrote in pieces, and the version that it led to: a copy goes from run to
-    /// run of its source, and two of them may meet within a sector.
-    pub(super) pieced: BTreeSet<(Id, usize)>,
+    /// The versions that a call led to piece by piece, and the file that it wrote: a copy goes from
+    /// run to run of its source. A crash may leave some at the front, and two of them may meet
+    /// within a sector.
+    pub(super) pieced: BTreeMap<usize, Id>,
 }
 
 /// Whose content a step has made durable.
@@ -106,8 +107,7 @@ impl Course {
                 self.changed.insert(id, version);
             }
         }
-        let alive = |id: &&Id| after.nodes().any(|(other, _)| other == **id);
-        if let Some(&id) = touched.iter().find(alive) {
+        if let Some(&id) = touched.iter().find(|&&id| after.has(id)) {
             self.last = Some(id);
         }
     }
@@ -167,13 +167,24 @@ impl Timeline {
         self.versions.push(Tree::expected(model, contents));
     }
 
+    /// The file that is written piece by piece on the way to a version, and how long it is before,
+    /// in bytes.
+    pub(super) fn growing(&self, version: usize) -> Option<Growing> {
+        let &id = self.pieced.get(&version)?;
+        let before = &self.versions[version.checked_sub(1)?];
+        Some(Growing {
+            id,
+            from: before.of(id)?.content.as_ref()?.len() as u64,
+        })
+    }
+
     fn note_ways(&mut self, call: &Call, version: usize) {
         match call {
             Call::Fallocate(id, Fallocate::CollapseRange | Fallocate::InsertRange, _) => {
                 self.moved.insert(*id);
             }
             Call::Copy(_, _, id, _) => {
-                self.pieced.insert((*id, version));
+                self.pieced.insert(version, *id);
             }
             _ => {}
         }
@@ -212,11 +223,7 @@ fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
         Call::Link(node, place) => vec![Some(*node), Some(place.dir)],
         Call::Unlink(place) | Call::Rmdir(place) => vec![led_to(place), Some(place.dir)],
         // Nothing happens between two names of one inode.
-        Call::Rename(from, to, How::Replace | How::NoReplace | How::Whiteout(_))
-            if led_to(from) == led_to(to) =>
-        {
-            Vec::new()
-        }
+        Call::Rename(from, to, _) if led_to(from) == led_to(to) => Vec::new(),
         Call::Rename(from, to, how) => {
             let mut ids = vec![led_to(from), led_to(to), Some(from.dir), Some(to.dir)];
             if matches!(how, How::Whiteout(_)) {
@@ -282,4 +289,63 @@ pub(super) fn carry_out(
         ends(at);
     }
     refused
+}
+
+#[cfg(test)]
+mod tests {
+    use fourscore_testkit::require;
+    use fourscore_testkit::tools::Need;
+
+    use super::super::base::Base;
+    use super::super::workload::Workload;
+    use super::*;
+
+    fn model() -> Model {
+        let base = Base::of(Workload::of(0).shape).unwrap();
+        base.models[0].clone()
+    }
+
+    fn place(dir: Id, name: &str) -> Place {
+        Place {
+            dir,
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn nothing_happens_between_two_names_of_one_inode() {
+        require!(Need::Program("mke2fs"));
+        let mut model = model();
+        let [a, b] = ["a", "b"].map(|name| place(Model::ROOT, name));
+        let touched_by = |model: &Model, from: &Place, to: &Place, how| {
+            let mut after = model.clone();
+            let call = Call::Rename(from.clone(), to.clone(), how);
+            assert!(matches!(after.apply(&call), Expected::Done(_)), "{call:?}");
+            touched(&call, model, &after)
+        };
+        assert!(touched_by(&model, &a, &a, How::Exchange).is_empty());
+        assert!(!touched_by(&model, &a, &b, How::Exchange).is_empty());
+        let file = place(model.lookup(&a).unwrap(), "f");
+        let other = place(model.lookup(&b).unwrap(), "other");
+        let link = Call::Link(model.lookup(&file).unwrap(), other.clone());
+        assert!(matches!(model.apply(&link), Expected::Done(_)));
+        for how in [How::Replace, How::Exchange] {
+            assert!(touched_by(&model, &file, &other, how).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_gone_is_not_synced() {
+        require!(Need::Program("mke2fs"));
+        let mut model = model();
+        let file = place(model.lookup(&place(Model::ROOT, "a")).unwrap(), "f");
+        let id = model.lookup(&file);
+        assert!(matches!(Step::Fsync.call(&model, id), Some(Call::Fsync(_))));
+        assert!(matches!(
+            model.apply(&Call::Unlink(file)),
+            Expected::Done(_)
+        ));
+        assert!(Step::Fsync.call(&model, id).is_none());
+        assert!(Step::Fsync.call(&model, None).is_none());
+    }
 }

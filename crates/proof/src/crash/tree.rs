@@ -26,7 +26,7 @@ pub(super) struct Facts {
     mtime: Option<i64>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Of a regular file, in bytes.
-    size: Option<u64>,
+    pub(super) size: Option<u64>,
     /// Of a symbolic link.
     target: Option<Vec<u8>>,
     /// Of a device.
@@ -41,6 +41,14 @@ pub(super) struct Entry<K> {
     pub(super) facts: Facts,
     /// Of a regular file.
     pub(super) content: Option<Arc<[u8]>>,
+}
+
+/// A file that is written piece by piece.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growing {
+    pub(super) id: Id,
+    /// How long it was before, in bytes.
+    pub(super) from: u64,
 }
 
 /// A tree. The root has the empty path.
@@ -178,6 +186,16 @@ impl Facts {
         };
         *self == found
     }
+
+    /// The same of a file that grows from `size` bytes to what is expected.
+    fn allows_from(&self, size: u64, found: &Self) -> bool {
+        let sizes = Some(size)..=self.size;
+        let there = Self {
+            size: found.size,
+            ..self.clone()
+        };
+        sizes.contains(&found.size) && there.allows(found)
+    }
 }
 
 impl Tree<InodeNr> {
@@ -282,8 +300,18 @@ impl Tree<Id> {
         })
     }
 
-    /// How `found` differs in names and inodes; contents are not looked at.
-    pub(super) fn difference(&self, found: &Tree<InodeNr>) -> Option<String> {
+    /// The inode of the model with this number, if it was there.
+    pub(super) fn of(&self, id: Id) -> Option<&Entry<Id>> {
+        self.inodes.iter().find(|entry| entry.key == id)
+    }
+
+    /// How `found` differs in names and inodes; contents are not looked at. A file that is growing
+    /// may have any size on its way to that of here.
+    pub(super) fn difference(
+        &self,
+        found: &Tree<InodeNr>,
+        growing: Option<&Growing>,
+    ) -> Option<String> {
         let paths = |names: &BTreeMap<Vec<u8>, usize>, others: &BTreeMap<Vec<u8>, usize>| {
             let odd = names.keys().find(|path| !others.contains_key(*path))?;
             Some(odd.escape_ascii().to_string())
@@ -301,8 +329,12 @@ impl Tree<Id> {
             if *counterparts.entry(ours).or_insert(theirs) != theirs {
                 return Some(format!("{shown} is another inode"));
             }
-            let (expected, found) = (&self.inodes[ours].facts, &found.inodes[theirs].facts);
-            if !expected.allows(found) {
+            let (key, expected) = (self.inodes[ours].key, &self.inodes[ours].facts);
+            let found = &found.inodes[theirs].facts;
+            let is_on_its_way = growing
+                .filter(|growing| growing.id == key)
+                .is_some_and(|growing| expected.allows_from(growing.from, found));
+            if !expected.allows(found) && !is_on_its_way {
                 return Some(format!("{shown} is {found:?}, not {expected:?}"));
             }
         }

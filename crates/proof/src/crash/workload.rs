@@ -283,7 +283,7 @@ impl Step {
                 Call::Whole(Whole::FreezeAndThaw) => None,
                 call => Some(call),
             },
-            Self::Fsync => last.map(Call::Fsync),
+            Self::Fsync => last.filter(|&id| model.has(id)).map(Call::Fsync),
             Self::Sync => Some(Call::Whole(Whole::Sync)),
         }
     }

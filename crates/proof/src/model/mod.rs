@@ -284,6 +284,11 @@ impl Model {
         self.nodes.iter().map(|(&id, node)| (id, node))
     }
 
+    /// Whether there is such an inode, with a name or open.
+    pub(crate) fn has(&self, id: Id) -> bool {
+        self.nodes.contains_key(&id)
+    }
+
     pub(crate) fn node(&self, id: Id) -> &Node {
         &self.nodes[&id]
     }
