@@ -12,9 +12,10 @@ use std::process::Command;
 
 use common::{complained, fourscore, printed, text};
 use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::{debugfs, debugfs_write, dumpe2fs_header};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, empty, is_mounted, wait_until};
+use mounted::{Mounted, empty, is_mounted, umount, wait_until};
 use place::Place;
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -64,7 +65,8 @@ fn every_option_is_accepted() {
 }
 
 /// Reads a file and a directory whose times of access are older and newer than those of writing,
-/// and says which change. The page cache is emptied first: FUSE does not tell who reads there.
+/// and says which change. The page cache is emptied first: FUSE does not tell who reads there. Each
+/// time is a tick of the kernel's clock behind the one before.
 const ACCESSES: &str = r#"
 old='2001-01-01 UTC'
 for path in file directory; do
@@ -72,13 +74,14 @@ for path in file directory; do
         touch -d "$old" -a "$path"
         touch -d "$written" -m "$path"
         for again in 1 2; do
-            before=$(stat -c %X "$path")
-            test ! -f "$path" || xfs_io -c fsync -c 'fadvise -d 0 0' "$path"
+            before=$(stat -c %x "$path")
+            sleep 0.03
+            xfs_io -r -c fsync -c 'fadvise -d 0 0' "$path"
             case $path in
             file) cat file ;;
             directory) ls directory ;;
             esac > /dev/null
-            test "$before" = "$(stat -c %X "$path")" && echo "$path kept" || echo "$path noted"
+            test "$before" = "$(stat -c %x "$path")" && echo "$path kept" || echo "$path noted"
         done
     done
 done
@@ -256,6 +259,204 @@ fn programs_and_devices_are_what_the_mount_lets_them_be() {
 }
 
 #[test]
+fn groups_come_from_the_directory_or_the_caller() {
+    require!(Need::Root, Need::Fuse);
+    let place = empty("32M");
+    let mut groups = Vec::new();
+    for options in ["", "grpid", "bsdgroups", "nogrpid", "grpid,sysvgroups"] {
+        let mounted = Mounted::new(&place, "image", options);
+        let folder = mounted.path(&format!("folder {options}"));
+        fs::create_dir(&folder).expect("room");
+        std::os::unix::fs::chown(&folder, None, Some(50)).expect("root may");
+        fs::write(folder.join("file"), "").expect("room");
+        fs::create_dir(folder.join("directory")).expect("room");
+        let of = |name: &str| fs::metadata(folder.join(name)).expect("there").gid();
+        assert_eq!(of("file"), of("directory"), "{options}");
+        groups.push(of("file"));
+        mounted.unmount();
+    }
+    assert_eq!(groups, [0, 50, 50, 0, 0]);
+}
+
+/// When a file was read last, in seconds.
+fn read_at(mounted: &Mounted, name: &str) -> i64 {
+    fs::metadata(mounted.path(name)).expect("there").atime()
+}
+
+#[test]
+fn lazy_times_are_not_part_of_what_others_commit() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    const OLD: i64 = 978_307_200;
+    for (options, is_durable) in [("strictatime", true), ("strictatime,lazytime", false)] {
+        let place = empty("32M");
+        let mounted = Mounted::new(&place, "image", options);
+        fs::write(mounted.path("read"), "content").expect("room");
+        let when = format!("@{OLD}");
+        place::run("touch", &["-d", &when, "read"], &mounted.point).expect("ours");
+        mounted.unmount();
+        let mut mounted = Mounted::new(&place, "image", options);
+        assert_eq!(read_at(&mounted, "read"), OLD);
+        assert_eq!(fs::read(mounted.path("read")).expect("there"), b"content");
+        let noted = read_at(&mounted, "read");
+        assert!(noted > OLD, "{options}");
+        let other = mounted.open("written");
+        other.write_all_at(b"content", 0).expect("room");
+        other.sync_all().expect("durable");
+        drop(other);
+        mounted.signal(Signal::KILL);
+        assert!(!mounted.end().success());
+        drop(mounted);
+        let again = Mounted::new(&place, "image", "noatime");
+        assert!(again.path("written").is_file());
+        let expected = if is_durable { noted } else { OLD };
+        assert_eq!(read_at(&again, "read"), expected, "{options}");
+        again.unmount();
+        // Who says that one file shall be durable means its times as well.
+        let mut mounted = Mounted::new(&place, "image", options);
+        fs::read(mounted.path("read")).expect("there");
+        let noted = read_at(&mounted, "read");
+        mounted.open("read").sync_all().expect("durable");
+        mounted.signal(Signal::KILL);
+        assert!(!mounted.end().success());
+        drop(mounted);
+        let again = Mounted::new(&place, "image", "noatime");
+        assert_eq!(read_at(&again, "read"), noted, "{options}");
+        again.unmount();
+        place.check("image").expect("clean");
+    }
+}
+
+/// What the image takes of the host, in bytes.
+fn taken_bytes(place: &Place) -> u64 {
+    let image = fs::metadata(place.path("image")).expect("there");
+    image.blocks() * 512
+}
+
+#[test]
+fn free_space_goes_back_to_the_host() {
+    const BYTES: u64 = 16 << 20;
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("fstrim"),
+        Need::Program("e2fsck")
+    );
+    for (options, goes_by_itself) in [("", false), ("discard", true), ("nodiscard", false)] {
+        let place = empty("64M");
+        let mounted = Mounted::new(&place, "image", options);
+        let kept = vec![6; 1 << 20];
+        fs::write(mounted.path("kept"), &kept).expect("room");
+        let before = taken_bytes(&place);
+        let file = mounted.open("large");
+        file.write_all_at(&vec![5; 16 << 20], 0).expect("room");
+        file.sync_all().expect("durable");
+        drop(file);
+        assert!(taken_bytes(&place) > before + BYTES / 2, "{options}");
+        fs::remove_file(mounted.path("large")).expect("removed");
+        let root = File::open(&mounted.point).expect("there");
+        root.sync_all().expect("durable");
+        drop(root);
+        let has_gone = || taken_bytes(&place) < before + BYTES / 2;
+        if goes_by_itself {
+            wait_until("it is given back", has_gone);
+        } else {
+            assert!(!has_gone(), "{options}");
+            let mut trim = tools::command("fstrim").expect("it is there");
+            let told = tools::stdout_of(trim.arg("-v").arg(&mounted.point)).expect("it works");
+            assert!(told.contains("bytes) trimmed"), "{told}");
+            assert!(has_gone(), "{options}: {told}");
+        }
+        mounted.unmount();
+        let again = Mounted::new(&place, "image", "ro");
+        assert!(fs::read(again.path("kept")).expect("there") == kept);
+        again.unmount();
+        place.check("image").expect("clean");
+    }
+}
+
+#[test]
+fn what_is_damaged_has_the_consequence_that_is_asked_for() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("debugfs"),
+        Need::Program("e2fsck")
+    );
+    const LARGE: [u8; 2000] = [b'v'; 2000];
+    let set = |mounted: &Mounted, name: &str, value: &[u8]| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(mounted.path(name), "user.attribute", value, flags)
+    };
+    for (options, then) in [
+        ("errors=continue", Ok(())),
+        ("errors=remount-ro", Err(Errno::ROFS)),
+    ] {
+        let place = empty("32M");
+        let mounted = Mounted::new(&place, "image", "");
+        for name in ["damaged", "sound"] {
+            fs::write(mounted.path(name), "content").expect("room");
+        }
+        set(&mounted, "damaged", &LARGE).expect("room");
+        mounted.unmount();
+        let image = place.path("image");
+        let stat = debugfs(&image, &["stat /damaged"]).expect("it is there");
+        let block = stat.split("File ACL: ").nth(1).expect("it is told");
+        let block = block.split_whitespace().next().expect("a block");
+        debugfs_write(&image, &[format!("zap_block {block}")]).expect("it is there");
+        let mut mounted = Mounted::new(&place, "image", options);
+        let removed = rustix::fs::removexattr(mounted.path("damaged"), "user.attribute");
+        assert_eq!(removed, Err(Errno::UCLEAN), "{options}");
+        assert_eq!(set(&mounted, "sound", b"new"), then, "{options}");
+        let sound = fs::read(mounted.path("sound")).expect("served");
+        assert_eq!(sound, b"content", "{options}");
+        umount(&mounted.point);
+        assert_eq!(mounted.end().success(), then.is_ok(), "{options}");
+        let header = dumpe2fs_header(&image).expect("it is there");
+        assert_eq!(header["FS Error count"], "1", "{options}");
+    }
+}
+
+#[test]
+fn the_generation_of_an_inode_is_told() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("lsattr"),
+        Need::Program("debugfs")
+    );
+    let place = empty("32M");
+    let mounted = Mounted::new(&place, "image", "");
+    let told = |name: &str| {
+        fs::write(mounted.path(name), "").expect("room");
+        let mut command = tools::command("lsattr").expect("it is there");
+        let line = tools::stdout_of(command.arg("-v").arg(mounted.path(name)));
+        let generation = line.expect("it works");
+        let generation = generation.split_whitespace().next().expect("a number");
+        let inode = fs::metadata(mounted.path(name)).expect("there").ino();
+        (inode, generation.to_owned())
+    };
+    let gone = told("gone");
+    fs::remove_file(mounted.path("gone")).expect("removed");
+    let (kept, other) = (told("kept"), told("other"));
+    assert!(
+        gone != kept && gone != other,
+        "{gone:?}, {kept:?}, {other:?}"
+    );
+    mounted.unmount();
+    for (name, (inode, generation)) in [("kept", kept), ("other", other)] {
+        let stat = debugfs(&place.path("image"), &[format!("stat /{name}")]);
+        let stat = stat.expect("it is there");
+        assert!(stat.contains(&format!("Inode: {inode} ")), "{stat}");
+        let shown = stat.split("Generation: ").nth(1).expect("it is told");
+        assert_eq!(
+            shown.split_whitespace().next(),
+            Some(&generation[..]),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn tunables_of_the_allocator_are_set() {
     require!(Need::Root, Need::Fuse);
     let place = empty("32M");
@@ -326,11 +527,15 @@ fn no_room_is_told_when_it_is_promised_to_be() {
         let said = tools::describe(&mapped, &output);
         assert!(said.contains("msync: No space left"), "{options}: {said}");
         fs::remove_file(mounted.path("mapped")).expect("removed");
-        // There is room again, and what was there is whole.
-        fs::write(mounted.path("small"), &content[..100_000]).expect("room");
-        let small = File::open(mounted.path("small")).expect("there");
-        small.sync_all().expect("room");
-        drop(small);
+        // There is room again when the server knows of the last close, which nobody waits for; and
+        // what was there is whole.
+        wait_until("there is room again", || {
+            let written = fs::write(mounted.path("small"), &content[..100_000]);
+            let small = File::open(mounted.path("small")).expect("there");
+            let is_durable = written.is_ok() && small.sync_all().is_ok();
+            drop(small);
+            is_durable
+        });
         assert_eq!(fs::read(mounted.path("there")).expect("there"), b"before");
         mounted.unmount();
         place.check("image").expect("clean");

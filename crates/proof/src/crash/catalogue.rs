@@ -44,9 +44,14 @@ fn id(model: &Model, path: &str) -> Option<Id> {
 /// The name at the end of a path, whether it is there or not.
 fn at(model: &Model, path: &str) -> Option<Place> {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let dir = id(model, dir).filter(|&dir| model.node(dir).is_dir())?;
+    let dir = directory(model, dir)?;
     let name = name.as_bytes().to_vec();
     Some(Place { dir, name })
+}
+
+/// The directory at a path: an exchange may have put something else there.
+fn directory(model: &Model, path: &str) -> Option<Id> {
+    id(model, path).filter(|&id| model.node(id).is_dir())
 }
 
 /// The regular file at a path.
@@ -201,10 +206,9 @@ pub(super) const OPS: &[Op] = ops! {
     };
     "acl-default" => |m| {
         let list = Acl { owner: 7, named: 6, group: 4, mask: 6, others: 0 };
-        let dir = id(m, "a").filter(|&dir| m.node(dir).is_dir())?;
-        Some(Call::SetAcl(dir, Which::Default, Some(list)))
+        Some(Call::SetAcl(directory(m, "a")?, Which::Default, Some(list)))
     };
-    "unnamed" => |m| Some(Call::MakeUnnamed(id(m, "a")?, OWNER));
+    "unnamed" => |m| Some(Call::MakeUnnamed(directory(m, "a")?, OWNER));
     "write-over-end" => |m| write(m, "a/h", 60, 80, 20);
     "write-open" => |m| {
         let node = opened(m)?;
