@@ -268,7 +268,7 @@ fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
         let device = Arc::new(FaultyDevice::new(Arc::new(RamDevice::from_bytes(&before))));
         let fs = Fs::mount(device.clone(), &MountOptions::new()).unwrap();
         fs.lookup(InodeNr::ROOT, b"file").unwrap();
-        device.add(Rule::nth(DeviceOp::Read, nth));
+        device.add(Rule::nth(DeviceOp::Read, nth).and_after());
         let collapsed = fs.fallocate(file, Fallocate::CollapseRange, 0, 10 << 10);
         device.heal();
         let mut found = vec![9; 250 * 2048];
@@ -281,7 +281,7 @@ fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
         assert!(found == expected, "read {nth}: {collapsed:?}");
         failed += 1;
     }
-    assert!(failed > 2, "only {failed} reads");
+    assert!(failed > 1, "only {failed} reads");
 }
 
 #[test]

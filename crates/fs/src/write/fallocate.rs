@@ -327,10 +327,7 @@ impl<'a> Steps<'a> {
         }
         self.discard_preallocation()?;
         let by = blocks.end.0 - blocks.start.0;
-        let mut freed = Freed::Part;
-        let mut from = blocks.end;
-        let clusters = Clusters::of(self.fs);
-        let room = self.fs.writer()?.room_of_a_step();
+        let (mut freed, mut from) = (Freed::Part, blocks.end);
         loop {
             let guard = epoch::pin();
             let (inode, mut plan, slot) = self.begin(&guard)?;
@@ -338,24 +335,40 @@ impl<'a> Steps<'a> {
                 let range = (blocks.start, blocks.end);
                 freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
             }
-            while freed == Freed::All {
-                // A cluster moves as a whole.
-                let has_room = plan.size() < room;
-                let end = if has_room {
-                    LOGICAL_END
-                } else {
-                    clusters.ceil(from)
-                };
-                let Some(found) = plan.first_extent(inode, slot, from..end)? else {
-                    if has_room {
-                        return self.end(plan, slot, size - (bytes.end - bytes.start));
-                    }
-                    break;
-                };
-                from = found.logical_end();
-                plan.move_extent(inode, slot, found, LogicalBlock(found.logical.0 - by))?;
+            let is_done =
+                freed == Freed::All && self.move_down(&mut plan, (inode, slot), &mut from, by)?;
+            let cut_bytes = if is_done { bytes.end - bytes.start } else { 0 };
+            self.end(plan, slot, size - cut_bytes)?;
+            if is_done {
+                return Ok(());
             }
-            self.end(plan, slot, size)?;
+        }
+    }
+
+    /// Moves what lies at `from` and behind it down by so many blocks, as far as the plan has room
+    /// for; `from` is where the rest begins. Says whether nothing is left.
+    fn move_down(
+        &self,
+        plan: &mut Plan<'_>,
+        (inode, slot): (&CachedInode, Slot),
+        from: &mut LogicalBlock,
+        by: u32,
+    ) -> Result<bool> {
+        let clusters = Clusters::of(self.fs);
+        let room = self.fs.writer()?.room_of_a_step();
+        loop {
+            // A cluster moves as a whole.
+            let has_room = plan.size() < room;
+            let end = if has_room {
+                LOGICAL_END
+            } else {
+                clusters.ceil(*from)
+            };
+            let Some(found) = plan.first_extent(inode, slot, *from..end)? else {
+                return Ok(has_room);
+            };
+            *from = found.logical_end();
+            plan.move_extent(inode, slot, found, LogicalBlock(found.logical.0 - by))?;
         }
     }
 
