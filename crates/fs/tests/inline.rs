@@ -11,8 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use fourscore::block::RamDevice;
 use fourscore::ondisk::inode::InodeFlags;
-use fourscore::{Arc, Fallocate, FileType, Follow, Fs, InodeNr, NewAttributes, Replace, SetXattr};
+use fourscore::{
+    Arc, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
+};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
@@ -25,7 +28,7 @@ use rustix::fs::{FallocateFlags, XattrFlags};
 
 use outcome::{errno, ours, theirs};
 
-use common::{host_names, mount, names};
+use common::{host_names, mount, mount_with, names};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
@@ -367,6 +370,43 @@ fn the_kernel_does_the_same_on_its_twin() {
             assert_clean(ours.path());
             assert_clean(kernels.path());
         }
+    }
+}
+
+/// Bytes behind those that lie where the map would be: neither the size nor the map changes.
+#[test]
+fn what_is_replaced_inside_is_no_change_of_times_alone() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    for words in ["", "lazytime"] {
+        let image = image(4096, 256, &["inline_data"]);
+        let options = MountOptions::new().parse(words).unwrap();
+        let fs = mount_with(&image, &options);
+        let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+        fs.write_at(file, &[1; 100], 0).unwrap();
+        fs.fsync(file).unwrap();
+        fs.write_at(file, &[2; 10], 70).unwrap();
+        fs.fdatasync(file).unwrap();
+        // What a crash leaves.
+        let crashed = RamDevice::from_bytes(&std::fs::read(image.path()).unwrap());
+        let recovered = Fs::mount(Arc::new(crashed), &MountOptions::new()).unwrap();
+        let expect = |fs: &Fs, expected: &[u8]| {
+            let mut found = vec![0; 101];
+            let len = fs.read_at(file, &mut found, 0).unwrap();
+            assert_eq!(&found[..len], expected, "{words}");
+        };
+        let mut expected = [1; 100];
+        expected[70..80].fill(2);
+        expect(&recovered, &expected);
+        recovered.unmount().unwrap();
+        // The next change of the inode begins with it.
+        fs.write_at(file, &[3; 10], 80).unwrap();
+        fs.link(file, ROOT, b"linked").unwrap();
+        expected[80..90].fill(3);
+        expect(&fs, &expected);
+        fs.unmount().unwrap();
+        expect(&mount_with(&image, &options), &expected);
+        assert!(is_inside(&mount(&image), file));
+        assert_clean(image.path());
     }
 }
 

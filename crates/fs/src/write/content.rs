@@ -470,7 +470,8 @@ pub(super) fn show(
     let changes_more = plan.size() > 1 || {
         let guard = epoch::pin();
         let before = pinned.version(&guard)?;
-        before.size_bytes() != size || before.i_block() != version.i_block()
+        let is_inside = version.layout() == Layout::Inline;
+        is_inside || before.size_bytes() != size || before.i_block() != version.i_block()
     };
     let fs = plan.fs();
     match (changes_more, plan.writer().lazy_times()) {
