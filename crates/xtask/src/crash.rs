@@ -25,6 +25,11 @@ const BUILD: [&str; 5] = [
     "--features=fourscore-testkit/sabotage,fourscore-proof/sabotage",
 ];
 
+/// The formats of file systems beside the usual one, as the program calls them.
+const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no-sums"];
+/// States of each of them in the run that is part of `test`.
+const FORMAT_STATES: u64 = 4_000;
+
 /// What is under the harness.
 #[derive(Clone, Copy)]
 enum Client {
@@ -82,6 +87,10 @@ pub(crate) struct Options {
     /// What the kernel's own ext4 writes, recovered by us, by it and by e2fsck (as root).
     #[arg(long, conflicts_with_all = ["fs", "broken"])]
     kernel: bool,
+    /// What the file systems have of the format, with `--fs`: as mke2fs makes them, or another.
+    #[arg(long, requires = "fs", value_parser = FORMATS)]
+    #[arg(conflicts_with_all = ["smoke", "replay", "broken", "faults"])]
+    format: Option<String>,
     /// Goes on until the crash states, over all calls, reach this number.
     #[arg(long, default_value_t = 2_000_000)]
     states: u64,
@@ -120,7 +129,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             Client::Kernel => smoke_kernel(workspace, None),
         };
     }
-    let program = build(workspace, client)?;
+    let program = build(workspace, client)?.on(options.format.as_deref());
     let mut command = program.command();
     if options.faults {
         command.arg("--faults");
@@ -144,12 +153,16 @@ pub(crate) fn smoke_journal(workspace: &Workspace) -> Result<()> {
     smoke(&build(workspace, Client::Journal)?, Client::Journal)
 }
 
-/// What is part of `test` for the whole file system: devices that fail as well, and that what is
-/// bad is made shorter.
+/// What is part of `test` for the whole file system: devices that fail as well, other formats, and
+/// that what is bad is made shorter.
 pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
     let program = build(workspace, Client::Fs)?;
     smoke(&program, Client::Fs)?;
     run_command(program.command().arg("--faults"))?;
+    for format in FORMATS {
+        let program = build(workspace, Client::Fs)?.on(Some(format));
+        program.explore(0, FORMAT_STATES)?;
+    }
     run_command(
         cargo(workspace)
             .args(["test", "--lib", "shorter"])
@@ -176,7 +189,7 @@ fn smoke(program: &Program, client: Client) -> Result<()> {
 
 /// Goes on until `states` were checked over all calls.
 fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()> {
-    let file = workspace.target().join(program.progress);
+    let file = workspace.target().join(&program.progress);
     let mut progress = Progress::load(&file)?;
     while progress.states < states {
         let wanted = program.chunk_states.min(states - progress.states);
@@ -194,8 +207,10 @@ fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()>
 struct Program {
     path: PathBuf,
     findings: PathBuf,
+    /// What it is told beside.
+    format: Option<String>,
     /// The name of the file that tells how far a campaign is.
-    progress: &'static str,
+    progress: String,
     chunk_states: u64,
 }
 
@@ -203,7 +218,8 @@ fn build(workspace: &Workspace, client: Client) -> Result<Program> {
     Ok(Program {
         path: built(workspace, client.program())?,
         findings: workspace.target().join("crash-findings"),
-        progress: client.progress(),
+        format: None,
+        progress: client.progress().to_owned(),
         chunk_states: client.chunk_states(),
     })
 }
@@ -219,9 +235,23 @@ pub(crate) fn built(workspace: &Workspace, program: &str) -> Result<PathBuf> {
 }
 
 impl Program {
+    /// The program, for file systems of a format.
+    fn on(mut self, format: Option<&str>) -> Self {
+        if let Some(format) = format {
+            self.format = Some(format.to_owned());
+            self.progress = format!("{}-{format}", self.progress);
+        }
+        self
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.arg("--findings").arg(&self.findings);
+        command.args(
+            self.format
+                .iter()
+                .map(|format| format!("--format={format}")),
+        );
         command
     }
 

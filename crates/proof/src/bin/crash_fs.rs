@@ -10,7 +10,7 @@ use anyhow::Result;
 #[cfg(feature = "sabotage")]
 use anyhow::{bail, ensure};
 use clap::Parser;
-use fourscore_proof::crash::{Breaking, Campaign, Session, Tally, faults};
+use fourscore_proof::crash::{Breaking, Campaign, Format, Session, Tally, faults};
 use fourscore_sync::thread;
 use fourscore_testkit::programs;
 
@@ -41,6 +41,9 @@ struct Arguments {
     /// ... or only at one in so many of these moments.
     #[arg(long, requires = "faults", default_value_t = NonZeroU64::MIN)]
     one_in: NonZeroU64,
+    /// What the file systems have of the format.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
     /// How many threads work; as many as there are cores unless said.
     #[arg(long)]
     threads: Option<usize>,
@@ -92,6 +95,7 @@ fn campaign(arguments: &Arguments) -> Campaign {
         samples: arguments.samples,
         threads: threads(arguments),
         patience: PATIENCE,
+        format: arguments.format,
         breaking: Breaking::default(),
         findings: arguments.findings.clone(),
     }

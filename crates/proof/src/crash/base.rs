@@ -10,19 +10,21 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::ondisk::GroupNr;
-use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, OpenOptions};
+use fourscore::{Arc, Error, Fallocate, Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::Mutex;
 use fourscore_testkit::image::{Image, MiB};
 
 use super::breaking::Breaking;
 use super::catalogue::POPULATE;
-use super::workload::{LogWish, Mode, Room, Shape};
+use super::workload::{Format, LogWish, Mode, Room, Shape};
 use crate::BY_ROOT;
 use crate::model::{Model, Numbers, Pair, Rules};
 
 /// Memory for the caches of a mount.
 const CACHE_BYTES: usize = 1 << 20;
+/// How many blocks a cluster has, where there are clusters.
+const CLUSTER_BLOCKS: u32 = 4;
 /// What free blocks hold.
 pub(super) const POISON: u8 = 0xdb;
 /// No history writes behind it, so that files are quickly read.
@@ -105,12 +107,18 @@ impl Base {
             .kind("ext4")
             .block_size_bytes(shape.block_bytes)
             .arguments(["-N", "512", "-m", "0"]);
-        let image = match shape.log {
-            LogWish::Journal => image.journal(journal),
-            LogWish::FastCommit => image.journal(journal).features(&["fast_commit"]),
-            LogWish::None => image.features(&["^has_journal"]),
+        let cluster = (shape.block_bytes * CLUSTER_BLOCKS).to_string();
+        let image = match shape.format {
+            Format::Clusters => image.arguments(["-C", &cluster]),
+            _ => image,
         };
-        let image = image.make()?;
+        let (image, of_log): (_, &[&str]) = match shape.log {
+            LogWish::Journal => (image.journal(journal), &[]),
+            LogWish::FastCommit => (image.journal(journal), &["fast_commit"]),
+            LogWish::None => (image, &["^has_journal"]),
+        };
+        let features = [shape.format.features(), of_log].concat();
+        let image = image.features(&features).make()?;
         let device = Arc::new(RamDevice::from_bytes(&std::fs::read(image.path())?));
         let fs = Fs::mount(
             device.clone(),
@@ -149,8 +157,18 @@ fn fill_up(fs: &Fs, left: u64) -> Result<()> {
     fs.sync()?;
     let found = fs.statfs()?;
     let blocks = found.free_blocks.saturating_sub(left);
-    let bytes = blocks << fs.geometry().block_size().bits();
-    Ok(fs.fallocate(ballast, Fallocate::Allocate, 0, bytes)?)
+    let block_size = fs.geometry().block_size();
+    let bytes = blocks << block_size.bits();
+    match fs.fallocate(ballast, Fallocate::Allocate, 0, bytes) {
+        // Pointers lead to written blocks only, and some to more pointers.
+        Err(Error::Unsupported(_)) => {}
+        done => return Ok(done?),
+    }
+    while fs.statfs()?.free_blocks > left {
+        fs.append(ballast, &vec![POISON; block_size.bytes()])?;
+        fs.sync()?;
+    }
+    Ok(())
 }
 
 /// Makes the tree of a thread.
@@ -181,7 +199,8 @@ fn free_ranges(device: Arc<RamDevice>) -> Result<Vec<std::ops::Range<usize>>> {
         let first = geometry.first_data_block().0
             + u64::from(group) * u64::from(geometry.blocks_per_group());
         for run in bitmap.free_runs() {
-            let byte = |bit: u32| (first + u64::from(bit)) << block_size.bits();
+            let block = |bit: u32| first + (u64::from(bit) << geometry.blocks_per_cluster_log());
+            let byte = |bit: u32| block(bit) << block_size.bits();
             free.push(usize::try_from(byte(run.start))?..usize::try_from(byte(run.end))?);
         }
     }

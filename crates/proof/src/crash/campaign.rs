@@ -16,7 +16,7 @@ use fourscore_testkit::programs;
 
 use super::breaking::Breaking;
 use super::session::{Seen, Session, shorten};
-use super::workload::Workload;
+use super::workload::{Format, Workload};
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct Campaign {
     pub threads: usize,
     /// How long a seed may take.
     pub patience: Duration,
+    /// What the file systems have of the format.
+    pub format: Format,
     /// What is done wrong on purpose.
     pub breaking: Breaking,
     /// Where a history with a bad state is kept.
@@ -91,7 +93,7 @@ impl Campaign {
     }
 
     fn seed(&self, seed: u64) -> Result<Seen, Box<Finding>> {
-        let workload = Workload::of(seed);
+        let workload = Workload::on(self.format, seed);
         let (samples, breaking) = (self.samples, self.breaking);
         let recorded = caught(|| Session::record(workload.clone(), breaking));
         let session = match recorded {
@@ -151,7 +153,7 @@ impl Work for Campaign {
     fn overdue(&self, seed: u64) -> Box<Finding> {
         let patience = self.patience;
         Box::new(Finding {
-            workload: Workload::of(seed),
+            workload: Workload::on(self.format, seed),
             file: None,
             error: anyhow!("no end after {patience:?}: somebody waits for ever"),
         })

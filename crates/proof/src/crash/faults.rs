@@ -37,7 +37,7 @@ use super::campaign::caught;
 use super::catalogue::OPS;
 use super::judge::{Known, judge};
 use super::timeline::{Course, Timeline};
-use super::workload::{LogWish, Mode, Room, Shape, Step};
+use super::workload::{Format, LogWish, Mode, Room, Shape, Step};
 use crate::BY_ROOT;
 use crate::model::Pair;
 use crate::sound::check_clean;
@@ -297,6 +297,7 @@ enum Came {
 impl Case {
     fn new(op: usize, (mode, block_bytes): (Mode, u32), room: Room) -> Result<Self> {
         let shape = Shape {
+            format: Format::Usual,
             block_bytes,
             trees: 1,
             log: LogWish::Journal,

@@ -59,7 +59,7 @@ pub mod workload;
 pub use breaking::Breaking;
 pub use campaign::{Campaign, Finding, Tally};
 pub use session::Session;
-pub use workload::Workload;
+pub use workload::{Format, Workload};
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,12 @@
 //! The harness itself: good seeds are good, histories are kept, and bad ones get shorter.
 
+use clap::ValueEnum;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::breaking::Breaking;
 use super::session::Session;
-use super::workload::{Mode, Step, Workload};
+use super::workload::{Format, Mode, Step, Workload};
 
 /// One of each kind: an operation alone, two pairs, a random history, one that churns.
 #[test]
@@ -23,6 +24,20 @@ fn the_first_seeds_are_good_and_a_saved_history_has_the_same_states() {
         let again = Session::load(&path).unwrap();
         assert_eq!(*again.workload(), workload);
         assert_eq!(again.explore(2, None).unwrap(), seen);
+    }
+}
+
+#[test]
+fn every_format_has_good_seeds() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    for format in Format::value_variants() {
+        // Random histories, and those on a file system that is nearly full.
+        for seed in [3, 4, 8, 9] {
+            let workload = Workload::on(*format, seed);
+            let session = Session::record(workload, Breaking::default()).unwrap();
+            let seen = session.explore(1, None).unwrap();
+            assert!(seen.states > 0 && seen.older > 0, "{format:?}: {seen:?}");
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! that is nearly full. The pairs come in an order that is spread over all of them, so that
 //! any range of seeds is a fair sample; after so many seeds each was there.
 
+use clap::ValueEnum;
 use fourscore::DataMode;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
@@ -69,9 +70,57 @@ pub enum Room {
     Blocks(u32),
 }
 
+/// What the file system has of the format.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    ValueEnum,
+)]
+pub enum Format {
+    /// What mke2fs gives it unless told otherwise.
+    #[default]
+    Usual,
+    /// Contents and directories inside of inodes, values of attributes in inodes of their own.
+    Inline,
+    /// Clusters of four blocks.
+    Clusters,
+    /// Files mapped by pointers, as in ext2 and ext3.
+    Pointers,
+    /// A file of orphans instead of a chain.
+    OrphanFile,
+    /// No checksums.
+    NoSums,
+}
+
+impl Format {
+    /// What mke2fs is told of it.
+    pub(super) fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Usual => &[],
+            Self::Inline => &["inline_data", "ea_inode"],
+            Self::Clusters => &["bigalloc"],
+            Self::Pointers => &["^extent", "^64bit", "^flex_bg"],
+            Self::OrphanFile => &["orphan_file", "metadata_csum_seed"],
+            Self::NoSums => &["^metadata_csum", "uninit_bg"],
+        }
+    }
+}
+
 /// The file system that a history begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Shape {
+    /// What it has of the format.
+    #[serde(default)]
+    pub format: Format,
     /// The size of a block in bytes.
     pub block_bytes: u32,
     /// How many trees there are, one for each thread.
@@ -136,6 +185,7 @@ impl Workload {
             }
         };
         let shape = Shape {
+            format: Format::Usual,
             block_bytes,
             trees: threads.len(),
             log: match mode {
@@ -153,6 +203,18 @@ impl Workload {
             mode,
             threads,
         }
+    }
+
+    /// The workload of a seed on a file system of a format; without a journal, where no file of
+    /// orphans can be, on a usual one instead.
+    #[must_use]
+    pub fn on(format: Format, seed: u64) -> Self {
+        let mut workload = Self::of(seed);
+        workload.shape.format = match (format, workload.shape.log) {
+            (Format::OrphanFile, LogWish::None) => Format::Usual,
+            (format, _) => format,
+        };
+        workload
     }
 
     fn alone(number: u64) -> (Vec<Vec<Step>>, u32, Mode) {
