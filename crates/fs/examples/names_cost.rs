@@ -1,15 +1,16 @@
-//! What making, finding and removing names costs, in memory: for `perf` and callgrind, and to see
-//! whether threads meet in a directory.
+//! What making, finding and removing names costs, and reading and writing one block, in memory: for
+//! `perf` and callgrind, and to see whether threads meet in a directory.
 //!
 //! ```text
 //! names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES
 //! ```
 //!
-//! IMAGE is left as it is. OPERATION is `create`, `unlink`, `append`, `stat`, `lookup`, `search` or
-//! `again`: `lookup` is the first look for a name, which is kept, `search` one that keeps nothing,
-//! `again` is for names that are known. Each of THREADS does it COUNT times, in DIRECTORIES
-//! directories with an index. What comes before the operation is done by one thread. Prints
-//! nanoseconds per operation and thread.
+//! IMAGE is left as it is. OPERATION is `create`, `open`, `unlink`, `append`, `stat`, `lookup`,
+//! `search`, `again`, `write` or `read`: `open` makes a file and has it open, as a mount does;
+//! `lookup` is the first look for a name, which is kept, `search` one that keeps nothing, `again`
+//! is for names that are known; `write` and `read` are for a block that each thread has. Each of
+//! THREADS does it COUNT times, in DIRECTORIES directories with an index. What comes before the
+//! operation is done by one thread. Prints nanoseconds per operation and thread.
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::env;
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use fourscore::block::{BlockDevice, DeviceOptions, RamDevice, open_path};
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, Result};
+use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Result};
 use fourscore_sync::thread;
 
 const OWNER: NewAttributes = NewAttributes {
@@ -28,6 +29,8 @@ const OWNER: NewAttributes = NewAttributes {
 };
 /// Names that each directory has from the beginning, so that it has an index over many leaves.
 const FIRST: u32 = 5000;
+/// What is written and read at once.
+const BLOCK: [u8; 4096] = [1; 4096];
 
 fn name(thread: u32, number: u32) -> Vec<u8> {
     format!("name {number} of thread {thread}").into_bytes()
@@ -37,8 +40,11 @@ fn operation(fs: &Fs, dir: InodeNr, what: &str, name: &[u8]) -> Result<()> {
     let found = || fs.lookup(dir, name);
     match what {
         "create" => fs.create(dir, name, &OWNER).map(|_| ()),
+        "open" => OpenInode::created(fs, dir, name, &OWNER)?.close(),
+        "write" => fs.write_at(found()?, &BLOCK, 0).map(|_| ()),
+        "read" => fs.read_at(found()?, &mut { BLOCK }, 0).map(|_| ()),
         "unlink" => fs.unlink(dir, name),
-        "append" => fs.append(found()?, &[1; 4096]).map(|_| ()),
+        "append" => fs.append(found()?, &BLOCK).map(|_| ()),
         "stat" => fs.stat(found()?).map(|_| ()),
         "search" => fs.lookup_once(dir, name).map(|_| ()),
         _ => found().map(|_| ()),
@@ -65,13 +71,17 @@ fn main() -> Result<()> {
         all.push(dir);
     }
     let dir = |thread: u32| all[thread as usize % all.len()];
-    if what != "create" {
+    let is_of_one = what == "write" || what == "read";
+    if what != "create" && what != "open" {
         for thread in 0..threads {
-            for number in 0..count {
+            for number in 0..if is_of_one { 1 } else { count } {
                 let (dir, name) = (dir(thread), name(thread, number));
-                fs.create(dir, &name, &OWNER)?;
+                let file = fs.create(dir, &name, &OWNER)?;
                 if what == "again" {
                     fs.lookup(dir, &name)?;
+                }
+                if is_of_one {
+                    fs.write_at(file, &BLOCK, 0)?;
                 }
             }
         }
@@ -82,8 +92,10 @@ fn main() -> Result<()> {
             .map(|thread| {
                 let (fs, dir) = (&fs, dir(thread));
                 scope.spawn(move || {
-                    (0..count)
-                        .try_for_each(|number| operation(fs, dir, what, &name(thread, number)))
+                    (0..count).try_for_each(|number| {
+                        let number = if is_of_one { 0 } else { number };
+                        operation(fs, dir, what, &name(thread, number))
+                    })
                 })
             })
             .collect();

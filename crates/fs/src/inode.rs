@@ -171,6 +171,9 @@ pub(crate) struct Changing {
     pub(crate) is_linkable: bool,
     /// Whether it has times that are in memory only, and is on a list for that.
     pub(crate) has_lazy_times: AtomicBool,
+    /// Whether content was written over since `last`, or may have been before it was loaded: the
+    /// commit of `last` does not vouch for that.
+    pub(crate) is_written_over: AtomicBool,
 }
 
 impl Changing {
@@ -185,9 +188,11 @@ impl Changing {
 impl InodeCell {
     /// A cell for `inode`, which transactions up to `last` may have changed.
     fn new(inode: CachedInode, last: Option<Tid>) -> Self {
+        let may_be_written_over = last.is_some() && inode.file_type() == FileType::Regular;
         let changing = Changing {
             last: LastTid::of(last),
             last_data: LastTid::of(last),
+            is_written_over: AtomicBool::new(may_be_written_over),
             ..Changing::default()
         };
         let rank = match inode.file_type() {
@@ -397,7 +402,9 @@ pub struct Stat {
     pub flags: InodeFlags,
     /// Tells lives of the same number apart.
     pub generation: u32,
-    /// `i_version`: changes whenever the inode does.
+    /// `i_version`: changes whenever the inode does. Content that is written over content, at the
+    /// tick of the clock at which the inode says that it was changed, does not change it, as in
+    /// Linux for who does not ask in between.
     pub version: u64,
 }
 

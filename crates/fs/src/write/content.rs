@@ -7,13 +7,15 @@
 //! **Model.** Bytes that fall into written blocks go straight there. For the rest clusters are
 //! claimed, the data is written to them, and one plan maps them and moves the size. So what a file
 //! shows after a crash was written before it was mapped: blocks with old content are never part of
-//! it.
+//! it. Where all bytes fall into written blocks, and the inode says already that it was changed at
+//! this tick of the clock, nothing of it changes and there is no plan.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
 //! file come one after the other. Readers take no lock; they see the old map or the new one.
 //!
 //! **Crash safety.** Data is on its way to the device before the transaction that maps it is
-//! sealed, and the commit flushes the device before its last block.
+//! sealed, and the commit flushes the device before its last block. Data that was written without a
+//! plan is noted, and fsync flushes the device for it.
 
 use std::io::IoSlice;
 
@@ -22,6 +24,7 @@ use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::{InodeFlags, needs_large_file};
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
+use fourscore_sync::atomic::Ordering;
 use fourscore_sync::epoch::{self, Guard};
 
 use super::clusters::{Clusters, Place};
@@ -48,6 +51,13 @@ const MUCH_BYTES: u64 = 4 << 20;
 struct Range {
     offset: u64,
     end: u64,
+}
+
+/// Whether a write needed no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WrittenOver {
+    Yes,
+    No,
 }
 
 impl Fs {
@@ -119,15 +129,10 @@ impl Fs {
     ) -> Result<usize> {
         let writer = self.writer()?;
         let guard = epoch::pin();
-        let inode = self.file_to_change(pinned, &guard)?;
-        if inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes() {
-            return Err(Error::NotPermitted);
-        }
+        self.check_may_write(pinned, offset, &guard)?;
         if self.write_inside((pinned, locked), data, offset)? == Written::Inside {
             return Ok(data.len());
         }
-        // Made before anything is written: while it lives the file system is not frozen.
-        let mut plan = Plan::new(self, writer);
         // It may have left the inode.
         let inode = pinned.version(&guard)?;
         let bits = self.geometry().block_size().bits();
@@ -135,6 +140,11 @@ impl Fs {
             offset,
             end: offset + data.len() as u64,
         };
+        if self.write_over((inode, locked), (data, range), &guard)? == WrittenOver::Yes {
+            return Ok(data.len());
+        }
+        // Made before anything is written: while it lives the file system is not frozen.
+        let mut plan = Plan::new(self, writer);
         if range.end > inode.size_bytes() {
             // Nothing in front of the end: until the data has arrived a crash shows that, and
             // readers see it.
@@ -189,6 +199,47 @@ impl Fs {
             self.write_run(data, range, run, physical, is_new)?;
         }
         Ok(index(reached - offset))
+    }
+
+    /// Refuses what is no file whose content can be changed from `offset` on.
+    fn check_may_write(&self, pinned: &Pinned, offset: u64, guard: &Guard) -> Result<()> {
+        let inode = self.file_to_change(pinned, guard)?;
+        if inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes() {
+            return Err(Error::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// Writes over content, if nothing of the inode changes by that: one run of written blocks
+    /// takes all of it, inside of the file, and the inode says already that it was changed now.
+    fn write_over(
+        &self,
+        (inode, locked): (&CachedInode, &Changing),
+        (data, range): (&[u8], Range),
+        guard: &Guard,
+    ) -> Result<WrittenOver> {
+        if range.end > inode.size_bytes() || self.journals_content(inode) {
+            return Ok(WrittenOver::No);
+        }
+        let bits = self.geometry().block_size().bits();
+        let first = LogicalBlock(low32(range.offset >> bits));
+        let mapping = self.map(inode, first, guard)?;
+        let Target::Written(physical) = mapping.target else {
+            return Ok(WrittenOver::No);
+        };
+        if range.end > u64::from(mapping.end().0) << bits {
+            return Ok(WrittenOver::No);
+        }
+        // While this lives the file system is not frozen; coming in may have taken long.
+        let _inside = self.writer()?.freezer().enter();
+        let (on_disk, now) = (inode.on_disk(), now());
+        if (on_disk.mtime(), on_disk.ctime()) != (now, now) {
+            return Ok(WrittenOver::No);
+        }
+        // First, since also a write that fails may have written something.
+        locked.is_written_over.store(true, Ordering::Relaxed);
+        self.write_run(data, range, (first, mapping.blocks), physical, false)?;
+        Ok(WrittenOver::Yes)
     }
 
     /// Finds blocks for a hole in a file that is going to be at least `end_bytes` long: those of a
@@ -482,6 +533,8 @@ pub(super) fn show(
             return fs.publish_times(times, (pinned, locked), version);
         }
     };
+    // All that was written so far was on its way before that transaction.
+    locked.is_written_over.store(false, Ordering::Relaxed);
     pinned.publish(Some(version));
     Ok(())
 }

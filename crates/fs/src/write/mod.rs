@@ -119,7 +119,7 @@ mod trim;
 mod values;
 mod xattrs;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use fourscore_block::{BlockDevice, UnorderedDevice};
 use fourscore_journal::{Credits, Handle, Journal, JournalStats, Log, NewChecksums};
@@ -672,13 +672,12 @@ enum Scope {
     OneTransaction,
 }
 
-/// The time now.
+/// The time now, as Linux stamps inodes: that of the clock's last tick, some milliseconds ago at
+/// most. All stamps are from it, so what was changed later never says that it was changed before.
 pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp::new(seconds, since.subsec_nanos()).unwrap_or(Timestamp::MAX)
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
+    Timestamp::new(now.tv_sec, nanoseconds).unwrap_or_default()
 }
 
 /// Refuses, by name, what is read but not written.

@@ -6,7 +6,9 @@
 //!
 //! **Crash safety.** A transaction is durable with its commit block. Data that was written in place
 //! since is not part of it; so where the commit may have flushed the device too early for that, the
-//! device is flushed once more.
+//! device is flushed once more. What is written over by a write that changes nothing of the inode
+//! ([`super::content`]) joins no transaction at all: the inode knows that there may be some, and an
+//! inode that was loaded anew takes it for granted.
 
 use fourscore_ondisk::{InodeNr, Tid};
 use fourscore_sync::atomic::Ordering;
@@ -23,12 +25,18 @@ impl Fs {
     }
 
     fn make_durable(&self, inode: InodeNr) -> Result<()> {
-        let tid = {
+        let (tid, is_written_over) = {
             let pinned = self.pin_inode(inode)?;
             let locked = pinned.lock();
             self.write_times_of((inode, &pinned), &locked)?;
-            locked.last.get()
+            let is_written_over = locked.is_written_over.load(Ordering::Relaxed);
+            (locked.last.get(), is_written_over)
         };
+        if is_written_over {
+            // Whatever was done before that is durable then, as if it had joined a transaction.
+            self.writer()?.journal().commit()?;
+            return Ok(self.device().flush()?);
+        }
         match self.commit_if_running(tid)? {
             Committed::Now => Ok(()),
             // What was written in place since then has changed no metadata.

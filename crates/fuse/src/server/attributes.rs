@@ -225,9 +225,10 @@ impl<'f> Server<'f> {
     }
 }
 
-/// The host's time.
+/// The host's time as of the clock's last tick: the library and the kernel stamp by that, and what
+/// is changed next must not seem to have been changed before.
 fn now_of_host() -> Timestamp {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
     Timestamp::new(now.tv_sec, nanoseconds).unwrap_or_default()
 }

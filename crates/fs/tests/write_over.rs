@@ -1,0 +1,217 @@
+//! Content that is written over at the tick of the clock at which its inode was changed: nothing
+//! but the content changes, and fsync vouches for it all the same. e2fsck looks at the result.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
+use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Stat};
+use fourscore_sync::{Mutex, thread};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+const ROOT: InodeNr = InodeNr::ROOT;
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o644,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+};
+/// So often it is tried to do something within a tick, which takes microseconds of milliseconds.
+const MOST_ATTEMPTS: u8 = 250;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// A device on which something else happens at the end of a flush.
+struct Hooked {
+    inner: RecordingDevice,
+    after_flush: Mutex<Option<Hook>>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl BlockDevice for Hooked {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.inner.read_vectored_at(bufs, offset)
+    }
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.inner.write_fua(bufs, offset)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()?;
+        let hook = self.after_flush.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(())
+    }
+}
+
+/// A file system on a device that remembers, and a file of two blocks in it.
+struct Setup {
+    image: Image,
+    device: Arc<Hooked>,
+    fs: Arc<Fs>,
+    file: InodeNr,
+}
+
+fn setup(features: &[&str], cache: OpenOptions) -> Setup {
+    let image = Image::builder(MiB(16)).kind("ext4").features(features);
+    let image = image.make().unwrap();
+    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
+    let device = Arc::new(Hooked {
+        inner: RecordingDevice::new(Arc::new(base)),
+        after_flush: Mutex::new(None),
+    });
+    // Nothing is committed unless it is asked for.
+    let options = MountOptions::new().parse("commit=100000").unwrap();
+    let shared = Arc::clone(&device) as Arc<dyn BlockDevice>;
+    let fs = Fs::mount(shared, &options.open(cache)).unwrap();
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    fs.write_at(file, &[255; 8192], 0).unwrap();
+    fs.sync().unwrap();
+    Setup {
+        image,
+        device,
+        fs,
+        file,
+    }
+}
+
+impl Setup {
+    fn stat(&self) -> Stat {
+        self.fs.stat(self.file).unwrap()
+    }
+
+    /// Writes over the first block, and tells whether the inode was left as it is.
+    fn leaves_the_inode(&self, with: u8) -> bool {
+        let before = self.stat();
+        self.fs.write_at(self.file, &[with; 4096], 0).unwrap();
+        let after = self.stat();
+        assert_eq!(after == before, after.version == before.version);
+        assert_eq!(after == before, after.mtime == before.mtime);
+        after == before
+    }
+
+    /// What the first block holds after a crash that leaves nothing but what was flushed.
+    fn after_a_crash(&self) -> Vec<u8> {
+        let recording = &self.device.inner;
+        let crashed = recording.crashed(recording.cuts(), |_, _| Survival::Lost);
+        let fs = Fs::open(Arc::new(crashed.unwrap()), &OpenOptions::new()).unwrap();
+        let mut content = vec![0; 4096];
+        fs.read_at(self.file, &mut content, 0).unwrap();
+        content
+    }
+
+    /// Unmounts, and has e2fsck look at what is there then.
+    fn end(self) {
+        self.fs.unmount().unwrap();
+        let recording = &self.device.inner;
+        let mut bytes = vec![0; usize::try_from(recording.len_bytes()).unwrap()];
+        recording.read_at(&mut bytes, 0).unwrap();
+        let copy = self.image.copy().unwrap();
+        fs::write(copy.path(), bytes).unwrap();
+        assert_clean(copy.path());
+    }
+}
+
+#[test]
+fn writing_over_content_within_a_tick_is_one_write_of_the_device() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    for features in [&[][..], &["^has_journal"], &["^extents", "^64bit"]] {
+        let setup = setup(features, OpenOptions::new());
+        let recording = &setup.device.inner;
+        let found = (0..MOST_ATTEMPTS).find(|&with| {
+            let before = recording.cuts();
+            let leaves = setup.leaves_the_inode(with);
+            if leaves {
+                let events = recording.events();
+                let [Event::Write { bytes, .. }] = &events[before..] else {
+                    panic!("one write: {:?}", &events[before..]);
+                };
+                assert_eq!(**bytes, [with; 4096]);
+            }
+            leaves
+        });
+        let with = found.expect("a tick that is long enough");
+        let host = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let mtime = setup.stat().mtime;
+        let host = (host.as_secs().cast_signed(), host.subsec_nanos());
+        assert!((mtime.seconds(), mtime.nanoseconds()) <= host, "the future");
+        setup.fs.fsync(setup.file).unwrap();
+        assert_eq!(setup.after_a_crash(), [with; 4096]);
+        // A later tick is told of, and so is whatever is not only content.
+        thread::sleep(Duration::from_millis(50));
+        assert!(!setup.leaves_the_inode(7));
+        let size = setup.stat().size_bytes;
+        setup.fs.write_at(setup.file, &[7; 10], size).unwrap();
+        assert_eq!(setup.stat().size_bytes, size + 10);
+        setup.end();
+    }
+}
+
+#[test]
+fn content_that_is_written_over_while_its_inode_commits_is_synced() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let setup = Arc::new(setup(&[], OpenOptions::new()));
+    let found = (0..MOST_ATTEMPTS).find(|&with| {
+        // It may be the tick of the last attempt; then nothing is left to be committed.
+        let commits = !setup.leaves_the_inode(254);
+        let outcome = Arc::new(Mutex::new(None));
+        let hook = {
+            let (setup, outcome) = (Arc::clone(&setup), Arc::clone(&outcome));
+            move || {
+                let leaves = setup.leaves_the_inode(with);
+                let syncs = thread::spawn(move || setup.fs.fsync(setup.file));
+                *outcome.lock() = Some((leaves, syncs));
+                // It waits for this commit, if it comes in time.
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        *setup.device.after_flush.lock() = Some(Box::new(hook));
+        setup.fs.fsync(setup.file).unwrap();
+        let (leaves, syncs) = outcome.lock().take().expect("fsync flushes");
+        syncs.join().unwrap().unwrap();
+        assert_eq!(setup.after_a_crash(), [with; 4096]);
+        commits && leaves
+    });
+    assert!(found.is_some(), "no tick was long enough");
+    Arc::into_inner(setup).expect("all have ended").end();
+}
+
+#[test]
+fn content_that_was_written_over_before_its_inode_left_memory_is_synced() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    // So small that inodes push each other out.
+    let setup = setup(&[], OpenOptions::new().cache_bytes(256 << 10));
+    let name = |number: u32| format!("other {number}").into_bytes();
+    let others: Vec<_> = (0..2000)
+        .map(|number| setup.fs.create(ROOT, &name(number), &OWNER).unwrap())
+        .collect();
+    let found = (0..MOST_ATTEMPTS).find(|&with| {
+        setup.leaves_the_inode(254);
+        // Nothing is left for a commit.
+        setup.fs.sync().unwrap();
+        setup.leaves_the_inode(with)
+    });
+    let with = found.expect("a tick that is long enough");
+    for &other in &others {
+        setup.fs.stat(other).unwrap();
+    }
+    setup.fs.fsync(setup.file).unwrap();
+    assert_eq!(setup.after_a_crash(), [with; 4096]);
+    setup.end();
+}
