@@ -4,6 +4,7 @@
 mod tree;
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use fourscore_testkit::mount::{Access, KernelMount, Log};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, linkat};
 
 use tree::{Object, Tree, assert_same, host_tree, open, our_tree};
 
@@ -289,6 +290,29 @@ fn a_file_that_was_unlinked_but_open_is_gone() {
     let gone = InodeNr(u32::try_from(gone.unwrap()).unwrap());
     let error = open(image.path()).stat(gone).unwrap_err();
     assert_eq!(error.errno(), fourscore::Error::NotFound.errno());
+}
+
+/// The name is in front of the inode in the log. The kernel and e2fsck leave the file without it.
+#[test]
+fn a_file_that_was_made_without_a_name_has_the_one_that_it_was_given() {
+    needs_kernel!();
+    let mut made = None;
+    let image = check(
+        |root| fs::write(root.join("other"), b"before").unwrap(),
+        |root| {
+            let flags = OFlags::TMPFILE | OFlags::WRONLY;
+            let file = File::from(rustix::fs::open(root, flags, Mode::RUSR).unwrap());
+            file.write_all_at(&content(13, 10_000), 0).unwrap();
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, path, CWD, root.join("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+            file.sync_all().unwrap();
+            made = Some(file.metadata().unwrap().ino());
+        },
+    );
+    let fs = open(image.path());
+    let named = fs.lookup(InodeNr::ROOT, b"named").unwrap();
+    assert_eq!(Some(u64::from(named.0)), made);
+    assert_eq!(fs.stat(named).unwrap().links, 1);
 }
 
 #[test]

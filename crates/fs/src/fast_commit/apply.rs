@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use fourscore_ondisk::fast_commit::{AddRange, Dentry, RangeState, Record};
+use fourscore_ondisk::fast_commit::{AddRange, DelRange, Dentry, RangeState, Record};
 use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags, RawInode};
 use fourscore_ondisk::jbd2::JournalError;
 use fourscore_ondisk::superblock::Superblock;
@@ -80,11 +80,14 @@ impl Known {
     }
 }
 
-struct Apply<'a, B> {
+struct Apply<'a, 'r, B> {
     before: &'a B,
     superblock: &'a Superblock,
     inodes: HashMap<InodeNr, Known>,
     dirs: HashMap<InodeNr, DirChanges>,
+    /// What a commit says of inodes that are not in use yet: of a file that was made without a name
+    /// it tells the name that the file was given, and its ranges, before it tells of the inode.
+    early: HashMap<InodeNr, Vec<Record<'r>>>,
 }
 
 /// The overlay that `records` make of the state `before`.
@@ -98,27 +101,27 @@ pub(super) fn apply<'r, B: Before>(
         superblock,
         inodes: HashMap::new(),
         dirs: HashMap::new(),
+        early: HashMap::new(),
     };
     for record in records {
+        if apply.comes_early(record)? {
+            continue;
+        }
         match record {
             Record::AddRange(range) => apply.add_range(&range)?,
-            Record::DelRange(range) => {
-                let known = apply.known(range.inode)?;
-                if known.has_extents() {
-                    known.ranges.set(range.logical, range.blocks, Target::Hole);
-                }
-            }
+            Record::DelRange(range) => apply.delete_range(&range)?,
             Record::Creat(dentry) => apply.creat(&dentry)?,
             Record::Link(dentry) => apply.link(&dentry)?,
             Record::Unlink(dentry) => apply.unlink(&dentry)?,
             Record::Inode { inode, raw } => apply.inode(inode, raw)?,
-            Record::Pad | Record::Tail { .. } | Record::Head { .. } => {}
+            Record::Tail { .. } => apply.early.clear(),
+            Record::Pad | Record::Head { .. } => {}
         }
     }
     Ok(apply.finish())
 }
 
-impl<B: Before> Apply<'_, B> {
+impl<'r, B: Before> Apply<'_, 'r, B> {
     /// What is known of `nr`, at first what the disk says. Numbers that no name may lead to are
     /// never in use here: a record about the journal's own inode, say, is ignored.
     fn known(&mut self, nr: InodeNr) -> Result<&mut Known> {
@@ -141,10 +144,11 @@ impl<B: Before> Apply<'_, B> {
         if !self.superblock.may_be_named(nr) {
             return Ok(());
         }
-        let known = self.known(nr)?;
         let Ok((fields, _)) = RawInode::ref_from_prefix(raw) else {
             return Ok(());
         };
+        let early = self.early.remove(&nr).unwrap_or_default();
+        let known = self.known(nr)?;
         let file_type = FileType::from_mode(FileMode(fields.i_mode.get()));
         if file_type.is_none() || fields.i_links_count.get() == 0 {
             known.delete();
@@ -155,6 +159,42 @@ impl<B: Before> Apply<'_, B> {
         known.flags = flags;
         known.record = Some(raw.into());
         known.set_links(fields.i_links_count.get());
+        for record in early {
+            match record {
+                Record::AddRange(range) => self.add_range(&range)?,
+                Record::DelRange(range) => self.delete_range(&range)?,
+                // The inode counts it.
+                Record::Link(dentry) => {
+                    if let Some(file_type) = self.types(&dentry)? {
+                        self.add_name(&dentry, file_type)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a record that must wait for its inode; says whether it did.
+    fn comes_early(&mut self, record: Record<'r>) -> Result<bool> {
+        let inode = match record {
+            Record::AddRange(range) => range.inode,
+            Record::DelRange(range) => range.inode,
+            Record::Link(dentry) => dentry.inode,
+            _ => return Ok(false),
+        };
+        let is_early = self.known(inode)?.file_type.is_none();
+        if is_early {
+            self.early.entry(inode).or_default().push(record);
+        }
+        Ok(is_early)
+    }
+
+    fn delete_range(&mut self, range: &DelRange) -> Result<()> {
+        let known = self.known(range.inode)?;
+        if known.has_extents() {
+            known.ranges.set(range.logical, range.blocks, Target::Hole);
+        }
         Ok(())
     }
 
@@ -276,6 +316,9 @@ impl<B: Before> Apply<'_, B> {
 
     fn unlink(&mut self, dentry: &Dentry<'_>) -> Result<()> {
         let Some(file_type) = self.types(dentry)? else {
+            if let Some(early) = self.early.get_mut(&dentry.inode) {
+                early.retain(|early| *early != Record::Link(*dentry));
+            }
             return Ok(());
         };
         let key = self.before.key(dentry.parent, dentry.name)?;

@@ -2,7 +2,7 @@
 
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::fast_commit::{AddRange, DelRange, Dentry, RangeState, Record};
-use fourscore_ondisk::{LogicalBlock, PhysBlock};
+use fourscore_ondisk::{LogicalBlock, PhysBlock, Tid};
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
@@ -214,6 +214,43 @@ fn an_inode_without_links_is_gone_until_it_is_made_again() {
     let overlay = apply(&fs, &[inode, gone, creat]).unwrap();
     assert_eq!(overlay.inodes[&FILE], InodeChange::Deleted);
     assert!(overlay.dirs.is_empty());
+}
+
+/// As Linux writes what was made by `O_TMPFILE` and linkat(2).
+#[test]
+fn a_name_may_come_before_its_inode_in_a_commit() {
+    require!(Need::Program("mke2fs"));
+    let fs = empty_fs();
+    let (raw, none) = (
+        raw_inode(0o10_0644, 1, EXTENTS),
+        raw_inode(0o10_0644, 0, EXTENTS),
+    );
+    let [inode, gone] = [&raw, &none].map(|raw| Record::Inode { inode: FILE, raw });
+    let link = |as_name| Record::Link(name(InodeNr::ROOT, FILE, as_name));
+    let unlink = |as_name| Record::Unlink(name(InodeNr::ROOT, FILE, as_name));
+    let tail = Record::Tail {
+        tid: Tid(1),
+        checksum: 0,
+    };
+    let links_to = |records: &[Record<'_>]| {
+        let overlay = apply(&fs, records).unwrap();
+        let root = overlay.dirs.get(&InodeNr::ROOT);
+        let names = root.map_or(0, |root| root.added().count());
+        (names, patched(&fs, &overlay, FILE).links_count())
+    };
+    assert_eq!(links_to(&[link(b"a"), inode]), (1, 1));
+    assert_eq!(links_to(&[link(b"a"), tail, inode]), (0, 1));
+    assert_eq!(links_to(&[link(b"a"), unlink(b"a"), inode]), (0, 1));
+    let renamed = [link(b"a"), link(b"b"), unlink(b"a"), inode];
+    assert_eq!(links_to(&renamed), (1, 1));
+    assert_eq!(links_to(&[link(b"a"), gone, inode]), (0, 1));
+    let range = add(FILE, 0, 2000, 5);
+    let overlay = apply(&fs, &[link(b"a"), range, inode]).unwrap();
+    assert!(overlay.ranges[&FILE].at(LogicalBlock(2)).is_some());
+    let overlay = apply(&fs, &[link(b"a"), range, tail, inode]).unwrap();
+    assert!(overlay.ranges.is_empty());
+    // Later ones are counted, as usual.
+    assert_eq!(links_to(&[link(b"a"), inode, link(b"b")]), (2, 2));
 }
 
 #[test]
