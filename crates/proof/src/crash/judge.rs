@@ -36,6 +36,8 @@ pub(super) struct Contents<'c> {
     pub(super) versions: &'c dyn Fn(usize, Id, usize) -> RangeInclusive<usize>,
     /// In the block that an older version ends in, its end may be followed by zeroes, in bytes.
     pub(super) block_bytes: usize,
+    /// The version from which on what is set of a directory may be missing.
+    pub(super) unset_since: Option<usize>,
 }
 
 /// Holds a recovered file system against what the threads did. Gives the versions that were found.
@@ -55,6 +57,7 @@ pub(super) fn judge(
     let contents = Contents {
         versions: &versions,
         block_bytes: 0,
+        unset_since: None,
     };
     judge_with(fs, timelines, known, &contents)
 }
@@ -101,7 +104,9 @@ fn version(
     contents: &Contents<'_>,
 ) -> Result<usize> {
     let differs = |version: usize, growing: Option<&Growing>| {
-        let names = timeline.versions[version].difference(found, growing);
+        let unset_since = contents.unset_since.unwrap_or(version).min(version);
+        let older = &timeline.versions[unset_since..version];
+        let names = timeline.versions[version].difference(found, growing, older);
         names.or_else(|| foreign((thread, timeline), (version, growing), found, contents))
     };
     let mut why = Vec::new();
@@ -360,6 +365,7 @@ mod tests {
     use super::super::base::Base;
     use super::super::workload::{Step, Workload};
     use super::*;
+    use crate::model::{Call, Place};
 
     fn timeline(steps: &[Step]) -> Timeline {
         let base = Base::of(Workload::of(0).shape).unwrap();
@@ -437,6 +443,7 @@ mod tests {
             let contents = Contents {
                 versions: &|_, _, version| version..=version,
                 block_bytes: 0,
+                unset_since: None,
             };
             let known = Known { vouched, begun: 1 };
             version((0, timeline), known, &found, &contents).ok()
@@ -454,6 +461,39 @@ mod tests {
         let mut poisoned = part.to_vec();
         poisoned[before.len() + 1000] = POISON;
         assert_eq!(found(&timeline, 0, &poisoned), None);
+    }
+
+    /// What is set of a directory may be older where that is allowed, and nothing else may be.
+    #[test]
+    fn what_is_set_of_a_directory_may_be_missing_only_where_that_is_said() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let base = Base::of(Workload::of(0).shape).unwrap();
+        let model = base.models[0].clone();
+        let place = |dir, name: &[u8]| Place {
+            dir,
+            name: name.to_vec(),
+        };
+        let dir = model.lookup(&place(Model::ROOT, b"b")).unwrap();
+        let file = model.lookup(&place(dir, b"k")).unwrap();
+        let tree = |calls: &[Call]| {
+            let mut model = model.clone();
+            for call in calls {
+                model.apply(call);
+            }
+            Tree::expected(&model, &mut Default::default())
+        };
+        let calls = [dir, file].map(|id| Call::Chmod(id, 0o711));
+        let versions = [0, 1, 2].map(|done| tree(&calls[..done]));
+        let difference = |version: usize, found: usize, since: usize| {
+            let older = &versions[since..version];
+            versions[version].difference(&as_found(&versions[found]), None, older)
+        };
+        assert_eq!(difference(1, 1, 1), None);
+        assert!(difference(1, 0, 1).is_some(), "it is not allowed");
+        assert_eq!(difference(1, 0, 0), None);
+        assert!(difference(2, 1, 0).is_some(), "that of a file is missing");
+        assert!(difference(2, 0, 0).is_some(), "so it is here");
+        assert!(difference(0, 1, 0).is_some(), "it is newer");
     }
 
     /// A copy may have written a sector in two pieces, of which one has arrived.
@@ -482,6 +522,7 @@ mod tests {
             let contents = Contents {
                 versions: &|_, _, version| version..=last,
                 block_bytes: 0,
+                unset_since: None,
             };
             foreign((0, &timeline), (version, None), &found, &contents).is_none()
         };

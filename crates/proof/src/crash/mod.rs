@@ -15,6 +15,7 @@
 //! | `judge` | whether a recovered state is a good one |
 //! | `notes` | what threads note in a recording |
 //! | `outside` | what e2fsck and the kernel say of a state |
+//! | `told` | which of what they say docs/FINDINGS.md tells of |
 //! | [`session`] | a recorded history: exploring it, saving it, making it shorter |
 //! | [`campaign`] | many seeds on all cores |
 //! | [`kernel`] | the same for the kernel's own ext4 |
@@ -53,6 +54,7 @@ mod notes;
 mod outside;
 pub mod session;
 mod timeline;
+mod told;
 mod tree;
 pub mod workload;
 

@@ -1,7 +1,7 @@
 //! **Purpose.** What other people's programs say of a crash state: e2fsck of what we recovered, and
 //! the kernel's recovery of the same state beside ours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -9,10 +9,11 @@ use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 use fourscore::{FileType, Fs, InodeNr};
-use fourscore_testkit::crash::complaints;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen, e2fsck_repair};
 use fourscore_testkit::{scratch, tools};
+
+use super::told::{self, Told};
 
 /// A name and what it leads to: mode, links, owner, and content or target.
 type Listing = BTreeMap<Vec<u8>, (u32, u64, u32, u32, Vec<u8>)>;
@@ -112,63 +113,48 @@ pub(super) enum Recovered {
     /// A file system in which e2fsck finds nothing.
     Whole(Vec<u8>),
     /// What docs/FINDINGS.md may tell of, and all that is said.
-    Told(Told, String),
+    Told(BTreeSet<Told>, String),
     /// e2fsck finds something else afterwards, and what it says.
     Unsound(String),
 }
 
-/// What docs/FINDINGS.md tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// The kernel finds a log unsound, and does not mount.
-    NotMounted,
-    /// It miscounts directories, and leaves something of removed ones.
-    LeftBehind,
-    /// e2fsck finds a log unsound, and goes on without it.
-    NotReplayed,
-    /// It clears directories that it has made in part.
-    Cleared,
+impl Recovered {
+    /// What explains all that is said, or nothing does.
+    fn explained(faults: Option<BTreeSet<Told>>, said: String) -> Self {
+        match faults {
+            Some(faults) => Self::Told(faults, said),
+            None => Self::Unsound(said),
+        }
+    }
 }
 
 /// What mount(8) says of a log that the kernel cannot replay; of a loop device that is missing, or
 /// of too little memory, it says something else.
 const NOT_MOUNTED: &str = "failed: Structure needs cleaning.";
-/// What e2fsck says of such a log. All that it says then is about what lies beside the log.
-const NOT_REPLAYED: &str = "e2fsck: Invalid argument while recovering journal of ";
 
 /// Has e2fsck recover a crash state, as at a boot: the journal is replayed, and what was begun is
 /// finished.
 ///
 /// # Errors
-/// Those of the host; what e2fsck finds and leaves.
+/// Those of the host.
 pub(super) fn recovered_by_e2fsck(crashed: &[u8]) -> Result<Recovered> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
     fs::write(&image, crashed)?;
-    let said = match e2fsck_preen(&image) {
-        Ok(said) => said.output,
-        Err(error) => match error.to_string() {
-            said if said.contains(NOT_REPLAYED) => said,
-            _ => return Err(error),
-        },
-    };
-    if said.contains(NOT_REPLAYED) {
-        return Ok(Recovered::Told(Told::NotReplayed, said));
-    }
+    let said = e2fsck_preen(&image)?.output;
     if said.contains(" while recovering journal of ") {
-        return Ok(Recovered::Unsound(said));
+        let fault = told::given_up(&said).map(|fault| BTreeSet::from([fault]));
+        return Ok(Recovered::explained(fault, said));
     }
-    if said.contains("is a zero-length directory") {
-        return Ok(match complaints::only_cleared_directories(&said) {
-            true => Recovered::Told(Told::Cleared, said),
-            false => Recovered::Unsound(said),
-        });
+    if told::is_endless(&said) {
+        return Ok(Recovered::explained(told::of_e2fsck(&image, &said)?, said));
     }
     let result = e2fsck(&image)?;
-    Ok(match result.is_clean() {
-        true => Recovered::Whole(fs::read(&image)?),
-        false => Recovered::Unsound(result.output),
-    })
+    if result.is_clean() && !told::is_cleared(&said) {
+        return Ok(Recovered::Whole(fs::read(&image)?));
+    }
+    let said = format!("{said}{}", result.output);
+    Ok(Recovered::explained(told::of_e2fsck(&image, &said)?, said))
 }
 
 /// Has the kernel recover a crash state.
@@ -183,7 +169,7 @@ pub(super) fn recovered_by_kernel(crashed: &[u8]) -> Result<Recovered> {
         Ok(mounted) => mounted.unmount()?,
         Err(error) => match error.to_string() {
             said if said.contains(NOT_MOUNTED) => {
-                return Ok(Recovered::Told(Told::NotMounted, said));
+                return Ok(Recovered::Told([Told::NotMounted].into(), said));
             }
             _ => return Err(error),
         },
@@ -192,12 +178,8 @@ pub(super) fn recovered_by_kernel(crashed: &[u8]) -> Result<Recovered> {
     if result.is_clean() {
         return Ok(Recovered::Whole(fs::read(&image)?));
     }
-    Ok(
-        match complaints::only_left_behind(&image, &result.output)? {
-            true => Recovered::Told(Told::LeftBehind, result.output),
-            false => Recovered::Unsound(result.output),
-        },
-    )
+    let faults = told::of_kernel(&image, &result.output)?;
+    Ok(Recovered::explained(faults, result.output))
 }
 
 /// Fails with what e2fsck finds in an image.

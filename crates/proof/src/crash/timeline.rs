@@ -6,10 +6,12 @@
 //! more than its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use fourscore::Fallocate;
 
 use super::holes::Holes;
+use super::told::Lately;
 use super::tree::{Contents, Growing, Tree};
 use super::workload::Step;
 use crate::model::{Call, Content, Expected, How, Id, Model, Pair, Place, Whole};
@@ -33,6 +35,8 @@ pub(super) struct Timeline {
     /// run to run of its source. A crash may leave some at the front, and two of them may meet
     /// within a sector.
     pub(super) pieced: BTreeMap<usize, Id>,
+    /// The versions that a call led to which takes blocks from a file.
+    cut: BTreeSet<usize>,
 }
 
 /// Whose content a step has made durable.
@@ -187,6 +191,45 @@ impl Timeline {
                 self.pieced.insert(version, *id);
             }
             _ => {}
+        }
+        if let Call::Truncate(..) | Call::Fallocate(_, Fallocate::PunchHole, _) = call {
+            self.cut.insert(version);
+        }
+    }
+
+    /// What was done between two versions, where fast commits are made.
+    pub(super) fn lately(&self, between: RangeInclusive<usize>) -> Lately {
+        let (first, versions) = (*between.start(), &self.versions[between.clone()]);
+        let names = |tree: &Tree<Id>| {
+            let names = tree.names.iter();
+            let named = names.map(|(path, &place)| (path.clone(), tree.inodes[place].key));
+            named.collect::<BTreeSet<_>>()
+        };
+        let (mut came, mut went) = (BTreeSet::new(), BTreeSet::new());
+        let mut before = names(&versions[0]);
+        for tree in &versions[1..] {
+            let after = names(tree);
+            came.extend(after.difference(&before).cloned());
+            went.extend(before.difference(&after).cloned());
+            before = after;
+        }
+        let last: BTreeSet<Id> = before.iter().map(|(_, id)| *id).collect();
+        let removed: BTreeSet<Id> = went.iter().map(|(_, id)| *id).collect();
+        let is_directory = |tree: &Tree<Id>, id: Id| {
+            let mut inodes = tree.inodes.iter();
+            inodes.any(|entry| entry.key == id && entry.is_directory())
+        };
+        let made = |(_, id): &(Vec<u8>, Id)| versions.iter().any(|tree| is_directory(tree, *id));
+        Lately {
+            has_fast_commits: true,
+            nameless: self.nameless.range(between.clone()).next().is_some(),
+            removed: removed.difference(&last).count(),
+            came_and_went: came.intersection(&went).next().is_some(),
+            cut: self
+                .cut
+                .iter()
+                .any(|cut| first < *cut && between.contains(cut)),
+            made_directory: came.iter().any(made),
         }
     }
 }
@@ -347,5 +390,46 @@ mod tests {
         ));
         assert!(Step::Fsync.call(&model, id).is_none());
         assert!(Step::Fsync.call(&model, None).is_none());
+    }
+
+    #[test]
+    fn what_was_done_lately_is_what_was_done_since() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let base = Base::of(Workload::of(0).shape).unwrap();
+        let steps = [
+            "create",
+            "unlink-new",
+            "mkdir",
+            "rename-over",
+            "unlink-one-of-two",
+            "truncate-to-0",
+            "rename",
+            "chmod",
+        ];
+        let timeline = Timeline::of(base.models[0].clone(), &steps.map(Step::named), &[]);
+        let fast = Lately {
+            has_fast_commits: true,
+            ..Lately::default()
+        };
+        let of = |between: RangeInclusive<usize>| timeline.lately(between);
+        assert_eq!(of(0..=0), fast);
+        assert_eq!(of(0..=1), fast, "made only");
+        let removed = Lately { removed: 1, ..fast };
+        assert_eq!(of(1..=2), removed, "removed only");
+        let came_and_went = Lately {
+            came_and_went: true,
+            ..removed
+        };
+        assert_eq!(of(0..=2), came_and_went);
+        let made_directory = Lately {
+            made_directory: true,
+            ..fast
+        };
+        assert_eq!(of(2..=3), made_directory);
+        assert_eq!(of(3..=4), removed, "replaced");
+        assert_eq!(of(4..=5), fast, "another name is left");
+        assert_eq!(of(5..=6), Lately { cut: true, ..fast });
+        assert_eq!(of(6..=7), fast, "renamed");
+        assert_eq!(of(7..=8), fast, "no name was touched");
     }
 }

@@ -103,6 +103,10 @@ impl Tree<Id> {
 }
 
 impl Entry<Id> {
+    pub(super) fn is_directory(&self) -> bool {
+        self.facts.file_type == FileType::Directory
+    }
+
     fn expected(id: Id, node: &Node, contents: &mut Contents) -> Self {
         Self {
             key: id,
@@ -195,6 +199,21 @@ impl Facts {
             ..self.clone()
         };
         sizes.contains(&found.size) && there.allows(found)
+    }
+}
+
+impl Facts {
+    /// These, with what is set of an inode as `other` has it.
+    fn with_settings_of(&self, other: &Self) -> Self {
+        Self {
+            permissions: other.permissions,
+            owner: other.owner,
+            project: other.project,
+            flags: other.flags,
+            atime: other.atime,
+            mtime: other.mtime,
+            ..self.clone()
+        }
     }
 }
 
@@ -306,11 +325,13 @@ impl Tree<Id> {
     }
 
     /// How `found` differs in names and inodes; contents are not looked at. A file that is growing
-    /// may have any size on its way to that of here.
+    /// may have any size on its way to that of here, and what is set of a directory may be as in
+    /// one of the versions `older`.
     pub(super) fn difference(
         &self,
         found: &Tree<InodeNr>,
         growing: Option<&Growing>,
+        older: &[Self],
     ) -> Option<String> {
         let paths = |names: &BTreeMap<Vec<u8>, usize>, others: &BTreeMap<Vec<u8>, usize>| {
             let odd = names.keys().find(|path| !others.contains_key(*path))?;
@@ -334,7 +355,13 @@ impl Tree<Id> {
             let is_on_its_way = growing
                 .filter(|growing| growing.id == key)
                 .is_some_and(|growing| expected.allows_from(growing.from, found));
-            if !expected.allows(found) && !is_on_its_way {
+            let was_unset = |tree: &Self| {
+                let form = tree.of(key);
+                form.is_some_and(|form| expected.with_settings_of(&form.facts).allows(found))
+            };
+            let is_older =
+                || expected.file_type == FileType::Directory && older.iter().any(was_unset);
+            if !expected.allows(found) && !is_on_its_way && !is_older() {
                 return Some(format!("{shown} is {found:?}, not {expected:?}"));
             }
         }

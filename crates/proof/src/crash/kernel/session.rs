@@ -5,12 +5,12 @@
 //! it is judged like ours, which e2fsck looks at then, too. As the log is the same, so is the
 //! version.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use fourscore::block::{Event, RamDevice, RecordingDevice};
-use fourscore::{Arc, Fs, OpenOptions};
+use fourscore::{Arc, Fs, InodeNr, OpenOptions};
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
 use serde::{Deserialize, Serialize};
@@ -20,9 +20,10 @@ use crate::crash::base::{Base, Company, mount_options, tree_name};
 use crate::crash::breaking::Breaking;
 use crate::crash::judge::{Contents, Known, judge_with};
 use crate::crash::notes::Note;
-use crate::crash::outside::{self, Recovered, Told};
+use crate::crash::outside::{self, Recovered};
 use crate::crash::session::{SUPERBLOCK, has_torn_commit, shortest};
 use crate::crash::timeline::{By, Course, Flushed, Timeline};
+use crate::crash::told::{Lately, Told};
 use crate::crash::workload::{LogWish, Mode, Room, Workload};
 use crate::model::{Expected, HostPair, Id};
 use crate::sound::check_clean;
@@ -34,6 +35,8 @@ const OUTSIDE_EVERY: u64 = 40;
 const COMMIT_BLOCK: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
 /// Of so many opinions of others at least...
 const MANY_OPINIONS: u64 = 100;
+/// Or of so many states, which those of one history are not...
+const MANY_STATES: u64 = 5_000;
 /// ... one in so many may be forgiven: more would not be the faults that are told of.
 const FORGIVEN_ONE_IN: u64 = 3;
 
@@ -63,6 +66,8 @@ struct Beside {
 pub struct KernelSeen {
     /// Crash states.
     pub states: u64,
+    /// States in which what was set of a directory is missing, as docs/FINDINGS.md tells.
+    pub unset: u64,
     /// States whose tree was older than the newest that may have been found.
     pub older: u64,
     /// Fast commits in the histories.
@@ -81,6 +86,7 @@ impl KernelSeen {
     /// Both together.
     pub fn add(&mut self, other: &Self) {
         self.states += other.states;
+        self.unset += other.unset;
         self.older += other.older;
         self.fast_commits += other.fast_commits;
         self.by_kernel += other.by_kernel;
@@ -100,6 +106,12 @@ impl KernelSeen {
             "of {opinions} opinions of others {} are faults that are told of",
             self.told_of
         );
+        ensure!(
+            self.states < MANY_STATES || self.unset * FORGIVEN_ONE_IN <= self.states,
+            "in {} of {} states what was set of a directory is missing",
+            self.unset,
+            self.states
+        );
         Ok(())
     }
 }
@@ -111,12 +123,22 @@ enum Other {
     E2fsck,
 }
 
-/// What is wrong with what another recovered.
+/// What is wrong with what was recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
     /// What is told of elsewhere.
     Known,
+}
+
+/// What was found in a state.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    version: usize,
+    /// Of Linux's log, which lacks what was set of directories.
+    log: Fault,
+    /// Of what another made of it.
+    other: Fault,
 }
 
 /// What is known at a cut.
@@ -145,6 +167,12 @@ fn options(mode: Mode) -> String {
         _ => "ordered",
     };
     format!("nodelalloc,noatime,noinit_itable,commit=300,data={data}")
+}
+
+/// A file system that is only read.
+fn opened(bytes: &[u8]) -> Result<Arc<Fs>> {
+    let device = Arc::new(RamDevice::from_bytes(bytes));
+    Ok(Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?)
 }
 
 /// The release of the running kernel.
@@ -328,10 +356,10 @@ impl KernelSession {
         known
     }
 
-    /// Whether the kernel may refuse what is left behind the first `cut` events.
+    /// What was done lately behind the first `cut` events.
     #[cfg(test)]
-    pub(super) fn may_be_refused(&self, cut: usize) -> bool {
-        self.may_be(Told::NotMounted, &self.durable(cut))
+    pub(super) fn lately_at(&self, cut: usize) -> Lately {
+        self.lately(&self.durable(cut))
     }
 
     /// Whether one of the blocks that are written is the commit block of a usual commit.
@@ -372,9 +400,10 @@ impl KernelSession {
                 seen.known += 1;
                 return Ok(());
             }
-            let (version, fault) = self.check(disk, &known.1, other)?;
-            seen.told_of += u64::from(fault == Fault::Known);
-            seen.older += u64::from(version < known.1.tree.begun);
+            let verdict = self.check(disk, &known.1, other)?;
+            seen.told_of += u64::from(verdict.other == Fault::Known);
+            seen.unset += u64::from(verdict.log == Fault::Known);
+            seen.older += u64::from(verdict.version < known.1.tree.begun);
             seen.by_kernel += u64::from(other == Some(Other::Kernel));
             seen.by_e2fsck += u64::from(other == Some(Other::E2fsck));
             Ok(())
@@ -382,8 +411,20 @@ impl KernelSession {
         Ok(seen)
     }
 
-    /// The version that a recovered file system is of.
-    fn judge(&self, fs: &Fs, known: &Durable) -> Result<usize> {
+    /// The version that a recovered file system is of, and whether what was set of a directory
+    /// since the last commit of the usual kind is missing, as fast ones do not have it.
+    fn judge(&self, fs: &Fs, known: &Durable) -> Result<(usize, Fault)> {
+        match self.judge_as(fs, known, None) {
+            Ok(version) => Ok((version, Fault::None)),
+            Err(error) if !self.has_fast_commits() => Err(error),
+            Err(error) => match self.judge_as(fs, known, Some(known.usual)) {
+                Ok(version) => Ok((version, Fault::Known)),
+                Err(_) => Err(error),
+            },
+        }
+    }
+
+    fn judge_as(&self, fs: &Fs, known: &Durable, unset_since: Option<usize>) -> Result<usize> {
         let mode = self.workload().mode;
         let versions = |_, id, version: usize| {
             let durable = known.content_of(id);
@@ -395,65 +436,97 @@ impl KernelSession {
         let contents = Contents {
             versions: &versions,
             block_bytes: self.workload().shape.block_bytes as usize,
+            unset_since,
         };
         let found = judge_with(fs, &self.timelines, &[known.tree], &contents)?;
         found.first().copied().context("no thread")
     }
 
-    /// Checks one state, and gives the version of the tree that was found, and whether another
-    /// finds it otherwise for a reason that is known.
+    fn has_fast_commits(&self) -> bool {
+        self.workload().shape.log == LogWish::FastCommit
+    }
+
+    /// Checks one state; others may find it otherwise for a reason that is known.
     fn check(
         &self,
         disk: &Arc<CrashDisk>,
         known: &Durable,
         other: Option<Other>,
-    ) -> Result<(usize, Fault)> {
+    ) -> Result<Verdict> {
         let crashed = other.map(|other| (other, disk.bytes()));
         let is_torn = other.is_some() && has_torn_commit(disk)?;
         let ours = mount_options(self.workload().mode, Company::None, Breaking::default());
         let fs = Fs::mount(disk.clone(), &ours).context("mount")?;
-        let version = self.judge(&fs, known).context("what we made of it")?;
+        let (version, log) = self.judge(&fs, known).context("what we made of it")?;
         fs.unmount().context("unmount")?;
         check_clean(disk.clone())?;
-        let Some((other, crashed)) = crashed else {
-            return Ok((version, Fault::None));
+        let other = match crashed {
+            Some((other, crashed)) => {
+                let ours = (&*disk.bytes(), version, is_torn);
+                self.ask(other, &crashed, known, ours)?
+            }
+            None => Fault::None,
         };
-        outside::ensure_sound(&disk.bytes()).context("what we made of it")?;
+        Ok(Verdict {
+            version,
+            log,
+            other,
+        })
+    }
+
+    /// Has another recover a state of which we made `ours`, and the version that it is of, which
+    /// must be the same unless a commit block is torn.
+    fn ask(
+        &self,
+        other: Other,
+        crashed: &[u8],
+        known: &Durable,
+        (ours, version, is_torn): (&[u8], usize, bool),
+    ) -> Result<Fault> {
+        outside::ensure_sound(ours).context("what we made of it")?;
         let (recovered, whose) = match other {
             Other::Kernel => (
-                outside::recovered_by_kernel(&crashed)?,
+                outside::recovered_by_kernel(crashed)?,
                 "what the kernel made of it",
             ),
             Other::E2fsck => (
-                outside::recovered_by_e2fsck(&crashed)?,
+                outside::recovered_by_e2fsck(crashed)?,
                 "what e2fsck made of it",
             ),
         };
         let theirs = match recovered {
             Recovered::Whole(theirs) => theirs,
-            Recovered::Told(fault, _) if self.may_be(fault, known) => {
-                return Ok((version, Fault::Known));
+            Recovered::Told(faults, said) => {
+                let is_told_of = self.may_be(&faults, known, ours)?;
+                ensure!(is_told_of, "{whose}: {faults:?}: {said}");
+                return Ok(Fault::Known);
             }
-            Recovered::Told(_, said) | Recovered::Unsound(said) => bail!("{whose}: {said}"),
+            Recovered::Unsound(said) => bail!("{whose}: {said}"),
         };
-        let device = Arc::new(RamDevice::from_bytes(&theirs));
-        let fs = Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20)).context(whose)?;
-        let theirs = self.judge(&fs, known).context(whose)?;
+        let fs = opened(&theirs).context(whose)?;
+        let (theirs, _) = self.judge(&fs, known).context(whose)?;
         ensure!(
             is_torn || theirs == version,
             "{whose} is version {theirs}, and ours is {version}"
         );
-        Ok((version, Fault::None))
+        Ok(Fault::None)
     }
 
-    /// Whether this may be the fault that docs/FINDINGS.md tells of: each has to do with fast
-    /// commits. The kernel does not mount where the log has an inode that has no name; fast commits
-    /// are in it until a usual one has followed.
-    fn may_be(&self, fault: Told, known: &Durable) -> bool {
+    /// What was done since the last commit of the usual kind: fast ones are in the log until one
+    /// has followed.
+    fn lately(&self, known: &Durable) -> Lately {
         let [timeline] = &self.timelines;
-        let mut nameless = timeline.nameless.range(known.usual..=known.tree.begun);
-        let has_fast_commits = self.workload().shape.log == LogWish::FastCommit;
-        has_fast_commits && (fault != Told::NotMounted || nameless.next().is_some())
+        match self.has_fast_commits() {
+            true => timeline.lately(known.usual..=known.tree.begun),
+            false => Lately::default(),
+        }
+    }
+
+    /// Whether these may be the faults that docs/FINDINGS.md tells of, where we made `ours`.
+    fn may_be(&self, faults: &BTreeSet<Told>, known: &Durable, ours: &[u8]) -> Result<bool> {
+        let fs = opened(ours)?;
+        let sectors = |inode| Some(fs.stat(InodeNr(inode)).ok()?.sectors);
+        Ok(self.lately(known).may_lead_to(faults, sectors))
     }
 
     /// Leaves out steps of a workload whose states are not all good, as long as one of them is not.

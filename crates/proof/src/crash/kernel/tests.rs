@@ -1,5 +1,7 @@
 //! The kernel's histories: what is recorded, and that good and bad are told from each other.
 
+use std::collections::BTreeSet;
+
 use fourscore::block::Event;
 use fourscore_testkit::tools::are_met;
 
@@ -7,6 +9,7 @@ use super::NEEDS;
 use super::session::{KernelSeen, KernelSession};
 use super::workload::of_seed;
 use crate::crash::notes::Note;
+use crate::crash::told::Told;
 use crate::crash::workload::{LogWish, Mode, Step, Workload};
 
 /// The operations of these names, on a file system without fast commits.
@@ -104,7 +107,10 @@ fn the_kernel_may_refuse_a_log_only_for_an_inode_without_a_name_that_is_in_it() 
     let may_be_refused = |session: &KernelSession, step: usize| {
         let ends = Event::Note(Note::Ends { thread: 0, step }.number());
         let cut = session.events().iter().position(|event| *event == ends);
-        session.may_be_refused(cut.unwrap())
+        let refused = BTreeSet::from([Told::NotMounted]);
+        session
+            .lately_at(cut.unwrap())
+            .may_lead_to(&refused, |_| None)
     };
     // Opened in the third step, closed in the fifth, and all is committed in the last.
     let expected = [false, false, true, true, true, true, true, false];
@@ -128,4 +134,13 @@ fn no_more_is_forgiven_than_a_third_of_many_opinions() {
     };
     assert!(is_fine(99, 99) && is_fine(100, 33) && is_fine(300, 100));
     assert!(!is_fine(100, 34) && !is_fine(301, 101) && !is_fine(1_000, 1_000));
+    let is_fine = |states: u64, unset: u64| {
+        let seen = KernelSeen {
+            states,
+            unset,
+            ..KernelSeen::default()
+        };
+        seen.ensure_little_is_forgiven().is_ok()
+    };
+    assert!(is_fine(4_999, 4_999) && is_fine(6_000, 2_000) && !is_fine(6_000, 2_001));
 }
