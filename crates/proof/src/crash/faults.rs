@@ -393,7 +393,7 @@ impl Case {
             vouched: at,
             begun: known.begun,
         };
-        judge(fs, timelines, &[seen], self.mode).context("while it is mounted")?;
+        judge(fs, timelines, (&[seen], &[]), self.mode).context("while it is mounted")?;
         let probe = || fs.create(InodeNr::ROOT, PROBE, &BY_ROOT);
         match probe() {
             Ok(_) => {
@@ -464,14 +464,14 @@ impl Case {
             begun: version,
         };
         let last = exactly(self.steps.len());
-        let strictly = judge(&fs, &timelines(refused), &[last], self.mode);
+        let strictly = judge(&fs, &timelines(refused), (&[last], &[]), self.mode);
         if let (Err(_), Some(&first)) = (&strictly, refused.first()) {
             let begun = first + 1;
             let known = Known {
                 begun,
                 ..exactly(first)
             };
-            let found = judge(&fs, &timelines(&[]), &[known], self.mode)?;
+            let found = judge(&fs, &timelines(&[]), (&[known], &[]), self.mode)?;
             ensure!(found == [first], "what was refused was done");
         } else {
             strictly?;
@@ -483,7 +483,7 @@ impl Case {
     fn recover(&self, device: &Arc<RamDevice>, known: Known) -> Result<()> {
         let fs = Fs::mount(device.clone(), &self.options()).context("the next mount")?;
         let timelines = std::slice::from_ref(&self.timeline);
-        judge(&fs, timelines, &[known], self.mode).context("after the next mount")?;
+        judge(&fs, timelines, (&[known], &[]), self.mode).context("after the next mount")?;
         fs.unmount()?;
         check_clean(device.clone()).map(drop)
     }

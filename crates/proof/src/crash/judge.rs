@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fourscore::{Fs, InodeNr};
 
 use super::base::{BALLAST, POISON, PROBE, tree_name};
-use super::timeline::Timeline;
+use super::timeline::{DurableContents, Timeline};
 use super::tree::{Entry, Growing, Tree, names};
 use super::workload::Mode;
 use crate::model::{Id, Model};
@@ -40,19 +40,24 @@ pub(super) struct Contents<'c> {
     pub(super) unset_since: Option<usize>,
 }
 
-/// Holds a recovered file system against what the threads did. Gives the versions that were found.
+/// Holds a recovered file system against what the threads did, where the content of some files may
+/// be more durable than the tree. Gives the versions that were found.
 ///
 /// # Errors
 /// The first difference.
 pub(super) fn judge(
     fs: &Fs,
     timelines: &[Timeline],
-    known: &[Known],
+    (known, durable): (&[Known], &[DurableContents]),
     mode: Mode,
 ) -> Result<Vec<usize>> {
-    let versions = |thread: usize, _, version| match mode {
-        Mode::Journal => version..=version,
-        Mode::Ordered | Mode::Writeback | Mode::None => version..=known[thread].begun,
+    let versions = |thread: usize, id, version: usize| {
+        let durable = durable.get(thread).map_or(0, |durable| durable.of(id));
+        let version = version.max(durable);
+        match mode {
+            Mode::Journal => version..=version,
+            Mode::Ordered | Mode::Writeback | Mode::None => version..=known[thread].begun,
+        }
     };
     let contents = Contents {
         versions: &versions,

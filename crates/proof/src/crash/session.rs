@@ -21,7 +21,7 @@ use super::breaking::Breaking;
 use super::judge::{Known, judge, judge_unjournaled};
 use super::notes::Note;
 use super::outside;
-use super::timeline::{Timeline, carry_out};
+use super::timeline::{DurableContents, Timeline, carry_out};
 use super::workload::{Mode, Workload};
 use crate::model::Pair;
 use crate::sound::check_clean;
@@ -151,6 +151,12 @@ impl Session {
         &self.beside.workload
     }
 
+    /// What was recorded, for who changes it.
+    #[cfg(test)]
+    pub(super) fn history_mut(&mut self) -> &mut History {
+        &mut self.history
+    }
+
     /// What the steps of a thread came to.
     #[cfg(test)]
     pub(super) fn calls(&self, thread: usize) -> &[String] {
@@ -175,8 +181,9 @@ impl Session {
     }
 
     /// What is known of each thread behind the first `cut` events.
-    fn known(&self, cut: usize) -> Vec<Known> {
+    fn known(&self, cut: usize) -> (Vec<Known>, Vec<DurableContents>) {
         let mut known = vec![Known::default(); self.timelines.len()];
+        let mut durable = vec![DurableContents::default(); self.timelines.len()];
         for event in &self.history.events[..cut] {
             let Event::Note(number) = *event else {
                 continue;
@@ -184,8 +191,10 @@ impl Session {
             match Note::of(number) {
                 Note::Begins { thread, step } => known[thread].begun = step + 1,
                 Note::Ends { thread, step } => {
-                    let vouched = self.timelines[thread].vouches[step];
+                    let timeline = &self.timelines[thread];
+                    let vouched = timeline.vouches[step];
                     known[thread].vouched = known[thread].vouched.max(vouched);
+                    durable[thread].note(timeline.flushes[step], step + 1);
                 }
                 Note::Unmounted => {
                     for known in &mut known {
@@ -194,7 +203,7 @@ impl Session {
                 }
             }
         }
-        known
+        (known, durable)
     }
 
     /// Recovers and checks every state, or only that with the number `only`.
@@ -212,15 +221,17 @@ impl Session {
         };
         let asks_others = outside::is_possible();
         let mut seen = Seen::default();
-        let mut known = (usize::MAX, Vec::new());
-        let mut looked_at: HashMap<u64, Vec<usize>> = HashMap::new();
+        let (mut cut, mut known, mut durable) = (usize::MAX, Vec::new(), Vec::new());
+        // What was found, and what contents were durable then.
+        let mut looked_at: HashMap<u64, (Vec<usize>, Vec<DurableContents>)> = HashMap::new();
         let states = explore::explore(&self.history, effort, |crash, disk| {
-            if known.0 != crash.cut {
-                known = (crash.cut, self.known(crash.cut));
+            if cut != crash.cut {
+                cut = crash.cut;
+                (known, durable) = self.known(cut);
             }
             if workload.mode == Mode::None {
                 if asks_others && crash.number.is_multiple_of(UNJOURNALED_EVERY) {
-                    self.check_unjournaled(disk, &known.1)?;
+                    self.check_unjournaled(disk, &known)?;
                     seen.repaired += 1;
                 }
                 return Ok(());
@@ -229,14 +240,16 @@ impl Session {
                 asks_others && (workload.seed + crash.number).is_multiple_of(OUTSIDE_EVERY);
             let fingerprint = disk.fingerprint();
             let versions = match looked_at.get(&fingerprint) {
-                Some(versions) if !is_for_others && allows(&known.1, versions) => {
+                Some((versions, then))
+                    if !is_for_others && allows(&known, versions) && *then == durable =>
+                {
                     seen.known += 1;
                     versions.clone()
                 }
-                _ => self.check(disk, &known.1, is_for_others)?,
+                _ => self.check(disk, (&known, &durable), is_for_others)?,
             };
-            let is_older = versions.iter().zip(&known.1).any(|(at, of)| *at < of.begun);
-            looked_at.insert(fingerprint, versions);
+            let is_older = versions.iter().zip(&known).any(|(at, of)| *at < of.begun);
+            looked_at.insert(fingerprint, (versions, durable.clone()));
             seen.older += u64::from(is_older);
             seen.outside += u64::from(is_for_others);
             Ok(())
@@ -263,7 +276,7 @@ impl Session {
     fn check(
         &self,
         disk: &Arc<CrashDisk>,
-        known: &[Known],
+        known: (&[Known], &[DurableContents]),
         is_for_others: bool,
     ) -> Result<Vec<usize>> {
         let crashed = is_for_others.then(|| disk.bytes());
@@ -291,7 +304,7 @@ impl Session {
 }
 
 /// Whether these versions may be found. What may be found with one only becomes more, as long as it
-/// may: data that is newer than it.
+/// may and no more content is durable: data that is newer than it.
 fn allows(known: &[Known], versions: &[usize]) -> bool {
     let mut both = known.iter().zip(versions);
     both.all(|(known, version)| (known.vouched..=known.begun).contains(version))

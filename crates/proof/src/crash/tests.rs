@@ -1,12 +1,16 @@
 //! The harness itself: good seeds are good, histories are kept, and bad ones get shorter.
 
 use clap::ValueEnum;
+use fourscore::block::Event;
+use fourscore_testkit::explore::History;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::breaking::Breaking;
+use super::notes::Note;
 use super::session::Session;
 use super::workload::{Format, Mode, Step, Workload};
+use crate::model::bytes_to_write;
 
 /// One of each kind: an operation alone, two pairs, a random history, one that churns.
 #[test]
@@ -38,6 +42,51 @@ fn every_format_has_good_seeds() {
             let seen = session.explore(1, None).unwrap();
             assert!(seen.states > 0 && seen.older > 0, "{format:?}: {seen:?}");
         }
+    }
+}
+
+/// Has the writes that have some bytes in them write what was there before, as if they had been
+/// forgotten.
+pub(super) fn forget_writes(history: &mut History, part: &[u8]) {
+    let mut disk = history.base.clone();
+    let mut forgotten = 0;
+    for event in &mut history.events {
+        let Event::Write { offset, bytes, .. } = event else {
+            continue;
+        };
+        let at = usize::try_from(*offset).unwrap();
+        let there = &mut disk[at..at + bytes.len()];
+        if bytes.windows(part.len()).any(|window| window == part) {
+            *bytes = (&*there).into();
+            forgotten += 1;
+        }
+        there.copy_from_slice(bytes);
+    }
+    assert!(forgotten > 0, "nobody wrote that");
+}
+
+/// Content that was replaced may be as it was, until it is made durable without the rest.
+#[test]
+fn content_that_was_made_durable_without_the_rest_and_is_not_there_is_found() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    for (end, expected) in [(Some(Step::Fdatasync), false), (None, true)] {
+        let [first, second] = ["overwrite", "overwrite-odd"].map(Step::named);
+        let mut steps = vec![first, Step::Sync, second];
+        steps.extend(end);
+        let workload = Workload {
+            threads: vec![steps],
+            mode: Mode::Ordered,
+            ..Workload::of(0)
+        };
+        let mut session = Session::record(workload, Breaking::default()).unwrap();
+        let cut = |session: &Session| session.explore(4, None);
+        cut(&session).unwrap();
+        // Unmounting makes all durable, so what comes behind the last step is left out.
+        let events = &mut session.history_mut().events;
+        let unmounted = Note::Unmounted.number();
+        events.retain(|event| *event != Event::Note(unmounted));
+        forget_writes(session.history_mut(), &bytes_to_write(12, 700, 512));
+        assert_eq!(cut(&session).is_ok(), expected, "{end:?}");
     }
 }
 

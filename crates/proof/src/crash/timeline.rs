@@ -61,6 +61,29 @@ impl Flushed {
     }
 }
 
+/// The versions whose content is durable, of all files and of some.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DurableContents {
+    all: usize,
+    files: BTreeMap<Id, usize>,
+}
+
+impl DurableContents {
+    /// Notes what was made durable when `version` was the latest.
+    pub(super) fn note(&mut self, flushed: Flushed, version: usize) {
+        match flushed {
+            Flushed::Nothing => {}
+            Flushed::One(id) => drop(self.files.insert(id, version)),
+            Flushed::Everything => self.all = version,
+        }
+    }
+
+    /// The version whose content a file has at least.
+    pub(super) fn of(&self, id: Id) -> usize {
+        self.files.get(&id).copied().unwrap_or(0).max(self.all)
+    }
+}
+
 /// Who does the calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {

@@ -23,6 +23,8 @@ pub enum Step {
     Drawn(u64),
     /// Makes durable what the last call changed.
     Fsync,
+    /// Makes the content of that durable, and not what else is new in it.
+    Fdatasync,
     /// Makes everything durable.
     Sync,
 }
@@ -346,6 +348,7 @@ impl Step {
                 call => Some(call),
             },
             Self::Fsync => last.filter(|&id| model.has(id)).map(Call::Fsync),
+            Self::Fdatasync => last.filter(|&id| model.has(id)).map(Call::Fdatasync),
             Self::Sync => Some(Call::Whole(Whole::Sync)),
         }
     }
@@ -364,6 +367,7 @@ impl Step {
             Self::Named(op) => OPS.get(op).map_or("?", |op| op.name).to_owned(),
             Self::Drawn(number) => format!("{number:#x}"),
             Self::Fsync => "fsync".to_owned(),
+            Self::Fdatasync => "fdatasync".to_owned(),
             Self::Sync => "sync".to_owned(),
         }
     }

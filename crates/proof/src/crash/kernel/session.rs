@@ -5,7 +5,7 @@
 //! it is judged like ours, which e2fsck looks at then, too. As the log is the same, so is the
 //! version.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,10 +22,10 @@ use crate::crash::judge::{Contents, Known, judge_with};
 use crate::crash::notes::Note;
 use crate::crash::outside::{self, Recovered};
 use crate::crash::session::{SUPERBLOCK, has_torn_commit, shortest};
-use crate::crash::timeline::{By, Course, Flushed, Timeline};
+use crate::crash::timeline::{By, Course, DurableContents, Flushed, Timeline};
 use crate::crash::told::{Lately, Told};
 use crate::crash::workload::{LogWish, Mode, Room, Workload};
-use crate::model::{Expected, HostPair, Id};
+use crate::model::{Expected, HostPair};
 use crate::sound::check_clean;
 
 /// One of so many states is given to the kernel, and one to e2fsck.
@@ -149,15 +149,7 @@ struct Durable {
     tree: Known,
     /// The version before the call in which the last commit of the usual kind was made.
     usual: usize,
-    /// The version whose content is durable, of all files and of some.
-    all: usize,
-    files: BTreeMap<Id, usize>,
-}
-
-impl Durable {
-    fn content_of(&self, id: Id) -> usize {
-        self.files.get(&id).copied().unwrap_or(0).max(self.all)
-    }
+    contents: DurableContents,
 }
 
 /// The options of the kernel's mount.
@@ -274,22 +266,10 @@ impl KernelSession {
         &self.history.events
     }
 
-    /// Has the writes that have some bytes in them write what was there at first, as if a kernel
-    /// had forgotten them.
+    /// What was recorded, for who changes it.
     #[cfg(test)]
-    pub(super) fn forget_writes_of(&mut self, part: &[u8]) {
-        let History { base, events } = &mut self.history;
-        let mut forgotten = 0;
-        for event in events {
-            if let Event::Write { offset, bytes, .. } = event
-                && bytes.windows(part.len()).any(|window| window == part)
-            {
-                let at = usize::try_from(*offset).unwrap();
-                *bytes = base[at..at + bytes.len()].into();
-                forgotten += 1;
-            }
-        }
-        assert!(forgotten > 0, "nobody wrote that");
+    pub(super) fn history_mut(&mut self) -> &mut History {
+        &mut self.history
     }
 
     /// Writes the session to a file.
@@ -341,15 +321,11 @@ impl KernelSession {
                 Note::Ends { step, .. } => {
                     let [timeline] = &self.timelines;
                     known.tree.vouched = known.tree.vouched.max(timeline.vouches[step]);
-                    match timeline.flushes[step] {
-                        Flushed::Nothing => {}
-                        Flushed::One(id) => drop(known.files.insert(id, step + 1)),
-                        Flushed::Everything => known.all = step + 1,
-                    }
+                    known.contents.note(timeline.flushes[step], step + 1);
                 }
                 Note::Unmounted => {
                     known.tree.vouched = known.tree.begun;
-                    known.all = known.tree.begun;
+                    known.contents.note(Flushed::Everything, known.tree.begun);
                 }
             }
         }
@@ -427,7 +403,7 @@ impl KernelSession {
     fn judge_as(&self, fs: &Fs, known: &Durable, unset_since: Option<usize>) -> Result<usize> {
         let mode = self.workload().mode;
         let versions = |_, id, version: usize| {
-            let durable = known.content_of(id);
+            let durable = known.contents.of(id);
             match mode {
                 Mode::Journal => version.max(durable)..=version.max(durable),
                 _ => durable..=known.tree.begun,

@@ -9,8 +9,10 @@ use super::NEEDS;
 use super::session::{KernelSeen, KernelSession};
 use super::workload::of_seed;
 use crate::crash::notes::Note;
+use crate::crash::tests::forget_writes;
 use crate::crash::told::Told;
 use crate::crash::workload::{LogWish, Mode, Step, Workload};
+use crate::model::bytes_to_write;
 
 /// The operations of these names, on a file system without fast commits.
 fn workload(steps: &[Step]) -> Workload {
@@ -81,7 +83,7 @@ fn content_that_was_synced_and_is_not_there_is_found() {
     let steps = [Step::named("overwrite"), Step::Fsync];
     let mut session = KernelSession::record(workload(&steps)).unwrap();
     session.explore(4, None).unwrap();
-    session.forget_writes_of(&crate::model::bytes_to_write(11, 1024, 512));
+    forget_writes(session.history_mut(), &bytes_to_write(11, 1024, 512));
     let failure = session.explore(4, None).unwrap_err().to_string();
     assert!(failure.contains("is something else"), "{failure}");
 }
