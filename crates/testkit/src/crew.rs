@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
+use anyhow::{Error, anyhow};
 use fourscore_sync::{Arc, Condvar, Mutex, thread};
 
 /// How often the watch looks for what is overdue.
@@ -42,8 +43,8 @@ pub trait Work: Send + Sync + 'static {
         watch: &Watch<'_, Self::Part>,
     ) -> Result<Self::Done, Self::Finding>;
 
-    /// What is found if a part does not end.
-    fn overdue(&self, part: Self::Part) -> Self::Finding;
+    /// What is found if a part does not end, which is the error.
+    fn overdue(&self, part: Self::Part, error: Error) -> Self::Finding;
 }
 
 /// Those who do it.
@@ -167,7 +168,8 @@ impl<W: Work> Shared<W> {
             drop(progress);
             if let Some(part) = self.overdue(patience) {
                 self.progress.lock().is_over = true;
-                return Err(self.work.overdue(part));
+                let error = anyhow!("no end after {patience:?}: somebody waits for ever");
+                return Err(self.work.overdue(part, error));
             }
         }
     }
@@ -235,8 +237,8 @@ mod tests {
             Ok(Numbers(vec![number]))
         }
 
-        fn overdue(&self, part: u64) -> String {
-            format!("{part} is overdue")
+        fn overdue(&self, part: u64, error: Error) -> String {
+            format!("{part}: {error}")
         }
     }
 
@@ -280,6 +282,9 @@ mod tests {
         };
         // Nothing else is begun that could take long on a busy machine.
         let found = crew(9, Duration::from_millis(50)).run(endless);
-        assert_eq!(found.err().unwrap(), "9 is overdue");
+        assert_eq!(
+            found.err().unwrap(),
+            "9: no end after 50ms: somebody waits for ever"
+        );
     }
 }

@@ -150,12 +150,11 @@ impl Work for Campaign {
         })
     }
 
-    fn overdue(&self, seed: u64) -> Box<Finding> {
-        let patience = self.patience;
+    fn overdue(&self, seed: u64, error: Error) -> Box<Finding> {
         Box::new(Finding {
             workload: Workload::on(self.format, seed),
             file: None,
-            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
+            error,
         })
     }
 }

@@ -25,7 +25,7 @@ use std::num::NonZeroU64;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use fourscore::block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_testkit::crew::{Crew, Watch, Work};
@@ -152,7 +152,7 @@ pub fn run(threads: usize, patience: Duration, share: OneIn) -> Result<Trials> {
         threads,
         patience,
     };
-    let (_, trials) = crew.run(Cases { share, patience })?;
+    let (_, trials) = crew.run(Cases { share })?;
     ensure!(trials.calls > 0, "no fault struck a call: {trials}");
     Ok(trials)
 }
@@ -160,7 +160,6 @@ pub fn run(threads: usize, patience: Duration, share: OneIn) -> Result<Trials> {
 /// All cases.
 struct Cases {
     share: OneIn,
-    patience: Duration,
 }
 
 impl Work for Cases {
@@ -187,8 +186,8 @@ impl Work for Cases {
         trying.all().with_context(shown)
     }
 
-    fn overdue(&self, (): ()) -> Error {
-        anyhow!("no end after {:?}: somebody waits for ever", self.patience)
+    fn overdue(&self, (): (), error: Error) -> Error {
+        error
     }
 }
 

@@ -21,7 +21,7 @@ use super::breaking::Breaking;
 use super::judge::{Known, judge, judge_unjournaled};
 use super::notes::Note;
 use super::outside;
-use super::timeline::{DurableContents, Timeline, carry_out};
+use super::timeline::{DurableContents, Flushed, Timeline, carry_out};
 use super::workload::{Mode, Workload};
 use crate::model::Pair;
 use crate::sound::check_clean;
@@ -75,6 +75,16 @@ impl Seen {
         self.repaired += other.repaired;
         self.known += other.known;
     }
+}
+
+/// What is known where a crash comes.
+#[derive(Debug, Default)]
+struct AtCut {
+    /// Of each thread.
+    known: Vec<Known>,
+    durable: Vec<DurableContents>,
+    /// How many steps have made content durable.
+    flushes: usize,
 }
 
 impl Session {
@@ -180,10 +190,19 @@ impl Session {
         Self::with(serde_json::from_slice(&beside)?, history)
     }
 
-    /// What is known of each thread behind the first `cut` events.
-    fn known(&self, cut: usize) -> (Vec<Known>, Vec<DurableContents>) {
-        let mut known = vec![Known::default(); self.timelines.len()];
-        let mut durable = vec![DurableContents::default(); self.timelines.len()];
+    /// What is known behind the first `cut` events.
+    fn known(&self, cut: usize) -> AtCut {
+        let threads = self.timelines.len();
+        let mut at_cut = AtCut {
+            known: vec![Known::default(); threads],
+            durable: vec![DurableContents::default(); threads],
+            flushes: 0,
+        };
+        let AtCut {
+            known,
+            durable,
+            flushes,
+        } = &mut at_cut;
         for event in &self.history.events[..cut] {
             let Event::Note(number) = *event else {
                 continue;
@@ -195,15 +214,16 @@ impl Session {
                     let vouched = timeline.vouches[step];
                     known[thread].vouched = known[thread].vouched.max(vouched);
                     durable[thread].note(timeline.flushes[step], step + 1);
+                    *flushes += usize::from(timeline.flushes[step] != Flushed::Nothing);
                 }
                 Note::Unmounted => {
-                    for known in &mut known {
+                    for known in known.iter_mut() {
                         known.vouched = known.begun;
                     }
                 }
             }
         }
-        (known, durable)
+        at_cut
     }
 
     /// Recovers and checks every state, or only that with the number `only`.
@@ -221,17 +241,17 @@ impl Session {
         };
         let asks_others = outside::is_possible();
         let mut seen = Seen::default();
-        let (mut cut, mut known, mut durable) = (usize::MAX, Vec::new(), Vec::new());
-        // What was found, and what contents were durable then.
-        let mut looked_at: HashMap<u64, (Vec<usize>, Vec<DurableContents>)> = HashMap::new();
+        let mut known = (usize::MAX, AtCut::default());
+        // What was found, and how many steps had made content durable.
+        let mut looked_at: HashMap<u64, (Vec<usize>, usize)> = HashMap::new();
         let states = explore::explore(&self.history, effort, |crash, disk| {
-            if cut != crash.cut {
-                cut = crash.cut;
-                (known, durable) = self.known(cut);
+            if known.0 != crash.cut {
+                known = (crash.cut, self.known(crash.cut));
             }
+            let at_cut = &known.1;
             if workload.mode == Mode::None {
                 if asks_others && crash.number.is_multiple_of(UNJOURNALED_EVERY) {
-                    self.check_unjournaled(disk, &known)?;
+                    self.check_unjournaled(disk, &at_cut.known)?;
                     seen.repaired += 1;
                 }
                 return Ok(());
@@ -240,16 +260,19 @@ impl Session {
                 asks_others && (workload.seed + crash.number).is_multiple_of(OUTSIDE_EVERY);
             let fingerprint = disk.fingerprint();
             let versions = match looked_at.get(&fingerprint) {
-                Some((versions, then))
-                    if !is_for_others && allows(&known, versions) && *then == durable =>
+                Some((versions, flushes))
+                    if !is_for_others
+                        && *flushes == at_cut.flushes
+                        && allows(&at_cut.known, versions) =>
                 {
                     seen.known += 1;
                     versions.clone()
                 }
-                _ => self.check(disk, (&known, &durable), is_for_others)?,
+                _ => self.check(disk, at_cut, is_for_others)?,
             };
-            let is_older = versions.iter().zip(&known).any(|(at, of)| *at < of.begun);
-            looked_at.insert(fingerprint, (versions, durable.clone()));
+            let mut both = versions.iter().zip(&at_cut.known);
+            let is_older = both.any(|(at, of)| *at < of.begun);
+            looked_at.insert(fingerprint, (versions, at_cut.flushes));
             seen.older += u64::from(is_older);
             seen.outside += u64::from(is_for_others);
             Ok(())
@@ -276,7 +299,7 @@ impl Session {
     fn check(
         &self,
         disk: &Arc<CrashDisk>,
-        known: (&[Known], &[DurableContents]),
+        AtCut { known, durable, .. }: &AtCut,
         is_for_others: bool,
     ) -> Result<Vec<usize>> {
         let crashed = is_for_others.then(|| disk.bytes());
@@ -284,7 +307,7 @@ impl Session {
         let mode = self.workload().mode;
         let options = mount_options(mode, Company::None, Breaking::default());
         let fs = Fs::mount(disk.clone(), &options).context("mount")?;
-        let versions = judge(&fs, &self.timelines, known, mode)?;
+        let versions = judge(&fs, &self.timelines, (known, durable), mode)?;
         let ours = match is_for_others {
             true => Some(outside::ours(&fs)?),
             false => None,
@@ -296,7 +319,8 @@ impl Session {
             if let Some(theirs) = theirs {
                 let device = Arc::new(RamDevice::from_bytes(&theirs));
                 let fs = Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?;
-                judge(&fs, &self.timelines, known, mode).context("what the kernel made of it")?;
+                judge(&fs, &self.timelines, (known, durable), mode)
+                    .context("what the kernel made of it")?;
             }
         }
         Ok(versions)
@@ -304,7 +328,7 @@ impl Session {
 }
 
 /// Whether these versions may be found. What may be found with one only becomes more, as long as it
-/// may and no more content is durable: data that is newer than it.
+/// may, and no content was made durable since: data that is newer than it.
 fn allows(known: &[Known], versions: &[usize]) -> bool {
     let mut both = known.iter().zip(versions);
     both.all(|(known, version)| (known.vouched..=known.begun).contains(version))

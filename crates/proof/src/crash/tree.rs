@@ -200,9 +200,7 @@ impl Facts {
         };
         sizes.contains(&found.size) && there.allows(found)
     }
-}
 
-impl Facts {
     /// These, with what is set of an inode as `other` has it.
     fn with_settings_of(&self, other: &Self) -> Self {
         Self {

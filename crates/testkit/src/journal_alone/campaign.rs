@@ -12,7 +12,7 @@ use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Error, Result, anyhow};
+use anyhow::{Error, Result};
 
 use super::session::{Name, Seen, Session};
 use super::setup::Breaking;
@@ -181,9 +181,7 @@ impl Work for Campaign {
         self.seed(seed, watch)
     }
 
-    fn overdue(&self, name: Name) -> Box<Finding> {
-        let patience = self.patience;
-        let error = anyhow!("no end after {patience:?}: somebody waits for ever");
+    fn overdue(&self, name: Name, error: Error) -> Box<Finding> {
         let file = None;
         Box::new(Finding { name, file, error })
     }

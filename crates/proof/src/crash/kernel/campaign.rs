@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Error, Result, anyhow};
+use anyhow::{Error, Result};
 use fourscore_testkit::crew::{Crew, Watch, Work};
 use fourscore_testkit::programs;
 
@@ -142,12 +142,11 @@ impl Work for KernelCampaign {
         })
     }
 
-    fn overdue(&self, seed: u64) -> Box<KernelFinding> {
-        let patience = self.patience;
+    fn overdue(&self, seed: u64, error: Error) -> Box<KernelFinding> {
         Box::new(KernelFinding {
             workload: of_seed(seed),
             file: None,
-            error: anyhow!("no end after {patience:?}: somebody waits for ever"),
+            error,
         })
     }
 }
