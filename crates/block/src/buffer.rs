@@ -186,8 +186,8 @@ impl PartialEq for VerifiedAs {
 
 impl Eq for VerifiedAs {}
 
-/// Behind all locks of operations and the handle; one at a time.
-const BUFFER: Rank = Rank::new(90, "buffer");
+/// The rank of the locks of buffers: behind all locks of operations and the handle; one at a time.
+pub const BUFFER: Rank = Rank::new(90, "buffer");
 
 /// So many may look at a draft between two changes under the lock. A name is looked for and its
 /// room found before it is made, by a few at a time; who come more often do not come to change.
@@ -376,7 +376,9 @@ impl Buffer {
     }
 
     fn lock_writing(&self) -> Ranked<MutexGuard<'_, Writing>> {
-        BUFFER.only().lock(|| self.writing.lock())
+        BUFFER
+            .only()
+            .lock(|| self.writing.try_lock(), || self.writing.lock())
     }
 
     /// The live content as a version, frozen first if it is a draft.
@@ -449,8 +451,11 @@ impl Buffer {
     /// read or belongs to an older transaction, for which it is then put aside.
     fn draft_of<'w>(&self, writing: &'w mut Writing, tid: Tid) -> &'w mut Draft {
         let older = writing.dirty.replace(tid).filter(|&older| older != tid);
+        let is_own = older.is_none() && writing.draft.is_some();
+        if is_own {
+            return writing.draft.as_mut().expect("just seen");
+        }
         let (verified_as, live) = match writing.draft.take() {
-            Some(draft) if older.is_none() => return writing.draft.insert(draft),
             Some(draft) => (draft.verified_as, draft.bytes),
             None => {
                 let guard = epoch::pin();
@@ -550,7 +555,7 @@ impl Buffer {
     }
 
     /// Whether the live content holds changes of `tid`, so that another change by it joins
-    /// nothing.
+    /// nothing. Such a buffer does not leave the cache.
     #[must_use]
     pub fn is_dirty_in(&self, tid: Tid) -> bool {
         self.lock_writing().dirty == Some(tid)

@@ -2,15 +2,17 @@
 //! `perf` and callgrind, and to see whether threads meet in a directory.
 //!
 //! ```text
-//! names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES
+//! names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES FIRST
 //! ```
 //!
 //! IMAGE is left as it is. OPERATION is `create`, `open`, `unlink`, `append`, `stat`, `lookup`,
 //! `search`, `again`, `write` or `read`: `open` makes a file and has it open, as a mount does;
 //! `lookup` is the first look for a name, which is kept, `search` one that keeps nothing, `again`
 //! is for names that are known; `write` and `read` are for a block that each thread has. Each of
-//! THREADS does it COUNT times, in DIRECTORIES directories with an index. What comes before the
-//! operation is done by one thread. Prints nanoseconds per operation and thread.
+//! THREADS does it COUNT times, each time in the next of DIRECTORIES directories that is its own if
+//! there are as many, each with FIRST names from the beginning: 5000 give it an index over many
+//! leaves, and 0 a leaf. What comes before the operation is done by one thread. Prints nanoseconds
+//! per operation and thread.
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::env;
@@ -27,8 +29,6 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-/// Names that each directory has from the beginning, so that it has an index over many leaves.
-const FIRST: u32 = 5000;
 /// What is written and read at once.
 const BLOCK: [u8; 4096] = [1; 4096];
 
@@ -53,8 +53,8 @@ fn operation(fs: &Fs, dir: InodeNr, what: &str, name: &[u8]) -> Result<()> {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().collect();
-    let [_, image, what, count, threads, dirs] = &arguments[..] else {
-        println!("names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES");
+    let [_, image, what, count, threads, dirs, first] = &arguments[..] else {
+        println!("names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES FIRST");
         return Ok(());
     };
     let number = |text: &String| text.parse::<u32>().unwrap_or(1);
@@ -65,17 +65,17 @@ fn main() -> Result<()> {
     let mut all = Vec::new();
     for nth in 0..dirs.max(1) {
         let dir = fs.mkdir(InodeNr::ROOT, format!("dir {nth}").as_bytes(), &OWNER)?;
-        for number in 0..FIRST {
+        for number in 0..number(first) {
             fs.create(dir, &name(u32::MAX, number), &OWNER)?;
         }
         all.push(dir);
     }
-    let dir = |thread: u32| all[thread as usize % all.len()];
+    let dir = |thread: u32, number: u32| all[(number * threads + thread) as usize % all.len()];
     let is_of_one = what == "write" || what == "read";
     if what != "create" && what != "open" {
         for thread in 0..threads {
             for number in 0..if is_of_one { 1 } else { count } {
-                let (dir, name) = (dir(thread), name(thread, number));
+                let (dir, name) = (dir(thread, number), name(thread, number));
                 let file = fs.create(dir, &name, &OWNER)?;
                 if what == "again" {
                     fs.lookup(dir, &name)?;
@@ -90,11 +90,11 @@ fn main() -> Result<()> {
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
-                let (fs, dir) = (&fs, dir(thread));
+                let (fs, dir) = (&fs, &dir);
                 scope.spawn(move || {
                     (0..count).try_for_each(|number| {
                         let number = if is_of_one { 0 } else { number };
-                        operation(fs, dir, what, &name(thread, number))
+                        operation(fs, dir(thread, number), what, &name(thread, number))
                     })
                 })
             })

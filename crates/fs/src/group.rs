@@ -138,6 +138,18 @@ impl Fs {
         Ok(())
     }
 
+    /// Where the inode table of `group` begins. Who writes knows it by heart.
+    pub(crate) fn inode_table(&self, group: GroupNr) -> Result<PhysBlock> {
+        match self
+            .writer
+            .as_deref()
+            .and_then(|writer| writer.inode_table(group))
+        {
+            Some(table) => Ok(table),
+            None => Ok(self.group(group)?.inode_table()),
+        }
+    }
+
     fn desc_place(&self, group: GroupNr) -> Result<BytePlace> {
         let place = self.geometry().desc_place(group);
         place.ok_or(Error::InvalidArgument("no such block group"))
@@ -248,15 +260,14 @@ impl Fs {
         })
     }
 
-    /// What `look` makes of a block of the inode table of the group `desc` describes. When it is
-    /// not in memory, the blocks around it that belong to the used part of the table are read
-    /// with it.
+    /// What `look` makes of a block of the inode table of `group`. When it is not in memory, the
+    /// blocks around it that belong to the used part of the table are read with it.
     ///
     /// A block in which inodes are being made stays a draft: who makes a file and opens it at once
     /// would else have it copied for each.
     pub(crate) fn look_at_inode_table<R>(
         &self,
-        desc: &GroupDesc,
+        group: GroupNr,
         block: PhysBlock,
         look: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
@@ -264,7 +275,7 @@ impl Fs {
         if let Some(buffer) = self.buffers.cached(block, &guard) {
             return Ok(buffer.look(look));
         }
-        let geometry = self.geometry();
+        let (geometry, desc) = (self.geometry(), self.group(group)?);
         let unused = if self.has_uninit_groups() {
             desc.itable_unused()
         } else {

@@ -74,20 +74,18 @@ impl Fs {
         Ok(None)
     }
 
-    /// The leaf of the indexed directory `dir` in which `wanted` is, if it is there at all; `None`
-    /// where that is not certain, because names with its hash may be in more than one.
+    /// The leaf of the indexed directory `dir` in which `name`, as it is stored, is if it is there
+    /// at all; `None` where that is not certain, because names with its hash may be in more than
+    /// one.
     pub(crate) fn only_leaf(
         &self,
         dir: &CachedInode,
-        wanted: &Wanted<'_>,
+        name: &[u8],
         guard: &Guard,
     ) -> Result<Option<LogicalBlock>> {
         let format = self.dir_format(dir);
         let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
-        let Some(input) = wanted.hash_input().filter(|_| !wanted.hash_may_mislead()) else {
-            return Ok(None);
-        };
-        let Some((hash, mut path)) = self.path_to(dir, &format, root, input, guard)? else {
+        let Some((hash, mut path)) = self.path_to(dir, &format, root, name, guard)? else {
             return Ok(None);
         };
         let leaf = path.leaf();

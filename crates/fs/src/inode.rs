@@ -66,7 +66,9 @@ impl CachedInode {
     pub(crate) fn new(inode: Inode, fs: &Fs) -> Result<Self> {
         let nr = inode.number();
         // A free inode has no type.
-        let file_type = inode.file_type().ok_or(Error::NotFound)?;
+        let Some(file_type) = inode.file_type() else {
+            return Err(Error::NotFound);
+        };
         let layout = layout(&inode, file_type, fs);
         let physical = fs.data_blocks();
         match layout {
@@ -131,7 +133,7 @@ impl CachedInode {
 
     /// Bytes of heap and inline memory, for the cache's budget.
     fn weight_bytes(&self) -> usize {
-        size_of::<InodeCell>() + size_of::<Self>() + self.inode.raw_tail().len()
+        size_of::<InodeCell>() + size_of::<Self>() + self.inode.heap_bytes()
     }
 }
 
@@ -171,9 +173,42 @@ pub(crate) struct Changing {
     pub(crate) is_linkable: bool,
     /// Whether it has times that are in memory only, and is on a list for that.
     pub(crate) has_lazy_times: AtomicBool,
-    /// Whether content was written over since `last`, or may have been before it was loaded: the
-    /// commit of `last` does not vouch for that.
-    pub(crate) is_written_over: AtomicBool,
+    /// Writes that `last` does not vouch for.
+    pub(crate) unjoined: UnjoinedWrites,
+}
+
+/// Writes over content that changed nothing of the inode, and so joined no transaction: fsync must
+/// vouch for them in another way. For the holder of the inode's lock.
+#[derive(Debug, Default)]
+pub(crate) struct UnjoinedWrites {
+    /// How many there were, or may have been before the inode was loaded.
+    count: AtomicU64,
+    /// How many of these somebody vouches for.
+    settled: AtomicU64,
+}
+
+impl UnjoinedWrites {
+    /// Notes one that is about to be made.
+    pub(crate) fn note(&self) {
+        let count = self.count.load(Ordering::Relaxed);
+        self.count.store(count + 1, Ordering::Relaxed);
+    }
+
+    /// How many there are, if not all of them are vouched for.
+    pub(crate) fn unsettled(&self) -> Option<u64> {
+        let count = self.count.load(Ordering::Relaxed);
+        (count != self.settled.load(Ordering::Relaxed)).then_some(count)
+    }
+
+    /// The first `count` of them are vouched for.
+    pub(crate) fn settle_up_to(&self, count: u64) {
+        self.settled.fetch_max(count, Ordering::Relaxed);
+    }
+
+    /// All of them are.
+    pub(crate) fn settle(&self) {
+        self.settle_up_to(self.count.load(Ordering::Relaxed));
+    }
 }
 
 impl Changing {
@@ -188,13 +223,14 @@ impl Changing {
 impl InodeCell {
     /// A cell for `inode`, which transactions up to `last` may have changed.
     fn new(inode: CachedInode, last: Option<Tid>) -> Self {
-        let may_be_written_over = last.is_some() && inode.file_type() == FileType::Regular;
         let changing = Changing {
             last: LastTid::of(last),
             last_data: LastTid::of(last),
-            is_written_over: AtomicBool::new(may_be_written_over),
             ..Changing::default()
         };
+        if last.is_some() && inode.file_type() == FileType::Regular {
+            changing.unjoined.note();
+        }
         let rank = match inode.file_type() {
             FileType::Directory => order::DIRECTORY,
             _ if inode.has(InodeFlags::EA_INODE_FL) => order::VALUE,
@@ -211,7 +247,15 @@ impl InodeCell {
     }
 
     pub(crate) fn version<'g>(&self, guard: &'g Guard) -> Result<&'g CachedInode> {
-        self.version.load(guard).ok_or(Error::NotFound)
+        match self.version.load(guard) {
+            Some(version) => Ok(version),
+            None => Err(Error::NotFound),
+        }
+    }
+
+    fn share(&self) -> Shared<'_> {
+        let lock = &self.changing;
+        self.place.lock(|| lock.try_read(), || lock.read())
     }
 
     /// Changes whenever entries of its directory or map have moved between blocks: who read
@@ -247,16 +291,16 @@ pub(crate) type Shared<'c> = Ranked<RwLockReadGuard<'c, Changing>>;
 pub(crate) struct Pinned(Arc<InodeCell>);
 
 impl Pinned {
-    /// The pin on `cell`; `None` if it has left the cache.
-    fn on(cell: Arc<InodeCell>) -> Option<Self> {
-        let changing = cell.place.lock(|| cell.changing.read());
-        if changing.retired {
-            return None;
+    /// The pin on `cell`; gives it back if it has left the cache.
+    fn on(cell: Arc<InodeCell>) -> std::result::Result<Self, Arc<InodeCell>> {
+        let changing = cell.share();
+        let has_left = changing.retired;
+        if !has_left {
+            // Under the lock, so that the cell is not retired at the same time.
+            cell.pins.fetch_add(1, Ordering::AcqRel);
         }
-        // Under the lock, so that the cell is not retired at the same time.
-        cell.pins.fetch_add(1, Ordering::AcqRel);
         drop(changing);
-        Some(Self(cell))
+        if has_left { Err(cell) } else { Ok(Self(cell)) }
     }
 
     /// A pin on an inode that is just being made and that nobody finds before
@@ -287,13 +331,14 @@ impl Pinned {
 
     /// Takes the inode's lock.
     pub(crate) fn lock(&self) -> Locked<'_> {
-        self.0.place.lock(|| self.0.changing.write())
+        let lock = &self.0.changing;
+        self.0.place.lock(|| lock.try_write(), || lock.write())
     }
 
     /// Keeps out who takes the lock alone, and lets others in who share it: who does not change
     /// the inode, or changes names of a directory each in a leaf of its own.
     pub(crate) fn share(&self) -> Shared<'_> {
-        self.0.place.lock(|| self.0.changing.read())
+        self.0.share()
     }
 
     /// The inode as it is; does not change under the lock.
@@ -302,6 +347,15 @@ impl Pinned {
     /// `NotFound` once it is deleted.
     pub(crate) fn version<'g>(&self, guard: &'g Guard) -> Result<&'g CachedInode> {
         self.0.version(guard)
+    }
+
+    /// The seed of its checksums, as of the version that is shown.
+    ///
+    /// # Errors
+    /// `NotFound` once it is deleted.
+    pub(crate) fn checksum_seed(&self) -> Result<InodeSeed> {
+        let guard = epoch::pin();
+        Ok(self.0.version(&guard)?.on_disk().checksum_seed())
     }
 
     /// Tells readers, until the result is dropped, that entries are on the move.
@@ -523,10 +577,9 @@ impl Fs {
     /// Keeps inode `nr` in memory, to change it or to have it open.
     pub(crate) fn pin_inode(&self, nr: InodeNr) -> Result<Pinned> {
         loop {
-            let cell = self.load_cell(nr)?;
-            match Pinned::on(fourscore_sync::clone_arc(&cell)) {
-                Some(pinned) => return Ok(pinned),
-                None => self.drop_cell(nr, &cell),
+            match Pinned::on(self.load_cell(nr)?) {
+                Ok(pinned) => return Ok(pinned),
+                Err(cell) => self.drop_cell(nr, &cell),
             }
         }
     }
@@ -568,9 +621,10 @@ impl Fs {
 
     /// Reads inode `nr` from its table, and changes it as `patch` says.
     fn inode_on_disk(&self, nr: InodeNr, patch: Option<&InodePatch>) -> Result<Inode> {
-        let (group, index) = self.geometry().inode_group(nr).ok_or(Error::NotFound)?;
-        let desc = self.group(group)?;
-        let place = self.geometry().inode_place(desc.inode_table(), index);
+        let Some((group, index)) = self.geometry().inode_group(nr) else {
+            return Err(Error::NotFound);
+        };
+        let place = self.geometry().inode_place(self.inode_table(group)?, index);
         let parse = |block: &[u8]| {
             let bytes = block.get(place.offset_bytes..).unwrap_or_default();
             match patch {
@@ -580,7 +634,7 @@ impl Fs {
                     .and_then(|bytes| Inode::parse(&bytes, nr, self.superblock())),
             }
         };
-        let inode = self.look_at_inode_table(&desc, place.block, parse)?;
+        let inode = self.look_at_inode_table(group, place.block, parse)?;
         Ok(inode.map_err(|error| Corrupt::from(error).in_inode(nr).in_block(place.block))?)
     }
 }

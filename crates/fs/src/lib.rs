@@ -100,7 +100,8 @@ pub use crate::statfs::StatFs;
 pub use crate::write::Sabotage;
 pub use crate::write::{
     AccessTimes, AttributeChange, Barriers, DataMode, Discard, Fallocate, MountOptions,
-    NewAttributes, OnError, OpenInode, Privileges, Replace, SetXattr, Times, Trim,
+    NewAttributes, Noted, NotedTimes, OnError, OpenInode, Privileges, Replace, SetXattr, Times,
+    Trim, WrittenAt,
 };
 pub use crate::xattr::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use fourscore_block as block;

@@ -6,7 +6,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Stat};
+use fourscore::ondisk::Timestamp;
+use fourscore::{
+    Arc, Fs, InodeNr, MountOptions, NewAttributes, Noted, NotedTimes, OpenOptions, Stat, WrittenAt,
+};
 use fourscore_sync::{Mutex, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
@@ -190,6 +193,64 @@ fn content_that_is_written_over_while_its_inode_commits_is_synced() {
     });
     assert!(found.is_some(), "no tick was long enough");
     Arc::into_inner(setup).expect("all have ended").end();
+}
+
+/// Whoever kept content tells himself when it was written.
+#[test]
+fn content_that_is_written_back_leaves_the_times_to_who_kept_it() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let setup = setup(&[], OpenOptions::new());
+    let (fs, file) = (&setup.fs, setup.file);
+    let told = Timestamp::new(1_000_000_000, 7).unwrap();
+    let times = NotedTimes {
+        mtime: Some(told),
+        ctime: Some(told),
+        ..NotedTimes::default()
+    };
+    fs.note_times(file, &times, Noted::Written).unwrap();
+    let back = |data: &[u8], offset| {
+        let written = fs.write_back_at(file, data, offset, WrittenAt::Told);
+        assert_eq!(written.unwrap(), data.len());
+    };
+    let before = setup.stat();
+    assert_eq!((before.mtime, before.ctime), (told, told));
+    back(&[1; 4096], 0);
+    assert_eq!(setup.stat(), before, "it lies where it lay");
+    back(&[2; 4096], 8192);
+    let after = setup.stat();
+    assert_eq!((after.mtime, after.ctime), (told, told));
+    assert_eq!(after.size_bytes, 12288);
+    fs.fsync(file).unwrap();
+    assert_eq!(setup.after_a_crash(), [1; 4096]);
+    let written = fs.write_back_at(file, &[3; 4096], 0, WrittenAt::Now);
+    assert!(written.is_ok() && setup.stat().mtime > told);
+    setup.end();
+}
+
+/// Who syncs again makes nobody else's changes durable.
+#[test]
+fn content_that_was_written_over_is_synced_once() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let setup = setup(&[], OpenOptions::new());
+    let recording = &setup.device.inner;
+    let synced = |name: &str| {
+        setup.fs.create(ROOT, name.as_bytes(), &OWNER).unwrap();
+        let before = recording.cuts();
+        setup.fs.fsync(setup.file).unwrap();
+        let events = recording.events().split_off(before);
+        let is_write = |event: &Event| matches!(event, Event::Write { .. });
+        let flushes = events.iter().any(|event| !is_write(event));
+        assert!(flushes, "{events:?}");
+        events.iter().any(is_write)
+    };
+    let found = (0..MOST_ATTEMPTS).find(|&with| setup.leaves_the_inode(with));
+    let with = found.expect("a tick that is long enough");
+    assert!(synced("a commit"), "as if it had joined a transaction");
+    assert!(!synced("no commit") && !synced("none again"));
+    assert_eq!(setup.after_a_crash(), [with; 4096]);
+    let found = (0..MOST_ATTEMPTS).find(|&with| setup.leaves_the_inode(with));
+    assert!(found.is_some() && synced("another commit"));
+    setup.end();
 }
 
 #[test]

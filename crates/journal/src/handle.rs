@@ -211,6 +211,19 @@ impl<'j> Handle<'j> {
         Ok(result)
     }
 
+    /// Brings `buffer` into the transaction, and changes nothing. From then on a change of it by
+    /// this handle is not refused.
+    ///
+    /// # Errors
+    /// See [`ModifyError`].
+    #[inline]
+    pub fn join(&mut self, buffer: &Arc<Buffer>, tag: VerifiedAs) -> Result<(), ModifyError> {
+        if buffer.is_dirty_in(self.place.tid) {
+            return Ok(());
+        }
+        self.modify(buffer, tag, |_| ())
+    }
+
     /// Notes that `block`, which held metadata, was freed: what this transaction changed in it is
     /// given up, and no older copy of it will be replayed or checkpointed once the transaction is
     /// durable. The block may be given out again when the transaction's

@@ -123,8 +123,8 @@ pub(crate) struct Group {
     hits: [AtomicU64; Quick::IN_GROUPS],
 }
 
-/// The last of all locks, after those of buffers.
-const GROUP: Rank = Rank::new(95, "group");
+/// The rank of the locks of groups: the last of all, after those of buffers.
+pub const GROUP: Rank = Rank::new(95, "group");
 
 /// A group whose lock is held.
 pub(crate) type Locked<'a> = Ranked<MutexGuard<'a, Option<Box<Loaded>>>>;
@@ -133,14 +133,15 @@ impl Group {
     /// Waits for the lock of the group, which has the number `nr`.
     #[inline]
     pub(crate) fn lock(&self, nr: GroupNr) -> Locked<'_> {
-        GROUP.place(nr.0.into()).lock(|| self.lock.lock())
+        let place = GROUP.place(nr.0.into());
+        place.lock(|| self.lock.try_lock(), || self.lock.lock())
     }
 
     /// The same, unless somebody has it.
     #[inline]
     pub(crate) fn try_lock(&self, nr: GroupNr) -> Option<Locked<'_>> {
         let guard = self.lock.try_lock()?;
-        Some(GROUP.place(nr.0.into()).lock(|| guard))
+        Some(GROUP.place(nr.0.into()).hold(guard))
     }
 
     /// Requests that were answered here in full, by [`Quick`].

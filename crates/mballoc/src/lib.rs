@@ -90,6 +90,7 @@ pub use allocator::{Allocator, Options};
 pub use claim::{Change, ChangeKind, Claim, Freeing};
 pub use error::{Error, GroupProblem, RequestProblem};
 pub use geometry::{ClusterCount, Geometry, Layout, LogicalCluster, Run};
+pub use group::GROUP;
 pub use pending::Stamp;
 pub use placement::{GroupCounts, InodeSource, Kinship, Placement, Totals};
 pub use prealloc::FilePrealloc;

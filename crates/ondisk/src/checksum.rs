@@ -37,12 +37,29 @@ impl Crc32c {
 
     /// The state after `bytes`.
     pub fn update(self, bytes: &[u8]) -> Self {
+        if let Some(state) = self.update_short(bytes) {
+            return state;
+        }
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.0));
         digest.update(bytes);
         // The state of a 32-bit CRC never leaves the low half.
         #[expect(clippy::cast_possible_truncation, reason = "the state has 32 bits")]
         let state = digest.get_state() as u32;
         Self(state)
+    }
+
+    /// The state after some few `bytes`: a digest is mostly parameters, which are copied for each.
+    /// Without one the state begins with all bits set, so what it is instead goes into the first
+    /// four bytes, which is the same to a CRC.
+    fn update_short(self, bytes: &[u8]) -> Option<Self> {
+        const MOST_BYTES: usize = 256;
+        let (first, rest) = bytes.split_first_chunk()?;
+        let mut copy = [0; MOST_BYTES];
+        let (head, tail) = copy.get_mut(..bytes.len())?.split_first_chunk_mut()?;
+        let first = u32::from_le_bytes(*first) ^ self.0 ^ Self::START.0;
+        *head = first.to_le_bytes();
+        tail.copy_from_slice(rest);
+        Some(Self(!crc_fast::crc32_iscsi(&copy[..bytes.len()])))
     }
 
     /// The state after `value` in little-endian order.

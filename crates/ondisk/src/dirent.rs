@@ -320,6 +320,39 @@ impl Entry<'_> {
     }
 }
 
+/// A record in passing: that it lies in the block is all that was checked.
+struct Skimmed<'a> {
+    at: usize,
+    rec_len: usize,
+    header: &'a RawDirentHeader,
+    /// What follows the header, to the end of the block.
+    behind: &'a [u8],
+}
+
+impl Skimmed<'_> {
+    /// Whether it is in use and has this name. Names in a directory are often of one length and
+    /// begin with the same bytes.
+    #[inline]
+    fn is(&self, name: &[u8]) -> bool {
+        let last = name.len().wrapping_sub(1);
+        usize::from(self.header.name_len) == name.len()
+            && self.behind.get(last) == name.last()
+            && self.behind.starts_with(name)
+            && self.header.inode.get() != 0
+    }
+
+    /// Whether it may have room for so many bytes.
+    #[inline]
+    fn may_have(&self, needed_bytes: usize) -> bool {
+        // A hash behind the name takes more than this.
+        let used = match self.header.inode.get() {
+            0 => 0,
+            _ => HEADER_BYTES + usize::from(self.header.name_len),
+        };
+        self.rec_len >= used + needed_bytes
+    }
+}
+
 /// What `.` and `..` of a directory say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dots {
@@ -451,20 +484,37 @@ impl DirFormat {
     /// # Errors
     /// If a record in front of it, or the entry itself, does not lie in the block.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Entry<'a>>, DirentError> {
-        let mut at = 0;
-        let mut rest = block;
+        let found = self.skim(block, |record| record.is(name).then_some(record.at))?;
+        found.map(|at| self.record(block, at)).transpose()
+    }
+
+    /// What `look` finds among the records of a block that was checked. Of each only the length is
+    /// read here: who looks for a name or for room meets hundreds of them.
+    ///
+    /// # Errors
+    /// If a record does not lie in the block.
+    #[inline]
+    fn skim<'a, T>(
+        &self,
+        block: &'a [u8],
+        mut look: impl FnMut(&Skimmed<'a>) -> Option<T>,
+    ) -> Result<Option<T>, DirentError> {
+        let (mut at, mut rest) = (0, block);
         while let Ok((header, behind)) = RawDirentHeader::ref_from_prefix(rest) {
-            if usize::from(header.name_len) == name.len()
-                && behind.starts_with(name)
-                && header.inode.get() != 0
-            {
-                return self.record(block, at).map(Some);
-            }
             let rec_len = decode_rec_len(header.rec_len.get(), block.len());
-            match rest.get(rec_len..).filter(|_| rec_len >= MIN_REC_LEN) {
-                Some(next) => (at, rest) = (at + rec_len, next),
-                None => return self.record(block, at).map(|_| None),
+            let Some(next) = rest.get(rec_len..).filter(|_| rec_len >= MIN_REC_LEN) else {
+                return self.record(block, at).map(|_| None);
+            };
+            let found = look(&Skimmed {
+                at,
+                rec_len,
+                header,
+                behind,
+            });
+            if found.is_some() {
+                return Ok(found);
             }
+            (at, rest) = (at + rec_len, next);
         }
         Ok(None)
     }

@@ -1,4 +1,5 @@
-//! **Purpose.** The order in which locks are taken, asserted in debug builds.
+//! **Purpose.** The order in which locks are taken, asserted in debug builds; and how often and how
+//! long locks of each kind were waited for.
 //!
 //! **Model.** A lock that has a place in the order has a [`Rank`], and among locks of one rank a
 //! number: together its [`Place`]. Who waits for such a lock enters the place first and leaves it
@@ -12,15 +13,55 @@
 //!
 //! Attempts that do not wait (`try_lock`) need no place.
 //!
-//! In release builds places and what is held of them have no size, and entering does nothing.
+//! In release builds a place is its level, what is held of it has no size, and entering does
+//! nothing. A wait is timed where it begins, when the lock was tried for and somebody had it: who
+//! does not wait writes nothing.
 //!
-//! **Locking.** None: the places are the thread's own.
+//! **Locking.** None: the places are the thread's own, and waits are counted.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+// Waits are no part of a model, nor counted as traffic: who waits has met somebody already.
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
+
+/// One more than the highest level.
+const LEVELS: usize = 128;
+
+/// The waits of the process for locks, by level.
+static WAITS: [WaitCounter; LEVELS] = [const { WaitCounter::new() }; LEVELS];
+
+struct WaitCounter {
+    count: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl WaitCounter {
+    const fn new() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            nanoseconds: AtomicU64::new(0),
+        }
+    }
+
+    fn note(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How the locks of a rank were waited for since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How often somebody else had one.
+    pub count: u64,
+    /// How long that took in all.
+    pub time: Duration,
+}
 
 /// A kind of lock, by its level in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +71,27 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The rank of the locks called `name`, behind all of a lower `level`.
+    /// The rank of the locks called `name`, behind all of a lower `level`, which is below 128.
     #[must_use]
     pub const fn new(level: u8, name: &'static str) -> Self {
+        assert!((level as usize) < LEVELS, "there are 128 levels");
         Self { level, name }
+    }
+
+    /// What its locks are called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// How its locks were waited for in this process.
+    #[must_use]
+    pub fn waits(self) -> Waits {
+        let counter = &WAITS[usize::from(self.level)];
+        Waits {
+            count: counter.count.load(Ordering::Relaxed),
+            time: Duration::from_nanos(counter.nanoseconds.load(Ordering::Relaxed)),
+        }
     }
 
     /// The place of the lock with this number among those of the rank.
@@ -42,8 +100,9 @@ impl Rank {
         #[cfg(not(debug_assertions))]
         let _ = number;
         Place {
+            level: self.level,
             #[cfg(debug_assertions)]
-            rank: self,
+            name: self.name,
             #[cfg(debug_assertions)]
             number,
         }
@@ -59,8 +118,9 @@ impl Rank {
 /// Where a lock stands in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
+    level: u8,
     #[cfg(debug_assertions)]
-    rank: Rank,
+    name: &'static str,
     #[cfg(debug_assertions)]
     number: u64,
 }
@@ -68,7 +128,7 @@ pub struct Place {
 #[cfg(debug_assertions)]
 impl Place {
     fn key(&self) -> (u8, u64) {
-        (self.rank.level, self.number)
+        (self.level, self.number)
     }
 }
 
@@ -95,7 +155,7 @@ impl Place {
             if let Some(before) = before {
                 panic!(
                     "locks out of order: {} {} is wanted by who has {} {}",
-                    self.rank.name, self.number, before.rank.name, before.number
+                    self.name, self.number, before.name, before.number
                 );
             }
             PLACES.with(|places| places.borrow_mut().push(self));
@@ -107,18 +167,50 @@ impl Place {
         }
     }
 
-    /// Enters the place, and takes the lock that stands there.
+    /// Enters the place, and takes the lock that stands there: as `try_take` does if nobody has it,
+    /// else as `wait` does.
     ///
     /// # Panics
     /// As [`Place::enter`].
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn lock<G>(self, take: impl FnOnce() -> G) -> Ranked<G> {
+    pub fn lock<G>(
+        self,
+        try_take: impl FnOnce() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> Ranked<G> {
         let held = self.enter();
+        // A model has both ways in one.
+        let taken = if cfg!(feature = "shuttle") {
+            None
+        } else {
+            try_take()
+        };
         Ranked {
-            guard: take(),
+            guard: taken.unwrap_or_else(|| self.timed(wait)),
             _held: held,
         }
+    }
+
+    /// Enters the place with a lock that was not waited for.
+    ///
+    /// # Panics
+    /// As [`Place::enter`].
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn hold<G>(self, guard: G) -> Ranked<G> {
+        Ranked {
+            guard,
+            _held: self.enter(),
+        }
+    }
+
+    #[cold]
+    fn timed<G>(self, wait: impl FnOnce() -> G) -> G {
+        let began = Instant::now();
+        let guard = wait();
+        WAITS[usize::from(self.level)].note(began.elapsed());
+        guard
     }
 }
 
@@ -203,5 +295,27 @@ mod tests {
         assert!(!is_refused(DIRECTORY.place(10)));
         let elsewhere = crate::thread::spawn(|| is_refused(DIRECTORY.place(7)));
         assert!(!elsewhere.join().expect("no panic"), "another thread's own");
+    }
+
+    #[test]
+    fn waits_are_counted_and_timed() {
+        const WAITED: Rank = Rank::new(101, "waited for");
+        let lock = crate::Mutex::new(0);
+        let take = || WAITED.only().lock(|| lock.try_lock(), || lock.lock());
+        *take() += 1;
+        assert_eq!(WAITED.waits(), Waits::default(), "nobody had it");
+        // On a busy machine the other thread may come when the lock is free again.
+        let is_counted = (0..1000).any(|_| {
+            let first = take();
+            crate::thread::scope(|scope| {
+                scope.spawn(|| *take() += 1);
+                std::thread::sleep(Duration::from_millis(10));
+                drop(first);
+            });
+            WAITED.waits().count == 1
+        });
+        assert!(is_counted && *take() > 1);
+        let waits = WAITED.waits();
+        assert!(waits.count == 1 && waits.time > Duration::ZERO, "{waits:?}");
     }
 }

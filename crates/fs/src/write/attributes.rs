@@ -11,10 +11,11 @@ use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::epoch;
 
-use super::flags::check_changeable;
+use super::flags::{check_changeable, check_is_no_value};
+use super::now;
 use super::plan::Plan;
 use super::slot::Slot;
-use super::xattrs::{NewXattr, finish};
+use super::xattrs::{NewXattr, finish, finish_timed};
 use crate::inode::CachedInode;
 use crate::{Caller, Capabilities, Error, FileType, Fs, Result};
 
@@ -37,6 +38,26 @@ pub struct AttributeChange {
     pub mtime: Option<Timestamp>,
 }
 
+/// Times that nobody has chosen; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NotedTimes {
+    /// Of the last access.
+    pub atime: Option<Timestamp>,
+    /// Of the last change of the content.
+    pub mtime: Option<Timestamp>,
+    /// Of the last change of anything; otherwise it is now.
+    pub ctime: Option<Timestamp>,
+}
+
+/// Why times are noted that nobody has chosen, which decides what flags forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// Somebody says that it is now (utimensat(2) without times): what is immutable refuses.
+    Touched,
+    /// Content was changed earlier, by somebody who might then: nothing refuses.
+    Written,
+}
+
 /// Whether a file has lost what it must not keep when its content changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileges {
@@ -54,16 +75,42 @@ impl Fs {
     /// # Errors
     /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
     pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
-        self.noting(self.change_attributes(inode, change))
+        self.noting(self.change_attributes(inode, change, None, check_changeable))
     }
 
-    fn change_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
+    /// Notes times as [`Fs::set_attributes`] does, but for what flags forbid.
+    ///
+    /// # Errors
+    /// As `set_attributes`; `NotPermitted` as `why` says.
+    pub fn note_times(&self, inode: InodeNr, times: &NotedTimes, why: Noted) -> Result<()> {
+        let change = AttributeChange {
+            atime: times.atime,
+            mtime: times.mtime,
+            ..AttributeChange::default()
+        };
+        let check = |inode: &CachedInode| {
+            check_is_no_value(inode)?;
+            match why {
+                Noted::Touched if inode.has(InodeFlags::IMMUTABLE_FL) => Err(Error::NotPermitted),
+                Noted::Touched | Noted::Written => Ok(()),
+            }
+        };
+        self.noting(self.change_attributes(inode, &change, times.ctime, check))
+    }
+
+    fn change_attributes(
+        &self,
+        inode: InodeNr,
+        change: &AttributeChange,
+        ctime: Option<Timestamp>,
+        check: impl FnOnce(&CachedInode) -> Result<()>,
+    ) -> Result<()> {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
         let guard = epoch::pin();
         let current = pinned.version(&guard)?;
-        check_changeable(current)?;
+        check(current)?;
         let on_disk = current.on_disk();
         let mut plan = Plan::new(self, writer);
         let slot = plan.slot(inode)?;
@@ -87,8 +134,9 @@ impl Fs {
             if let Some(mtime) = change.mtime {
                 inode.set_mtime(mtime);
             }
+            inode.set_ctime(ctime.unwrap_or_else(now));
         })?;
-        finish(plan, slot, (&pinned, &locked))
+        finish_timed(plan, slot, (&pinned, &locked))
     }
 
     /// Takes away what a file must not keep when `caller` changes its content: what Linux does

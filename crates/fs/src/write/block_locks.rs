@@ -33,6 +33,7 @@ impl BlockLocks {
     pub(crate) fn lock(&self, block: PhysBlock) -> BlockGuard<'_> {
         let spread = block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         let nth = usize::try_from(spread).unwrap_or(0) % self.locks.len();
-        self.rank.only().lock(|| self.locks[nth].lock())
+        let lock = &self.locks[nth];
+        self.rank.only().lock(|| lock.try_lock(), || lock.lock())
     }
 }

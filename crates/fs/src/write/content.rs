@@ -24,7 +24,6 @@ use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::{InodeFlags, needs_large_file};
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
-use fourscore_sync::atomic::Ordering;
 use fourscore_sync::epoch::{self, Guard};
 
 use super::clusters::{Clusters, Place};
@@ -60,6 +59,33 @@ enum WrittenOver {
     No,
 }
 
+/// When it was decided that somebody may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decided {
+    /// Now, by the flags that the file has.
+    Now,
+    /// Earlier, by those that it had.
+    Earlier(WrittenAt),
+}
+
+/// Who tells when content was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenAt {
+    /// Nobody: the file's times become the time of the call.
+    Now,
+    /// Whoever kept it, with [`Fs::note_times`]: the file's times stay as they are.
+    Told,
+}
+
+impl Decided {
+    fn written_at(self) -> WrittenAt {
+        match self {
+            Self::Now => WrittenAt::Now,
+            Self::Earlier(written_at) => written_at,
+        }
+    }
+}
+
 impl Fs {
     /// Writes `data` at `offset` (bytes) into a regular file, which grows as need be. Returns the
     /// number of bytes written: all of them. Durable after [`Fs::fsync`].
@@ -69,7 +95,25 @@ impl Fs {
     /// `ReadOnly`; `NotPermitted` for what flags keep. With `NoSpace` a part at the front may be
     /// written; the size tells.
     pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
-        self.noting(self.write_to(inode, data, Some(offset)).map(|_| data.len()))
+        let written = self.write_to(inode, data, Some(offset), Decided::Now);
+        self.noting(written.map(|_| data.len()))
+    }
+
+    /// As [`Fs::write_at`], for who has kept what somebody wrote before now: flags that the file
+    /// got since then keep nothing out. Linux, too, asks when something is written and not when its
+    /// page cache writes it back. The caller may know the times, and tell them by himself.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`], but `NotPermitted` for a file with verity only.
+    pub fn write_back_at(
+        &self,
+        inode: InodeNr,
+        data: &[u8],
+        offset: u64,
+        written_at: WrittenAt,
+    ) -> Result<usize> {
+        let written = self.write_to(inode, data, Some(offset), Decided::Earlier(written_at));
+        self.noting(written.map(|_| data.len()))
     }
 
     /// Writes `data` behind the end of a regular file, and returns the offset at which it begins.
@@ -77,28 +121,33 @@ impl Fs {
     /// # Errors
     /// As [`Fs::write_at`].
     pub fn append(&self, inode: InodeNr, data: &[u8]) -> Result<u64> {
-        self.noting(self.write_to(inode, data, None))
+        self.noting(self.write_to(inode, data, None, Decided::Now))
     }
 
     /// Writes at `offset`, or behind the end, and says where.
-    pub(super) fn write_to(&self, inode: InodeNr, data: &[u8], offset: Option<u64>) -> Result<u64> {
+    pub(super) fn write_to(
+        &self,
+        inode: InodeNr,
+        data: &[u8],
+        offset: Option<u64>,
+        decided: Decided,
+    ) -> Result<u64> {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
         let offset = match offset {
             Some(offset) => offset,
             None => pinned.version(&epoch::pin())?.size_bytes(),
         };
-        self.write_locked(&pinned, &mut locked, data, offset)?;
+        self.write_locked((&pinned, &mut locked), (data, offset), decided)?;
         Ok(offset)
     }
 
     /// Writes all of `data`, for the holder of the inode's lock.
     pub(super) fn write_locked(
         &self,
-        pinned: &Pinned,
-        locked: &mut Changing,
-        data: &[u8],
-        offset: u64,
+        (pinned, locked): (&Pinned, &mut Changing),
+        (data, offset): (&[u8], u64),
+        decided: Decided,
     ) -> Result<()> {
         /// So much is done in one plan at most, in bytes: what is written is mapped soon.
         const MOST_BYTES: usize = 64 << 20;
@@ -113,7 +162,8 @@ impl Fs {
         while done < data.len() {
             let part = &data[done..data.len().min(done + MOST_BYTES)];
             let at = offset + done as u64;
-            done += writer.retried(|| self.write_part(pinned, locked, part, at))?;
+            done +=
+                writer.retried(|| self.write_part((pinned, &mut *locked), (part, at), decided))?;
         }
         Ok(())
     }
@@ -122,15 +172,15 @@ impl Fs {
     /// bytes that is.
     fn write_part(
         &self,
-        pinned: &Pinned,
-        locked: &mut Changing,
-        data: &[u8],
-        offset: u64,
+        (pinned, locked): (&Pinned, &mut Changing),
+        (data, offset): (&[u8], u64),
+        decided: Decided,
     ) -> Result<usize> {
         let writer = self.writer()?;
         let guard = epoch::pin();
-        self.check_may_write(pinned, offset, &guard)?;
-        if self.write_inside((pinned, locked), data, offset)? == Written::Inside {
+        check_may_write(self.file_to_write(pinned, &guard)?, offset, decided)?;
+        let written_at = decided.written_at();
+        if self.write_inside((pinned, locked), (data, offset), written_at)? == Written::Inside {
             return Ok(data.len());
         }
         // It may have left the inode.
@@ -140,7 +190,8 @@ impl Fs {
             offset,
             end: offset + data.len() as u64,
         };
-        if self.write_over((inode, locked), (data, range), &guard)? == WrittenOver::Yes {
+        let over = self.write_over((inode, locked), (data, range), written_at, &guard);
+        if over? == WrittenOver::Yes {
             return Ok(data.len());
         }
         // Made before anything is written: while it lives the file system is not frozen.
@@ -150,8 +201,7 @@ impl Fs {
             // readers see it.
             self.zero_tail(&mut plan, inode, inode.size_bytes(), &guard)?;
         }
-        let slot = plan.slot(inode.nr())?;
-        let mut late = Vec::new();
+        let (slot, mut late) = (plan.slot(inode.nr())?, Vec::new());
         let mut at = LogicalBlock(low32(offset >> bits));
         let end = LogicalBlock(low32((range.end + (1 << bits) - 1) >> bits));
         while at < end && plan.size() < writer.room_of_a_step() {
@@ -193,7 +243,7 @@ impl Fs {
         }
         let reached = range.end.min(u64::from(at.0) << bits);
         let size = inode.size_bytes().max(reached);
-        finish(plan, slot, size, (pinned, locked))?;
+        finish(plan, slot, (size, written_at), (pinned, locked))?;
         for (run, physical, is_new) in late {
             writer.journal().commit()?;
             self.write_run(data, range, run, physical, is_new)?;
@@ -201,24 +251,24 @@ impl Fs {
         Ok(index(reached - offset))
     }
 
-    /// Refuses what is no file whose content can be changed from `offset` on.
-    fn check_may_write(&self, pinned: &Pinned, offset: u64, guard: &Guard) -> Result<()> {
-        let inode = self.file_to_change(pinned, guard)?;
-        if inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes() {
-            return Err(Error::NotPermitted);
-        }
-        Ok(())
-    }
-
     /// Writes over content, if nothing of the inode changes by that: one run of written blocks
-    /// takes all of it, inside of the file, and the inode says already that it was changed now.
+    /// takes all of it, inside of the file, and the inode says already that it was changed now, or
+    /// somebody else tells that.
     fn write_over(
         &self,
         (inode, locked): (&CachedInode, &Changing),
         (data, range): (&[u8], Range),
+        written_at: WrittenAt,
         guard: &Guard,
     ) -> Result<WrittenOver> {
         if range.end > inode.size_bytes() || self.journals_content(inode) {
+            return Ok(WrittenOver::No);
+        }
+        // While this lives the file system is not frozen; coming in may have taken long.
+        let _inside = self.writer()?.freezer().enter();
+        let (on_disk, now) = (inode.on_disk(), now());
+        let is_timed = (on_disk.mtime(), on_disk.ctime()) == (now, now);
+        if !is_timed && written_at == WrittenAt::Now {
             return Ok(WrittenOver::No);
         }
         let bits = self.geometry().block_size().bits();
@@ -230,14 +280,8 @@ impl Fs {
         if range.end > u64::from(mapping.end().0) << bits {
             return Ok(WrittenOver::No);
         }
-        // While this lives the file system is not frozen; coming in may have taken long.
-        let _inside = self.writer()?.freezer().enter();
-        let (on_disk, now) = (inode.on_disk(), now());
-        if (on_disk.mtime(), on_disk.ctime()) != (now, now) {
-            return Ok(WrittenOver::No);
-        }
         // First, since also a write that fails may have written something.
-        locked.is_written_over.store(true, Ordering::Relaxed);
+        locked.unjoined.note();
         self.write_run(data, range, (first, mapping.blocks), physical, false)?;
         Ok(WrittenOver::Yes)
     }
@@ -434,7 +478,7 @@ impl Fs {
                 }
                 (_, unchanged) => unchanged,
             };
-            finish(plan, slot, size, (pinned, locked))?;
+            finish(plan, slot, (size, WrittenAt::Now), (pinned, locked))?;
             locked.orphan = orphan;
             if freed == Freed::All {
                 return Ok(());
@@ -455,12 +499,21 @@ impl Fs {
         Ok(())
     }
 
-    /// The regular file, if its content can be changed.
+    /// The regular file, if its content can be changed, and may be.
     pub(super) fn file_to_change<'g>(
         &self,
         pinned: &Pinned,
         guard: &'g Guard,
     ) -> Result<&'g CachedInode> {
+        let inode = self.file_to_write(pinned, guard)?;
+        match inode.has(InodeFlags::IMMUTABLE_FL) {
+            true => Err(Error::NotPermitted),
+            false => Ok(inode),
+        }
+    }
+
+    /// The regular file, if its content can be changed, whatever its flags say of that.
+    fn file_to_write<'g>(&self, pinned: &Pinned, guard: &'g Guard) -> Result<&'g CachedInode> {
         let inode = pinned.version(guard)?;
         match inode.file_type() {
             FileType::Regular => {}
@@ -471,7 +524,7 @@ impl Fs {
         if inode.is_encrypted() {
             return Err(Error::NoKey { inode: inode.nr() });
         }
-        if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::VERITY_FL) {
+        if inode.has(InodeFlags::VERITY_FL) {
             return Err(Error::NotPermitted);
         }
         if !matches!(
@@ -487,23 +540,33 @@ impl Fs {
     }
 }
 
+/// Refuses to change content from `offset` on that flags keep.
+fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
+    let is_kept = inode.has(InodeFlags::IMMUTABLE_FL)
+        || inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes();
+    match decided {
+        Decided::Now if is_kept => Err(Error::NotPermitted),
+        Decided::Now | Decided::Earlier(_) => Ok(()),
+    }
+}
+
 /// Ends a change of a file's content: its new size and times are part of the plan, which is carried
 /// out and shown.
 pub(super) fn finish(
     plan: Plan<'_>,
     slot: Slot,
-    size: u64,
+    (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
     let _moving = plan.moves().then(|| pinned.moving());
-    show(plan, slot, size, (pinned, locked))
+    show(plan, slot, (size, written_at), (pinned, locked))
 }
 
 /// The same for who has told readers already that extents move.
 pub(super) fn show(
     mut plan: Plan<'_>,
     slot: Slot,
-    size: u64,
+    (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
     let now = now();
@@ -512,8 +575,10 @@ pub(super) fn show(
         plan.set_large_file()?;
     }
     let sized = plan.edit(slot, |inode| {
-        inode.set_mtime(now);
-        inode.set_ctime(now);
+        if written_at == WrittenAt::Now {
+            inode.set_mtime(now);
+            inode.set_ctime(now);
+        }
         inode.set_size_bytes(size)
     })?;
     sized.map_err(|_| Error::FileTooLarge)?;
@@ -534,7 +599,7 @@ pub(super) fn show(
         }
     };
     // All that was written so far was on its way before that transaction.
-    locked.is_written_over.store(false, Ordering::Relaxed);
+    locked.unjoined.settle();
     pinned.publish(Some(version));
     Ok(())
 }

@@ -19,6 +19,7 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::epoch;
 
+use super::content::Decided;
 use crate::{Error, Fallocate, FileType, Fs, Result, Seek};
 
 /// Buffers from this length on are written as they are; shorter ones are gathered, since each
@@ -56,7 +57,7 @@ impl Fs {
         }
         let mut at = offset;
         let mut write = |data: &[u8]| -> Result<()> {
-            self.write_locked(&pinned, &mut locked, data, at)?;
+            self.write_locked((&pinned, &mut locked), (data, at), Decided::Now)?;
             at += data.len() as u64;
             Ok(())
         };
@@ -159,7 +160,7 @@ impl Fs {
         let wanted = usize::try_from(hole - at).unwrap_or(usize::MAX);
         buffer.resize(wanted.min(PIECE_BYTES), 0);
         let got = self.read_at(from, buffer, at)?;
-        self.write_to(to, &buffer[..got], Some(target))?;
+        self.write_to(to, &buffer[..got], Some(target), Decided::Now)?;
         Ok(got as u64)
     }
 

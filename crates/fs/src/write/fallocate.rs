@@ -26,7 +26,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::clusters::Clusters;
-use super::content::{finish, low32, show};
+use super::content::{WrittenAt, finish, low32, show};
 use super::map::{Freed, MapForm};
 use super::plan::Plan;
 use super::slot::Slot;
@@ -168,10 +168,10 @@ impl<'a> Steps<'a> {
 
     /// Carries a step out; the file has `size` bytes then.
     fn end(&self, plan: Plan<'_>, slot: Slot, size: u64) -> Result<()> {
-        let file = (self.pinned, &*self.locked);
+        let (change, file) = ((size, WrittenAt::Now), (self.pinned, &*self.locked));
         match self.are_readers_told {
-            true => show(plan, slot, size, file),
-            false => finish(plan, slot, size, file),
+            true => show(plan, slot, change, file),
+            false => finish(plan, slot, change, file),
         }
     }
 

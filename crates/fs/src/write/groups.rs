@@ -181,10 +181,11 @@ impl BitsChange {
 
     /// Brings the blocks into the transaction without changing them.
     pub(crate) fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
-        // The descriptors first: who finds the bitmap in the transaction relies on them.
-        if !self.buffer.is_dirty_in(handle.tid()) {
-            join_descriptors(handle, self.held()?)?;
+        if self.buffer.is_dirty_in(handle.tid()) {
+            return Ok(());
         }
+        // The descriptors first: who finds the bitmap in the transaction relies on them.
+        join_descriptors(handle, self.held()?)?;
         let tag = VerifiedAs::of_group(self.map.structure(), self.group);
         handle
             .modify(&self.buffer, tag, |_| ())
@@ -212,7 +213,7 @@ fn join_descriptors(
     buffer: &Arc<Buffer>,
 ) -> std::result::Result<(), Refused> {
     handle
-        .modify(buffer, descriptors_tag(), |_| ())
+        .join(buffer, descriptors_tag())
         .map_err(|error| Refused::new(error, buffer.block()))
 }
 
@@ -300,8 +301,9 @@ impl Groups {
         (start, len): (u32, u32),
         (kind, counted): (ChangeKind, Counted),
     ) -> Result<BitsChange> {
-        let no_group = crate::Error::InvalidArgument("no such block group");
-        let state = self.get(group).ok_or(no_group)?;
+        let Some(state) = self.get(group) else {
+            return Err(crate::Error::InvalidArgument("no such block group"));
+        };
         let place = state.place(map);
         let desc_place = self.superblock.geometry().desc_place(group);
         let descriptors = desc_place.map_or(PhysBlock(0), |place| place.block);

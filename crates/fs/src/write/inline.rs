@@ -36,7 +36,7 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
-use super::content::finish;
+use super::content::{WrittenAt, finish};
 use super::entries::ChangedDir;
 use super::map::MapForm;
 use super::plan::Plan;
@@ -69,8 +69,8 @@ impl Fs {
     pub(super) fn write_inside(
         &self,
         (pinned, locked): (&Pinned, &mut Changing),
-        data: &[u8],
-        offset: u64,
+        (data, offset): (&[u8], u64),
+        written_at: WrittenAt,
     ) -> Result<Written> {
         if !self.has_inline_data() {
             return Ok(Written::NotYet);
@@ -95,7 +95,8 @@ impl Fs {
             plan.begin_inside(slot)?;
         }
         plan.put_content(slot, inode.size_bytes(), data, offset)?;
-        finish(plan, slot, inode.size_bytes().max(end), (pinned, locked))?;
+        let size = inode.size_bytes().max(end);
+        finish(plan, slot, (size, written_at), (pinned, locked))?;
         Ok(Written::Inside)
     }
 

@@ -20,7 +20,8 @@ use fourscore_journal::Credits;
 use fourscore_mballoc::{Geometry, Kinship, Placement};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::Ordering;
-use fourscore_sync::{CoreNr, Mutex, PerCore, Sparse};
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{CoreNr, Mutex, MutexGuard, PerCore, Sparse};
 
 use super::{Writer, order};
 use crate::{Error, Fs, Result};
@@ -137,7 +138,7 @@ impl Inodes {
         let Some(used) = self.groups.get(group.0 as usize) else {
             return Ok(None);
         };
-        let mut used = order::INODE_GROUP.only().lock(|| used.lock());
+        let mut used = locked(used);
         used.look(fs, group)?;
         let Some(index) = used.first_free() else {
             return Ok(None);
@@ -163,10 +164,7 @@ impl Inodes {
         nr: InodeNr,
         is_directory: bool,
     ) -> Result<InodeClaim> {
-        let claim = Self::claim_of(fs, nr, is_directory).ok_or(Error::NotFound)?;
-        let used = self.groups.get(claim.group.0 as usize);
-        let used = used.ok_or(Error::NotFound)?;
-        let mut used = order::INODE_GROUP.only().lock(|| used.lock());
+        let (claim, mut used) = self.claim_of(fs, nr, is_directory)?;
         make_table_ready(fs, writer, claim.group, claim.index)?;
         used.set(claim.index, true);
         Ok(claim)
@@ -175,23 +173,32 @@ impl Inodes {
     /// The claim of an inode that is in use, to free it. It stays used in memory until
     /// [`Inodes::freed`], whatever becomes of its bit on disk before.
     pub(crate) fn of(&self, fs: &Fs, nr: InodeNr, is_directory: bool) -> Result<InodeClaim> {
-        let claim = Self::claim_of(fs, nr, is_directory).ok_or(Error::NotFound)?;
-        let used = self.groups.get(claim.group.0 as usize);
-        let used = used.ok_or(Error::NotFound)?;
-        let mut used = order::INODE_GROUP.only().lock(|| used.lock());
+        let (claim, mut used) = self.claim_of(fs, nr, is_directory)?;
         // Who looks at the bitmap first after the bit was cleared would take the inode for free.
         used.look(fs, claim.group)?;
         Ok(claim)
     }
 
-    fn claim_of(fs: &Fs, nr: InodeNr, is_directory: bool) -> Option<InodeClaim> {
-        let (group, index) = fs.geometry().inode_group(nr)?;
-        Some(InodeClaim {
+    /// The claim of the inode `nr`, and the inodes of its group, locked.
+    fn claim_of(
+        &self,
+        fs: &Fs,
+        nr: InodeNr,
+        is_directory: bool,
+    ) -> Result<(InodeClaim, Ranked<MutexGuard<'_, Used>>)> {
+        let Some((group, index)) = fs.geometry().inode_group(nr) else {
+            return Err(Error::NotFound);
+        };
+        let Some(used) = self.groups.get(group.0 as usize) else {
+            return Err(Error::NotFound);
+        };
+        let claim = InodeClaim {
             nr,
             group,
             index: index.0,
             is_directory,
-        })
+        };
+        Ok((claim, locked(used)))
     }
 
     /// Lets an inode be claimed again that was freed: at once, if a crash takes it back with
@@ -224,10 +231,16 @@ impl Inodes {
         if let Some((group, index)) = fs.geometry().inode_group(nr)
             && let Some(used) = self.groups.get(group.0 as usize)
         {
-            let mut used = order::INODE_GROUP.only().lock(|| used.lock());
-            used.set(index.0, false);
+            locked(used).set(index.0, false);
         }
     }
+}
+
+/// The inodes of a group, for nobody else.
+fn locked(used: &Mutex<Used>) -> Ranked<MutexGuard<'_, Used>> {
+    order::INODE_GROUP
+        .only()
+        .lock(|| used.try_lock(), || used.lock())
 }
 
 impl Used {

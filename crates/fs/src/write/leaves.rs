@@ -1,18 +1,19 @@
-//! **Purpose.** Names that come into one leaf of a large directory, or go from it, while others
-//! change its other leaves.
+//! **Purpose.** Names that come into one leaf of a directory, or go from it, while others change
+//! its other leaves.
 //!
-//! **Not here.** What takes the directory alone: a leaf that must be divided, a directory without
-//! an index, renaming, directories that go ([`super::names`], [`super::removal`]).
+//! **Not here.** What takes the directory alone: a leaf that must be divided, several blocks
+//! without an index, renaming, directories that go ([`super::names`], [`super::removal`]).
 //!
-//! **Model.** The index says in which leaf a name is, if it is there at all. Who holds that leaf's
-//! lock is therefore alone with the name, and may look whether it is there, whether there is room
-//! for it, and change the leaf. What the directory's own inode says of the change is not planned
-//! but done at the end ([`super::touch`]). Where anything else is needed, nothing has happened yet,
-//! and the caller begins anew with the directory for itself:
+//! **Model.** The index says in which leaf a name is, if it is there at all; a directory of one
+//! block has no other. Who holds that leaf's lock is therefore alone with the name, and may look
+//! whether it is there, whether there is room for it, and change the leaf: one look for both, and
+//! of the leaf only the bytes that change are planned. What the directory's own inode says of the
+//! change is not planned but done at the end ([`super::touch`]). Where anything else is needed,
+//! nothing has happened yet, and the caller begins anew with the directory for itself:
 //!
 //! ```text
 //! share the directory -> lock the leaf -> is the name there? is there room? -> plan -> carry out
-//!                                            | no room, no index, equal hashes go on elsewhere
+//!                                            | no room, no such leaf, equal hashes go on elsewhere
 //!                                            '-> give all back, take the directory alone
 //! ```
 //!
@@ -22,11 +23,14 @@
 //! **Locking.** The directory, shared; the inode that gains or loses a name; one leaf. Readers take
 //! none, and a name comes or goes with one version of its leaf, so they need not look again.
 
+use std::ops::Range;
+
 use fourscore_block::Structure;
-use fourscore_ondisk::dirent::edit::Room;
+use fourscore_ondisk::dirent::edit::{Removal, Room, Vacancy};
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::dirent::{DirFormat, DirentError};
-use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::Writer;
@@ -37,7 +41,7 @@ use super::names::{Kind, Made, NewAttributes, Opening, check_link, entry_type};
 use super::plan::{Plan, RegionId};
 use super::touch::Touch;
 use crate::dir::DirBlock;
-use crate::inode::{CachedInode, Pinned};
+use crate::inode::{CachedInode, Layout, Pinned};
 use crate::map::Target;
 use crate::names::Wanted;
 use crate::{Error, FileType, Fs, Result};
@@ -49,11 +53,8 @@ struct Leaf<'w> {
     _lock: BlockGuard<'w>,
 }
 
-/// Room for an entry in a leaf that is in a plan.
-struct Place {
-    region: RegionId,
-    room: Room,
-}
+/// Room for an entry, in a plan.
+type Place = (Room, RegionId);
 
 impl Fs {
     /// Makes an inode with a name in a leaf that has room for it; `None` if that cannot be done
@@ -74,17 +75,16 @@ impl Fs {
             // How many there are decides whether there may be another.
             return Ok(None);
         }
-        let wanted = self.wanted(parent, name);
-        let Some(leaf) = self.lock_leaf(writer, parent, (name, &wanted), &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, parent, name, &guard)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
-        let Some(place) = leaf.place(&mut plan, parent, (name, &wanted))? else {
+        let Some(place) = leaf.place(&mut plan, parent, name)? else {
             return Ok(None);
         };
         let made = self.plan_inode(&mut plan, writer, parent, new, kind)?;
         let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
-        leaf.insert(&mut plan, parent, &place, entry)?;
+        leaf.insert(&mut plan, parent, place, entry)?;
         plan.touch(dir)?;
         let touch = Touch {
             nr: dir,
@@ -110,16 +110,15 @@ impl Fs {
         let parent = self.directory_to_change(pinned_dir, &guard)?;
         let target = pinned.version(&guard)?;
         check_link(parent, target, &locked)?;
-        let wanted = self.wanted(parent, name);
-        let Some(leaf) = self.lock_leaf(writer, parent, (name, &wanted), &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, parent, name, &guard)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
-        let Some(place) = leaf.place(&mut plan, parent, (name, &wanted))? else {
+        let Some(place) = leaf.place(&mut plan, parent, name)? else {
             return Ok(None);
         };
         let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
-        leaf.insert(&mut plan, parent, &place, entry)?;
+        leaf.insert(&mut plan, parent, place, entry)?;
         plan.touch(dir)?;
         let version = plan.gain_name(target, &locked)?;
         let touch = Touch {
@@ -142,7 +141,7 @@ impl Fs {
     ) -> Result<Option<()>> {
         let writer = self.writer()?;
         let guard = epoch::pin();
-        if !self.is_indexed(pinned_dir.version(&guard)?) {
+        if !self.has_leaves(pinned_dir.version(&guard)?) {
             return Ok(None);
         }
         let nr = self.lookup_once(dir, name)?;
@@ -156,19 +155,17 @@ impl Fs {
         let Ok(inode) = pinned.version(&guard) else {
             return Ok(None);
         };
-        let wanted = self.wanted(parent, name);
-        let Some(leaf) = self.lock_leaf(writer, parent, (name, &wanted), &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, parent, name, &guard)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
-        let region = plan.leaf(parent, &leaf)?;
-        let Some(at) = leaf.find(plan.bytes(region), parent, (&wanted, nr))? else {
+        let Some((removal, region)) = leaf.removal(&mut plan, parent, (name, nr))? else {
             return Ok(None);
         };
         check_name_may_go(parent, inode)?;
         plan.lose_name(dir, name)?;
-        leaf.format
-            .remove(plan.bytes_mut(region), at)
+        removal
+            .carry_out(plan.bytes_mut(region))
             .map_err(|error| broken(parent, error))?;
         plan.touch(dir)?;
         let lost = self.plan_lost_name(&mut plan, inode, &locked)?;
@@ -190,14 +187,18 @@ impl Fs {
         &self,
         writer: &'w Writer,
         dir: &CachedInode,
-        (name, wanted): (&[u8], &Wanted<'_>),
+        name: &[u8],
         guard: &Guard,
     ) -> Result<Option<Leaf<'w>>> {
-        let is_dots = matches!(name, b"." | b"..");
-        if is_dots || !self.is_indexed(dir) {
+        let is_by_its_bytes = matches!(self.wanted(dir, name), Wanted::Exact(_));
+        if !is_by_its_bytes || matches!(name, b"." | b"..") || !self.has_leaves(dir) {
             return Ok(None);
         }
-        let Some(at) = self.only_leaf(dir, wanted, guard)? else {
+        let at = match self.is_indexed(dir) {
+            true => self.only_leaf(dir, name, guard)?,
+            false => Some(LogicalBlock(0)),
+        };
+        let Some(at) = at else {
             return Ok(None);
         };
         Ok(match self.map(dir, at, guard)?.target {
@@ -209,26 +210,30 @@ impl Fs {
             Target::Hole | Target::Unwritten(_) => None,
         })
     }
+
+    /// Whether each name has one leaf where it is or could come: by an index, or since there is no
+    /// other.
+    fn has_leaves(&self, dir: &CachedInode) -> bool {
+        let block_bytes = self.geometry().block_size().bytes() as u64;
+        let is_a_leaf = dir.size_bytes() == block_bytes
+            && dir.layout() != Layout::Inline
+            && !dir.has(InodeFlags::INDEX_FL);
+        is_a_leaf || self.is_indexed(dir)
+    }
 }
 
 impl Leaf<'_> {
-    /// Takes the leaf into the plan, and finds room for a name that is not there; `None` if it is
-    /// too full.
-    fn place(
-        &self,
-        plan: &mut Plan<'_>,
-        dir: &CachedInode,
-        (name, wanted): (&[u8], &Wanted<'_>),
-    ) -> Result<Option<Place>> {
-        let region = plan.leaf(dir, self)?;
-        let bytes = plan.bytes(region);
-        let found = wanted.find_in(&self.format, bytes);
-        if found.map_err(|error| broken(dir, error))?.is_some() {
-            return Err(Error::Exists);
-        }
-        let room = self.format.room(bytes, self.format.needed_bytes(name));
-        let room = room.map_err(|error| broken(dir, error))?;
-        Ok(room.map(|room| Place { region, room }))
+    /// Looks whether the leaf has a name and, as it has not, takes the room for it into the plan;
+    /// `None` if the leaf is too full.
+    fn place(&self, plan: &mut Plan<'_>, dir: &CachedInode, name: &[u8]) -> Result<Option<Place>> {
+        self.chosen(plan, dir, |bytes| {
+            let vacancy = self.format.vacancy(bytes, name);
+            match vacancy.map_err(|error| broken(dir, error))? {
+                Vacancy::Taken => Err(Error::Exists),
+                Vacancy::Room(room) => Ok(Some((room, room.range()))),
+                Vacancy::Full => Ok(None),
+            }
+        })
     }
 
     /// Puts an entry into its place; there is none for a name that is too long.
@@ -236,38 +241,46 @@ impl Leaf<'_> {
         &self,
         plan: &mut Plan<'_>,
         dir: &CachedInode,
-        place: &Place,
+        (room, region): Place,
         entry: Option<NewEntry<'_>>,
     ) -> Result<()> {
         let entry = entry.ok_or(Error::NameTooLong)?;
         self.format
-            .insert_into(plan.bytes_mut(place.region), place.room, &entry)
-            .map_err(|error| broken(dir, error))?;
-        Ok(())
+            .insert_into_part(plan.bytes_mut(region), room, &entry)
+            .map_err(|error| broken(dir, error))
     }
 
-    /// Where in the leaf the entry of a name begins, if it leads to the inode `nr`.
-    fn find(
+    /// Takes what goes with a name that leads to the inode `nr` into the plan; `None` if there is
+    /// no such name.
+    fn removal(
         &self,
-        bytes: &[u8],
+        plan: &mut Plan<'_>,
         dir: &CachedInode,
-        (wanted, nr): (&Wanted<'_>, InodeNr),
-    ) -> Result<Option<usize>> {
-        let found = wanted.find_in(&self.format, bytes);
-        let entry = found.map_err(|error| broken(dir, error))?;
-        Ok(entry
-            .filter(|entry| entry.inode == nr)
-            .map(|entry| entry.at))
-    }
-}
-
-impl Plan<'_> {
-    /// Takes a leaf of `dir` into the plan.
-    fn leaf(&mut self, dir: &CachedInode, leaf: &Leaf<'_>) -> Result<RegionId> {
-        let fs = self.fs();
-        self.block(leaf.block, tag(Structure::DirectoryLeaf, dir), |bytes| {
-            fs.check_bytes(dir, &leaf.format, DirBlock::Leaf, bytes)
+        (name, nr): (&[u8], InodeNr),
+    ) -> Result<Option<(Removal, RegionId)>> {
+        self.chosen(plan, dir, |bytes| {
+            let removal = self.format.removal(bytes, name);
+            let removal = removal.map_err(|error| broken(dir, error))?;
+            let removal = removal.filter(|removal| removal.inode == nr);
+            Ok(removal.map(|removal| (removal, removal.range())))
         })
+    }
+
+    /// Takes a part of the leaf into the plan.
+    fn chosen<T>(
+        &self,
+        plan: &mut Plan<'_>,
+        dir: &CachedInode,
+        choose: impl FnOnce(&[u8]) -> Result<Option<(T, Range<usize>)>>,
+    ) -> Result<Option<(T, RegionId)>> {
+        let fs = plan.fs();
+        let check = |bytes: &[u8]| fs.check_bytes(dir, &self.format, DirBlock::Leaf, bytes);
+        plan.chosen_part(
+            self.block,
+            tag(Structure::DirectoryLeaf, dir),
+            check,
+            choose,
+        )
     }
 }
 

@@ -258,9 +258,10 @@ impl Plan<'_> {
     pub(super) fn count_clusters(&mut self, slot: Slot, change: i64) -> Result<()> {
         let geometry = self.fs().geometry();
         let bits = geometry.block_size().bits() + geometry.blocks_per_cluster_log() - SECTOR_BITS;
-        let before = self.inode(slot)?.sectors();
-        let after = before.saturating_add_signed(change << bits);
-        let set = self.edit(slot, |inode| inode.set_sectors(after))?;
+        let set = self.edit(slot, |inode| {
+            let before = inode.sectors();
+            inode.set_sectors(before.saturating_add_signed(change << bits))
+        })?;
         set.map_err(|_| Error::FileTooLarge)
     }
 }

@@ -125,11 +125,11 @@ use fourscore_block::{BlockDevice, UnorderedDevice};
 use fourscore_journal::{Credits, Handle, Journal, JournalStats, Log, NewChecksums};
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Privilege, Stamp, Tunables};
-use fourscore_ondisk::Tid;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 use fourscore_ondisk::time::Timestamp;
-use fourscore_sync::rank::Ranked;
+use fourscore_ondisk::{GroupNr, PhysBlock, Tid};
+use fourscore_sync::rank::{Ranked, Waits};
 use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak, thread};
 
 use self::block_locks::BlockLocks;
@@ -147,7 +147,8 @@ use self::state::{Mounted, check_unmounted};
 use crate::{Error, Fs, Result};
 
 pub use self::access_times::AccessTimes;
-pub use self::attributes::{AttributeChange, Privileges};
+pub use self::attributes::{AttributeChange, Noted, NotedTimes, Privileges};
+pub use self::content::WrittenAt;
 pub use self::errors::OnError;
 pub use self::fallocate::Fallocate;
 pub use self::journaled::DataMode;
@@ -229,6 +230,11 @@ impl Writer {
         &self.groups
     }
 
+    /// Where the inode table of `group` begins.
+    pub(crate) fn inode_table(&self, group: GroupNr) -> Option<PhysBlock> {
+        Some(self.groups.get(group)?.inodes().table)
+    }
+
     pub(crate) fn inodes(&self) -> &Inodes {
         &self.inodes
     }
@@ -259,7 +265,9 @@ impl Writer {
 
     /// Keeps others from moving directories.
     pub(crate) fn lock_renames(&self) -> Ranked<MutexGuard<'_, ()>> {
-        order::RENAMES.only().lock(|| self.renames.lock())
+        order::RENAMES
+            .only()
+            .lock(|| self.renames.try_lock(), || self.renames.lock())
     }
 
     pub(crate) fn access_times(&self) -> AccessTimes {
@@ -288,7 +296,9 @@ impl Writer {
 
     /// Keeps others out of the inodes of values that several attributes have.
     pub(crate) fn lock_values(&self) -> Ranked<MutexGuard<'_, ()>> {
-        order::VALUES.only().lock(|| self.values.lock())
+        order::VALUES
+            .only()
+            .lock(|| self.values.try_lock(), || self.values.lock())
     }
 
     /// Whether the blocks that are kept for the super-user may be used.
@@ -610,6 +620,14 @@ impl Fs {
     /// `ReadOnly` for a file system that was opened for reading.
     pub fn plans_begun_anew(&self) -> Result<u64> {
         Ok(self.writer()?.retries.sum())
+    }
+
+    /// How often and how long locks of each kind were waited for, by their names: in this process,
+    /// of all its file systems together. Who does not wait is not counted.
+    pub fn lock_waits() -> impl Iterator<Item = (&'static str, Waits)> {
+        order::ALL
+            .into_iter()
+            .map(|rank| (rank.name(), rank.waits()))
     }
 
     /// Ends writing: everything is brought to its place, and the journal, if there is one, is left

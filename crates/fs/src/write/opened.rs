@@ -129,8 +129,10 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         locked.opens = locked.opens.saturating_sub(1);
         let is_nameless = {
             let guard = epoch::pin();
-            let inode = self.pinned.version(&guard);
-            inode.is_ok_and(|inode| inode.on_disk().links_count() == 0)
+            match self.pinned.version(&guard) {
+                Ok(inode) => inode.on_disk().links_count() == 0,
+                Err(_) => false,
+            }
         };
         if locked.opens > 0 || !is_nameless {
             return Ok(());

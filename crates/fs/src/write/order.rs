@@ -8,6 +8,21 @@
 
 use fourscore_sync::rank::Rank;
 
+/// All of them, as one comes behind the other.
+pub(crate) const ALL: [Rank; 11] = [
+    RENAMES,
+    DIRECTORY,
+    FILE,
+    LEAF,
+    XATTR_BLOCK,
+    VALUES,
+    VALUE,
+    ORPHAN_CHAIN,
+    INODE_GROUP,
+    fourscore_block::BUFFER,
+    fourscore_mballoc::GROUP,
+];
+
 /// The lock of directory renames.
 pub(crate) const RENAMES: Rank = Rank::new(10, "the lock of renames");
 /// A directory.

@@ -137,7 +137,9 @@ impl Orphans {
     }
 
     fn lock_chain(&self) -> ChainGuard<'_> {
-        order::ORPHAN_CHAIN.only().lock(|| self.chain.lock())
+        order::ORPHAN_CHAIN
+            .only()
+            .lock(|| self.chain.try_lock(), || self.chain.lock())
     }
 
     /// Everything on record.

@@ -236,6 +236,35 @@ impl<'f> Plan<'f> {
         Ok(self.add(buffer, tag, offset, start, Origin::Disk))
     }
 
+    /// The part of a block that `choose` picks, after `check` has accepted the block as what `tag`
+    /// says; `None` if it picks none. For who changes a block in one place only and asks for it
+    /// once.
+    pub(super) fn chosen_part<T>(
+        &mut self,
+        block: PhysBlock,
+        tag: VerifiedAs,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+        choose: impl FnOnce(&[u8]) -> Result<Option<(T, Range<usize>)>>,
+    ) -> Result<Option<(T, RegionId)>> {
+        debug_assert!(self.find(block, 0).is_none(), "the block was asked for");
+        let buffer = self.fs.buffers.load(block)?;
+        let start = self.memory.bytes.len();
+        let memory = &mut self.memory.bytes;
+        let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
+        let chosen = buffer.look_verified(tag, check, |bytes| {
+            let Some((chosen, range)) = choose(bytes)? else {
+                return Ok(None);
+            };
+            let offset = range.start;
+            memory.extend_from_slice(bytes.get(range).unwrap_or_default());
+            Ok::<_, Error>(Some((chosen, offset)))
+        })??;
+        Ok(chosen.map(|(chosen, offset)| {
+            let region = self.add(buffer, tag, offset, start, Origin::Disk);
+            (chosen, region)
+        }))
+    }
+
     /// The slot of inode `nr`, which lies in `range` of a block of the inode table.
     pub(super) fn slot_at(
         &mut self,
@@ -536,6 +565,12 @@ impl<'f> Plan<'f> {
 
     /// How many blocks the plan adds to a transaction at most.
     fn credits(&mut self) -> Credits {
+        /// So few that it is not worth looking which are the same: what is too much is given back.
+        const FEW: usize = 16;
+        let size = self.size();
+        if size <= FEW {
+            return Credits(u32::try_from(size).unwrap_or(u32::MAX));
+        }
         let mut blocks = mem::take(&mut self.memory.blocks);
         blocks.extend(self.valid_regions().map(|region| region.buffer.block()));
         blocks.extend(self.all_bits().flat_map(BitsChange::blocks));
@@ -612,7 +647,7 @@ impl<'f> Plan<'f> {
     fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
         for region in self.valid_regions() {
             handle
-                .modify(&region.buffer, region.tag, |_| ())
+                .join(&region.buffer, region.tag)
                 .map_err(|error| Refused::new(error, region.buffer.block()))?;
         }
         self.all_bits().try_for_each(|bits| bits.join(handle))
@@ -748,13 +783,13 @@ impl Drop for Plan<'_> {
             self.writer.orphans().undo(&recording);
         }
         let allocator = self.writer.allocator();
-        for (claim, _) in self.memory.claims.drain(..) {
+        while let Some((claim, _)) = self.memory.claims.pop() {
             allocator.give_back(claim);
         }
-        for free in self.memory.frees.drain(..) {
+        while let Some(free) = self.memory.frees.pop() {
             allocator.cancel_free(free.freeing);
         }
-        for (claim, _) in self.memory.inodes.drain(..) {
+        while let Some((claim, _)) = self.memory.inodes.pop() {
             self.writer.inodes().give_back(claim.nr, self.fs);
         }
         mem::take(&mut self.memory).keep();

@@ -48,8 +48,12 @@ impl Plan<'_> {
     /// The block that holds inode `nr`, and where in it, in bytes.
     pub(super) fn slot_place(&self, nr: InodeNr) -> Result<(PhysBlock, usize)> {
         let geometry = self.fs().geometry();
-        let (group, index) = geometry.inode_group(nr).ok_or(Error::NotFound)?;
-        let group = self.writer().groups().get(group).ok_or(Error::NotFound)?;
+        let Some((group, index)) = geometry.inode_group(nr) else {
+            return Err(Error::NotFound);
+        };
+        let Some(group) = self.writer().groups().get(group) else {
+            return Err(Error::NotFound);
+        };
         let place = geometry.inode_place(group.inodes().table, index);
         Ok((place.block, place.offset_bytes))
     }
@@ -114,8 +118,9 @@ impl Plan<'_> {
 
     /// The inode as it will be, decoded.
     pub(crate) fn inode(&mut self, slot: Slot) -> Result<Inode> {
-        self.end(slot)?;
-        self.decoded(slot)
+        let fs = self.fs();
+        let inode = Inode::sealed(self.bytes_mut(slot.region), slot.nr, fs.superblock());
+        Ok(inode.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?)
     }
 
     /// The same of a slot that was ended. The checksum is not looked at, which was stored here.

@@ -25,17 +25,18 @@ impl Fs {
     }
 
     fn make_durable(&self, inode: InodeNr) -> Result<()> {
-        let (tid, is_written_over) = {
-            let pinned = self.pin_inode(inode)?;
+        let pinned = self.pin_inode(inode)?;
+        let (tid, unjoined) = {
             let locked = pinned.lock();
             self.write_times_of((inode, &pinned), &locked)?;
-            let is_written_over = locked.is_written_over.load(Ordering::Relaxed);
-            (locked.last.get(), is_written_over)
+            (locked.last.get(), locked.unjoined.unsettled())
         };
-        if is_written_over {
+        if let Some(count) = unjoined {
             // Whatever was done before that is durable then, as if it had joined a transaction.
             self.writer()?.journal().commit()?;
-            return Ok(self.device().flush()?);
+            self.device().flush()?;
+            pinned.lock().unjoined.settle_up_to(count);
+            return Ok(());
         }
         match self.commit_if_running(tid)? {
             Committed::Now => Ok(()),

@@ -10,7 +10,7 @@
 //! **Locking.** The lock of the block of the inode table, under which the slot changes, is held
 //! until the new version is shown.
 
-use fourscore_ondisk::inode::{self, InodeMut, RawInode};
+use fourscore_ondisk::inode::{InodeMut, RawInode};
 use fourscore_ondisk::{Inode, InodeNr};
 use zerocopy::FromBytes;
 
@@ -31,6 +31,10 @@ pub(super) struct Touch<'p> {
 impl Touch<'_> {
     /// Changes the slot at the start of `bytes`, and shows what has become of it.
     pub(super) fn make(&self, bytes: &mut [u8], fs: &Fs) {
+        // Shared, the directory is neither removed nor given another generation.
+        let Ok(seed) = self.dir.checksum_seed() else {
+            return;
+        };
         let before = RawInode::ref_from_prefix(bytes);
         let before = before.map_or(0, |(raw, _)| raw.i_links_count.get());
         // The directory was read from this slot, and nobody else changes its length or its form.
@@ -44,11 +48,8 @@ impl Touch<'_> {
         // Where there is no room, Linux leaves it as it is, too.
         let _ = slot.expand_extra_isize();
         slot.raise_version();
-        let _ = inode::seal(bytes, self.nr, fs.superblock());
-        let version = Inode::parse_unsealed(bytes, self.nr, fs.superblock());
-        if let Some(version) = version
-            .ok()
-            .and_then(|inode| CachedInode::new(inode, fs).ok())
+        if let Ok(inode) = Inode::sealed_by(bytes, (self.nr, seed), fs.superblock())
+            && let Ok(version) = CachedInode::new(inode, fs)
         {
             self.dir.publish(Some(version));
         }

@@ -186,6 +186,15 @@ pub(super) fn finish(
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
     plan.edit(slot, |inode| inode.set_ctime(now()))?;
+    finish_timed(plan, slot, (pinned, locked))
+}
+
+/// The same for who has set the time of change.
+pub(super) fn finish_timed(
+    mut plan: Plan<'_>,
+    slot: Slot,
+    (pinned, locked): (&Pinned, &Changing),
+) -> Result<()> {
     let version = plan.version(slot)?;
     let (fs, writer, values) = (plan.fs(), plan.writer(), plan.take_gone_values());
     let _moving = plan.moves().then(|| pinned.moving());

@@ -19,49 +19,139 @@
 //! **References.** Linux, `fs/ext4/namei.c`: the same records are chosen, so that a directory
 //! grows the same way under both.
 
-use zerocopy::FromBytes;
+use std::ops::Range;
 
-use super::write::{NewEntry, header_mut, set_rec_len};
-use super::{
-    DirFormat, DirentError, Entry, EntryType, HEADER_BYTES, MIN_REC_LEN, RawDirentHeader,
-    decode_rec_len,
-};
+use super::write::{NewEntry, header_mut, raw_rec_len};
+use super::{DirFormat, DirentError, Entry, EntryType, HEADER_BYTES, MIN_REC_LEN, Skimmed};
 use crate::types::InodeNr;
 
 /// A place for an entry, good until a record of the block changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The record that has the room.
+    /// Where the record begins that has the room.
     at: usize,
+    /// Its length in bytes.
+    rec_len: usize,
+    /// How many of them its own entry needs.
+    used: usize,
+    /// How many were asked for.
+    needed: usize,
+    block_bytes: usize,
+}
+
+impl Room {
+    /// The bytes of the block that an entry changes which comes here.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.at..self.at + self.used + self.needed
+    }
+}
+
+/// What a block says of a name that is to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vacancy {
+    /// The name is there already.
+    Taken,
+    /// It is not, and there is room for it.
+    Room(Room),
+    /// It is not, and there is no room.
+    Full,
+}
+
+/// An entry that may be removed, good until a record of the block changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// The inode that it leads to.
+    pub inode: InodeNr,
+    /// Where the record begins that takes its bytes: the one in front of it, or itself.
+    from: usize,
+    at: usize,
+    end: usize,
+    block_bytes: usize,
+}
+
+impl Removal {
+    /// The bytes of the block that change.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.from..self.end
+    }
+
+    /// Removes the entry from `part`, which is what the block has in [`Removal::range`].
+    ///
+    /// # Errors
+    /// If it is shorter.
+    pub fn carry_out(&self, part: &mut [u8]) -> Result<(), DirentError> {
+        let (found, expected) = (part.len(), self.end - self.from);
+        let Some(record) = part.get_mut(self.at - self.from..expected) else {
+            let at = self.from;
+            return Err(DirentError::NoRoom {
+                at,
+                found,
+                expected,
+            });
+        };
+        record.fill(0);
+        set_raw_rec_len(part, raw_rec_len(expected, self.block_bytes));
+        Ok(())
+    }
 }
 
 impl DirFormat {
     /// The first room of `needed_bytes` (see [`DirFormat::needed_bytes`]) in a block that was
-    /// checked: of a record that has none only the header is looked at, since who adds a name to a
-    /// full block comes by hundreds of them. `None`: the block is too full.
+    /// checked. `None`: the block is too full.
     ///
     /// # Errors
     /// If a record is broken, which cannot be in a checked block.
     pub fn room(&self, block: &[u8], needed_bytes: usize) -> Result<Option<Room>, DirentError> {
-        let mut at = 0;
-        while at < block.len() && !self.is_tail(block, at) {
-            let Some((header, rec_len)) = skimmed(block, at) else {
-                return self.record(block, at).map(|_| None);
-            };
-            // A hash behind the name takes more than this.
-            let used = match header.inode.get() {
-                0 => 0,
-                _ => HEADER_BYTES + usize::from(header.name_len),
-            };
-            if rec_len >= used + needed_bytes {
-                let entry = self.record(block, at)?;
-                if entry.rec_len - self.used_bytes(&entry) >= needed_bytes {
-                    return Ok(Some(Room { at }));
-                }
+        let found = self.skim(block, |record| match record.may_have(needed_bytes) {
+            true => self.room_at(block, record.at, needed_bytes).transpose(),
+            false => None,
+        });
+        found?.transpose()
+    }
+
+    /// Looks in a block that was checked for exactly this name and, as it is not there, for the
+    /// first room for it.
+    ///
+    /// # Errors
+    /// If a record is broken, which cannot be in a checked block.
+    pub fn vacancy(&self, block: &[u8], name: &[u8]) -> Result<Vacancy, DirentError> {
+        let needed_bytes = self.needed_bytes(name);
+        let mut room = None;
+        let is_taken = self.skim(block, |record| {
+            if room.is_none() && record.may_have(needed_bytes) {
+                room = self.room_at(block, record.at, needed_bytes).transpose();
             }
-            at += rec_len;
+            record.is(name).then_some(())
+        });
+        Ok(match (is_taken?, room.transpose()?) {
+            (Some(()), _) => Vacancy::Taken,
+            (None, Some(room)) => Vacancy::Room(room),
+            (None, None) => Vacancy::Full,
+        })
+    }
+
+    /// The room in the record at byte `at`, if it has enough.
+    fn room_at(
+        &self,
+        block: &[u8],
+        at: usize,
+        needed_bytes: usize,
+    ) -> Result<Option<Room>, DirentError> {
+        if self.is_tail(block, at) {
+            return Ok(None);
         }
-        Ok(None)
+        let entry = self.record(block, at)?;
+        let used = self.used_bytes(&entry);
+        let has_room = entry.rec_len - used >= needed_bytes;
+        Ok(has_room.then_some(Room {
+            at,
+            rec_len: entry.rec_len,
+            used,
+            needed: needed_bytes,
+            block_bytes: block.len(),
+        }))
     }
 
     /// Puts an entry into the first record with room for it, and says where it begins; `None`,
@@ -81,64 +171,86 @@ impl DirFormat {
         }
     }
 
-    /// Puts an entry where [`DirFormat::room`] found room for it, and says where it begins.
+    /// Puts an entry where room was found for it, and says where it begins.
     ///
     /// # Errors
-    /// If there is no room any more.
+    /// If it needs more room.
     pub fn insert_into(
         &self,
         block: &mut [u8],
         room: Room,
         new: &NewEntry<'_>,
     ) -> Result<usize, DirentError> {
-        let host = self.record(block, room.at)?;
-        let (used, rec_len) = (self.used_bytes(&host), host.rec_len);
-        let (at, found) = (room.at + used, rec_len - used);
+        let part = block.get_mut(room.range()).unwrap_or_default();
+        self.insert_into_part(part, room, new)?;
+        Ok(room.at + room.used)
+    }
+
+    /// The same for who has only what the block has in [`Room::range`].
+    ///
+    /// # Errors
+    /// If the entry needs more room, or `part` is shorter.
+    pub fn insert_into_part(
+        &self,
+        part: &mut [u8],
+        room: Room,
+        new: &NewEntry<'_>,
+    ) -> Result<(), DirentError> {
+        let found = part.len().saturating_sub(room.used).min(room.needed);
         let expected = self.needed_bytes(new.name());
         if found < expected {
             return Err(DirentError::NoRoom {
-                at,
+                at: room.at + room.used,
                 found,
                 expected,
             });
         }
-        if used > 0 {
-            set_rec_len(block, room.at, used);
+        if room.used > 0 {
+            set_raw_rec_len(part, raw_rec_len(room.used, room.block_bytes));
         }
-        self.put_entry(block, at, found, new);
-        Ok(at)
+        let rec_len = raw_rec_len(room.rec_len - room.used, room.block_bytes);
+        self.put_entry(part, room.used, rec_len, new);
+        Ok(())
+    }
+
+    /// The removal of the entry with exactly this name from a block that was checked, if it is
+    /// there.
+    ///
+    /// # Errors
+    /// If a record is broken, which cannot be in a checked block.
+    pub fn removal(&self, block: &[u8], name: &[u8]) -> Result<Option<Removal>, DirentError> {
+        self.removal_of(block, |record| record.is(name))
     }
 
     /// Removes the entry that begins at byte `at`.
     ///
     /// # Errors
-    /// If there is none; if a record in front of it is broken, which cannot be in a checked block.
+    /// If there is none; if a record is broken, which cannot be in a checked block.
     pub fn remove(&self, block: &mut [u8], at: usize) -> Result<(), DirentError> {
-        let (mut before, mut from) = (None, 0);
-        while from < at.min(block.len()) {
-            let Some((_, rec_len)) = skimmed(block, from) else {
-                self.record(block, from)?;
-                return Err(DirentError::NoEntry { at });
-            };
-            before = Some((from, rec_len));
-            from += rec_len;
-        }
-        if from != at || at >= block.len() {
-            return Err(DirentError::NoEntry { at });
-        }
-        let entry = self.record(block, at)?;
-        let rec_len = entry.rec_len;
-        if entry.inode.0 == 0 {
-            return Err(DirentError::NoEntry { at });
-        }
-        if let Some(record) = block.get_mut(at..at + rec_len) {
-            record.fill(0);
-        }
-        match before {
-            Some((before, its_len)) => set_rec_len(block, before, its_len + rec_len),
-            None => set_rec_len(block, at, rec_len),
-        }
-        Ok(())
+        let removal = self.removal_of(block, |record| record.at == at)?;
+        let removal = removal.ok_or(DirentError::NoEntry { at })?;
+        removal.carry_out(block.get_mut(removal.range()).unwrap_or_default())
+    }
+
+    fn removal_of(
+        &self,
+        block: &[u8],
+        is_it: impl Fn(&Skimmed<'_>) -> bool,
+    ) -> Result<Option<Removal>, DirentError> {
+        let mut from = 0;
+        self.skim(block, |record| {
+            if is_it(record) && record.header.inode.get() != 0 {
+                return Some(Removal {
+                    inode: InodeNr(record.header.inode.get()),
+                    from,
+                    at: record.at,
+                    end: record.at + record.rec_len,
+                    block_bytes: block.len(),
+                });
+            }
+            from = record.at;
+            None
+        })
     }
 
     /// Lets the entry that begins at byte `at` lead to another inode: the target of a rename is
@@ -200,14 +312,11 @@ impl DirFormat {
     }
 }
 
-/// The header and the length of the record at byte `at`, as far as they take a search further;
-/// `None` if they do not.
-fn skimmed(block: &[u8], at: usize) -> Option<(&RawDirentHeader, usize)> {
-    let rest = block.get(at..)?;
-    let (header, _) = RawDirentHeader::ref_from_prefix(rest).ok()?;
-    let rec_len = decode_rec_len(header.rec_len.get(), block.len());
-    let goes_on = (MIN_REC_LEN..=rest.len()).contains(&rec_len);
-    goes_on.then_some((header, rec_len))
+/// Sets the length of the record at the start of a part of a block.
+fn set_raw_rec_len(part: &mut [u8], raw: u16) {
+    if let Some(header) = header_mut(part, 0) {
+        header.rec_len = raw.into();
+    }
 }
 
 #[cfg(test)]

@@ -111,7 +111,8 @@ impl<'b> LeafWriter<'b> {
         if !self.has_room(bytes) {
             return false;
         }
-        self.format.put_entry(self.block, self.end, bytes, new);
+        let rec_len = raw_rec_len(bytes, self.block.len());
+        self.format.put_entry(self.block, self.end, rec_len, new);
         self.advance(bytes);
         true
     }
@@ -173,26 +174,20 @@ impl DirFormat {
         LeafWriter::with_dots(self, block, dots).finish();
     }
 
-    /// Writes an entry into a record of `rec_len` bytes at `at`, which the caller knows to be in
-    /// the block and long enough.
-    pub(super) fn put_entry(
-        &self,
-        block: &mut [u8],
-        at: usize,
-        rec_len: usize,
-        new: &NewEntry<'_>,
-    ) {
+    /// Writes an entry with the stored length `rec_len` to byte `at` of a block or a part of one,
+    /// which the caller knows to have room for it.
+    pub(super) fn put_entry(&self, part: &mut [u8], at: usize, rec_len: u16, new: &NewEntry<'_>) {
         let stores_hash = self.names == NameForm::EncryptedHashed && !super::is_dots(new.name);
         debug_assert!(new.hash.is_some() || !stores_hash, "an entry without hash");
         let header = RawDirentHeader {
             inode: new.inode.0.into(),
-            rec_len: raw_rec_len(rec_len, block.len()).into(),
+            rec_len: rec_len.into(),
             name_len: u8::try_from(new.name.len()).unwrap_or(u8::MAX),
             file_type: self.type_byte_of(new.kind),
         };
         let used = self.needed_bytes(new.name);
-        let Some(record) = block.get_mut(at..at + used) else {
-            debug_assert!(false, "no record at {at}");
+        let Some(record) = part.get_mut(at..at + used) else {
+            debug_assert!(false, "no room at {at}");
             return;
         };
         let (place, behind) = record.split_at_mut(HEADER_BYTES);
@@ -231,8 +226,8 @@ pub(super) fn header_mut(block: &mut [u8], at: usize) -> Option<&mut RawDirentHe
     Some(header)
 }
 
-/// A length that the caller knows to be one of a record of the block.
-fn raw_rec_len(bytes: usize, block_bytes: usize) -> u16 {
+/// A length as it is stored, which the caller knows to be one of a record of the block.
+pub(super) fn raw_rec_len(bytes: usize, block_bytes: usize) -> u16 {
     let raw = encode_rec_len(bytes, block_bytes);
     debug_assert!(raw.is_some(), "no record has {bytes} bytes");
     raw.unwrap_or(u16::MAX)

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, FromZeros};
 
 use super::{
     DeviceNr, FileMode, FileType, GOOD_OLD_INODE_SIZE_BYTES, InodeError, InodeFlags, Parts,
-    RawInode, RawInodeExtra,
+    RawInode, RawInodeExtra, sectors,
 };
 use crate::checksum::InodeGeneration;
 use crate::features::{Incompat, RoCompat};
@@ -279,6 +279,12 @@ impl InodeMut<'_> {
         self.base.i_size_lo = low32(size_bytes);
         self.base.i_size_high = low32(size_bytes >> 32);
         Ok(())
+    }
+
+    /// The space it takes in units of 512 bytes.
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        sectors(self.base, self.sb)
     }
 
     /// Sets the space it takes in units of 512 bytes. What 48 bits cannot count is counted in

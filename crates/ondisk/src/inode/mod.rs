@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `raw` | the bytes |
 //! | `edit` | changes of the bytes in place |
+//! | `tail` | the bytes behind the first 128, in memory |
 //! | `values` | flags, file types, device numbers |
 //!
 //! **Not here.** What `i_block` holds (extents, block map, inline data, symlink target), and the
@@ -37,8 +38,11 @@ use crate::superblock::Superblock;
 use crate::time::Timestamp;
 use crate::types::{InodeNr, PhysBlock};
 
+use self::tail::Tail;
+
 mod edit;
 mod raw;
+mod tail;
 mod values;
 
 pub use edit::{
@@ -92,7 +96,7 @@ pub struct Inode {
     extra: RawInodeExtra,
     extra_size_bytes: u16,
     /// Everything behind the first 128 bytes, as read.
-    tail: Box<[u8]>,
+    tail: Tail,
     file_type: Option<FileType>,
     size_bytes: u64,
     sectors: u64,
@@ -125,6 +129,36 @@ impl Inode {
     ) -> Result<Self, InodeError> {
         let parts = Parts::split(bytes, sb)?;
         let seed = inode_seed(parts.base, number, sb);
+        Self::decode(&parts, (number, seed), sb)
+    }
+
+    /// [`seal`] and [`Inode::parse`] of what was sealed, for less than the two.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn sealed(bytes: &mut [u8], number: InodeNr, sb: &Superblock) -> Result<Self, InodeError> {
+        let seed = inode_seed(Parts::split(bytes, sb)?.base, number, sb);
+        Self::sealed_by(bytes, (number, seed), sb)
+    }
+
+    /// The same for who knows the inode's seed from before: its generation has not changed.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn sealed_by(
+        bytes: &mut [u8],
+        (number, seed): (InodeNr, InodeSeed),
+        sb: &Superblock,
+    ) -> Result<Self, InodeError> {
+        seal_by(bytes, seed, sb)?;
+        Self::decode(&Parts::split(bytes, sb)?, (number, seed), sb)
+    }
+
+    fn decode(
+        parts: &Parts<'_>,
+        (number, seed): (InodeNr, InodeSeed),
+        sb: &Superblock,
+    ) -> Result<Self, InodeError> {
         let extra_size_bytes = parts.extra_isize()?;
         let extra = parts.extra(extra_size_bytes);
         let base = *parts.base;
@@ -139,7 +173,7 @@ impl Inode {
             base,
             extra,
             extra_size_bytes,
-            tail: parts.tail.into(),
+            tail: Tail::new(parts.tail),
             file_type,
             size_bytes: size_bytes(&base, file_type, sb)?,
             sectors: sectors(&base, sb),
@@ -172,6 +206,12 @@ impl Inode {
     #[must_use]
     pub fn raw_tail(&self) -> &[u8] {
         &self.tail
+    }
+
+    /// The memory that it has beside itself, in bytes.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.tail.heap_bytes()
     }
 
     /// The seed of checksums of what belongs to this inode: extent and directory blocks.
@@ -379,7 +419,16 @@ pub fn seal(bytes: &mut [u8], number: InodeNr, sb: &Superblock) -> Result<(), In
     if !sb.has_metadata_csum() {
         return Ok(());
     }
-    let value = parts.checksum(inode_seed(parts.base, number, sb));
+    seal_by(bytes, inode_seed(parts.base, number, sb), sb)
+}
+
+/// The same for who knows the inode's seed.
+fn seal_by(bytes: &mut [u8], seed: InodeSeed, sb: &Superblock) -> Result<(), InodeError> {
+    let parts = Parts::split(bytes, sb)?;
+    if !sb.has_metadata_csum() {
+        return Ok(());
+    }
+    let value = parts.checksum(seed);
     let has_high = parts.has_checksum_hi();
     let [a, b, c, d] = value.to_le_bytes();
     if let Ok((base, tail)) = RawInode::mut_from_prefix(bytes) {
@@ -390,6 +439,16 @@ pub fn seal(bytes: &mut [u8], number: InodeNr, sb: &Superblock) -> Result<(), In
     }
     Ok(())
 }
+
+/// So much of the bytes behind the first 128 is copied where they are checksummed: all of them in
+/// inodes of 256 bytes, which nearly all are.
+const COPIED_TAIL_BYTES: usize = 128;
+
+/// `i_checksum_lo` in the first 128 bytes.
+const CHECKSUM_LO: Range<usize> = {
+    let start = offset_of!(RawInode, i_checksum_lo);
+    start..start + size_of::<U16>()
+};
 
 /// `i_checksum_hi` in the bytes behind the first 128.
 const CHECKSUM_HI: Range<usize> = {
@@ -456,15 +515,30 @@ impl<'a> Parts<'a> {
 
     /// The checksum of the bytes with its own fields taken as zero: 32 bits, or 16 where the
     /// inode has no `i_checksum_hi`.
+    ///
+    /// The fields are made zero in a copy, with which all of an inode of the usual size goes into
+    /// one call: each costs about as much as a hundred bytes.
     fn checksum(&self, seed: InodeSeed) -> u32 {
-        let mut base = *self.base;
-        base.i_checksum_lo = 0.into();
-        let crc = seed.start().update(base.as_bytes());
-        match self.tail {
-            [a, b, _, _, rest @ ..] if self.has_checksum_hi() => {
-                crc.update(&[*a, *b, 0, 0]).update(rest).value()
-            }
-            tail => crc.update(tail).low16().into(),
+        let mut copy = [0; GOOD_OLD_INODE_SIZE_BYTES + COPIED_TAIL_BYTES];
+        let (base, tail) = copy.split_at_mut(GOOD_OLD_INODE_SIZE_BYTES);
+        base.copy_from_slice(self.base.as_bytes());
+        base[CHECKSUM_LO].fill(0);
+        let cut = self.tail.len().min(COPIED_TAIL_BYTES);
+        let (copied, rest) = self.tail.split_at(cut);
+        tail[..cut].copy_from_slice(copied);
+        let has_high = self.has_checksum_hi();
+        if has_high {
+            tail[CHECKSUM_HI].fill(0);
+        }
+        let mut crc = seed.start();
+        crc = crc.update(&copy[..GOOD_OLD_INODE_SIZE_BYTES + cut]);
+        if !rest.is_empty() {
+            crc = crc.update(rest);
+        }
+        if has_high {
+            crc.value()
+        } else {
+            crc.low16().into()
         }
     }
 }

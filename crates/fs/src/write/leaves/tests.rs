@@ -56,8 +56,7 @@ fn is_set(flag: &AtomicBool, within: Duration) -> bool {
 fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
     let guard = epoch::pin();
     let inode = fs.inode(dir, &guard).unwrap();
-    let wanted = fs.wanted(inode, name);
-    let leaf = fs.lock_leaf(fs.writer().unwrap(), inode, (name, &wanted), &guard);
+    let leaf = fs.lock_leaf(fs.writer().unwrap(), inode, name, &guard);
     leaf.unwrap().unwrap().block
 }
 
@@ -146,8 +145,53 @@ fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
 }
 
 #[test]
+fn names_of_a_directory_of_one_block_come_and_go_beside_others() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (image, fs, _) = large_directory();
+    let dir = fs.mkdir(InodeNr::ROOT, b"small", &OWNER).unwrap();
+    let pinned = fs.pin_inode(dir).unwrap();
+    let shared = pinned.share();
+    let done = AtomicBool::new(false);
+    let exists = 17;
+    let kept = thread::scope(|scope| {
+        let (fs, done) = (&fs, &done);
+        let changes = scope.spawn(move || {
+            let file = fs.create(dir, b"file", &OWNER).unwrap();
+            fs.link(file, dir, b"link").unwrap();
+            fs.unlink(dir, b"file").unwrap();
+            let again = fs.create(dir, b"link", &OWNER);
+            assert_eq!(again.unwrap_err().errno(), exists);
+            fs.mkdir(dir, b"below", &OWNER).unwrap();
+            done.store(true, Ordering::Release);
+            file
+        });
+        assert!(is_set(done, Duration::from_secs(60)), "it waits");
+        changes.join().unwrap()
+    });
+    drop(shared);
+    assert_eq!(fs.lookup(dir, b"link").unwrap(), kept);
+    assert_eq!(fs.lookup(dir, b"file").unwrap_err().errno(), 2);
+    assert_eq!(fs.stat(dir).unwrap().links, 3);
+    // When it is full it becomes one with an index.
+    for number in 0..40 {
+        fs.create(dir, &name(number), &OWNER).unwrap();
+    }
+    assert!(fs.stat(dir).unwrap().size_bytes > 1024);
+    for number in 0..40 {
+        fs.unlink(dir, &name(number)).unwrap();
+    }
+    assert_eq!(fs.lookup(dir, b"link").unwrap(), kept);
+    drop(pinned);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
 fn who_needs_the_whole_directory_waits_for_who_shares_it() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let waits = || Fs::lock_waits().find(|(name, _)| *name == "directory");
+    let waits = || waits().expect("a kind of lock").1;
+    let before = waits();
     let (image, fs, dir) = large_directory();
     let pinned = fs.pin_inode(dir).unwrap();
     let shared = pinned.share();
@@ -164,6 +208,7 @@ fn who_needs_the_whole_directory_waits_for_who_shares_it() {
         drop(shared);
         assert!(is_set(done, Duration::from_secs(60)));
     });
+    assert!(waits().count > before.count && waits().time > before.time);
     drop(pinned);
     fs.unmount().unwrap();
     assert_clean(image.path());

@@ -106,6 +106,7 @@ fn apply(format: &DirFormat, block: &mut [u8], model: &mut Model, change: &Chang
             let name = name(id, bytes);
             if model.contains_key(&name) {
                 assert_eq!(format.find(block, &name).unwrap().unwrap().name, name);
+                assert_eq!(format.vacancy(block, &name), Ok(Vacancy::Taken));
                 return;
             }
             let before = block.to_vec();
@@ -114,8 +115,11 @@ fn apply(format: &DirFormat, block: &mut [u8], model: &mut Model, change: &Chang
             let has_room =
                 |record: &Entry<'_>| record.rec_len - format.used_bytes(record) >= needed;
             let mut records = format.records(block).map(Result::unwrap);
-            let first = records.find(has_room).map(|record| Room { at: record.at });
-            assert_eq!(format.room(block, needed), Ok(first));
+            let first = records.find(has_room).map(|record| record.at);
+            let found = format.room(block, needed).unwrap();
+            assert_eq!(found.map(|room| room.at), first);
+            let vacancy = found.map_or(Vacancy::Full, Vacancy::Room);
+            assert_eq!(format.vacancy(block, &name), Ok(vacancy));
             let room = first.is_some();
             match format.insert(block, &new).unwrap() {
                 Some(at) => {
@@ -130,8 +134,14 @@ fn apply(format: &DirFormat, block: &mut [u8], model: &mut Model, change: &Chang
             let Some(name) = chosen(nr, model) else {
                 return;
             };
-            let at = format.find(block, &name).unwrap().unwrap().at;
+            let (at, inode) = {
+                let entry = format.find(block, &name).unwrap().unwrap();
+                (entry.at, entry.inode)
+            };
+            let removal = format.removal(block, &name).unwrap().unwrap();
+            assert_eq!((removal.at, removal.inode), (at, inode));
             format.remove(block, at).unwrap();
+            assert_eq!(format.removal(block, &name), Ok(None));
             model.remove(&name);
             let place = &block[at + HEADER_BYTES..][..name.len()];
             assert!(place.iter().all(|&byte| byte == 0), "a name survives");
@@ -175,10 +185,20 @@ proptest! {
         let name = name(1, long);
         let new = entry(1, &name, EntryType::Regular);
         type Edit = fn(&DirFormat, &mut [u8], &NewEntry<'_>, usize);
-        let edits: [Edit; 6] = [
+        let edits: [Edit; 7] = [
             |format, block, new, _| drop(format.insert(block, new)),
-            |format, block, new, at| drop(format.insert_into(block, Room { at }, new)),
+            |format, block, new, _| {
+                if let Ok(Vacancy::Room(room)) = format.vacancy(block, new.name()) {
+                    let part = block.get_mut(room.range()).unwrap();
+                    format.insert_into_part(part, room, new).unwrap();
+                }
+            },
             |format, block, _, at| drop(format.remove(block, at)),
+            |format, block, new, _| {
+                if let Ok(Some(removal)) = format.removal(block, new.name()) {
+                    removal.carry_out(&mut block[removal.range()]).unwrap();
+                }
+            },
             |format, block, _, at| drop(format.redirect(block, at, InodeNr(3), EntryType::Fifo)),
             |format, block, _, _| drop(format.set_parent(block, InodeNr(3))),
             |format, block, _, _| drop(format.has_names(block)),
@@ -250,9 +270,17 @@ fn what_is_not_there_cannot_be_changed() {
         let none = |at| Err(DirentError::NoEntry { at });
         assert_eq!(format.remove(&mut block, at + 4), none(at + 4));
         assert_eq!(format.remove(&mut block, 2000), none(2000));
-        let room = Room { at: 0 };
-        let error = format.insert_into(&mut block, room, &good).unwrap_err();
-        assert!(matches!(error, DirentError::NoRoom { at: 12, .. }));
+        let room = format.room(&block, 12).unwrap().unwrap();
+        let longer = entry(20, b"a longer name", EntryType::Regular);
+        let error = format.insert_into(&mut block, room, &longer).unwrap_err();
+        assert!(matches!(error, DirentError::NoRoom { found: 12, .. }));
+        let short = &mut block[room.range()][1..];
+        let error = format.insert_into_part(short, room, &good).unwrap_err();
+        assert!(matches!(error, DirentError::NoRoom { found: 11, .. }));
+        let removal = format.removal(&block, b"name").unwrap().unwrap();
+        let short = &mut block[removal.range()][1..];
+        let error = removal.carry_out(short).unwrap_err();
+        assert!(matches!(error, DirentError::NoRoom { .. }));
         assert_eq!(block, before);
         format.init_leaf(&mut block);
         assert_eq!(format.remove(&mut block, 0), none(0));
