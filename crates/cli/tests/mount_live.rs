@@ -5,7 +5,7 @@ mod mounted;
 mod place;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use common::{complained, fourscore, printed, text};
@@ -17,6 +17,13 @@ use serde_json::Value;
 fn stats(point: &Path) -> Value {
     let printed = printed(&mut fourscore(&["stats", "--json", text(point)]));
     serde_json::from_str(&printed).expect("JSON")
+}
+
+/// Whether figures say how often locks of several kinds were waited for.
+fn tells_waits(figures: &Value) -> bool {
+    let locks = ["directory", "inode", "buffer", "group"];
+    let waits = |lock: &&str| &figures["locks"][*lock]["waits"];
+    locks.iter().all(|lock| waits(lock).is_u64())
 }
 
 #[test]
@@ -50,6 +57,7 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         .sum();
     assert_eq!(sum, writes);
     assert!(count(&["mb_stats", "reqs"]) >= 50);
+    assert!(tells_waits(&figures), "{figures:#}");
     count(&["journal", "commits"]);
     count(&["buffers", "loads"]);
     let text_form = printed(&mut fourscore(&["stats", text(&mounted.point)]));
@@ -91,6 +99,51 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
     // What is no mount of ours says so.
     let (status, complaint) = complained(&["stats", "/proc"]);
     assert_eq!(status, Some(1), "{complaint}");
+    mounted.unmount();
+    place.check("image").expect("clean");
+}
+
+#[test]
+fn lists_and_writes_take_few_requests() {
+    const NAMES: u64 = 3000;
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mounted = Mounted::new(&place, "image", "");
+    fs::create_dir(mounted.path("many")).expect("room");
+    for number in 0..NAMES {
+        fs::write(mounted.path(&format!("many/{number}")), "").expect("room");
+    }
+    mounted.unmount();
+    let requests = |mounted: &Mounted, name: &str| {
+        let figures = stats(&mounted.point);
+        figures["operations"][name]["requests"]
+            .as_u64()
+            .unwrap_or_default()
+    };
+    // Who wants names gets names, but for the first ones, when that is not known yet.
+    let mounted = Mounted::new(&place, "image", "");
+    let listed = fs::read_dir(mounted.path("many")).expect("listed").count();
+    assert_eq!(listed as u64, NAMES);
+    assert!(requests(&mounted, "READDIR") > requests(&mounted, "READDIRPLUS"));
+    mounted.unmount();
+    // Who wants to know what they lead to is told with them.
+    let mounted = Mounted::new(&place, "image", "");
+    for entry in fs::read_dir(mounted.path("many")).expect("listed") {
+        entry.and_then(|entry| entry.metadata()).expect("there");
+    }
+    assert!(requests(&mounted, "READDIRPLUS") > requests(&mounted, "READDIR"));
+    assert!(requests(&mounted, "LOOKUP") < NAMES / 4);
+    // A write goes in pieces of a MiB at least, if it need not go through the page cache.
+    let mut options = fs::OpenOptions::new();
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    options.write(true).create(true).custom_flags(direct);
+    let file = options.open(mounted.path("large")).expect("made");
+    let content = vec![7; (4 << 20) + 4096];
+    let start = content.as_ptr().align_offset(4096);
+    let written = file.write_at(&content[start..start + (4 << 20)], 0);
+    assert_eq!(written.expect("room"), 4 << 20);
+    drop(file);
+    assert!((1..=5).contains(&requests(&mounted, "WRITE")));
     mounted.unmount();
     place.check("image").expect("clean");
 }

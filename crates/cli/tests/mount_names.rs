@@ -138,6 +138,23 @@ $user "$program" -o fakeroot "$IMAGE" "$POINT"
 test "$($user cat "$POINT/closed/file")" = secret
 $user sh -c 'echo more > "$POINT/closed/new"'
 $user fusermount3 -u "$POINT"
+# As apptainer has it for a user: behind stdbuf, with the image open for it to be found there, and
+# with a look at the table of mounts until it is done.
+mounted() { grep -q " $POINT fuse.fourscore " /proc/self/mounts; }
+$user stdbuf -oL "$program" -f -o fakeroot /proc/self/fd/3 "$POINT" 3<>"$IMAGE" &
+server=$!
+until mounted; do kill -0 $server; sleep 0.02; done
+test "$($user cat "$POINT/closed/new")" = more
+$user mkdir "$POINT/closed/upper" "$POINT/closed/work"
+$user fusermount3 -u "$POINT"
+wait $server
+$user "$program" -f -o fakeroot,ro /proc/self/fd/3 "$POINT" 3<"$IMAGE" &
+server=$!
+until mounted; do kill -0 $server; sleep 0.02; done
+$user test -d "$POINT/closed/upper"
+if $user rmdir "$POINT/closed/upper" 2>/dev/null; then exit 1; fi
+$user fusermount3 -u "$POINT"
+wait $server
 $user "$program" "$IMAGE" "$POINT"
 if $user cat "$POINT/closed/file" 2>/dev/null; then exit 1; fi
 $user fusermount3 -u "$POINT"

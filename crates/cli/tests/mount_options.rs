@@ -543,6 +543,70 @@ fn no_room_is_told_when_it_is_promised_to_be() {
 }
 
 #[test]
+fn what_is_too_large_is_told_as_that_there_is_no_room() {
+    const BEHIND_ALL: u64 = 1 << 50;
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let is_too_large = |result: io::Result<()>| {
+        let errno = Errno::FBIG.raw_os_error();
+        result.is_err_and(|why| why.raw_os_error() == Some(errno))
+    };
+    let place = empty("32M");
+    for (options, is_kept_back) in [("", true), ("nowriteback", false)] {
+        let mounted = Mounted::new(&place, "image", options);
+        let file = mounted.open("file");
+        file.write_all_at(b"before", 0).expect("room");
+        file.sync_all().expect("durable");
+        let written = file.write_all_at(b"behind", BEHIND_ALL);
+        match is_kept_back {
+            true => {
+                written.expect("the kernel keeps it");
+                assert!(is_too_large(file.sync_all()), "{options}");
+            }
+            false => assert!(is_too_large(written), "{options}"),
+        }
+        assert!(is_too_large(file.set_len(BEHIND_ALL)), "{options}");
+        drop(file);
+        mounted.unmount();
+        place.check("image").expect("clean");
+        let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/file"]));
+        assert_eq!(inside, "before", "{options}");
+    }
+}
+
+#[test]
+fn times_are_what_they_will_be_after_a_remount() {
+    const FILES: u32 = 200;
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    for bytes in ["128", "256"] {
+        let place = Place::new();
+        let image = place.text("image");
+        let line = ["mkfs", "-q", "-I", bytes, "-b", "4096", &image, "32M"];
+        printed(&mut fourscore(&line));
+        let times = |mounted: &Mounted| {
+            let of = |name: &str| {
+                let told = fs::metadata(mounted.path(name)).expect("there");
+                let (mtime, atime) = (told.mtime_nsec(), told.atime_nsec());
+                [told.mtime(), mtime, told.atime(), atime, told.ctime_nsec()]
+            };
+            let files = (0..FILES).map(|number| of(&number.to_string()));
+            files.chain([of("directory")]).collect::<Vec<_>>()
+        };
+        let mounted = Mounted::new(&place, "image", "noatime");
+        // Some of them are written by the kernel when the clock has gone on.
+        for number in 0..FILES {
+            fs::write(mounted.path(&number.to_string()), "content").expect("room");
+        }
+        fs::create_dir(mounted.path("directory")).expect("room");
+        let before = times(&mounted);
+        mounted.unmount();
+        let again = Mounted::new(&place, "image", "noatime");
+        assert_eq!(times(&again), before, "{bytes}");
+        again.unmount();
+        place.check("image").expect("clean");
+    }
+}
+
+#[test]
 fn fsync_of_the_root_commits_everything() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");

@@ -20,6 +20,7 @@ use crate::abi::{
     Attr, AttrOut, EntryOut, FallocateIn, OpenOut, ROOT_ID, ReadIn, SetattrIn, StatfsOut, WriteIn,
     WriteOut, fattr, fopen, opcode,
 };
+use crate::negotiate::Ticks;
 use crate::reply::{Errno, Reply};
 use crate::request::{Arguments, Request};
 use crate::serve::{Answered, Serve};
@@ -48,7 +49,12 @@ pub fn serve(
     device: &dyn BlockDevice,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
-    session.serve_with(|_| DeviceFile { device }, ready, &|_| ())
+    session.serve_with(
+        |_| DeviceFile { device },
+        Ticks::Nanoseconds,
+        ready,
+        &|_| (),
+    )
 }
 
 struct DeviceFile<'d> {

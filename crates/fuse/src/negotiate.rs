@@ -53,6 +53,23 @@ pub(crate) enum Rings {
     Missing,
 }
 
+/// What the times of a file system are told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ticks {
+    Nanoseconds,
+    /// Inodes have no room for more.
+    Seconds,
+}
+
+impl Ticks {
+    fn nanoseconds(self) -> u32 {
+        match self {
+            Self::Nanoseconds => 1,
+            Self::Seconds => 1_000_000_000,
+        }
+    }
+}
+
 /// What was agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
@@ -99,7 +116,7 @@ pub(crate) fn answer(
     request: &Request<'_>,
     options: &SessionOptions,
     rings: Rings,
-    pages: u16,
+    (pages, ticks): (u16, Ticks),
 ) -> Result<(InitOut, Option<Agreed>), Errno> {
     let mut arguments = request.arguments();
     let offer: InitIn = arguments.take()?;
@@ -134,7 +151,7 @@ pub(crate) fn answer(
     out.max_background = MAX_BACKGROUND;
     out.congestion_threshold = MAX_BACKGROUND / 4 * 3;
     out.max_write = most_bytes;
-    out.time_gran = 1;
+    out.time_gran = ticks.nanoseconds();
     out.max_pages = pages;
     Ok((out, Some(Agreed { flags, most_bytes })))
 }
@@ -191,7 +208,8 @@ mod tests {
         };
         let bytes = [header.as_bytes(), offer.as_bytes(), more].concat();
         let request = Request::parse(&bytes).expect("a request");
-        answer(&request, &SessionOptions::default(), rings, 256)
+        let limits = (256, Ticks::Seconds);
+        answer(&request, &SessionOptions::default(), rings, limits)
     }
 
     fn offer(major: u32, minor: u32, flags: u32) -> InitIn {
@@ -226,6 +244,7 @@ mod tests {
         };
         let without = wanted(&options, Rings::Missing);
         assert_eq!(without, WANTED & !init::POSIX_ACL);
+        assert_eq!(out.time_gran, 1_000_000_000);
         let (out, agreed) = asked(offer(7, 31, 1), &[]).expect("agreed");
         assert_eq!((out.minor, out.flags, out.max_write), (31, 1, 32 * 4096));
         assert!(!agreed.expect("agreed").has(init::SETXATTR_EXT));

@@ -24,6 +24,7 @@ use crate::abi::{
     Attr, AttrOut, CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, ROOT_ID,
     ReadIn, Rename2In, RenameIn, SetattrIn, StatfsOut, WriteIn, WriteOut, fattr, fopen, opcode,
 };
+use crate::negotiate::Ticks;
 use crate::reply::{Errno, Reply};
 use crate::request::{Arguments, Request};
 use crate::serve::{Answered, Serve};
@@ -48,7 +49,7 @@ pub fn serve(
     content: Option<File>,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
-    session.serve_with(|_| Null::new(content), ready, &|_| ())
+    session.serve_with(|_| Null::new(content), Ticks::Nanoseconds, ready, &|_| ())
 }
 
 type Shards<T> = Box<[CachePadded<Mutex<HashMap<u64, T>>>]>;

@@ -31,7 +31,7 @@ use crate::abi::{init, opcode};
 use crate::device::{self, Received};
 use crate::latencies::Latencies;
 use crate::mount::{self, MountError, Unmounter};
-use crate::negotiate::{self, Agreed, Rings};
+use crate::negotiate::{self, Agreed, Rings, Ticks};
 use crate::options::{SessionOptions, Transport};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -111,17 +111,18 @@ impl Session {
     ) -> io::Result<()> {
         let known = (fs, Some(&self.device));
         let server = |agreed| Server::new(known, agreed, &self.options, &self.latencies);
-        self.serve_with(server, ready, &farewell)
+        self.serve_with(server, ticks_of(fs), ready, &farewell)
     }
 
     /// As [`Session::serve`], whatever answers.
     pub(crate) fn serve_with<S: Serve>(
         &self,
         server: impl FnOnce(Agreed) -> S,
+        ticks: Ticks,
         ready: impl FnOnce() -> io::Result<()>,
         farewell: Farewell<'_>,
     ) -> io::Result<()> {
-        let opened = match self.open() {
+        let opened = match self.open(ticks) {
             Ok(Some(opened)) => opened,
             Ok(None) => return Ok(()),
             Err(error) => {
@@ -191,14 +192,14 @@ impl Session {
     }
 
     /// Agrees with the kernel, and opens everything. `None` if it was unmounted before that.
-    fn open(&self) -> io::Result<Option<Opened>> {
+    fn open(&self, ticks: Ticks) -> io::Result<Option<Opened>> {
         // Before they are agreed on: then the kernel waits for them.
         let mut rings = self.rings()?;
         let are_there = match rings.is_empty() {
             true => Rings::Missing,
             false => Rings::There,
         };
-        let Some(agreed) = self.agree(are_there)? else {
+        let Some(agreed) = self.agree(are_there, ticks)? else {
             return Ok(None);
         };
         if !agreed.has(init::OVER_IO_URING) {
@@ -243,7 +244,7 @@ impl Session {
     }
 
     /// Answers the first request. `None` if it was unmounted before that.
-    fn agree(&self, rings: Rings) -> io::Result<Option<Agreed>> {
+    fn agree(&self, rings: Rings, ticks: Ticks) -> io::Result<Option<Agreed>> {
         let mut buffer = vec![0; negotiate::request_bytes(self.pages)];
         let mut reply = Reply::new(size_of::<crate::abi::InitOut>());
         loop {
@@ -256,7 +257,8 @@ impl Session {
                 return Err(io::Error::other("the kernel did not begin with INIT"));
             };
             reply.clear();
-            let answer = negotiate::answer(&request, &self.options, rings, self.pages);
+            let limits = (self.pages, ticks);
+            let answer = negotiate::answer(&request, &self.options, rings, limits);
             let pushed = answer.and_then(|(out, agreed)| reply.push(&out).map(|()| agreed));
             reply.finish(request.header.unique, pushed.map(|_| ()));
             device::send(&self.device, &reply.slices())?;
@@ -269,6 +271,17 @@ impl Session {
                 }
             }
         }
+    }
+}
+
+/// What the times of inodes are told apart by: the kernel makes some of them itself, and must not
+/// make what cannot be kept.
+fn ticks_of(fs: &Fs) -> Ticks {
+    /// So long is an inode that has room for what ext2 knew.
+    const BYTES_OF_EXT2: usize = 128;
+    match fs.geometry().inode_size_bytes() {
+        BYTES_OF_EXT2 => Ticks::Seconds,
+        _ => Ticks::Nanoseconds,
     }
 }
 

@@ -14,9 +14,6 @@
 //! Root and the user who runs the server are answered, others are hung up on: the kernel says who
 //! somebody is. The client looks in the same way whether it talks to root or to its own user.
 //!
-//! **Not here.** How long threads wait for locks: to note that would cost those who do not wait;
-//! the counting builds tell where they meet.
-//!
 //! **Locking.** One lock, held while a request is answered, so that a file system that is being
 //! unmounted is in nobody else's hands.
 
@@ -130,6 +127,14 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
         "read_blocks": buffers.read_blocks,
         "read_ahead_blocks": buffers.read_ahead_blocks,
     });
+    let waits = Fs::lock_waits().map(|(name, waits)| {
+        let times = json!({
+            "waits": waits.count,
+            "total_us": waits.time.as_secs_f64() * 1e6,
+        });
+        (name.to_owned(), times)
+    });
+    all["locks"] = Value::Object(waits.collect());
     // Of what was mounted for reading there is no more to tell.
     if let (Ok(mb_stats), Ok(journal), Ok(tunables)) =
         (fs.mb_stats(), fs.journal_stats(), fs.tunables())

@@ -1,11 +1,13 @@
 //! **Purpose.** What an inode is: told, and changed.
 
-use fourscore::{AttributeChange, FileType, Fs, InodeNr, OpenInode, Stat};
+use fourscore::{AttributeChange, FileType, Fs, InodeNr, Noted, NotedTimes, OpenInode, Stat};
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
 
 use super::{Call, Server, VALID_SECS};
-use crate::abi::{Attr, AttrOut, EntryOut, SetattrIn, StatfsOut, StatxIn, StatxOut, SxTime, fattr};
+use crate::abi::{
+    Attr, AttrOut, EntryOut, SetattrIn, StatfsOut, StatxIn, StatxOut, SxTime, fattr, init,
+};
 use crate::nodes::Nodes;
 use crate::reply::{Errno, Reply};
 
@@ -139,6 +141,12 @@ impl<'f> Server<'f> {
             self.take_privileges(call.inode, &writer)?;
             self.fs.truncate(call.inode, wanted.size)?;
         }
+        self.change_attributes(&call, &wanted)?;
+        self.getattr(&call, reply)
+    }
+
+    fn change_attributes(&self, call: &Call<'_>, wanted: &SetattrIn) -> Result<(), Errno> {
+        let has = |field: u32| wanted.valid & field != 0;
         let time = |field, now, seconds: u64, nanoseconds| match (has(field), has(now)) {
             (false, _) => Ok(None),
             (true, true) => Ok(Some(now_of_host())),
@@ -146,30 +154,56 @@ impl<'f> Server<'f> {
                 .map(Some)
                 .ok_or(Errno::INVAL),
         };
+        let (atime, atime_now) = (fattr::ATIME, fattr::ATIME_NOW);
+        let atime = time(atime, atime_now, wanted.atime, wanted.atimensec)?;
+        let (mtime, mtime_now) = (fattr::MTIME, fattr::MTIME_NOW);
+        let mtime = time(mtime, mtime_now, wanted.mtime, wanted.mtimensec)?;
+        if let Some(why) = self.why_noted(wanted.valid) {
+            let ctime = time(fattr::CTIME, 0, wanted.ctime, wanted.ctimensec)?;
+            let times = NotedTimes {
+                atime,
+                mtime,
+                ctime: ctime.filter(|_| why == Noted::Written),
+            };
+            return Ok(self.fs.note_times(call.inode, &times, why)?);
+        }
         let permissions = || u16::try_from(wanted.mode & 0o7777).unwrap_or_default();
-        let change = AttributeChange {
+        let mut change = AttributeChange {
             permissions: has(fattr::MODE).then(permissions),
             uid: has(fattr::UID).then_some(wanted.uid),
             gid: has(fattr::GID).then_some(wanted.gid),
-            atime: time(
-                fattr::ATIME,
-                fattr::ATIME_NOW,
-                wanted.atime,
-                wanted.atimensec,
-            )?,
-            mtime: time(
-                fattr::MTIME,
-                fattr::MTIME_NOW,
-                wanted.mtime,
-                wanted.mtimensec,
-            )?,
+            atime,
+            mtime,
         };
-        let fields =
-            fattr::MODE | fattr::UID | fattr::GID | fattr::ATIME | fattr::MTIME | fattr::CTIME;
-        if has(fields) {
-            self.fs.set_attributes(call.inode, &change)?;
+        let fields = fattr::MODE | fattr::UID | fattr::GID | fattr::ATIME | fattr::MTIME;
+        match has(fields) {
+            true => {}
+            false if has(fattr::SIZE) || !has(fattr::CTIME) => return Ok(()),
+            // chown(2) that leaves both as they are takes set-id bits all the same, if they are
+            // the caller's to take. Without the writeback cache nothing tells it from others.
+            false => {
+                let owner = self.fs.stat(call.inode)?.uid;
+                let may_take = [0, owner].contains(&call.header.uid);
+                change.uid = may_take.then_some(owner);
+            }
         }
-        self.getattr(&call, reply)
+        Ok(self.fs.set_attributes(call.inode, &change)?)
+    }
+
+    /// Why the kernel sets times, if nobody has chosen them.
+    fn why_noted(&self, valid: u32) -> Option<Noted> {
+        let others = fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE;
+        if valid & others != 0 || valid & fattr::MTIME == 0 {
+            return None;
+        }
+        // What it has kept of writes it tells with a file that is open for writing.
+        if valid & fattr::ATIME == 0 {
+            return (valid & fattr::FH != 0).then_some(Noted::Written);
+        }
+        // Where it keeps that time, it says which time is now.
+        let keeps_mtime = self.agreed.has(init::WRITEBACK_CACHE);
+        let is_now = valid & fattr::MTIME_NOW != 0 || keeps_mtime;
+        (is_now && valid & fattr::ATIME_NOW != 0).then_some(Noted::Touched)
     }
 
     pub(super) fn statx(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {

@@ -1,6 +1,6 @@
 //! **Purpose.** Content of files and links.
 
-use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek};
+use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek, WrittenAt};
 use fourscore_ondisk::inode::InodeFlags;
 
 use super::{Call, Server};
@@ -93,14 +93,23 @@ impl Server<'_> {
         let data = call.arguments.bytes(wanted.size)?;
         // What the kernel held back was written by somebody from whom it took the set-id bits then;
         // others may have set them since.
-        if wanted.write_flags & WRITE_CACHE == 0 {
+        // They may also have set flags since that would keep it out now. With the writeback cache
+        // the kernel keeps the times of files, and tells them.
+        let written = if wanted.write_flags & WRITE_CACHE == 0 {
             let writer = match wanted.write_flags & WRITE_KILL_SUIDGID {
                 0 => Caller::ROOT,
                 _ => Self::without_set_id(&call.header),
             };
             self.take_privileges(call.inode, &writer)?;
-        }
-        let written = self.fs.write_at(call.inode, data, wanted.offset)?;
+            self.fs.write_at(call.inode, data, wanted.offset)?
+        } else {
+            let written_at = match self.agreed.has(init::WRITEBACK_CACHE) {
+                true => WrittenAt::Told,
+                false => WrittenAt::Now,
+            };
+            self.fs
+                .write_back_at(call.inode, data, wanted.offset, written_at)?
+        };
         reply.push(&WriteOut {
             size: u32::try_from(written).unwrap_or(wanted.size),
             padding: 0,

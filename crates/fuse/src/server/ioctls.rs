@@ -50,14 +50,7 @@ impl Server<'_> {
                 let flags = self.fs.stat(inode)?.flags & InodeFlags::USER_VISIBLE;
                 reply.push(&flags.bits())
             }
-            FS_IOC_SETFLAGS => {
-                let flags = InodeFlags::from_bits_retain(call.arguments.take::<u32>()?);
-                let changed = flags ^ self.fs.stat(inode)?.flags;
-                if changed.contains(InodeFlags::JOURNAL_DATA_FL) && call.header.uid != 0 {
-                    return Err(Errno::PERM);
-                }
-                Ok(self.fs.set_flags(inode, flags)?)
-            }
+            FS_IOC_SETFLAGS => self.set_flags(&mut call),
             FS_IOC_FSGETXATTR => {
                 let stat = self.fs.stat(inode)?;
                 let told = XFLAGS.iter().filter(|(_, flag)| stat.flags.contains(*flag));
@@ -69,16 +62,7 @@ impl Server<'_> {
             }
             FS_IOC_FSSETXATTR => self.set_fsxattr(&mut call),
             FS_IOC_GETVERSION | EXT4_IOC_GETVERSION => reply.push(&self.fs.stat(inode)?.generation),
-            FS_IOC_SETVERSION | EXT4_IOC_SETVERSION => {
-                let generation = InodeGeneration(call.arguments.take()?);
-                if call.header.uid != 0 && call.header.uid != self.fs.stat(inode)?.uid {
-                    return Err(Errno::PERM);
-                }
-                match self.fs.set_generation(inode, generation) {
-                    Err(fourscore::Error::Unsupported(_)) => Err(Errno::NOTTY),
-                    done => Ok(done?),
-                }
-            }
+            FS_IOC_SETVERSION | EXT4_IOC_SETVERSION => self.set_generation(&mut call),
             FS_IOC_GETFSLABEL => {
                 let mut label = [0; LABEL_BYTES];
                 let name = self.fs.label()?;
@@ -90,6 +74,30 @@ impl Server<'_> {
             FITRIM => self.trim(&mut call, reply),
             _ => Err(Errno::NOTTY),
         }
+    }
+
+    fn set_flags(&self, call: &mut Call<'_>) -> Result<(), Errno> {
+        let flags = InodeFlags::from_bits_retain(call.arguments.take::<u32>()?);
+        let changed = flags ^ self.fs.stat(call.inode)?.flags;
+        if changed.contains(InodeFlags::JOURNAL_DATA_FL) && call.header.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        self.fs.set_flags(call.inode, flags)?;
+        self.have_asked_anew(call.inode);
+        Ok(())
+    }
+
+    fn set_generation(&self, call: &mut Call<'_>) -> Result<(), Errno> {
+        let generation = InodeGeneration(call.arguments.take()?);
+        if call.header.uid != 0 && call.header.uid != self.fs.stat(call.inode)?.uid {
+            return Err(Errno::PERM);
+        }
+        match self.fs.set_generation(call.inode, generation) {
+            Err(fourscore::Error::Unsupported(_)) => return Err(Errno::NOTTY),
+            done => done?,
+        }
+        self.have_asked_anew(call.inode);
+        Ok(())
     }
 
     fn set_fsxattr(&self, call: &mut Call<'_>) -> Result<(), Errno> {
@@ -109,6 +117,7 @@ impl Server<'_> {
         if wanted.projid != stat.project_id {
             self.fs.set_project(call.inode, wanted.projid)?;
         }
+        self.have_asked_anew(call.inode);
         Ok(())
     }
 

@@ -276,11 +276,16 @@ impl<'f> Server<'f> {
     /// that, goes on believing in the mode that it knows: it is told to ask for it anew.
     fn take_privileges(&self, inode: InodeNr, writer: &Caller<'_>) -> Result<(), Errno> {
         let privileges = self.fs.remove_privileges(inode, writer)?;
-        if let Some(device) = self.device
-            && privileges == Privileges::Taken
-        {
-            device::forget_attributes(device, Nodes::node(inode));
+        if privileges == Privileges::Taken {
+            self.have_asked_anew(inode);
         }
         Ok(())
+    }
+
+    /// Has the kernel ask for what an inode says of itself, which has changed without its doing.
+    fn have_asked_anew(&self, inode: InodeNr) {
+        if let Some(device) = self.device {
+            device::forget_attributes(device, Nodes::node(inode));
+        }
     }
 }

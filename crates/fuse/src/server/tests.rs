@@ -15,7 +15,7 @@ use super::*;
 use crate::abi::{
     AttrOut, CreateIn, Dirent, EntryOut, FallocateIn, Fsxattr, GetxattrIn, IoctlIn, IoctlOut,
     LinkIn, MkdirIn, OpenIn, OpenOut, OutHeader, ROOT_ID, ReadIn, ReleaseIn, Rename2In, SetattrIn,
-    SetxattrIn, StatfsOut, WriteIn, fattr, opcode,
+    SetxattrIn, StatfsOut, WRITE_CACHE, WriteIn, fattr, opcode,
 };
 
 const EPERM: i32 = 1;
@@ -483,7 +483,7 @@ fn set_id_bits_go_when_they_must() {
         };
         kernel.write(file, 0, b"by root", 0).expect("room");
         kernel
-            .write(file, 0, b"kept back", crate::abi::WRITE_CACHE)
+            .write(file, 0, b"kept back", WRITE_CACHE)
             .expect("room");
         assert_eq!(mode(kernel), 0o6755);
         kernel
@@ -506,7 +506,18 @@ fn set_id_bits_go_when_they_must() {
         };
         let told = kernel.setattr(file, given).expect("root may");
         assert_eq!((told.attr.mode & 0o7777, told.attr.uid), (0o755, 1000));
+        // The kernel says nothing but that it was changed where chown(2) leaves both as they are.
         again(kernel);
+        let same = SetattrIn {
+            valid: fattr::CTIME,
+            ..SetattrIn::default()
+        };
+        let told = kernel.setattr(file, same).expect("root may");
+        assert_eq!((told.attr.mode & 0o7777, told.attr.uid), (0o755, 1000));
+        again(kernel);
+        kernel.uid = 7;
+        let told = kernel.setattr(file, same).expect("nothing is asked for");
+        assert_eq!(told.attr.mode & 0o7777, 0o6755);
         kernel.uid = 1000;
         let longer = FallocateIn {
             length: 8192,
@@ -535,6 +546,7 @@ fn flags_are_set_and_kept_to() {
     const SETFLAGS: u32 = 0x4008_6602;
     const FSGETXATTR: u32 = 0x801c_581f;
     const APPEND: u32 = 0x20;
+    const IMMUTABLE: u32 = 0x10;
     const O_WRONLY: u32 = 1;
     const O_APPEND: u32 = 0o2000;
     with_kernel(|kernel| {
@@ -559,6 +571,29 @@ fn flags_are_set_and_kept_to() {
         assert_eq!(opened.open_flags & crate::abi::fopen::DIRECT_IO, 0);
         assert_eq!(kernel.write(file, 0, b"x", 0), Err(EPERM));
         kernel.write(file, 5, b" and gone on", 0).expect("it grows");
+        // Who may append may say that it was now, but not choose when it was.
+        let times = |valid| SetattrIn {
+            valid,
+            mtime: 1_000_000_000,
+            ..SetattrIn::default()
+        };
+        let chosen = times(fattr::ATIME | fattr::MTIME);
+        assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
+        let now = times(fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME);
+        kernel.setattr(file, now).expect("it is touched");
+        // What the kernel kept of writes was allowed when they were made.
+        ioctl(kernel, file, SETFLAGS, flags.as_bytes()).expect("root may");
+        ioctl(kernel, file, SETFLAGS, (flags | IMMUTABLE).as_bytes()).expect("root may");
+        assert_eq!(kernel.setattr(file, now).err(), Some(EPERM));
+        assert_eq!(kernel.write(file, 0, b"x", 0), Err(EPERM));
+        kernel
+            .write(file, 0, b"kept", WRITE_CACHE)
+            .expect("it was allowed");
+        let chosen = times(fattr::MTIME | fattr::CTIME);
+        assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
+        let written = times(fattr::MTIME | fattr::CTIME | fattr::FH);
+        let told = kernel.setattr(file, written).expect("it was allowed");
+        assert_eq!(told.attr.mtime, 1_000_000_000);
         assert_eq!(ioctl(kernel, file, 0x1234, &[]), Err(25));
         assert_eq!(ioctl(kernel, file, SETFLAGS, &[]), Err(22));
     });

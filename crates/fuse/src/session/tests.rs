@@ -26,7 +26,10 @@ fn used_with(change: impl FnOnce(&Session, &mut Opened)) {
         ..SessionOptions::default()
     };
     let session = Session::mount(point.path(), &options).unwrap();
-    let mut opened = session.open().unwrap().expect("it is mounted");
+    let mut opened = session
+        .open(Ticks::Nanoseconds)
+        .unwrap()
+        .expect("it is mounted");
     change(&session, &mut opened);
     thread::scope(|scope| {
         let served = scope.spawn(|| {

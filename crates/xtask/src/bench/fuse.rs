@@ -292,7 +292,8 @@ impl Bench {
             }
             mounted.unmount()?;
         }
-        if matches!(side, Side::Ours | Side::Null | Side::Kernel) && round < MOST_COPIES {
+        let copies = [Side::Ours, Side::Null, Side::NullOnFile, Side::Kernel];
+        if copies.contains(&side) && round < MOST_COPIES {
             let mounted = self.mounted(side)?;
             let (copied, began) = (objects_in(tree)?, Instant::now());
             quietly(
