@@ -27,11 +27,11 @@ use fourscore_ondisk::{Corrupt, InodeNr, Tid, blockmap, extent};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell, Guard};
 use fourscore_sync::rank::{Place, Ranked};
-use fourscore_sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fourscore_sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::fast_commit::{InodeChange, InodePatch};
 use crate::name_cache::Departures;
-use crate::write::{OrphanPlace, order};
+use crate::write::{BlockGuard, OrphanPlace, order};
 use crate::{Error, Fs, Result};
 
 /// The size from which on a target does not fit `i_block`, with a NUL behind it.
@@ -151,6 +151,8 @@ pub(crate) struct InodeCell {
     /// Of names, if it is a directory.
     departures: Departures,
     changing: RwLock<Changing>,
+    /// The lock of its leaf, if it is a directory that has only one.
+    only_leaf: Mutex<()>,
     /// Where its lock stands in the order.
     place: Place,
 }
@@ -243,6 +245,7 @@ impl InodeCell {
             moves: AtomicU64::new(0),
             departures: Departures::default(),
             changing: RwLock::new(changing),
+            only_leaf: Mutex::default(),
         }
     }
 
@@ -339,6 +342,13 @@ impl Pinned {
     /// the inode, or changes names of a directory each in a leaf of its own.
     pub(crate) fn share(&self) -> Shared<'_> {
         self.0.share()
+    }
+
+    /// Takes the lock of the leaf of a directory that has only one: directories of their own have
+    /// nothing in common.
+    pub(crate) fn lock_only_leaf(&self) -> BlockGuard<'_> {
+        let lock = &self.0.only_leaf;
+        order::LEAF.only().lock(|| lock.try_lock(), || lock.lock())
     }
 
     /// The inode as it is; does not change under the lock.

@@ -75,7 +75,7 @@ impl Fs {
             // How many there are decides whether there may be another.
             return Ok(None);
         }
-        let Some(leaf) = self.lock_leaf(writer, parent, name, &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, (pinned, parent), name, &guard)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
@@ -110,7 +110,7 @@ impl Fs {
         let parent = self.directory_to_change(pinned_dir, &guard)?;
         let target = pinned.version(&guard)?;
         check_link(parent, target, &locked)?;
-        let Some(leaf) = self.lock_leaf(writer, parent, name, &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name, &guard)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
@@ -155,7 +155,7 @@ impl Fs {
         let Ok(inode) = pinned.version(&guard) else {
             return Ok(None);
         };
-        let Some(leaf) = self.lock_leaf(writer, parent, name, &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name, &guard)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
@@ -186,7 +186,7 @@ impl Fs {
     fn lock_leaf<'w>(
         &self,
         writer: &'w Writer,
-        dir: &CachedInode,
+        (pinned, dir): (&'w Pinned, &CachedInode),
         name: &[u8],
         guard: &Guard,
     ) -> Result<Option<Leaf<'w>>> {
@@ -194,7 +194,8 @@ impl Fs {
         if !is_by_its_bytes || matches!(name, b"." | b"..") || !self.has_leaves(dir) {
             return Ok(None);
         }
-        let at = match self.is_indexed(dir) {
+        let is_indexed = self.is_indexed(dir);
+        let at = match is_indexed {
             true => self.only_leaf(dir, name, guard)?,
             false => Some(LogicalBlock(0)),
         };
@@ -205,7 +206,10 @@ impl Fs {
             Target::Written(block) => Some(Leaf {
                 block,
                 format: self.dir_format(dir),
-                _lock: writer.leaves().lock(block),
+                _lock: match is_indexed {
+                    true => writer.leaves().lock(block),
+                    false => pinned.lock_only_leaf(),
+                },
             }),
             Target::Hole | Target::Unwritten(_) => None,
         })

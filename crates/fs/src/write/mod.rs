@@ -148,6 +148,7 @@ use crate::{Error, Fs, Result};
 
 pub use self::access_times::AccessTimes;
 pub use self::attributes::{AttributeChange, Noted, NotedTimes, Privileges};
+pub(crate) use self::block_locks::BlockGuard;
 pub use self::content::WrittenAt;
 pub use self::errors::OnError;
 pub use self::fallocate::Fallocate;
