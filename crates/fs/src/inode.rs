@@ -180,7 +180,7 @@ pub(crate) struct Changing {
 }
 
 /// Writes over content that changed nothing of the inode, and so joined no transaction: fsync must
-/// vouch for them in another way. For the holder of the inode's lock.
+/// vouch for them in another way. For who holds the inode's lock: alone, or to write beside others.
 #[derive(Debug, Default)]
 pub(crate) struct UnjoinedWrites {
     /// How many there were, or may have been before the inode was loaded.
@@ -192,8 +192,7 @@ pub(crate) struct UnjoinedWrites {
 impl UnjoinedWrites {
     /// Notes one that is about to be made.
     pub(crate) fn note(&self) {
-        let count = self.count.load(Ordering::Relaxed);
-        self.count.store(count + 1, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many there are, if not all of them are vouched for.

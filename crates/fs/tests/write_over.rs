@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
@@ -28,10 +29,18 @@ const MOST_ATTEMPTS: u8 = 250;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device on which something else happens at the end of a flush.
+/// A device on which something else happens at the end of a flush, or before a write.
 struct Hooked {
     inner: RecordingDevice,
     after_flush: Mutex<Option<Hook>>,
+    before_write: Mutex<Option<Hook>>,
+}
+
+fn carry_out(hook: &Mutex<Option<Hook>>) {
+    let hook = hook.lock().take();
+    if let Some(hook) = hook {
+        hook();
+    }
 }
 
 impl std::fmt::Debug for Hooked {
@@ -48,6 +57,7 @@ impl BlockDevice for Hooked {
         self.inner.read_vectored_at(bufs, offset)
     }
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        carry_out(&self.before_write);
         self.inner.write_vectored_at(bufs, offset)
     }
     fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -55,10 +65,7 @@ impl BlockDevice for Hooked {
     }
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()?;
-        let hook = self.after_flush.lock().take();
-        if let Some(hook) = hook {
-            hook();
-        }
+        carry_out(&self.after_flush);
         Ok(())
     }
 }
@@ -78,6 +85,7 @@ fn setup(features: &[&str], cache: OpenOptions) -> Setup {
     let device = Arc::new(Hooked {
         inner: RecordingDevice::new(Arc::new(base)),
         after_flush: Mutex::new(None),
+        before_write: Mutex::new(None),
     });
     // Nothing is committed unless it is asked for.
     let options = MountOptions::new().parse("commit=100000").unwrap();
@@ -225,6 +233,41 @@ fn content_that_is_written_back_leaves_the_times_to_who_kept_it() {
     let written = fs.write_back_at(file, &[3; 4096], 0, WrittenAt::Now);
     assert!(written.is_ok() && setup.stat().mtime > told);
     setup.end();
+}
+
+#[test]
+fn content_that_is_written_back_does_not_wait_for_other_pieces_of_it() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let setup = Arc::new(setup(&[], OpenOptions::new()));
+    let back = |setup: &Setup, with, offset| {
+        let data = [with; 4096];
+        let written = setup
+            .fs
+            .write_back_at(setup.file, &data, offset, WrittenAt::Told);
+        assert_eq!(written.unwrap(), data.len());
+    };
+    let (done, is_done) = mpsc::channel();
+    let hook = {
+        let setup = Arc::clone(&setup);
+        move || {
+            let other = thread::spawn(move || {
+                back(&setup, 2, 4096);
+                drop(setup);
+                done.send(()).unwrap();
+            });
+            let waited = is_done.recv_timeout(Duration::from_secs(20));
+            waited.expect("the other write waits for this one");
+            other.join().unwrap();
+        }
+    };
+    *setup.device.before_write.lock() = Some(Box::new(hook));
+    back(&setup, 1, 0);
+    setup.fs.fsync(setup.file).unwrap();
+    assert_eq!(setup.after_a_crash(), [1; 4096]);
+    let mut second = [0; 4096];
+    setup.fs.read_at(setup.file, &mut second, 4096).unwrap();
+    assert_eq!(second, [2; 4096]);
+    Arc::into_inner(setup).expect("all have ended").end();
 }
 
 /// Who syncs again makes nobody else's changes durable.

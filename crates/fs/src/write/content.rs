@@ -11,7 +11,9 @@
 //! this tick of the clock, nothing of it changes and there is no plan.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
-//! file come one after the other. Readers take no lock; they see the old map or the new one.
+//! file come one after the other. Content that was kept ([`Fs::write_back_at`]) is written over with
+//! the lock shared: its pieces do not overlap, so they need not wait for each other. Readers take no
+//! lock; they see the old map or the new one.
 //!
 //! **Crash safety.** Data is on its way to the device before the transaction that maps it is
 //! sealed, and the commit flushes the device before its last block. Data that was written without a
@@ -103,6 +105,9 @@ impl Fs {
     /// got since then keep nothing out. Linux, too, asks when something is written and not when its
     /// page cache writes it back. The caller may know the times, and tell them by himself.
     ///
+    /// Calls for one file run beside each other where they write over blocks that it has: of bytes
+    /// that two of them write at the same time, either may be kept.
+    ///
     /// # Errors
     /// As [`Fs::write_at`], but `NotPermitted` for a file with verity only.
     pub fn write_back_at(
@@ -133,6 +138,11 @@ impl Fs {
         decided: Decided,
     ) -> Result<u64> {
         let pinned = self.pin_inode(inode)?;
+        if let (Some(offset), Decided::Earlier(written_at)) = (offset, decided)
+            && self.write_beside(&pinned, (data, offset), written_at)? == WrittenOver::Yes
+        {
+            return Ok(offset);
+        }
         let mut locked = pinned.lock();
         let offset = match offset {
             Some(offset) => offset,
@@ -140,6 +150,28 @@ impl Fs {
         };
         self.write_locked((&pinned, &mut locked), (data, offset), decided)?;
         Ok(offset)
+    }
+
+    /// Writes over content that was kept, beside others who do, if nothing of the inode changes by
+    /// that.
+    fn write_beside(
+        &self,
+        pinned: &Pinned,
+        (data, offset): (&[u8], u64),
+        written_at: WrittenAt,
+    ) -> Result<WrittenOver> {
+        let shared = pinned.share();
+        let guard = epoch::pin();
+        let inode = self.file_to_write(pinned, &guard)?;
+        check_may_write(inode, offset, Decided::Earlier(written_at))?;
+        let Some(end) = offset.checked_add(data.len() as u64) else {
+            return Ok(WrittenOver::No);
+        };
+        if inode.layout() == Layout::Inline || awaits_truncation(inode, &shared) {
+            return Ok(WrittenOver::No);
+        }
+        let range = Range { offset, end };
+        self.write_over((inode, &shared), (data, range), written_at, &guard)
     }
 
     /// Writes all of `data`, for the holder of the inode's lock.
@@ -488,12 +520,12 @@ impl Fs {
 
     /// Ends a truncation that failed midway, so that nothing of what it cut off is shown again.
     pub(super) fn end_truncation(&self, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
-        let (size, has_name) = {
+        let (size, is_awaited) = {
             let guard = epoch::pin();
             let inode = pinned.version(&guard)?;
-            (inode.size_bytes(), inode.on_disk().links_count() > 0)
+            (inode.size_bytes(), awaits_truncation(inode, locked))
         };
-        if has_name && locked.orphan.is_some() {
+        if is_awaited {
             self.truncate_locked(pinned, locked, size)?;
         }
         Ok(())
@@ -602,6 +634,11 @@ pub(super) fn show(
     locked.unjoined.settle();
     pinned.publish(Some(version));
     Ok(())
+}
+
+/// Whether a file is on record although it has a name: what lies behind its end is not freed yet.
+fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> bool {
+    inode.on_disk().links_count() > 0 && changing.orphan.is_some()
 }
 
 fn neighbour(mapping: &Mapping, clusters: Clusters) -> Option<Neighbour> {
