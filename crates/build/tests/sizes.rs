@@ -114,7 +114,7 @@ fn sizes_are_exact() {
     require!(Need::Program("e2fsck"));
     let cases = ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(30)
+        ..ProptestConfig::with_cases(100)
     };
     proptest!(cases, |(kinds in kinds(), form in 0..FORMS.len(), slack in 1..64u64)| {
         let form = FORMS[form];

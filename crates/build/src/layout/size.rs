@@ -44,9 +44,8 @@ const DRAFT_BYTES: u64 = 4 << 30;
 const LEAST_JOURNAL_BLOCKS: u64 = 1024;
 /// From how many blocks on a larger journal is usual.
 const LARGER_JOURNAL_BLOCKS: u64 = 30 << 10;
-/// Inodes in front of the first object's: the reserved ones and one for the orphan file, which a
-/// larger file system may have.
-const HIDDEN_INODES: u64 = 11;
+/// Inodes that are reserved.
+const RESERVED_INODES: u64 = 10;
 /// A draft is given up that makes the file system larger than one part in so many.
 const MOST_MORE: u64 = 256;
 /// How often places may need more than was counted.
@@ -84,7 +83,7 @@ pub(crate) fn settle(
         .and_then(|(file, bits)| Arrived::new(&tree, numbers.order(), file, bits));
     let mut forms = Forms::new(tree, facts, numbers, arrived)?;
     forms.shape_directories(lost_and_found, threads)?;
-    wish.needed_inodes = forms.inodes() + hidden_inodes(&skeleton);
+    wish.objects = forms.inodes();
     if skeleton.has_quota_files() {
         wish.owners = forms.owners();
     }
@@ -129,11 +128,6 @@ fn lost_and_found(tree: &mut Tree, options: &Options) -> BuildResult<Option<Node
     };
     let made = tree.insert_new(NodeId::ROOT, name, &meta, Kind::Directory, &Xattrs::new())?;
     Ok(Some(made))
-}
-
-/// Inodes to keep for what users do not see.
-fn hidden_inodes(probe: &Skeleton) -> u64 {
-    HIDDEN_INODES.max(u64::from(probe.next_inode().0) - 1)
 }
 
 /// The time at which the file system counts as made.
@@ -185,10 +179,16 @@ pub(super) fn draft_skeleton(options: &Options) -> BuildResult<Skeleton> {
 struct Wish<'a> {
     options: &'a Options,
     format: fourscore::format::Options,
-    needed_inodes: u64,
+    /// How many objects need an inode.
+    objects: u64,
     block_bits: u32,
     /// For whom quota files need room.
     owners: QuotaUsage,
+}
+
+/// Inodes in front of the first object's.
+fn hidden_inodes(skeleton: &Skeleton) -> u64 {
+    u64::from(skeleton.next_inode().0) - 1
 }
 
 /// A file system that is large enough.
@@ -206,7 +206,7 @@ impl<'a> Wish<'a> {
         Self {
             options,
             format,
-            needed_inodes: numbers.order().len() as u64,
+            objects: numbers.order().len() as u64,
             block_bits: 0,
             owners: QuotaUsage::default(),
         }
@@ -259,27 +259,38 @@ impl<'a> Wish<'a> {
         slack_blocks: u64,
     ) -> BuildResult<Skeleton> {
         let mut format = self.format.clone();
-        let needed = self.needed_inodes;
         if matches!(self.options.size, Size::Bytes(_)) || format.inode_ratio_bytes.is_some() {
             // By the ratio of the profile, if these are enough.
             let skeleton = self.planned(contents, &format, len_bytes)?;
-            if u64::from(skeleton.superblock().geometry().inodes()) >= needed {
+            if self.has_inodes_for_all(&skeleton) {
                 return Ok(skeleton);
             }
         }
+        let asked = format.inodes.unwrap_or(0);
         let slack = (slack_blocks << self.block_bits) / FREE_BYTES_PER_INODE;
-        // The bitmap of a group has whole bytes; what is asked for is rounded down to them.
-        let wanted = format.inodes.unwrap_or(0).max(needed + slack);
-        let wanted = wanted.next_multiple_of(8);
-        format.inodes = Some(wanted);
-        let skeleton = self.planned(contents, &format, len_bytes)?;
-        let geometry = skeleton.superblock().geometry();
-        if u64::from(geometry.inodes()) >= needed {
+        let wanted = |hidden: u64| asked.max(self.objects + hidden + slack).next_multiple_of(8);
+        let mut with = |inodes: u64| {
+            format.inodes = Some(inodes);
+            self.planned(contents, &format, len_bytes)
+        };
+        let skeleton = with(wanted(RESERVED_INODES))?;
+        if self.has_inodes_for_all(&skeleton) {
+            return Ok(skeleton);
+        }
+        // A large file system has an orphan file too, one with projects a file for these.
+        let wanted = wanted(hidden_inodes(&skeleton));
+        let skeleton = with(wanted)?;
+        if self.has_inodes_for_all(&skeleton) {
             return Ok(skeleton);
         }
         // The inodes of each group are rounded down to whole bytes of its bitmap.
-        format.inodes = Some(wanted + 8 * u64::from(geometry.groups()));
-        self.planned(contents, &format, len_bytes)
+        with(wanted + 8 * u64::from(skeleton.superblock().geometry().groups()))
+    }
+
+    /// Whether a file system has an inode for each object.
+    fn has_inodes_for_all(&self, skeleton: &Skeleton) -> bool {
+        let geometry = skeleton.superblock().geometry();
+        u64::from(geometry.inodes()) >= self.objects + hidden_inodes(skeleton)
     }
 
     fn planned(
@@ -324,7 +335,7 @@ impl<'a> Wish<'a> {
     /// The smallest file system that holds the forms and has `slack` blocks free.
     fn least(&self, forms: &Forms, needed: u64, slack: u64) -> BuildResult<Fitted> {
         let mut target = needed + slack;
-        for _ in 0..MOST_ROUNDS {
+        for round in 0..MOST_ROUNDS {
             let found = self.search(forms, target, slack)?;
             let fitted = Fitted::place(forms, found.skeleton);
             let missing = fitted.outcome.missing_blocks;
@@ -332,7 +343,12 @@ impl<'a> Wish<'a> {
             if missing == 0 && more == 0 {
                 return Ok(fitted);
             }
-            target += more.max(missing).max(1);
+            // A file for which one block is missing is missing whole: what more is needed tells how
+            // much that is, as long as it does tell.
+            target += match round < MOST_ROUNDS / 2 {
+                true => more.max(1),
+                false => more.max(missing).max(1),
+            };
         }
         Err(BuildError::Invalid("no size is large enough"))
     }

@@ -55,8 +55,9 @@ fn is_set(flag: &AtomicBool, within: Duration) -> bool {
 
 fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
     let guard = epoch::pin();
-    let inode = fs.inode(dir, &guard).unwrap();
-    let leaf = fs.lock_leaf(fs.writer().unwrap(), inode, name, &guard);
+    let pinned = fs.pin_inode(dir).unwrap();
+    let inode = pinned.version(&guard).unwrap();
+    let leaf = fs.lock_leaf(fs.writer().unwrap(), (&pinned, inode), name, &guard);
     leaf.unwrap().unwrap().block
 }
 
@@ -125,21 +126,46 @@ fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
     });
     assert!(fs.lookup(dir, &name(elsewhere.unwrap())).is_ok());
 
-    let guard = lock(held);
+    waits_for_a_leaf((&fs, dir), lock(held), make, &name(1));
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+/// Who makes a name waits for the leaf whose lock is held; who looks for `there` does not.
+fn waits_for_a_leaf(
+    (fs, dir): (&Fs, InodeNr),
+    held: BlockGuard<'_>,
+    make: fn(&Fs, InodeNr, &[u8]),
+    there: &[u8],
+) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (fs, done) = (&fs, &done);
+        let done = &done;
         scope.spawn(move || {
             make(fs, dir, &name(0));
             done.store(true, Ordering::Release);
         });
         let went = is_set(done, Duration::from_millis(300));
         assert!(!went, "it went past the lock");
-        assert!(fs.lookup(dir, &name(1)).is_ok(), "lookups never wait");
-        drop(guard);
+        assert!(fs.lookup(dir, there).is_ok(), "lookups never wait");
+        drop(held);
         assert!(is_set(done, Duration::from_secs(60)));
     });
     assert!(fs.lookup(dir, &name(0)).is_ok());
+}
+
+#[test]
+fn names_of_a_directory_of_one_block_wait_for_its_own_lock() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (image, fs, _) = large_directory();
+    let dir = fs.mkdir(InodeNr::ROOT, b"small", &OWNER).unwrap();
+    fs.create(dir, &name(1), &OWNER).unwrap();
+    let pinned = fs.pin_inode(dir).unwrap();
+    let make = |fs: &Fs, dir, name: &[u8]| {
+        fs.create(dir, name, &OWNER).unwrap();
+    };
+    waits_for_a_leaf((&fs, dir), pinned.lock_only_leaf(), make, &name(1));
+    drop(pinned);
     fs.unmount().unwrap();
     assert_clean(image.path());
 }
