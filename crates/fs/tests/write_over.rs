@@ -3,14 +3,14 @@
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::mpsc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
 use fourscore::ondisk::Timestamp;
 use fourscore::{
     Arc, Fs, InodeNr, MountOptions, NewAttributes, Noted, NotedTimes, OpenOptions, Stat, WrittenAt,
 };
+use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Mutex, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
@@ -246,17 +246,20 @@ fn content_that_is_written_back_does_not_wait_for_other_pieces_of_it() {
             .write_back_at(setup.file, &data, offset, WrittenAt::Told);
         assert_eq!(written.unwrap(), data.len());
     };
-    let (done, is_done) = mpsc::channel();
+    let done = Arc::new(AtomicBool::new(false));
     let hook = {
-        let setup = Arc::clone(&setup);
+        let (setup, is_done) = (Arc::clone(&setup), Arc::clone(&done));
         move || {
             let other = thread::spawn(move || {
                 back(&setup, 2, 4096);
                 drop(setup);
-                done.send(()).unwrap();
+                is_done.store(true, Ordering::Release);
             });
-            let waited = is_done.recv_timeout(Duration::from_secs(20));
-            waited.expect("the other write waits for this one");
+            let end = Instant::now() + Duration::from_secs(20);
+            while !done.load(Ordering::Acquire) {
+                assert!(Instant::now() < end, "the other write waits for this one");
+                thread::sleep(Duration::from_millis(1));
+            }
             other.join().unwrap();
         }
     };

@@ -11,9 +11,9 @@
 //! this tick of the clock, nothing of it changes and there is no plan.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
-//! file come one after the other. Content that was kept ([`Fs::write_back_at`]) is written over with
-//! the lock shared: its pieces do not overlap, so they need not wait for each other. Readers take no
-//! lock; they see the old map or the new one.
+//! file come one after the other. Content that was kept ([`Fs::write_back_at`]) is written over
+//! with the lock shared: its pieces do not overlap, so they need not wait for each other. Readers
+//! take no lock; they see the old map or the new one.
 //!
 //! **Crash safety.** Data is on its way to the device before the transaction that maps it is
 //! sealed, and the commit flushes the device before its last block. Data that was written without a
