@@ -148,9 +148,9 @@ impl FastCommitOverlay {
         sorted(&self.inodes)
     }
 
-    /// Whether bytes of inode `nr` differ.
-    pub(crate) fn changes_inode(&self, nr: InodeNr) -> bool {
-        self.inodes.contains_key(&nr)
+    /// How the bytes of inode `nr` differ, if they do.
+    pub(crate) fn change_of(&self, nr: InodeNr) -> Option<&InodeChange> {
+        self.inodes.get(&nr)
     }
 
     /// How the map of inode `nr` differs.
@@ -185,7 +185,7 @@ fn sorted<T>(map: &HashMap<InodeNr, T>) -> Vec<(InodeNr, &T)> {
 impl Fs {
     /// How inode `nr` differs from its bytes on disk.
     pub(crate) fn inode_change(&self, nr: InodeNr) -> Option<&InodeChange> {
-        self.fast_commit.as_ref()?.inodes.get(&nr)
+        self.fast_commit.as_ref()?.change_of(nr)
     }
 
     /// The ranges of inode `nr` that do not map as its tree on disk says.

@@ -4,6 +4,7 @@
 mod tree;
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
@@ -15,7 +16,7 @@ use fourscore_testkit::mount::{Access, KernelMount, Log};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, linkat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat};
 
 use tree::{Object, Tree, assert_same, host_tree, open, our_tree};
 
@@ -43,14 +44,14 @@ fn fsync(path: &Path) {
 
 /// An image on which `setup` was done and written back, then `change`, which ends in fast commits
 /// only; and the tree as it was then.
-fn crashed(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> (Image, Tree) {
+fn crashed(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> (Image, Tree) {
     let image = Image::builder(MiB(64))
         .kind("ext4")
         .features(&["fast_commit"])
         .block_size_bytes(4096)
         .make()
         .unwrap();
-    let mount = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let mount = KernelMount::new(image.path(), Access::ReadWrite, options).unwrap();
     let root = mount.path();
     setup(root);
     mount.sync().unwrap();
@@ -77,7 +78,12 @@ fn crashed(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> (Image, Tre
 
 /// Makes the changes, and compares what was there before the crash with what is read after it.
 fn check(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
-    let (image, expected) = crashed(setup, change);
+    check_mounted("", setup, change)
+}
+
+/// The same of a file system that the kernel mounts with `options`.
+fn check_mounted(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
+    let (image, expected) = crashed(options, setup, change);
     let found = our_tree(&open(image.path()));
     assert_same(&found, &expected, "read after the crash");
     check_written(&image, found);
@@ -121,7 +127,10 @@ fn without_space(mut tree: Tree) -> Tree {
 
 /// The same, and the kernel's recovery says so too.
 fn check_as_kernel(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) {
-    let image = check(setup, change);
+    as_kernel(&check(setup, change));
+}
+
+fn as_kernel(image: &Image) {
     let ours = our_tree(&open(image.path()));
     let recovered = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     assert_eq!(host_tree(recovered.path()), ours);
@@ -336,4 +345,43 @@ fn names_in_an_indexed_directory() {
             fsync(&root.join("big/seven"));
         },
     );
+}
+
+/// With `data=writeback` the kernel gives what one file loses to another before it commits: here it
+/// has nothing else to give.
+#[test]
+fn blocks_go_from_one_file_to_another() {
+    needs_kernel!();
+    let losses: [fn(&Path); 3] = [
+        |old| fs::remove_file(old).unwrap(),
+        |old| {
+            let file = File::options().write(true).open(old).unwrap();
+            file.set_len(1 << 20).unwrap();
+        },
+        |old| {
+            let file = File::options().write(true).open(old).unwrap();
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&file, hole, 1 << 20, 24 << 20).unwrap();
+        },
+    ];
+    for lose in losses {
+        let image = check_mounted(
+            "data=writeback",
+            |root| {
+                fs::write(root.join("spare"), content(14, 1 << 20)).unwrap();
+                fs::write(root.join("warm"), b"warm").unwrap();
+                let old = File::create(root.join("old")).unwrap();
+                let piece = content(15, 1 << 20);
+                while (&old).write_all(&piece).is_ok() {}
+                old.sync_all().unwrap();
+                fs::remove_file(root.join("spare")).unwrap();
+            },
+            |root| {
+                lose(&root.join("old"));
+                fs::write(root.join("new"), content(16, 16 << 20)).unwrap();
+                fsync(&root.join("new"));
+            },
+        );
+        as_kernel(&image);
+    }
 }

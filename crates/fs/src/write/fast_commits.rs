@@ -14,6 +14,10 @@
 //! Blocks are claimed before anything else is allocated, so that no tree or directory grows into
 //! them. An inode without a name left goes on record, and is freed with the other orphans.
 //!
+//! With `data=writeback` Linux may give a block of one file to another in the transaction that
+//! frees it. So if a block that is to be claimed is in use, all that inodes lose is freed first,
+//! and free at once: in a recovery nothing reaches its place before the commit.
+//!
 //! **Crash safety.** Until the commit is durable the fast commits count, and nothing but the
 //! journal was written; so a recovery that is cut is made again. More than one transaction has room
 //! for is refused.
@@ -48,6 +52,24 @@ enum Piece {
     Unmap(LogicalBlock, LogicalBlock),
     Map(Extent),
     SetState(LogicalBlock, LogicalBlock, ExtentState),
+}
+
+/// A part of a run that inodes are told to map, all of which lay in one way before.
+struct Part {
+    at: LogicalBlock,
+    end: LogicalBlock,
+    /// Where it goes, if it is not to be a hole.
+    physical: Option<PhysBlock>,
+    before: Lay,
+}
+
+/// Where blocks of a file lay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lay {
+    Nowhere,
+    Elsewhere,
+    /// Where they go.
+    There,
 }
 
 /// An inode that is going to be changed.
@@ -87,9 +109,13 @@ impl Fs {
             if let InodeChange::Patched(patch) = change
                 && patch.base == Base::Zeroes
             {
-                self.free_earlier_life(writer, nr)?;
+                self.free_life(writer, nr)?;
             }
         }
+        if self.wants_blocks_in_use(writer, overlay)? {
+            self.free_what_is_lost(writer, overlay)?;
+        }
+        writer.await_readers();
         let mut pending = Vec::new();
         for (nr, change) in overlay.changed_inodes() {
             if let InodeChange::Patched(patch) = change {
@@ -98,7 +124,7 @@ impl Fs {
             }
         }
         for (nr, runs) in overlay.changed_maps() {
-            if !overlay.changes_inode(nr) {
+            if overlay.change_of(nr).is_none() {
                 pending.push((nr, self.plan_inode_change(writer, nr, None, Some(runs))?));
             }
         }
@@ -116,8 +142,79 @@ impl Fs {
         Ok(())
     }
 
-    /// Frees what an inode number stood for before the fast commits gave it to another inode.
-    fn free_earlier_life(&self, writer: &Writer, nr: InodeNr) -> Result<()> {
+    /// Whether blocks that inodes are told to map belong to others yet.
+    fn wants_blocks_in_use(&self, writer: &Writer, overlay: &FastCommitOverlay) -> Result<bool> {
+        for (nr, runs) in overlay.changed_maps() {
+            let before = self.before(overlay, nr)?;
+            for run in runs.runs() {
+                let mut parts = self.parts(before.as_ref(), run)?;
+                parts.retain(|part| part.before != Lay::There);
+                for part in parts {
+                    if self.is_in_use(writer, &part)? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// An inode as it was before the fast commits; `None` if they made it, or it is gone.
+    fn before(&self, overlay: &FastCommitOverlay, nr: InodeNr) -> Result<Option<CachedInode>> {
+        match overlay.change_of(nr) {
+            Some(InodeChange::Deleted) => Ok(None),
+            Some(InodeChange::Patched(patch)) if patch.base == Base::Zeroes => Ok(None),
+            _ => CachedInode::new(self.load_inode(nr)?, self).map(Some),
+        }
+    }
+
+    fn is_in_use(&self, writer: &Writer, part: &Part) -> Result<bool> {
+        let Some(physical) = part.physical else {
+            return Ok(false);
+        };
+        let runs = writer
+            .allocator()
+            .geometry()
+            .runs(physical, u64::from(part.end.0 - part.at.0));
+        for run in runs.into_iter().flatten() {
+            let bitmap = self.block_bitmap(run.group)?;
+            let mut bits = run.start.0..run.start.0 + run.len.0;
+            if bits.any(|bit| bitmap.is_used(bit)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Frees the blocks of inodes that are gone, and those that others do not map any more.
+    fn free_what_is_lost(&self, writer: &Writer, overlay: &FastCommitOverlay) -> Result<()> {
+        for (nr, change) in overlay.changed_inodes() {
+            if *change == InodeChange::Deleted {
+                self.free_life(writer, nr)?;
+            }
+        }
+        for (nr, runs) in overlay.changed_maps() {
+            let Some(inode) = self.before(overlay, nr)? else {
+                continue;
+            };
+            let mut plan = Plan::new(self, writer).in_one_step();
+            let slot = plan.slot(nr)?;
+            for run in runs.runs() {
+                let mut lost = self.parts(Some(&inode), run)?;
+                lost.retain(|part| part.before == Lay::Elsewhere);
+                for part in lost {
+                    plan.unmap(&inode, slot, (part.at, part.end), content_of(&inode))?;
+                }
+            }
+            plan.end(slot)?;
+            self.carry_out_here(plan)?;
+        }
+        Ok(())
+    }
+
+    /// Frees what an inode number stood for before the fast commits took it away, or gave it to
+    /// another inode.
+    fn free_life(&self, writer: &Writer, nr: InodeNr) -> Result<()> {
         let Some((group, index)) = self.geometry().inode_group(nr) else {
             return Err(Error::NotFound);
         };
@@ -239,46 +336,66 @@ impl Fs {
         run: &Mapping,
         pieces: &mut Vec<Piece>,
     ) -> Result<()> {
-        let (first, state) = match run.target {
-            Target::Hole => {
-                pieces.push(Piece::Unmap(run.logical, run.end()));
-                return Ok(());
+        let state = match run.target {
+            Target::Unwritten(_) => ExtentState::Unwritten,
+            Target::Hole | Target::Written(_) => ExtentState::Written,
+        };
+        for part in self.parts(before, run)? {
+            let Part { at, end, .. } = part;
+            match part.before {
+                Lay::There => {
+                    pieces.push(Piece::SetState(at, end, state));
+                    continue;
+                }
+                Lay::Elsewhere => pieces.push(Piece::Unmap(at, end)),
+                Lay::Nowhere => {}
             }
-            Target::Written(first) => (first, ExtentState::Written),
-            Target::Unwritten(first) => (first, ExtentState::Unwritten),
+            if let Some(physical) = part.physical {
+                let extent = Extent {
+                    logical: at,
+                    physical,
+                    blocks: end.0 - at.0,
+                    state,
+                };
+                claim_extent(plan, nr, extent, pieces)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A run by how its parts lay before. What is to be a hole lay elsewhere, if it lay anywhere.
+    fn parts(&self, before: Option<&CachedInode>, run: &Mapping) -> Result<Vec<Part>> {
+        let first = match run.target {
+            Target::Hole => None,
+            Target::Written(first) | Target::Unwritten(first) => Some(first),
         };
         let guard = epoch::pin();
+        let mut parts = Vec::new();
         let mut at = run.logical;
         while at < run.end() {
             let found = match before {
                 Some(inode) => Some(self.map(inode, at, &guard)?),
                 None => None,
             };
-            let mapped = found.and_then(|found| found.extent());
             let left = run.end().0 - at.0;
             let blocks = found.map_or(left, |found| found.blocks.min(left));
             let end = LogicalBlock(at.0 + blocks);
-            let physical = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
-            match mapped {
-                Some(mapped) if mapped.physical == physical => {
-                    pieces.push(Piece::SetState(at, end, state));
-                }
-                other => {
-                    if other.is_some() {
-                        pieces.push(Piece::Unmap(at, end));
-                    }
-                    let extent = Extent {
-                        logical: at,
-                        physical,
-                        blocks,
-                        state,
-                    };
-                    claim_extent(plan, nr, extent, pieces)?;
-                }
-            }
+            let skipped = u64::from(at.0 - run.logical.0);
+            let physical = first.map(|first| PhysBlock(first.0 + skipped));
+            let mapped = found.and_then(|found| found.extent());
+            parts.push(Part {
+                at,
+                end,
+                physical,
+                before: match mapped {
+                    None => Lay::Nowhere,
+                    Some(mapped) if Some(mapped.physical) == physical => Lay::There,
+                    Some(_) => Lay::Elsewhere,
+                },
+            });
             at = end;
         }
-        Ok(())
+        Ok(parts)
     }
 
     /// Makes the changes of an inode and its map. A directory that is new begins empty.
@@ -289,10 +406,7 @@ impl Fs {
             pieces,
         } = change;
         let inode = plan.version(slot)?;
-        let was = match inode.file_type() {
-            FileType::Regular => Content::Data,
-            _ => Content::Metadata,
-        };
+        let was = content_of(&inode);
         for piece in pieces {
             match piece {
                 Piece::Unmap(start, end) => {
@@ -370,6 +484,14 @@ impl Fs {
 
     fn carry_out_here(&self, plan: Plan<'_>) -> Result<()> {
         plan.carry_out(&[]).map(drop)
+    }
+}
+
+/// What the blocks of an inode hold.
+fn content_of(inode: &CachedInode) -> Content {
+    match inode.file_type() {
+        FileType::Regular => Content::Data,
+        _ => Content::Metadata,
     }
 }
 

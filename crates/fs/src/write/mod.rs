@@ -330,13 +330,19 @@ impl Writer {
     /// Has freed space released that waits for a commit or for readers. Not for who is a reader
     /// himself: space that was freed before waits for him, too.
     fn release_freed(&self) -> Result<()> {
-        /// Readers are gone in a fraction of that, unless there are many more than processors.
-        const MOST_WAITS: u32 = 50;
-        const WAIT: Duration = Duration::from_millis(1);
         if self.allocator.sweep() == 0 {
             return Ok(());
         }
         self.journal.commit()?;
+        self.await_readers();
+        Ok(())
+    }
+
+    /// Has freed space released that waits for nothing but readers.
+    fn await_readers(&self) {
+        /// Readers are gone in a fraction of that, unless there are many more than processors.
+        const MOST_WAITS: u32 = 50;
+        const WAIT: Duration = Duration::from_millis(1);
         self.quiet.hurry();
         for _ in 0..MOST_WAITS {
             if self.allocator.sweep() == 0 {
@@ -345,7 +351,6 @@ impl Writer {
             thread::sleep(WAIT);
             self.quiet.hurry();
         }
-        Ok(())
     }
 
     /// Makes an attempt, and again when it finds no space and freed space could be released. Not
@@ -488,14 +493,16 @@ impl Fs {
         ));
         let journal = fs.begin_journal(log, mount, (&groups, &quiet))?;
         let reserved = fs.superblock().reserved_blocks().0;
-        let options = Options {
-            durable: journal.committed_tid(),
-            root_clusters: reserved >> geometry.layout().cluster_bits,
-            reserved_clusters: 0,
-        };
         let only = match scope {
             Scope::All => None,
             Scope::OneTransaction => Some(journal.running_tid()),
+        };
+        let options = Options {
+            // What the only transaction frees need not wait for it: nothing but the journal is
+            // written before its commit.
+            durable: only.unwrap_or_else(|| journal.committed_tid()),
+            root_clusters: reserved >> geometry.layout().cluster_bits,
+            reserved_clusters: 0,
         };
         let superblock = Arc::clone(&fs.superblock);
         let superblock = &*superblock;
