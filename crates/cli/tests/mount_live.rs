@@ -148,6 +148,58 @@ fn lists_and_writes_take_few_requests() {
     place.check("image").expect("clean");
 }
 
+/// Nothing of contents stays in memory, and what is gone leaves none behind.
+#[test]
+fn memory_is_that_of_what_is_there() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    const MIB: usize = 1 << 20;
+    let place = empty("512M");
+    let mounted = Mounted::new(&place, "image", "nowriteback");
+    let in_use = || {
+        let path = format!("/proc/{}/status", mounted.server.id());
+        let status = fs::read_to_string(path).expect("it runs");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kib.and_then(|kib| kib.parse::<usize>().ok())
+            .expect("a number")
+            << 10
+    };
+    let names = || {
+        let dir = mounted.path("dir");
+        fs::create_dir(&dir).expect("room");
+        for number in 0..4000 {
+            fs::write(dir.join(number.to_string()), [7; 10]).expect("room");
+        }
+        fs::remove_dir_all(&dir).expect("there");
+    };
+    names();
+    let after_one = in_use();
+    for _ in 0..10 {
+        names();
+    }
+    let after_all = in_use();
+    assert!(after_all < after_one + 32 * MIB, "{after_one}, {after_all}");
+    let piece = vec![7; MIB];
+    let file = mounted.open("large");
+    for nth in 0..256 {
+        file.write_all_at(&piece, nth * MIB as u64).expect("room");
+    }
+    drop(file);
+    assert_eq!(
+        fs::read(mounted.path("large")).expect("there").len(),
+        256 * MIB
+    );
+    let with_content = in_use();
+    assert!(
+        with_content < after_all + 12 * MIB,
+        "{after_all}, {with_content}"
+    );
+    mounted.unmount();
+    fourscore_testkit::oracle::assert_clean(&place.path("image"));
+}
+
 #[test]
 fn umount_waits_for_the_server() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));

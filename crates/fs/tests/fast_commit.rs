@@ -4,7 +4,6 @@
 mod tree;
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
@@ -347,41 +346,87 @@ fn names_in_an_indexed_directory() {
     );
 }
 
-/// With `data=writeback` the kernel gives what one file loses to another before it commits: here it
-/// has nothing else to give.
+/// What a file is made of that is going to lose blocks, and what one gets that needs them, in MiB.
+const PIECE: u64 = 1 << 20;
+
+/// Fills a file system but for one MiB that was the file "spare": with the file "old", which is in
+/// four pieces and full in front of what fills the rest.
+fn fill(root: &Path) {
+    let write = |name: &str, nth: u64, pieces: u64| -> std::io::Result<()> {
+        let options = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .clone();
+        let file = options.open(root.join(name))?;
+        for piece in nth..nth + pieces {
+            file.write_all_at(&content(15, 1 << 20), piece * PIECE)?;
+        }
+        file.sync_all()
+    };
+    write("spare", 0, 1).unwrap();
+    write("warm", 0, 1).unwrap();
+    for nth in 0..4 {
+        write("old", 4 * nth, 4).unwrap();
+        fs::write(root.join(format!("between {nth}")), [1; 4096]).unwrap();
+        fsync(&root.join(format!("between {nth}")));
+    }
+    for nth in 0.. {
+        if write("rest", nth, 1).is_err() {
+            break;
+        }
+    }
+    fs::remove_file(root.join("spare")).unwrap();
+}
+
+/// Makes a file that does not find enough room but where another has lost some.
+fn need(root: &Path) {
+    fs::write(root.join("new"), content(16, 5 << 19)).unwrap();
+    fsync(&root.join("new"));
+}
+
+/// With `data=writeback` the kernel gives what one file loses to another before it commits.
 #[test]
 fn blocks_go_from_one_file_to_another() {
     needs_kernel!();
-    let losses: [fn(&Path); 3] = [
-        |old| fs::remove_file(old).unwrap(),
-        |old| {
-            let file = File::options().write(true).open(old).unwrap();
-            file.set_len(1 << 20).unwrap();
-        },
-        |old| {
-            let file = File::options().write(true).open(old).unwrap();
+    let losses: [fn(&File, &Path); 3] = [
+        |_, old| fs::remove_file(old).unwrap(),
+        |file, _| file.set_len(14 * PIECE).unwrap(),
+        |file, _| {
+            // One more extent than the inode has room for.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&file, hole, 1 << 20, 24 << 20).unwrap();
+            fallocate(file, hole, 5 * PIECE, 2 * PIECE).unwrap();
         },
     ];
     for lose in losses {
-        let image = check_mounted(
-            "data=writeback",
-            |root| {
-                fs::write(root.join("spare"), content(14, 1 << 20)).unwrap();
-                fs::write(root.join("warm"), b"warm").unwrap();
-                let old = File::create(root.join("old")).unwrap();
-                let piece = content(15, 1 << 20);
-                while (&old).write_all(&piece).is_ok() {}
-                old.sync_all().unwrap();
-                fs::remove_file(root.join("spare")).unwrap();
-            },
-            |root| {
-                lose(&root.join("old"));
-                fs::write(root.join("new"), content(16, 16 << 20)).unwrap();
-                fsync(&root.join("new"));
-            },
-        );
+        let image = check_mounted("data=writeback", fill, |root| {
+            let old = root.join("old");
+            let file = File::options().write(true).open(&old).unwrap();
+            lose(&file, &old);
+            drop(file);
+            need(root);
+        });
         as_kernel(&image);
     }
+}
+
+/// The same of a file that had lost its name before the last full commit.
+#[test]
+fn blocks_go_from_a_file_on_record_to_another() {
+    needs_kernel!();
+    let held = std::cell::RefCell::new(None);
+    let image = check_mounted(
+        "data=writeback",
+        |root| {
+            fill(root);
+            let old = root.join("old");
+            *held.borrow_mut() = Some(File::open(&old).unwrap());
+            fs::remove_file(old).unwrap();
+        },
+        |root| {
+            drop(held.borrow_mut().take());
+            need(root);
+        },
+    );
+    as_kernel(&image);
 }

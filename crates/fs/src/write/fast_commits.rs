@@ -14,13 +14,14 @@
 //! Blocks are claimed before anything else is allocated, so that no tree or directory grows into
 //! them. An inode without a name left goes on record, and is freed with the other orphans.
 //!
-//! With `data=writeback` Linux may give a block of one file to another in the transaction that
-//! frees it. So if a block that is to be claimed is in use, all that inodes lose is freed first,
-//! and free at once: in a recovery nothing reaches its place before the commit.
+//! A block that is to be claimed may be one that another inode loses: then that is freed first
+//! ([`lost`]).
 //!
 //! **Crash safety.** Until the commit is durable the fast commits count, and nothing but the
 //! journal was written; so a recovery that is cut is made again. More than one transaction has room
 //! for is refused.
+
+mod lost;
 
 use fourscore_journal::{Background, JournalOptions, Log};
 use fourscore_mballoc::{ClusterCount, LogicalCluster, Request, Sizing};
@@ -35,7 +36,7 @@ use super::entries::ChangedDir;
 use super::map::Freed;
 use super::names::{check_key, entry_type};
 use super::orphans::OrphanPlace;
-use super::plan::{Content, Plan};
+use super::plan::Plan;
 use super::slot::Slot;
 use super::{MountOptions, Scope, Writer};
 use crate::dir::Keep;
@@ -61,6 +62,12 @@ struct Part {
     /// Where it goes, if it is not to be a hole.
     physical: Option<PhysBlock>,
     before: Lay,
+}
+
+impl Part {
+    fn blocks(&self) -> u32 {
+        self.end.0 - self.at.0
+    }
 }
 
 /// Where blocks of a file lay.
@@ -96,7 +103,8 @@ impl Fs {
             background: Background::None,
             ..JournalOptions::default()
         };
-        let options = MountOptions::new().journal(journal);
+        // Linux claims them without asking how much is left.
+        let options = MountOptions::new().journal(journal).use_reserve();
         let device = fourscore_sync::clone_arc(fs.device());
         let fs = Self::with_writer(fs, Some(log), (&options, device), Scope::OneTransaction)?;
         fs.make_changes(overlay)?;
@@ -112,10 +120,7 @@ impl Fs {
                 self.free_life(writer, nr)?;
             }
         }
-        if self.wants_blocks_in_use(writer, overlay)? {
-            self.free_what_is_lost(writer, overlay)?;
-        }
-        writer.await_readers();
+        self.free_what_is_wanted(writer, overlay)?;
         let mut pending = Vec::new();
         for (nr, change) in overlay.changed_inodes() {
             if let InodeChange::Patched(patch) = change {
@@ -142,23 +147,6 @@ impl Fs {
         Ok(())
     }
 
-    /// Whether blocks that inodes are told to map belong to others yet.
-    fn wants_blocks_in_use(&self, writer: &Writer, overlay: &FastCommitOverlay) -> Result<bool> {
-        for (nr, runs) in overlay.changed_maps() {
-            let before = self.before(overlay, nr)?;
-            for run in runs.runs() {
-                let mut parts = self.parts(before.as_ref(), run)?;
-                parts.retain(|part| part.before != Lay::There);
-                for part in parts {
-                    if self.is_in_use(writer, &part)? {
-                        return Ok(true);
-                    }
-                }
-            }
-        }
-        Ok(false)
-    }
-
     /// An inode as it was before the fast commits; `None` if they made it, or it is gone.
     fn before(&self, overlay: &FastCommitOverlay, nr: InodeNr) -> Result<Option<CachedInode>> {
         match overlay.change_of(nr) {
@@ -166,50 +154,6 @@ impl Fs {
             Some(InodeChange::Patched(patch)) if patch.base == Base::Zeroes => Ok(None),
             _ => CachedInode::new(self.load_inode(nr)?, self).map(Some),
         }
-    }
-
-    fn is_in_use(&self, writer: &Writer, part: &Part) -> Result<bool> {
-        let Some(physical) = part.physical else {
-            return Ok(false);
-        };
-        let runs = writer
-            .allocator()
-            .geometry()
-            .runs(physical, u64::from(part.end.0 - part.at.0));
-        for run in runs.into_iter().flatten() {
-            let bitmap = self.block_bitmap(run.group)?;
-            let mut bits = run.start.0..run.start.0 + run.len.0;
-            if bits.any(|bit| bitmap.is_used(bit)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Frees the blocks of inodes that are gone, and those that others do not map any more.
-    fn free_what_is_lost(&self, writer: &Writer, overlay: &FastCommitOverlay) -> Result<()> {
-        for (nr, change) in overlay.changed_inodes() {
-            if *change == InodeChange::Deleted {
-                self.free_life(writer, nr)?;
-            }
-        }
-        for (nr, runs) in overlay.changed_maps() {
-            let Some(inode) = self.before(overlay, nr)? else {
-                continue;
-            };
-            let mut plan = Plan::new(self, writer).in_one_step();
-            let slot = plan.slot(nr)?;
-            for run in runs.runs() {
-                let mut lost = self.parts(Some(&inode), run)?;
-                lost.retain(|part| part.before == Lay::Elsewhere);
-                for part in lost {
-                    plan.unmap(&inode, slot, (part.at, part.end), content_of(&inode))?;
-                }
-            }
-            plan.end(slot)?;
-            self.carry_out_here(plan)?;
-        }
-        Ok(())
     }
 
     /// Frees what an inode number stood for before the fast commits took it away, or gave it to
@@ -354,7 +298,7 @@ impl Fs {
                 let extent = Extent {
                     logical: at,
                     physical,
-                    blocks: end.0 - at.0,
+                    blocks: part.blocks(),
                     state,
                 };
                 claim_extent(plan, nr, extent, pieces)?;
@@ -363,11 +307,19 @@ impl Fs {
         Ok(())
     }
 
-    /// A run by how its parts lay before. What is to be a hole lay elsewhere, if it lay anywhere.
+    /// A run by how its parts lay before. What is to be a hole is one part: a record may make one
+    /// of a whole file.
     fn parts(&self, before: Option<&CachedInode>, run: &Mapping) -> Result<Vec<Part>> {
         let first = match run.target {
-            Target::Hole => None,
-            Target::Written(first) | Target::Unwritten(first) => Some(first),
+            Target::Written(first) | Target::Unwritten(first) => first,
+            Target::Hole => {
+                return Ok(vec![Part {
+                    at: run.logical,
+                    end: run.end(),
+                    physical: None,
+                    before: Lay::Elsewhere,
+                }]);
+            }
         };
         let guard = epoch::pin();
         let mut parts = Vec::new();
@@ -381,15 +333,15 @@ impl Fs {
             let blocks = found.map_or(left, |found| found.blocks.min(left));
             let end = LogicalBlock(at.0 + blocks);
             let skipped = u64::from(at.0 - run.logical.0);
-            let physical = first.map(|first| PhysBlock(first.0 + skipped));
+            let physical = PhysBlock(first.0 + skipped);
             let mapped = found.and_then(|found| found.extent());
             parts.push(Part {
                 at,
                 end,
-                physical,
+                physical: Some(physical),
                 before: match mapped {
                     None => Lay::Nowhere,
-                    Some(mapped) if Some(mapped.physical) == physical => Lay::There,
+                    Some(mapped) if mapped.physical == physical => Lay::There,
                     Some(_) => Lay::Elsewhere,
                 },
             });
@@ -406,7 +358,7 @@ impl Fs {
             pieces,
         } = change;
         let inode = plan.version(slot)?;
-        let was = content_of(&inode);
+        let was = self.content_of(&inode);
         for piece in pieces {
             match piece {
                 Piece::Unmap(start, end) => {
@@ -484,14 +436,6 @@ impl Fs {
 
     fn carry_out_here(&self, plan: Plan<'_>) -> Result<()> {
         plan.carry_out(&[]).map(drop)
-    }
-}
-
-/// What the blocks of an inode hold.
-fn content_of(inode: &CachedInode) -> Content {
-    match inode.file_type() {
-        FileType::Regular => Content::Data,
-        _ => Content::Metadata,
     }
 }
 

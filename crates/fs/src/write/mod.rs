@@ -307,9 +307,13 @@ impl Writer {
         self.privilege
     }
 
-    /// What a free has to wait for, beside its commit.
+    /// What a free has to wait for, beside its commit. While there is only one transaction nobody
+    /// else reads.
     pub(crate) fn stamp(&self) -> Stamp {
-        self.quiet.stamp()
+        match self.only {
+            None => self.quiet.stamp(),
+            Some(_) => Stamp::default(),
+        }
     }
 
     /// Has it seen whether those who read what was freed so far are gone.
@@ -330,19 +334,13 @@ impl Writer {
     /// Has freed space released that waits for a commit or for readers. Not for who is a reader
     /// himself: space that was freed before waits for him, too.
     fn release_freed(&self) -> Result<()> {
+        /// Readers are gone in a fraction of that, unless there are many more than processors.
+        const MOST_WAITS: u32 = 50;
+        const WAIT: Duration = Duration::from_millis(1);
         if self.allocator.sweep() == 0 {
             return Ok(());
         }
         self.journal.commit()?;
-        self.await_readers();
-        Ok(())
-    }
-
-    /// Has freed space released that waits for nothing but readers.
-    fn await_readers(&self) {
-        /// Readers are gone in a fraction of that, unless there are many more than processors.
-        const MOST_WAITS: u32 = 50;
-        const WAIT: Duration = Duration::from_millis(1);
         self.quiet.hurry();
         for _ in 0..MOST_WAITS {
             if self.allocator.sweep() == 0 {
@@ -351,6 +349,7 @@ impl Writer {
             thread::sleep(WAIT);
             self.quiet.hurry();
         }
+        Ok(())
     }
 
     /// Makes an attempt, and again when it finds no space and freed space could be released. Not
@@ -377,7 +376,7 @@ impl Writer {
         for _ in 0..MOST_COMMITS {
             match ask() {
                 Err(fourscore_mballoc::Error::CommitFirst { tid, .. }) => {
-                    if let Some(tid) = tid {
+                    if let Some(tid) = tid.filter(|_| self.only.is_none()) {
                         self.journal.commit_and_wait(tid)?;
                     }
                     self.quiet.hurry();
