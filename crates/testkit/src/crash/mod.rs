@@ -254,7 +254,7 @@ impl Journal {
     /// succeed, or e2fsck does not agree with what it leaves.
     ///
     /// # Errors
-    /// For any other fault.
+    /// If e2fsck finds a fault where none is known, or a program fails.
     fn known_fault(&self, crashed: &Crashed) -> Result<Option<Error>> {
         let logs_content = self.mount_options.contains("data=journal");
         let recovered = match crashed.recovered() {
