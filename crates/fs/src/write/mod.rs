@@ -389,6 +389,11 @@ impl Writer {
 }
 
 impl Fs {
+    /// As [`Writer::retried`], for who does all of an operation.
+    fn retried<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        self.writer()?.retried(attempt)
+    }
+
     /// Opens the file system on `device` for reading and writing. A dirty journal is replayed
     /// first. Nobody else may write to the device meanwhile.
     ///

@@ -109,7 +109,9 @@ impl Fs {
         name: &[u8],
         new: &NewAttributes,
     ) -> Result<(InodeNr, Pinned)> {
-        let (nr, pinned) = self.noting(self.make(dir, name, new, (Kind::File, Opening::Yes)))?;
+        let how = (Kind::File, Opening::Yes);
+        let made = self.retried(|| self.make(dir, name, new, how));
+        let (nr, pinned) = self.noting(made)?;
         Ok((nr, pinned.expect("what is made to be open is")))
     }
 
@@ -173,7 +175,8 @@ impl Fs {
         new: &NewAttributes,
         kind: Kind<'_>,
     ) -> Result<InodeNr> {
-        let (nr, _) = self.noting(self.make(dir, name, new, (kind, Opening::No)))?;
+        let made = self.retried(|| self.make(dir, name, new, (kind, Opening::No)));
+        let (nr, _) = self.noting(made)?;
         Ok(nr)
     }
 
@@ -425,7 +428,7 @@ impl Fs {
     /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`]; `NotFound`
     /// for a file that has lost its last name.
     pub fn link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
-        self.noting(self.add_link(inode, dir, name))
+        self.noting(self.retried(|| self.add_link(inode, dir, name)))
     }
 
     fn add_link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {

@@ -85,7 +85,8 @@ impl Fs {
         to: (InodeNr, &[u8]),
         replace: Replace,
     ) -> Result<()> {
-        self.noting(self.settled(&[from], || self.rename_and(from, to, replace, None)))
+        let rename = || self.settled(&[from], || self.rename_and(from, to, replace, None));
+        self.noting(self.retried(rename))
     }
 
     /// Moves the name `from` to `to`, and leaves a whiteout at the old place: the character device
@@ -100,8 +101,8 @@ impl Fs {
         replace: Replace,
         owner: &NewAttributes,
     ) -> Result<()> {
-        let renamed = self.settled(&[from], || self.rename_and(from, to, replace, Some(owner)));
-        self.noting(renamed)
+        let rename = || self.settled(&[from], || self.rename_and(from, to, replace, Some(owner)));
+        self.noting(self.retried(rename))
     }
 
     fn rename_and(

@@ -121,7 +121,8 @@ impl Fs {
         if value.len() > MAX_VALUE_BYTES {
             return Err(Error::TooBig);
         }
-        self.noting(self.change_xattr(caller, inode, name, NewXattr::Set(value, how)))
+        let set = || self.change_xattr(caller, inode, name, NewXattr::Set(value, how));
+        self.noting(self.retried(set))
     }
 
     /// Removes the attribute with the full name `name`.
