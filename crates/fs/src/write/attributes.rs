@@ -9,7 +9,7 @@
 use fourscore_ondisk::inode::{FileMode, InodeFlags};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
-use fourscore_sync::epoch;
+use fourscore_sync::epoch::{self, Guard};
 
 use super::flags::{check_changeable, check_is_no_value};
 use super::now;
@@ -155,26 +155,22 @@ impl Fs {
 
     fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
         let writer = self.writer()?;
-        let has_something = |current: &CachedInode| -> Result<bool> {
-            let guard = epoch::pin();
-            let mode = current.on_disk().mode();
+        let has_something = |inode: &CachedInode, guard: &Guard| -> Result<bool> {
+            let mode = inode.on_disk().mode();
             let has_capability = || {
-                self.look_at_xattrs(current.nr(), &guard, |inode| {
-                    let (index, name) = (NameIndex::SECURITY, b"capability");
-                    Ok(self.stored_xattr(inode, index, name, &guard)?.is_some())
-                })
+                let (index, name) = (NameIndex::SECURITY, b"capability");
+                Ok::<_, Error>(self.stored_xattr(inode, index, name, guard)?.is_some())
             };
-            let is_file = current.file_type() == FileType::Regular;
-            Ok(is_file && (kept_when_written(current, caller) != mode || has_capability()?))
+            let is_file = inode.file_type() == FileType::Regular;
+            Ok(is_file && (kept_when_written(inode, caller) != mode || has_capability()?))
         };
-        if !has_something(self.inode(inode, &epoch::pin())?)? {
+        if !self.read_consistent(inode, has_something)? {
             return Ok(Privileges::Kept);
         }
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
-        let guard = epoch::pin();
-        let current = pinned.version(&guard)?;
-        if !has_something(current)? {
+        let current = &pinned.copy()?;
+        if !has_something(current, &epoch::pin())? {
             return Ok(Privileges::Kept);
         }
         if current.has(InodeFlags::IMMUTABLE_FL) {

@@ -26,7 +26,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::clusters::Clusters;
-use super::content::{WrittenAt, finish, low32, show};
+use super::content::{WrittenAt, finish, finish_in_change, low32};
 use super::map::{Freed, MapForm};
 use super::plan::Plan;
 use super::slot::Slot;
@@ -86,8 +86,8 @@ struct Steps<'a> {
     fs: &'a Fs,
     pinned: &'a Pinned,
     locked: &'a mut Changing,
-    /// Whether readers are told already that extents move.
-    are_readers_told: bool,
+    /// Whether the sequence count of the inode is raised for all steps together.
+    is_sequence_raised: bool,
 }
 
 impl Fs {
@@ -136,12 +136,13 @@ impl Fs {
                 "a file mapped by pointers has holes and nothing else".into(),
             ));
         }
-        let _moving = what.moves().then(|| pinned.moving());
+        // In between a file makes no sense: readers wait for the inode's lock.
+        let _change = what.moves().then(|| pinned.change_sequence());
         let mut steps = Steps {
             fs: self,
             pinned: &pinned,
             locked: &mut locked,
-            are_readers_told: what.moves(),
+            is_sequence_raised: what.moves(),
         };
         match what {
             Fallocate::Allocate | Fallocate::AllocateKeepSize => {
@@ -169,8 +170,8 @@ impl<'a> Steps<'a> {
     /// Carries a step out; the file has `size` bytes then.
     fn end(&self, plan: Plan<'_>, slot: Slot, size: u64) -> Result<()> {
         let (change, file) = ((size, WrittenAt::Now), (self.pinned, &*self.locked));
-        match self.are_readers_told {
-            true => show(plan, slot, change, file),
+        match self.is_sequence_raised {
+            true => finish_in_change(plan, slot, change, file),
             false => finish(plan, slot, change, file),
         }
     }

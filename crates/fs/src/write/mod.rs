@@ -13,7 +13,8 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `options` | how a file system is opened for writing |
-//! | `plan` | an operation's changes, made in one handle |
+//! | `plan` | an operation's changes, before they are made |
+//! | `carry_out` | making them in one handle, and visible in order |
 //! | `memory` | the memory of plans |
 //! | `order` | the order of locks |
 //! | `block_locks` | locks for blocks of one kind |
@@ -22,7 +23,6 @@
 //! | `journaled` | content that goes through the journal |
 //! | `inodes` | which inodes are free |
 //! | `seal` | what is written once per commit: checksums, descriptors |
-//! | `settled` | names that are led elsewhere meanwhile |
 //! | `quiet` | when readers of freed blocks are gone |
 //! | `slot` | an inode's bytes in its table |
 //! | `superblock` | words of the superblock that change with something else |
@@ -65,7 +65,7 @@
 //! orphan file, chain of orphans -> inodes of a group -> handle -> buffers, groups ([`order`],
 //! asserted in debug builds). Readers take none of these.
 //!
-//! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
+//! **Crash safety.** What one call of `Plan::carry_out` changes is durable as a whole or
 //! not at all. A file system without a journal has to be checked after a crash; what a check does
 //! not have to fear is said by crate `journal` (`in_place`). The superblock says what has to be
 //! done ([`state`]).
@@ -75,6 +75,7 @@ mod acls;
 mod attributes;
 mod block_locks;
 mod block_map;
+mod carry_out;
 mod clusters;
 mod content;
 mod copy;
@@ -107,7 +108,6 @@ mod removal;
 mod rename;
 mod sabotage;
 mod seal;
-mod settled;
 mod slot;
 mod slots;
 mod state;
