@@ -95,7 +95,7 @@ impl Fs {
         len: u64,
     ) -> Result<u64> {
         self.writer()?;
-        let (source_bytes, limit) = self.check_copy(from, to)?;
+        let (source_bytes, limit) = self.noting(self.check_copy(from, to))?;
         let end = |offset: u64| offset.checked_add(len).ok_or(Error::OffsetOverflow);
         let (from_end, to_end) = (end(from_offset)?, end(to_offset)?);
         let len = from_end.min(source_bytes).saturating_sub(from_offset);
@@ -111,7 +111,7 @@ impl Fs {
         let mut buffer = Vec::new();
         while done < len {
             let (at, target) = (from_offset + done, (to, to_offset + done));
-            match self.copy_piece((from, at), target, len - done, &mut buffer) {
+            match self.noting(self.copy_piece((from, at), target, len - done, &mut buffer)) {
                 Ok(0) => break,
                 Ok(copied) => done += copied,
                 Err(error) if done == 0 => return Err(error),
@@ -142,8 +142,8 @@ impl Fs {
     }
 
     /// Copies the hole, or a piece of the data, at the front of a range, and says how long it is;
-    /// 0 if the source has become shorter meanwhile. Errors of the target are noted, those of the
-    /// source are not: it is only read.
+    /// 0 if the source has become shorter meanwhile. What is found broken in the source was looked at
+    /// under its lock, so it may be noted.
     fn copy_piece(
         &self,
         (from, at): (InodeNr, u64),
@@ -154,17 +154,17 @@ impl Fs {
         let limit = at + len;
         let data = self.seek(from, at, Seek::Data)?.unwrap_or(limit).min(limit);
         if data > at {
-            self.noting(self.make_hole(to, target, data - at))?;
+            self.make_hole(to, target, data - at)?;
             return Ok(data - at);
         }
         let hole = self.seek(from, at, Seek::Hole)?.unwrap_or(limit).min(limit);
         let wanted = usize::try_from(hole - at).unwrap_or(usize::MAX);
         buffer.resize(wanted.min(PIECE_BYTES), 0);
         let got = match self.copies_without_lock() {
-            true => self.noting(self.read_at_once(from, buffer, at))?,
+            true => self.read_at_once(from, buffer, at)?,
             false => self.read_at(from, buffer, at)?,
         };
-        self.noting(self.write_to(to, &buffer[..got], Some(target), Decided::Now))?;
+        self.write_to(to, &buffer[..got], Some(target), Decided::Now)?;
         Ok(got as u64)
     }
 
