@@ -6,13 +6,13 @@ mod place;
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::process::Stdio;
 use std::time::Duration;
 
 use common::{complained, fourscore, printed, text, without_lost_and_found};
 use fourscore_sync::thread;
-use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::tools::Need;
 use fourscore_testkit::{LoopDevice, require};
 use place::{Place, run, walk_of_host};
 
@@ -36,13 +36,19 @@ fn an_output_that_is_also_a_source_is_refused() {
     symlink("image", place.path("link")).expect("room");
     fs::hard_link(&image, place.path("other")).expect("room");
     let (link, other) = (place.text("link"), place.text("other"));
-    let expected = "is also the output (write the image somewhere else)";
+    let expected = "is also the output (write the image somewhere else, or --exclude it)";
     for (source, output) in [(&image, &image), (&link, &image), (&image, &other)] {
         refused(&[source, "--shrink", "-o", output], expected);
     }
     refused(&[&place.text("tree"), &image, "-o", &image], expected);
     assert!(fs::read(&image).expect("an image") == before);
     let walk = place.walk("image");
+    // In a folder that is a source, and as the list of its sums.
+    let folder = text(place.0.path());
+    refused(&[folder, "-o", &image], &format!("image: {expected}"));
+    let (status, said) = complained(&["build", &image, "-o", &other, "--sums", &other]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(fs::read(&image).expect("an image") == before);
     // What is replaced when the image is complete can be read until then.
     printed(&mut fourscore(&[
         "build", &image, "--shrink", "-o", &image, "-F",
@@ -226,17 +232,20 @@ fn a_part_of_a_disk_is_filled_in_place() {
 /// With a partition table it is a partition that is filled.
 #[test]
 fn a_partition_is_filled_in_place() {
-    require!(Need::Program("sfdisk"), Need::Program("e2fsck"));
+    require!(Need::Program("e2fsck"));
     let place = Place::new();
     let disk = Disk(&place);
     let tree = place.text("tree");
     disk.fill_with(0);
-    fs::write(place.path("table"), "label: gpt\n2048,65536\n67584,\n").expect("room");
-    let table = fs::File::open(place.path("table")).expect("room");
-    let mut sfdisk = tools::command("sfdisk").expect("it is there");
-    sfdisk.args(["-q", "--no-reread", "--no-tell-kernel"]);
-    sfdisk.arg(place.path("disk")).stdin(table);
-    assert!(sfdisk.status().expect("it runs").success());
+    // A DOS table: 32 MiB from 1 MiB on, and 63 MiB behind them.
+    let file = fs::File::options().write(true).open(place.path("disk"));
+    let file = file.expect("a disk");
+    for (at, start, sectors) in [(446, 2048_u32, 65_536_u32), (462, 67_584, 129_024)] {
+        let numbers = [start.to_le_bytes(), sectors.to_le_bytes()].concat();
+        let entry = [&[0, 0, 0, 0, 0x83, 0, 0, 0][..], &numbers].concat();
+        file.write_all_at(&entry, at).expect("room");
+    }
+    file.write_all_at(b"\x55\xaa", 510).expect("room");
     let before = disk.bytes();
     disk.build("1M", &[]);
     assert_eq!(disk.check(1 << 20), 32 << 20);

@@ -84,7 +84,7 @@ pub enum Fault {
     #[error("is compressed twice (unpack it first)")]
     CompressedTwice,
     /// The source would be overwritten by the image.
-    #[error("is also the output (write the image somewhere else)")]
+    #[error("is also the output (write the image somewhere else, or --exclude it)")]
     IsOutput,
     /// A file system cannot be opened or is damaged.
     #[error("{0}")]

@@ -203,6 +203,16 @@ fn add_directory(
     path: &Path,
     context: &mut Context<'_>,
 ) -> Result<(), SourceError> {
+    let target = context.destination.as_ref().map(|to| to.target);
+    let output = target.and_then(|target| target.path_in(path));
+    let output = output.filter(|output| !context.excludes.contain(output.as_os_str().as_bytes()));
+    if let Some(output) = output {
+        return Err(SourceError {
+            place: path.display().to_string(),
+            entry: Some(output.into_os_string().into_encoded_bytes()),
+            fault: Fault::IsOutput,
+        });
+    }
     let left_out = Mutex::new(Notices::default());
     let scan = Scan {
         threads: context.threads,

@@ -68,10 +68,11 @@ pub struct Target {
 /// What kind of place it is.
 #[derive(Debug)]
 pub(crate) enum Form {
-    /// A file that gets its name when it is complete. `_lock` is the file that has the name now.
+    /// A file that gets its name when it is complete. `before` is the file that has the name
+    /// now, locked.
     File {
         place: PathBuf,
-        _lock: Option<Arc<FileDevice>>,
+        before: Option<Arc<FileDevice>>,
     },
     /// A block device, or a part of a file or device, which is filled in place.
     Part(Part),
@@ -100,7 +101,7 @@ impl Target {
         let Some(place) = existing(path).map_err(failed)? else {
             let form = Form::File {
                 place: path.to_owned(),
-                _lock: None,
+                before: None,
             };
             return Ok(Self::new(path, form, overwrite, None));
         };
@@ -122,7 +123,7 @@ impl Target {
             }),
             false => Form::File {
                 place,
-                _lock: Some(device),
+                before: Some(device),
             },
         };
         Ok(Self::new(path, form, overwrite, Some(site)))
@@ -144,7 +145,8 @@ impl Target {
         let asked = PathBuf::from(format!("{}@{offset}", path.display()));
         let failed = |why| output_error(&asked, why);
         let Some(place) = existing(path).map_err(failed)? else {
-            return Err(failed(ErrorKind::NotFound.into()));
+            let why = "there is no such disk";
+            return Err(failed(io::Error::new(ErrorKind::NotFound, why)));
         };
         let device = open(&place, overwrite).map_err(failed)?;
         let range = range_at(&device, offset, size_bytes).map_err(failed)?;
@@ -228,6 +230,17 @@ impl Target {
             Form::Part(part) => Some(part.range.end - part.range.start),
             Form::File { .. } | Form::Nameless(_) => None,
         }
+    }
+
+    /// The path below `folder` of the file that would be replaced, if it is in there and the caller
+    /// does not insist.
+    pub(crate) fn path_in(&self, folder: &Path) -> Option<PathBuf> {
+        let Form::File { place, before } = &self.form else {
+            return None;
+        };
+        let is_there = before.is_some() && self.overwrite != Overwrite::EvenInUse;
+        let path = place.strip_prefix(folder.canonicalize().ok()?).ok();
+        path.filter(|_| is_there).map(Path::to_owned)
     }
 
     /// Whether the file that `site` is in changes when the image is written.

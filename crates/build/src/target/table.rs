@@ -234,8 +234,8 @@ fn number64(bytes: &[u8], at: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::process::Stdio;
+    use std::ffi::OsStr;
+    use std::path::Path;
 
     use fourscore_block::{DeviceOptions, RamDevice, open_path};
     use fourscore_testkit::require;
@@ -259,44 +259,135 @@ mod tests {
         assert_eq!(room_at(&device, MIB).unwrap(), room(8 * MIB, true));
     }
 
+    /// An entry of a DOS table in a sector, and the end of the sector.
+    fn put_entry(device: &RamDevice, sector: u64, nr: u64, (kind, start, len): (u8, u32, u32)) {
+        let entry = [
+            &[0, 0, 0, 0, kind, 0, 0, 0][..],
+            &start.to_le_bytes(),
+            &len.to_le_bytes(),
+        ];
+        let at = sector * SECTOR_BYTES;
+        let table = at + DOS_TABLE_AT as u64;
+        device.write_at(&entry.concat(), table + nr * 16).unwrap();
+        device.write_at(&DOS_END, at + 510).unwrap();
+    }
+
+    /// A disk with two primary partitions, and two logical ones if there is room for a third entry.
+    fn dos_disk() -> RamDevice {
+        let device = RamDevice::new(64 * MIB);
+        put_entry(&device, 0, 0, (0x83, 2048, 2048));
+        put_entry(&device, 0, 1, (0x83, 8192, 4096));
+        put_entry(&device, 0, 2, (0x05, 16_384, 65_536));
+        put_entry(&device, 16_384, 0, (0x83, 2048, 2048));
+        put_entry(&device, 16_384, 1, (0x05, 8192, 8192));
+        put_entry(&device, 24_576, 0, (0x83, 2048, 4096));
+        device
+    }
+
+    /// A GPT with sectors of this size, and the same two primary partitions.
+    fn gpt_disk(sector_bytes: u64) -> RamDevice {
+        let device = RamDevice::new(64 * MIB);
+        put_entry(&device, 0, 0, (PROTECTIVE, 1, 131_071));
+        let sector = |bytes: u64| (bytes / sector_bytes).to_le_bytes();
+        let mut table = vec![0; 128 * 128];
+        for (nr, (start, end)) in [(0, (MIB, 2 * MIB)), (1, (4 * MIB, 6 * MIB))] {
+            let entry = &mut table[nr * 128..][..128];
+            entry[..16].fill(7);
+            entry[16..32].fill(u8::try_from(nr + 1).unwrap());
+            entry[32..40].copy_from_slice(&sector(start));
+            entry[40..48].copy_from_slice(&sector(end - sector_bytes));
+        }
+        let crc_of = |bytes: &[u8]| {
+            let mut crc = Crc::new();
+            crc.update(bytes);
+            crc.sum().to_le_bytes()
+        };
+        let last = 64 * MIB / sector_bytes - 1;
+        let mut header = [0; 92];
+        header[..8].copy_from_slice(GPT_MAGIC);
+        header[10] = 1;
+        header[12] = 92;
+        for (at, number) in [(24, 1), (32, last), (40, 34), (48, last - 33), (72, 2)] {
+            header[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        header[56..72].fill(9);
+        (header[80], header[84]) = (128, 128);
+        header[88..].copy_from_slice(&crc_of(&table));
+        let crc = crc_of(&header);
+        header[16..20].copy_from_slice(&crc);
+        device.write_at(&header, sector_bytes).unwrap();
+        device.write_at(&table, 2 * sector_bytes).unwrap();
+        device
+    }
+
     #[test]
-    fn tables_of_sfdisk_tell_where_partitions_end() {
-        require!(Need::Program("sfdisk"));
+    fn tables_tell_where_partitions_end() {
+        for device in [dos_disk(), gpt_disk(512), gpt_disk(4096)] {
+            let at = |offset| room_at(&device, offset).unwrap();
+            assert_eq!(at(MIB), room(2 * MIB, true));
+            assert_eq!(at(4 * MIB), room(6 * MIB, true));
+            assert_eq!(at(2 * MIB), room(4 * MIB, false));
+            assert_eq!(at(5 * MIB), room(6 * MIB, false));
+        }
+        let device = dos_disk();
+        let at = |offset| room_at(&device, offset).unwrap();
+        assert_eq!(at(9 * MIB), room(10 * MIB, true));
+        assert_eq!(at(13 * MIB), room(15 * MIB, true));
+        // A GPT that is damaged tells of nothing, and is a table all the same.
+        let device = gpt_disk(512);
+        device.write_at(b"x", 512 + 40).unwrap();
+        assert!(!room_at(&device, MIB).unwrap().is_partition);
+    }
+
+    /// The partitions that libblkid finds in a disk, in their order.
+    fn by_partx(disk: &Path) -> Vec<Range<u64>> {
+        let arguments = ["-g", "-b", "-o", "START,SECTORS"].map(OsStr::new);
+        let arguments = [&arguments[..], &[disk.as_os_str()]].concat();
+        let told = tools::run("partx", &arguments).expect("a table");
+        let lines = told.lines().map(|line| {
+            let mut numbers = line.split_whitespace().map(|word| word.parse().unwrap());
+            in_bytes(numbers.next().unwrap(), numbers.next().unwrap())
+        });
+        // It shows the extended partition of the disks here as well.
+        let is_extended = |one: &Range<u64>| one.start == 8 * MIB && one.end == 40 * MIB;
+        lines.filter(|one| !is_extended(one)).collect()
+    }
+
+    #[test]
+    fn partitions_are_those_that_others_find() {
+        require!(Need::Program("partx"));
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("disk");
-        let primary = "2048,2048\n8192,4096\n";
-        let scripts = [
-            format!("label: gpt\n{primary}"),
-            format!("label: dos\n{primary}16384,+,E\n18432,2048\n,2048\n"),
-        ];
-        for script in scripts {
-            let file = std::fs::File::create(&path).expect("room");
-            file.set_len(64 * MIB).expect("room");
-            let mut command = tools::command("sfdisk").expect("it is there");
-            let mut child = command
-                .args(["-q", "--no-reread", "--no-tell-kernel"])
-                .arg(&path)
-                .stdin(Stdio::piped())
-                .spawn()
-                .expect("it runs");
-            let mut input = child.stdin.take().expect("a pipe");
-            input.write_all(script.as_bytes()).expect("it reads");
-            drop(input);
-            assert!(child.wait().expect("it ran").success(), "{script}");
-            let device = open_path(&path, DeviceOptions::default()).unwrap();
-            let at = |offset| room_at(&device, offset).unwrap();
-            assert_eq!(at(MIB), room(2 * MIB, true), "{script}");
-            assert_eq!(at(4 * MIB), room(6 * MIB, true), "{script}");
-            assert_eq!(at(2 * MIB), room(4 * MIB, false), "{script}");
-            assert_eq!(at(5 * MIB), room(6 * MIB, false), "{script}");
-            if script.contains("dos") {
-                assert_eq!(at(9 * MIB), room(10 * MIB, true), "{script}");
-                let second = partitions(&device).unwrap().expect("a table");
-                let second = second.last().expect("partitions").clone();
-                assert_eq!(second.end - second.start, MIB);
-                assert_eq!(at(second.start), room(second.end, true), "{script}");
-            }
+        for (device, count) in [(dos_disk(), 4), (gpt_disk(512), 2)] {
+            let mut bytes = vec![0; 64 << 20];
+            device.read_at(&mut bytes, 0).unwrap();
+            std::fs::write(&path, bytes).expect("room");
+            let found = by_partx(&path);
+            assert_eq!(found.len(), count);
+            assert_eq!(partitions(&device).unwrap(), Some(found));
         }
+    }
+
+    #[test]
+    fn a_table_of_another_program_is_read() {
+        require!(Need::Program("partx"), Need::Program("systemd-repart"));
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, size) in [("1.conf", "16M"), ("2.conf", "8M")] {
+            let text = format!(
+                "[Partition]\nType=linux-generic\nSizeMinBytes={size}\nSizeMaxBytes={size}\n"
+            );
+            std::fs::write(folder.path().join(name), text).expect("room");
+        }
+        let disk = folder.path().join("disk");
+        let definitions = format!("--definitions={}", folder.path().display());
+        let arguments = ["--empty=create", "--size=64M", "--dry-run=no", &definitions];
+        let mut arguments = arguments.map(OsStr::new).to_vec();
+        arguments.push(disk.as_os_str());
+        tools::run("systemd-repart", &arguments).expect("a table");
+        let device = open_path(&disk, DeviceOptions::default()).unwrap();
+        let found = by_partx(&disk);
+        assert_eq!(found.len(), 2);
+        assert_eq!(partitions(&device).unwrap(), Some(found));
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Build) -> Result<()> {
     };
     let manifest = args.manifest.as_deref().map(Manifest::read).transpose();
     let manifest = manifest.map_err(source_failure)?;
-    let (output, size) = output(args)?;
+    let (output, size) = destination(args)?;
     options.size = size;
     let bar = Bar::new();
     let intake = Intake {
@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Build) -> Result<()> {
 }
 
 /// Where the image goes, and how large it is there.
-fn output(args: &Build) -> Result<(Output, Size)> {
+fn destination(args: &Build) -> Result<(Output, Size)> {
     let size = match (args.shrink, &args.size) {
         (true, _) if args.output.offset_bytes != 0 => {
             let why =
@@ -194,10 +194,27 @@ fn output(args: &Build) -> Result<(Output, Size)> {
         true => Overwrite::EvenInUse,
         false => Overwrite::OwnImages,
     };
+    for (option, list) in [
+        ("--sums", &args.sums),
+        ("--write-manifest", &args.write_manifest),
+    ] {
+        if list
+            .as_deref()
+            .is_some_and(|list| is_one_file(list, &args.output.path))
+        {
+            return Err(Failure::usage(option, "would replace the image itself"));
+        }
+    }
     let output = Output::open(&args.output, size, overwrite)?;
     let whole = || output.target.part_bytes().map_or(Size::Auto, Size::Bytes);
     let size = size.unwrap_or_else(whole);
     Ok((output, size))
+}
+
+/// Whether two paths lead to one file, or will.
+fn is_one_file(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    place(a) == place(b)
 }
 
 /// What the user means by a source: a file or block device with an offset is a file system.
