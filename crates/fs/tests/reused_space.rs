@@ -1,11 +1,13 @@
 //! Space that was freed and waits for a commit, or for somebody who reads: who needs it waits too,
 //! instead of being told that there is none.
 
-use std::time::Duration;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Error, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
-use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore::block::ram::RamDevice;
+use fourscore::block::{BlockDevice, DeviceOptions, open_path};
+use fourscore::{Arc, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
@@ -85,4 +87,129 @@ fn names_and_attributes_wait_for_space_that_is_freed() {
     assert!(fs.stat(other).unwrap().size_bytes > 4096);
     fs.unmount().unwrap();
     assert_clean(image.path());
+}
+
+/// A device in memory whose flushes take a while, as those of a disk do: so commits do.
+#[derive(Debug)]
+struct SlowFlushes {
+    device: RamDevice,
+    takes: Duration,
+}
+
+impl BlockDevice for SlowFlushes {
+    fn len_bytes(&self) -> u64 {
+        self.device.len_bytes()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.device.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.device.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        thread::sleep(self.takes);
+        self.device.flush()
+    }
+}
+
+/// An empty file system in memory.
+fn in_memory(size: MiB, takes: Duration) -> (Image, Arc<Fs>) {
+    let image = Image::builder(size).kind("ext4").block_size_bytes(4096);
+    let image = image.make().unwrap();
+    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
+    let device = RamDevice::over(Arc::new(base));
+    let device = Arc::new(SlowFlushes { device, takes });
+    let fs = Fs::mount(device, &MountOptions::new()).unwrap();
+    (image, fs)
+}
+
+/// What threads that empty and fill files of their own were told.
+#[derive(Debug, Default)]
+struct Told {
+    done: AtomicU64,
+    no_space: AtomicU64,
+}
+
+/// Has `threads` threads empty a file and preallocate `bytes` for it, again and again.
+fn empty_and_fill(fs: &Fs, threads: u32, bytes: u64, time: Duration) -> Told {
+    let told = Told::default();
+    let began = Instant::now();
+    let names = (0..threads).map(|nr| format!("own{nr}"));
+    let files: Vec<_> = names
+        .map(|name| fs.create(ROOT, name.as_bytes(), &OWNER).unwrap())
+        .collect();
+    thread::scope(|scope| {
+        for file in files {
+            let told = &told;
+            scope.spawn(move || {
+                while began.elapsed() < time {
+                    fs.truncate(file, 0).unwrap();
+                    match fs.fallocate(file, Fallocate::AllocateKeepSize, 0, bytes) {
+                        Ok(()) => told.done.fetch_add(1, Ordering::Relaxed),
+                        Err(Error::NoSpace) => told.no_space.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => panic!("{error}"),
+                    };
+                }
+            });
+        }
+    });
+    told
+}
+
+/// Blocks that are free for anybody, in bytes.
+fn free_bytes(fs: &Fs) -> u64 {
+    let stat = fs.statfs().unwrap();
+    stat.available_blocks * stat.block_bytes as u64
+}
+
+#[test]
+fn whoever_fits_beside_the_others_is_never_told_that_there_is_no_space() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
+    let threads = 8;
+    // A little is for the trees.
+    let each = free_bytes(&fs) / u64::from(threads) - (64 << 10);
+    let told = empty_and_fill(&fs, threads, each, Duration::from_secs(3));
+    assert_eq!(told.no_space.into_inner(), 0, "of {:?}", told.done);
+    fs.unmount().unwrap();
+}
+
+/// will-it-scale's fallocate3 with 16 threads on 16 GiB, ten times fresh and ten times aged.
+#[test]
+#[ignore = "takes minutes"]
+fn sixteen_threads_never_run_out_of_sixteen_gibibytes() {
+    require!(Need::Program("mke2fs"));
+    for is_aged in [false, true] {
+        for run in 0..10 {
+            let (_image, fs) = in_memory(MiB(16 << 10), Duration::ZERO);
+            if is_aged {
+                age(&fs);
+            }
+            let free = free_bytes(&fs) >> 20;
+            let told = empty_and_fill(&fs, 16, 73_819_750, Duration::from_secs(3));
+            println!("aged {is_aged}, run {run}, {free} MiB free: {told:?}");
+            assert_eq!(told.no_space.into_inner(), 0);
+            fs.unmount().unwrap();
+        }
+    }
+}
+
+/// Uses three quarters of the space: what is left lies in pieces of 4 MiB.
+fn age(fs: &Fs) {
+    const PIECE_BYTES: u64 = 4 << 20;
+    let pieces = free_bytes(fs) / PIECE_BYTES - 16;
+    let dir = fs.mkdir(ROOT, b"old", &OWNER).unwrap();
+    let name = |piece: u64| format!("{piece}").into_bytes();
+    for piece in 0..pieces {
+        let file = fs.create(dir, &name(piece), &OWNER).unwrap();
+        fs.fallocate(file, Fallocate::AllocateKeepSize, 0, PIECE_BYTES)
+            .unwrap();
+    }
+    for piece in (0..pieces).step_by(4) {
+        fs.unlink(dir, &name(piece)).unwrap();
+    }
+    fs.sync().unwrap();
 }
