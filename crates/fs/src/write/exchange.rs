@@ -65,7 +65,9 @@ impl Fs {
             ));
         }
         let taking = self.pin_for(names, &guard)?;
+        drop(guard);
         let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
+        let guard = epoch::pin();
         let first_now = found(self.look_up(names.from.0, names.from.1, Keep::Nothing, &guard))?;
         let second_now = found(self.look_up(names.to.0, names.to.1, Keep::Nothing, &guard))?;
         if first_now != Some(names.nr) || second_now != Some(second) {

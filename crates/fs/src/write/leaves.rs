@@ -140,17 +140,17 @@ impl Fs {
         name: &[u8],
     ) -> Result<Option<()>> {
         let writer = self.writer()?;
-        let guard = epoch::pin();
-        if !self.has_leaves(pinned_dir.version(&guard)?) {
+        if !self.has_leaves(pinned_dir.version(&epoch::pin())?) {
             return Ok(None);
         }
         let nr = self.lookup_once(dir, name)?;
         let pinned = self.pin_inode(nr)?;
-        if pinned.version(&guard)?.file_type() == FileType::Directory {
+        if pinned.version(&epoch::pin())?.file_type() == FileType::Directory {
             return Ok(None);
         }
         let shared = pinned_dir.share();
         let locked = pinned.lock();
+        let guard = epoch::pin();
         let parent = self.directory_to_change(pinned_dir, &guard)?;
         let Ok(inode) = pinned.version(&guard) else {
             return Ok(None);

@@ -107,8 +107,7 @@ impl Fs {
                 return Err(Error::InvalidArgument("a directory does not hold itself"));
             }
             let pinned = self.pin_inode(nr)?;
-            let guard = epoch::pin();
-            let is_directory = pinned.version(&guard)?.file_type() == FileType::Directory;
+            let is_directory = pinned.version(&epoch::pin())?.file_type() == FileType::Directory;
             // Directories by their numbers, files behind directories.
             let (locked_dir, locked) = if is_directory && nr < dir {
                 let locked = pinned.lock();
@@ -117,6 +116,7 @@ impl Fs {
                 let locked_dir = pinned_dir.lock();
                 (locked_dir, pinned.lock())
             };
+            let guard = epoch::pin();
             let parent = self.directory_to_change(&pinned_dir, &guard)?;
             if self.look_up(dir, name, Keep::Nothing, &guard)? != nr {
                 continue;

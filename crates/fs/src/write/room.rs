@@ -32,8 +32,9 @@
 //!   line may hold an inode's lock (it writes to a file in several parts), and the attempt of the
 //!   thread at its turn may wait for that lock.
 //! - A thread at its turn waits for a commit, which ends as the device does; for a token that
-//!   readers drop when they end, none of which waits for space; and for the device to be told of
-//!   free blocks. A reader that hangs in the device, or a device that hangs, makes it wait until
+//!   readers drop when they end; and for the device to be told of free blocks. Readers end: none
+//!   waits for space, and *no thread waits for an inode's lock while it holds an epoch guard*, since
+//!   the lock's holder may stand in line. A reader that hangs in the device, or a device that hangs, makes it wait until
 //!   [`MOST_WAITING`] is over.
 //! - No turn starves others. Whoever is passed over has its turn again after those who were in line
 //!   then, each of which takes what one operation needs.
