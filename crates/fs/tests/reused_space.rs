@@ -35,8 +35,12 @@ fn fill(fs: &Fs) {
     fs.sync().unwrap();
 }
 
-/// Does what needs a block while the only free ones wait for a reader.
+/// Does what needs a block while the only free ones wait for a reader, who goes on for a time.
 fn needs_a_block(fs: &Fs, what: impl FnOnce()) {
+    needs_a_block_for(Duration::from_millis(15), fs, what);
+}
+
+fn needs_a_block_for(reading: Duration, fs: &Fs, what: impl FnOnce()) {
     fill(fs);
     let (is_in, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -46,7 +50,7 @@ fn needs_a_block(fs: &Fs, what: impl FnOnce()) {
             while !is_over.load(Ordering::Acquire) {
                 thread::sleep(Duration::from_millis(1));
             }
-            thread::sleep(Duration::from_millis(15));
+            thread::sleep(reading);
             drop(guard);
         });
         while !is_in.load(Ordering::Acquire) {
@@ -126,24 +130,117 @@ fn in_memory(size: MiB, takes: Duration) -> (Image, Arc<Fs>) {
     (image, fs)
 }
 
+/// A file of eight blocks, and a name for it.
+fn small_file(fs: &Fs, name: &[u8]) -> InodeNr {
+    let file = fs.create(ROOT, name, &OWNER).unwrap();
+    fs.write_at(file, &[1; 8 * 4096], 0).unwrap();
+    file
+}
+
+#[test]
+fn a_reader_is_waited_for_however_long_it_takes() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(8), Duration::ZERO);
+    let file = small_file(&fs, b"file");
+    needs_a_block_for(Duration::from_millis(500), &fs, || {
+        fs.write_at(file, &[2; 4096], 8 * 4096).unwrap();
+    });
+    // Four extents are in the inode; a fifth needs a block.
+    let holey = fs.create(ROOT, b"holey", &OWNER).unwrap();
+    for nth in 0..4 {
+        fs.write_at(holey, &[3; 3 * 4096], nth * 4 * 4096).unwrap();
+    }
+    needs_a_block_for(Duration::from_millis(500), &fs, || {
+        fs.fallocate(holey, Fallocate::PunchHole, 4096, 4096)
+            .unwrap();
+    });
+    fs.unmount().unwrap();
+}
+
+/// So long it takes at most to give space to all who wait for it, if nobody waits in vain.
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn one_in_line_may_hold_a_lock_that_another_at_its_turn_waits_for() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(8), Duration::ZERO);
+    let file = small_file(&fs, b"file");
+    let mut began = None;
+    needs_a_block_for(Duration::from_millis(300), &fs, || {
+        began = Some(Instant::now());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let value = [b'v'; 2000];
+                fs.set_xattr(file, b"user.long", &value, SetXattr::Any)
+                    .unwrap();
+            });
+            // Comes to stand behind, with the lock of the file.
+            thread::sleep(Duration::from_millis(50));
+            fs.write_at(file, &[2; 4096], 8 * 4096).unwrap();
+        });
+    });
+    assert!(began.unwrap().elapsed() < SOON);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn whoever_waits_for_the_lock_of_one_in_line_is_no_reader() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(8), Duration::from_millis(150));
+    let file = small_file(&fs, b"file");
+    fs.link(file, ROOT, b"other name").unwrap();
+    fill(&fs);
+    fs.unlink(ROOT, b"filler").unwrap();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| fs.write_at(file, &[2; 4096], 8 * 4096));
+        // While the commit is made for which the write waits with the lock of the file.
+        thread::sleep(Duration::from_millis(50));
+        fs.unlink(ROOT, b"other name").unwrap();
+        writing.join().unwrap().unwrap();
+    });
+    assert!(began.elapsed() < SOON);
+    fs.unmount().unwrap();
+}
+
 /// What threads that empty and fill files of their own were told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Told {
     done: AtomicU64,
     no_space: AtomicU64,
 }
 
+impl Told {
+    const fn new() -> Self {
+        Self {
+            done: AtomicU64::new(0),
+            no_space: AtomicU64::new(0),
+        }
+    }
+}
+
 /// Has `threads` threads empty a file and preallocate `bytes` for it, again and again.
-fn empty_and_fill(fs: &Fs, threads: u32, bytes: u64, time: Duration) -> Told {
-    let told = Told::default();
+fn empty_and_fill(fs: &Fs, threads: usize, bytes: u64, time: Duration) -> Told {
+    let [told] = empty_and_fill_sizes(fs, [(threads, bytes)], time);
+    told
+}
+
+/// The same with so many threads for each of several sizes.
+fn empty_and_fill_sizes<const KINDS: usize>(
+    fs: &Fs,
+    kinds: [(usize, u64); KINDS],
+    time: Duration,
+) -> [Told; KINDS] {
+    let told = [const { Told::new() }; KINDS];
     let began = Instant::now();
-    let names = (0..threads).map(|nr| format!("own{nr}"));
-    let files: Vec<_> = names
-        .map(|name| fs.create(ROOT, name.as_bytes(), &OWNER).unwrap())
-        .collect();
+    let threads = kinds
+        .iter()
+        .zip(&told)
+        .flat_map(|(&(threads, bytes), told)| std::iter::repeat_n((bytes, told), threads));
     thread::scope(|scope| {
-        for file in files {
-            let told = &told;
+        for (nr, (bytes, told)) in threads.enumerate() {
+            let name = format!("own{nr}");
+            let file = fs.create(ROOT, name.as_bytes(), &OWNER).unwrap();
             scope.spawn(move || {
                 while began.elapsed() < time {
                     fs.truncate(file, 0).unwrap();
@@ -171,9 +268,24 @@ fn whoever_fits_beside_the_others_is_never_told_that_there_is_no_space() {
     let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
     let threads = 8;
     // A little is for the trees.
-    let each = free_bytes(&fs) / u64::from(threads) - (64 << 10);
+    let each = free_bytes(&fs) / 8 - (64 << 10);
     let told = empty_and_fill(&fs, threads, each, Duration::from_secs(3));
     assert_eq!(told.no_space.into_inner(), 0, "of {:?}", told.done);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn whoever_needs_much_gets_it_beside_others_who_take_little_all_the_time() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
+    let eighth = free_bytes(&fs) / 8 - (64 << 10);
+    let kinds = [(1, 4 * eighth), (4, eighth)];
+    let [much, little] = empty_and_fill_sizes(&fs, kinds, Duration::from_secs(3));
+    println!("{much:?} {little:?}");
+    assert_eq!(much.no_space.into_inner(), 0);
+    assert_eq!(little.no_space.into_inner(), 0);
+    // Each time takes a commit or two.
+    assert!(much.done.into_inner() >= 10);
     fs.unmount().unwrap();
 }
 
