@@ -222,6 +222,12 @@ impl Shared {
         }
     }
 
+    /// Makes tokens of what was released, before the group's lock is.
+    #[inline(never)]
+    fn deposit(&self, released: u64) {
+        self.tokens.deposit(CoreNr::current(), released);
+    }
+
     /// What is left to do once a group's lock is released.
     #[inline(never)]
     fn after_hold(&self, since: Option<Instant>) {
@@ -539,8 +545,7 @@ impl Drop for LockedGroup<'_> {
         self.publish();
         // Under the lock: what waited here has tokens for everybody who no longer finds it waiting.
         if self.after.released > 0 {
-            let core = CoreNr::current();
-            self.after.shared.tokens.deposit(core, self.after.released);
+            self.after.shared.deposit(self.after.released);
         }
     }
 }

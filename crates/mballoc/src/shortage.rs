@@ -20,23 +20,23 @@
 //! move them about, it looks again.
 //!
 //! **Invariants.**
-//! - `reserve` returns [`Error::NoSpace`] only if there was a moment during the call at which tokens,
-//!   waiting clusters and those of which the device was being told were fewer than what was asked
-//!   for, less what the pools are owed first. Proof: [`Tokens::take_counting`] closes the tokens of
-//!   all cores at some moment; clusters that are not in use go only forward from then on, and not
-//!   beyond tokens. They are counted in the order in which they go: those that wait, under the lock
-//!   of each group; those that are told, which are entered under the same lock; tokens at the end.
-//!   The token of a cluster is added under the lock under which the cluster stops waiting, before the
-//!   group leaves the set of those that are visited, and before the cluster stops being told. So
-//!   each cluster that was there at the beginning is met at least
-//!   once. One that is freed during the count may be missed: then the request came before the free.
+//! - `reserve` returns [`Error::NoSpace`] only if there was a moment during the call at which
+//!   tokens, waiting clusters and those of which the device was being told, without what the pools
+//!   get first, were fewer than what was asked for. Proof: [`Tokens::take_counting`] closes the
+//!   tokens of all cores at some moment; clusters that are not in use go only forward from then on,
+//!   and not beyond tokens. They are counted in the order in which they go: those that wait, under
+//!   the lock of each group; those that are told, which are entered under the same lock; tokens at
+//!   the end. The token of a cluster is added under the lock under which the cluster stops waiting,
+//!   before the group leaves the set of those that are visited, and before the cluster stops being
+//!   told. So each cluster that was there at the beginning is met at least once. One that is freed
+//!   during the count may be missed: then the request came before the free.
 //! - Nobody sleeps for ever in [`Allocator::wait_for_quiet`]: the sleeper enters itself with the
 //!   [`Bell`], then reads what it waits for; whoever changes that rings the bell afterwards. Both
 //!   sides write first and read second, with a full fence between, so at least one sees the other.
 //!   If nobody comes to ring, since a reader does not end, the sleep ends at its deadline.
 //!
-//! **Locking.** Counting takes the slow lock of the tokens, and the locks of groups one by one under
-//! it. The bell takes no lock: it is rung by destructors of values that readers keep alive.
+//! **Locking.** Counting takes the slow lock of the tokens, and the locks of groups one by one
+//! under it. The bell takes no lock: it is rung by destructors of values that readers keep alive.
 //!
 //! [`Tokens::take_counting`]: crate::tokens::Tokens::take_counting
 
@@ -131,8 +131,8 @@ impl Allocator {
         })
     }
 
-    /// Keeps all clusters that are free, or become it, for requests of one thread, instead of the one
-    /// before; or ends that. Preallocations that exist are served from all the same.
+    /// Keeps all clusters that are free, or become it, for requests of one thread, instead of the
+    /// one before; or ends that. Preallocations that exist are served from all the same.
     pub fn favour(&self, thread: Option<ThreadId>) {
         self.table().shared.tokens.favour(thread);
     }
@@ -143,17 +143,17 @@ impl Allocator {
         Told(self.table().shared.telling.ended.load(Ordering::SeqCst))
     }
 
-    /// Lets the calling thread be woken by what [`Allocator::wait_for_quiet`] waits for, from now on
-    /// and instead of the one before; to be called first.
+    /// Lets the calling thread be woken by what [`Allocator::wait_for_quiet`] waits for, from now
+    /// on and instead of the one before; to be called first.
     pub fn listen(&self) {
         let thread = Box::new(thread::current());
         self.table().shared.bell.sleeper.store(Some(thread));
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeps until the quiet clock has reached `stamp`, and the device, if it is being told of free
-    /// clusters, has been told of some after `told`; or until `goes_on` says no, which is asked
-    /// whenever the thread is woken ([`Thread::unpark`]); or until `deadline`.
+    /// Sleeps until the quiet clock has reached `stamp`, and the device, if it is being told of
+    /// free clusters, has been told of some after `told`; or until `goes_on` says no, which is
+    /// asked whenever the thread is woken ([`Thread::unpark`]); or until `deadline`.
     pub fn wait_for_quiet(
         &self,
         (stamp, told): (Stamp, Told),

@@ -98,8 +98,8 @@ pub(crate) struct GroupTable {
     pub(crate) geometry: Geometry,
     pub(crate) source: Box<dyn GroupSource>,
     pub(crate) shared: Shared,
-    /// Groups in which something waits, or did when they were last visited: a sweep clears the bit of
-    /// a group when nothing waits there and the tokens of what did were made.
+    /// Groups in which something waits, or did when they were last visited: a sweep clears the bit
+    /// of a group when nothing waits there and the tokens of what did were made.
     pub(crate) waiting: BitSet,
     states: Box<[AtomicU8]>,
     groups: Sparse<Group>,

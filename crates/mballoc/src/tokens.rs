@@ -26,8 +26,8 @@
 //!
 //! **Locking.** None on the fast path: one compare-and-swap on this core's word, and when tokens
 //! return, one load of a word that is written only when a pool is drawn from or filled, or a thread
-//! is favoured. The slow lock guards the gathering and the pools. Locks of groups may be taken under
-//! it (by who counts), and it is never taken under one.
+//! is favoured. The slow lock guards the gathering and the pools. Locks of groups may be taken
+//! under it (by who counts), and it is never taken under one.
 
 use fourscore_sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use fourscore_sync::thread::{self, ThreadId};
@@ -117,8 +117,8 @@ enum Words {
 }
 
 impl Words {
-    /// What a word with no tokens holds. Nobody takes a token from a word that is less than nothing,
-    /// and there are fewer clusters than would make a closed one more than that.
+    /// What a word with no tokens holds. Nobody takes a token from a word that is less than
+    /// nothing, and there are fewer clusters than would make a closed one more than that.
     fn empty(self) -> i64 {
         match self {
             Self::Open => 0,
@@ -278,7 +278,7 @@ impl Tokens {
     ///
     /// # Errors
     /// [`Short`] if there were too few for this privilege. If `count` meets all that is on the way
-    /// while it is called, [`Short::in_sight`] is at least what there was at one moment of the call.
+    /// while it is called, [`Short::in_sight`] is at least what there was at one moment.
     pub fn take_counting(
         &self,
         clusters: u64,
@@ -308,8 +308,8 @@ impl Tokens {
         refused.map(|()| Reservation { clusters })
     }
 
-    /// Keeps all tokens that there are, and that come back, for a thread, instead of the one before;
-    /// or gives what was kept to everybody. Pools that are not full come first.
+    /// Keeps all tokens that there are, and that come back, for a thread, instead of the one
+    /// before; or gives what was kept to everybody. Pools that are not full come first.
     pub fn favour(&self, thread: Option<ThreadId>) {
         let mut pools = self.pools.lock();
         pools.favoured = thread;

@@ -27,8 +27,8 @@ use crate::tokens::Privilege;
 
 /// How often others may be quicker in a group before a run is left to them.
 const MOST_MISSES: u32 = 16;
-/// A piece is at most this share of what is free, since whoever runs short of space meanwhile has to
-/// wait for it,
+/// A piece is at most this share of what is free, since whoever runs short of space meanwhile has
+/// to wait for it,
 const SHARE: u64 = 8;
 /// but not shorter than so many clusters.
 const LEAST_PIECE: u32 = 256;

@@ -21,8 +21,8 @@ pub use shuttle::thread_local;
 
 pub use std::thread::{available_parallelism, panicking};
 
-/// As [`park`]: in the model the time never passes, so that a wake-up that only the timeout makes up
-/// for shows as a deadlock.
+/// As [`park`]: in the model the time never passes, so that a wake-up that only the timeout makes
+/// up for shows as a deadlock.
 #[cfg(feature = "shuttle")]
 pub fn park_timeout(_timeout: std::time::Duration) {
     park();

@@ -336,7 +336,7 @@ impl Writer {
 
 impl Fs {
     /// As [`Writer::retried`], for who does all of an operation.
-    pub(crate) fn retried<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    fn retried<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
         self.writer()?.retried(attempt)
     }
 

@@ -4,9 +4,9 @@
 //! **Not here.** How many clusters there are, and how many are coming (crate `mballoc`,
 //! `shortage`); when readers are gone ([`super::quiet`]).
 //!
-//! **Model.** An operation is an attempt that can be repeated: one that fails has given back what it
-//! claimed, and holds no epoch guard. The first attempt is made as ever. If it finds no space its
-//! thread joins a line, in which one thread has its *turn*:
+//! **Model.** An operation is an attempt that can be repeated: one that fails has given back what
+//! it claimed, and holds no epoch guard. The first attempt is made as ever. If it finds no space
+//! its thread joins a line, in which one thread has its *turn*:
 //!
 //! ```text
 //! attempt -- no space --> line -- turn --> attempt -- served, or fails otherwise --> leaves
@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Before the thread at its turn waits, the allocator begins to keep for it all space that is free
-//! or becomes it. Others who find nothing for that reason join the line. So after one commit and one
-//! grace period it has all that was free or waiting when it was refused. Linux only commits and
+//! or becomes it. Others who find nothing for that reason join the line. So after one commit and
+//! one grace period it has all that was free or waiting when it was refused. Linux only commits and
 //! tries again, three times (`ext4_should_retry_alloc`).
 //!
 //! **Invariants.**
@@ -33,9 +33,9 @@
 //!   thread at its turn may wait for that lock.
 //! - A thread at its turn waits for a commit, which ends as the device does; for a token that
 //!   readers drop when they end; and for the device to be told of free blocks. Readers end: none
-//!   waits for space, and *no thread waits for an inode's lock while it holds an epoch guard*, since
-//!   the lock's holder may stand in line. A reader that hangs in the device, or a device that hangs, makes it wait until
-//!   [`MOST_WAITING`] is over.
+//!   waits for space, and *no thread waits for an inode's lock while it holds an epoch guard*,
+//!   since the lock's holder may stand in line. A reader that hangs in the device, or a device that
+//!   hangs, makes it wait until [`MOST_WAITING`] is over.
 //! - No turn starves others. Whoever is passed over has its turn again after those who were in line
 //!   then, each of which takes what one operation needs.
 //!
@@ -57,8 +57,8 @@ use crate::{Error, Result};
 
 /// How long a thread keeps its turn while others stand in line.
 const TURN: Duration = Duration::from_millis(20);
-/// How long an operation waits for space in all. Commits and grace periods take milliseconds, unless
-/// a device hangs.
+/// How long an operation waits for space in all. Commits and grace periods take milliseconds,
+/// unless a device hangs.
 const MOST_WAITING: Duration = Duration::from_secs(30);
 
 /// The line in front of space that is coming.
@@ -170,8 +170,8 @@ impl<'a> InLine<'a> {
         let room = &self.writer.room;
         let mut line = room.line.lock();
         while !line.has_turn(self.ticket) {
-            // Whoever stands in line may pass the turn on: those before may be waiting for a lock of
-            // this thread.
+            // Whoever stands in line may pass the turn on: those before may be waiting for a lock
+            // of this thread.
             let left = TURN.saturating_sub(line.turn_began.elapsed());
             if left.is_zero() {
                 self.pass_turn(&mut line);
@@ -198,8 +198,8 @@ impl<'a> InLine<'a> {
         self.writer.room.moved.notify_all();
     }
 
-    /// What came of the attempt that this thread made at its `turn`. If it was short of space, the allocator keeps space for
-    /// it from here on.
+    /// What came of the attempt that this thread made at its `turn`. If it was short of space, the
+    /// allocator keeps space for it from here on.
     fn outcome(&self, turn: u64) -> Outcome {
         let mut line = self.writer.room.line.lock();
         // The thread may have its turn again, and may have been told something in between.
@@ -298,7 +298,8 @@ impl Writer {
         }
     }
 
-    /// Asks for space. A refusal ends the attempt of [`Writer::retried`], which waits if that helps.
+    /// Asks for space. A refusal ends the attempt of [`Writer::retried`], which waits if that
+    /// helps.
     pub(crate) fn with_room<T>(
         &self,
         ask: impl FnOnce() -> std::result::Result<T, fourscore_mballoc::Error>,

@@ -1,5 +1,5 @@
-//! Being refused, and waiting for what is coming, in many orders of the threads' steps. In the model
-//! no sleep ends by itself, so a lost wake-up is a deadlock.
+//! **Purpose.** Being refused space, and waiting for space that is coming, in many orders of the
+//! threads' steps. In the model no sleep ends by itself, so a lost wake-up is a deadlock.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ enum Fault {
     TokensFirst,
 }
 
-/// All clusters are freed, and wait for readers; one thread needs them, the other is the last reader.
+/// All clusters are freed, and wait for readers; one thread needs them, the other is the last
+/// reader.
 fn sleep_and_wake(fault: Fault) {
     const STAMP: Stamp = Stamp(3);
     check(SCHEDULES, move || {
