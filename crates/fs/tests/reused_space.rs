@@ -2,11 +2,14 @@
 //! instead of being told that there is none.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fourscore::block::ram::RamDevice;
-use fourscore::block::{BlockDevice, DeviceOptions, open_path};
-use fourscore::{Arc, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
+use fourscore::block::{BlockDevice, DeviceOptions, Hints, open_path};
+use fourscore::{
+    Arc, Discard, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, Trim,
+};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -93,14 +96,24 @@ fn names_and_attributes_wait_for_space_that_is_freed() {
     assert_clean(image.path());
 }
 
-/// A device in memory whose flushes take a while, as those of a disk do: so commits do.
+/// A device in memory whose flushes take a while, as those of a disk do: so commits do. It takes as
+/// long to be told that blocks are free.
 #[derive(Debug)]
-struct SlowFlushes {
+struct Slow {
     device: RamDevice,
     takes: Duration,
 }
 
-impl BlockDevice for SlowFlushes {
+impl BlockDevice for Slow {
+    fn hints(&self) -> Hints {
+        self.device.hints()
+    }
+
+    fn discard(&self, _range: Range<u64>) -> io::Result<()> {
+        thread::sleep(self.takes);
+        Ok(())
+    }
+
     fn len_bytes(&self) -> u64 {
         self.device.len_bytes()
     }
@@ -121,12 +134,16 @@ impl BlockDevice for SlowFlushes {
 
 /// An empty file system in memory.
 fn in_memory(size: MiB, takes: Duration) -> (Image, Arc<Fs>) {
+    in_memory_with(size, takes, &MountOptions::new())
+}
+
+fn in_memory_with(size: MiB, takes: Duration, options: &MountOptions) -> (Image, Arc<Fs>) {
     let image = Image::builder(size).kind("ext4").block_size_bytes(4096);
     let image = image.make().unwrap();
     let base = open_path(image.path(), DeviceOptions::default()).unwrap();
     let device = RamDevice::over(Arc::new(base));
-    let device = Arc::new(SlowFlushes { device, takes });
-    let fs = Fs::mount(device, &MountOptions::new()).unwrap();
+    let device = Arc::new(Slow { device, takes });
+    let fs = Fs::mount(device, options).unwrap();
     (image, fs)
 }
 
@@ -272,6 +289,28 @@ fn whoever_fits_beside_the_others_is_never_told_that_there_is_no_space() {
     let told = empty_and_fill(&fs, threads, each, Duration::from_secs(3));
     assert_eq!(told.no_space.into_inner(), 0, "of {:?}", told.done);
     fs.unmount().unwrap();
+}
+
+#[test]
+fn space_of_which_the_device_is_being_told_is_waited_for() {
+    require!(Need::Program("mke2fs"));
+    for discard in [Discard::Online, Discard::OnDemand] {
+        let options = MountOptions::new().discard(discard);
+        let (_image, fs) = in_memory_with(MiB(64), Duration::from_millis(5), &options);
+        let each = free_bytes(&fs) / 4 - (64 << 10);
+        let time = Duration::from_secs(1);
+        let told = thread::scope(|scope| {
+            scope.spawn(|| {
+                let began = Instant::now();
+                while discard == Discard::OnDemand && began.elapsed() < time {
+                    fs.trim(&Trim::default()).unwrap();
+                }
+            });
+            empty_and_fill(&fs, 4, each, time)
+        });
+        assert_eq!(told.no_space.into_inner(), 0, "of {:?}", told.done);
+        fs.unmount().unwrap();
+    }
 }
 
 #[test]
