@@ -75,7 +75,8 @@ impl Fs {
     /// # Errors
     /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
     pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
-        self.noting(self.change_attributes(inode, change, None, check_changeable))
+        let change = || self.change_attributes(inode, change, None, check_changeable);
+        self.noting(self.retried(change))
     }
 
     /// Notes times as [`Fs::set_attributes`] does, but for what flags forbid.
@@ -95,7 +96,8 @@ impl Fs {
                 Noted::Touched | Noted::Written => Ok(()),
             }
         };
-        self.noting(self.change_attributes(inode, &change, times.ctime, check))
+        let note = || self.change_attributes(inode, &change, times.ctime, check);
+        self.noting(self.retried(note))
     }
 
     fn change_attributes(
@@ -150,7 +152,7 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
     pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
-        self.noting(self.take_privileges(inode, caller))
+        self.noting(self.retried(|| self.take_privileges(inode, caller)))
     }
 
     fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {

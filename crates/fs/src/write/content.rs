@@ -469,7 +469,7 @@ impl Fs {
             (inode.size_bytes(), self.is_longer_than_inside(inode, size)?)
         };
         if is_longer {
-            self.move_out((&pinned, &mut locked))?;
+            self.retried(|| self.move_out((&pinned, &mut locked)))?;
         }
         self.truncate_locked(&pinned, &mut locked, size)?;
         if before.saturating_sub(size) >= MUCH_BYTES {

@@ -95,7 +95,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// `NotADirectory`, `NotFound`, `NoSpace`, `ReadOnly`.
     pub fn unnamed(fs: F, dir: InodeNr, new: &NewAttributes) -> Result<Self> {
-        let (nr, pinned) = fs.noting(fs.make_unnamed(dir, new))?;
+        let (nr, pinned) = fs.noting(fs.retried(|| fs.make_unnamed(dir, new)))?;
         Ok(Self::opened(fs, nr, pinned))
     }
 

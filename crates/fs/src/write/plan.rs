@@ -375,7 +375,7 @@ impl<'f> Plan<'f> {
             .with_room(|| allocator.reserve(u64::from(request.len.0), privilege))?;
         let claimed = allocator.allocate(request, file, &mut reservation);
         allocator.unreserve(reservation);
-        let claim = claimed.map_err(Error::from)?;
+        let claim = claimed.map_err(|error| self.writer.refused(error))?;
         let run = claim.run();
         let place = (run.group, Map::Blocks);
         let bits = (run.start.0, run.len.0);

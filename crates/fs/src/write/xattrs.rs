@@ -135,7 +135,8 @@ impl Fs {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(Error::OutOfRange);
         }
-        self.noting(self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove))
+        let remove = || self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove);
+        self.noting(self.retried(remove))
     }
 
     fn change_xattr(
