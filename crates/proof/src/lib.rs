@@ -6,11 +6,13 @@
 //! | `model` | a file system in memory, and the same calls done to both |
 //! | `sound` | what the checker says |
 //! | [`crash`] | the whole file system under the crash harness |
+//! | [`concurrent`] | what calls see while other threads change the same |
 //! | [`torture`] | everything at once, by a process that is killed |
 //!
 //! **Not here.** The crash states themselves, images and other people's programs (`testkit`).
 #![forbid(unsafe_code)]
 
+pub mod concurrent;
 pub mod crash;
 mod model;
 mod sound;

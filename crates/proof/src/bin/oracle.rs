@@ -1,0 +1,75 @@
+//! **Purpose.** The concurrent oracle as a program: what `cargo xtask oracle` runs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+#[cfg(feature = "sabotage")]
+use anyhow::bail;
+use clap::Parser;
+use fourscore_proof::concurrent::{Breaking, Campaign};
+use fourscore_testkit::programs;
+
+/// Judges what threads see of a file system that others change.
+#[derive(Parser)]
+struct Arguments {
+    /// The seed of the first round.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How long it goes on.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// No more rounds than this.
+    #[arg(long, default_value_t = u64::MAX)]
+    rounds: u64,
+    /// Puts this fault back, or `each` fault, and expects to find it in that time.
+    #[cfg(feature = "sabotage")]
+    #[arg(long)]
+    broken: Option<String>,
+    /// Where images are kept with which something is wrong.
+    #[arg(long, default_value = "target/oracle-findings")]
+    findings: PathBuf,
+}
+
+fn main() -> ExitCode {
+    programs::end("oracle", run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let campaign = Campaign {
+        seed: arguments.seed,
+        span: Duration::from_secs(arguments.seconds),
+        rounds: arguments.rounds,
+        breaking: Breaking::default(),
+        findings: arguments.findings.clone(),
+    };
+    #[cfg(feature = "sabotage")]
+    if let Some(name) = &arguments.broken {
+        return broken(&campaign, name);
+    }
+    let began = Instant::now();
+    let tally = campaign.run()?;
+    println!("nothing wrong: {tally}, {:.1} s", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Expects the oracle to go red with what is named, or with each.
+#[cfg(feature = "sabotage")]
+fn broken(campaign: &Campaign, name: &str) -> Result<()> {
+    for (name, breaking) in programs::chosen(&Breaking::ALL, name)? {
+        let campaign = Campaign {
+            breaking,
+            ..campaign.clone()
+        };
+        let began = Instant::now();
+        let Err(finding) = campaign.run() else {
+            bail!("{name}: nothing was found");
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let text = format!("{:#}", finding);
+        let line = text.lines().next().unwrap_or_default();
+        println!("{name}: red after {seconds:.1} s, as it should be: {line}");
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! **Purpose.** The faults that can be put back, by name, to show that the oracle finds each.
+//!
+//! **Model.** Only a build with the feature `sabotage` has any.
+
+use fourscore::MountOptions;
+
+/// What is done wrong on purpose; nothing by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breaking {
+    #[cfg(feature = "sabotage")]
+    fs: Option<fourscore::Sabotage>,
+}
+
+#[cfg(feature = "sabotage")]
+impl Breaking {
+    /// All that there are, by name.
+    pub const ALL: [(&str, Self); 0] = [];
+
+    pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
+        options.sabotage(self.fs)
+    }
+}
+
+#[cfg(not(feature = "sabotage"))]
+#[expect(clippy::unused_self, reason = "the other build asks it")]
+impl Breaking {
+    pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
+        options
+    }
+}

@@ -1,0 +1,76 @@
+//! **Purpose.** A device in memory that takes its time, and holds poison before anything is written.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::time::Duration;
+
+use fourscore::Arc;
+use fourscore::block::{BlockDevice, Hints, RamDevice};
+
+use super::stamp::POISON;
+
+/// A device in memory with a latency.
+#[derive(Debug)]
+pub(super) struct SlowDevice {
+    ram: Arc<RamDevice>,
+    read: Duration,
+    write: Duration,
+}
+
+impl SlowDevice {
+    pub(super) fn new(ram: Arc<RamDevice>, read: Duration, write: Duration) -> Self {
+        Self { ram, read, write }
+    }
+}
+
+/// A device full of poison.
+pub(super) fn poisoned(len_bytes: u64) -> io::Result<Arc<RamDevice>> {
+    const PIECE: usize = 1 << 20;
+    let ram = RamDevice::new(len_bytes);
+    let piece = vec![POISON; PIECE];
+    let mut at = 0;
+    while at < len_bytes {
+        let len = usize::try_from(len_bytes - at).map_or(PIECE, |left| left.min(PIECE));
+        ram.write_at(&piece[..len], at)?;
+        at += len as u64;
+    }
+    Ok(Arc::new(ram))
+}
+
+fn pause(latency: Duration) {
+    if !latency.is_zero() {
+        std::thread::sleep(latency);
+    }
+}
+
+impl BlockDevice for SlowDevice {
+    fn len_bytes(&self) -> u64 {
+        self.ram.len_bytes()
+    }
+
+    fn hints(&self) -> Hints {
+        self.ram.hints()
+    }
+
+    /// Half of the time passes before the bytes are taken: what is asked for may change meanwhile.
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        pause(self.read / 2);
+        self.ram.read_vectored_at(bufs, offset)?;
+        pause(self.read / 2);
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        pause(self.write);
+        self.ram.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        pause(self.write);
+        self.ram.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        self.ram.discard(range)
+    }
+}

@@ -1,0 +1,311 @@
+//! **Purpose.** Judging content: whether each cell that was read held a value that it can have had
+//! while it was read.
+//!
+//! **Model.** The calls that change a file are its log, each with a begin and an end. Calls that
+//! leave content where it is run beside each other; a call that moves content (collapse, insert)
+//! runs alone among those that change the file, so the log falls into *spans* between moves, and a
+//! place in one span is that of another by the moves in between. Readers run beside everything.
+//!
+//! A value of a cell that was read from `b` to `e` comes from a change `c` of that cell in one of the
+//! spans that ran between `b` and `e`. It is possible if `c.begin < e`, and there is no change `d` of
+//! the cell that certainly came behind `c` and before the read: `c.end < d.begin` and `d.end < b`.
+//! A span begins with what the one before it ended with, and the first one with zeroes. What was
+//! copied is what the source can have held while the call ran, so that question is asked again of
+//! the source.
+//!
+//! **Invariants.** A call that failed half-way ends what is asked about its file: everything is
+//! possible then. The questions about copies of copies are bounded in depth and number; where that
+//! is not enough, everything is possible.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::call::{Call, Event, Outcome, Range, Time};
+use super::super::stamp::{CELL_BYTES, FileId, Run, Value, Version};
+use super::{ALWAYS, Wrong};
+
+/// A cell in so many bytes of a run with one origin is asked about, and the last.
+const STEP_BYTES: u64 = 512;
+/// Copies of copies.
+const MOST_DEEP: u32 = 6;
+/// Questions for one cell.
+const MOST_QUESTIONS: u32 = 20_000;
+
+/// What a change makes of the cells of its range.
+#[derive(Clone, Copy, Debug)]
+enum Made {
+    Written(Version),
+    Zero,
+    /// What lay in another file, or another place, at this offset.
+    Copied(FileId, u64),
+}
+
+/// A change that leaves the rest where it is.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    begin: Time,
+    end: Time,
+    from: u64,
+    to: u64,
+    made: Made,
+    event: usize,
+}
+
+/// A change that moves what lies behind it.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    begin: Time,
+    end: Time,
+    what: Range,
+    offset: u64,
+    len: u64,
+}
+
+/// What happened between two moves.
+#[derive(Clone, Debug, Default)]
+struct Span {
+    /// What began it; `None` for the first.
+    moved: Option<Move>,
+    changes: Vec<Change>,
+}
+
+/// What happened to a file.
+#[derive(Clone, Debug)]
+struct Log {
+    spans: Vec<Span>,
+    /// Whether something failed half-way.
+    is_unclear: bool,
+}
+
+#[derive(Debug, Default)]
+struct Logs(BTreeMap<FileId, Log>);
+
+/// How much may still be asked.
+struct Budget {
+    questions: u32,
+}
+
+impl Move {
+    /// Where the cell at `place` behind the move was before; `None` if it was made by it.
+    fn before(&self, place: u64) -> Option<u64> {
+        if place < self.offset {
+            return Some(place);
+        }
+        match self.what {
+            Range::Collapse => Some(place + self.len),
+            _ => place.checked_sub(self.len).filter(|&old| old >= self.offset),
+        }
+    }
+}
+
+impl Span {
+    /// Whether something behind `after` certainly changed a cell before `before`.
+    fn is_changed_between(&self, place: u64, after: Time, before: Time) -> bool {
+        let mut changes = self.changes.iter();
+        changes.any(|d| d.touches(place) && after < d.begin && d.end < before)
+    }
+}
+
+impl Change {
+    fn touches(&self, place: u64) -> bool {
+        self.from <= place && place < self.to
+    }
+}
+
+impl Logs {
+    fn of(events: &[Event]) -> Self {
+        let mut logs = Self::default();
+        for (index, event) in events.iter().enumerate() {
+            logs.note(index, event);
+        }
+        logs
+    }
+
+    fn log(&mut self, file: FileId) -> &mut Log {
+        self.0.entry(file).or_insert_with(|| Log {
+            spans: vec![Span::default()],
+            is_unclear: false,
+        })
+    }
+
+    fn note(&mut self, index: usize, event: &Event) {
+        let (file, from, to, made) = match (event.call, &event.outcome) {
+            (Call::Write { file, version, offset, len }, _) => {
+                (file, offset, offset + len, Made::Written(version))
+            }
+            (Call::Append { file, version, len }, &Outcome::Number(at)) => {
+                (file, at, at + len, Made::Written(version))
+            }
+            (Call::Append { file, version, .. }, _) => (file, 0, u64::MAX, Made::Written(version)),
+            (Call::Truncate { file, size }, _) => (file, size, u64::MAX, Made::Zero),
+            (Call::Change { file, what, offset, len }, _) if what.moves() => {
+                if event.errno().is_none() {
+                    let (begin, end) = (event.begin, event.end);
+                    let moved = Move { begin, end, what, offset, len };
+                    self.log(file).spans.push(Span {
+                        moved: Some(moved),
+                        changes: Vec::new(),
+                    });
+                }
+                return;
+            }
+            (Call::Change { file, what, offset, len }, _) => match what {
+                Range::Punch | Range::Zero | Range::ZeroKeepSize => {
+                    (file, offset, offset + len, Made::Zero)
+                }
+                _ => return,
+            },
+            (Call::Copy { from, to, .. }, &Outcome::Number(len)) => {
+                (to.0, to.1, to.1 + len, Made::Copied(from.0, from.1))
+            }
+            (Call::Copy { to, .. }, _) => (to.0, 0, 0, Made::Zero),
+            _ => return,
+        };
+        let log = self.log(file);
+        log.is_unclear |= event.errno().is_some();
+        if let Some(span) = log.spans.last_mut() {
+            span.changes.push(Change {
+                begin: event.begin,
+                end: event.end,
+                from,
+                to,
+                made,
+                event: index,
+            });
+        }
+    }
+
+    /// Whether a cell of a file can have held a value between two moments.
+    fn can_hold(
+        &self,
+        (file, place): (FileId, u64),
+        value: Value,
+        (begin, end): (Time, Time),
+        depth: u32,
+        budget: &mut Budget,
+    ) -> bool {
+        let Some(log) = self.0.get(&file) else {
+            return value == Value::Zero;
+        };
+        if log.is_unclear || depth > MOST_DEEP {
+            return true;
+        }
+        for (number, span) in log.spans.iter().enumerate() {
+            let from = span.moved.map_or(ALWAYS.0, |moved| moved.begin);
+            let next = log.spans.get(number + 1).and_then(|next| next.moved);
+            let to = next.map_or(ALWAYS.1, |moved| moved.end);
+            if from > end || to < begin {
+                continue;
+            }
+            let during = (begin.max(from), end.min(to));
+            let at = (file, place);
+            if self.can_hold_in(log, number, at, value, during, depth, budget) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The same for the `number`th span and those before it.
+    #[expect(clippy::too_many_arguments, reason = "a question with all its parts")]
+    fn can_hold_in(
+        &self,
+        log: &Log,
+        number: usize,
+        (file, place): (FileId, u64),
+        value: Value,
+        (begin, end): (Time, Time),
+        depth: u32,
+        budget: &mut Budget,
+    ) -> bool {
+        if budget.questions == 0 {
+            return true;
+        }
+        budget.questions -= 1;
+        let span = &log.spans[number];
+        for change in span.changes.iter().filter(|change| change.begin < end) {
+            if !change.touches(place) || span.is_changed_between(place, change.end, begin) {
+                continue;
+            }
+            let is_source = match (change.made, value) {
+                (Made::Zero, Value::Zero) => true,
+                (Made::Written(version), Value::Written { file: of, version: is, offset }) => {
+                    of == file && is == version && offset == place
+                }
+                (Made::Copied(source, offset), _) => {
+                    let from = (source, offset + (place - change.from));
+                    let during = (change.begin, change.end);
+                    self.can_hold(from, value, during, depth + 1, budget)
+                }
+                _ => false,
+            };
+            if is_source {
+                return true;
+            }
+        }
+        if span.is_changed_between(place, 0, begin) {
+            return false;
+        }
+        let Some(moved) = span.moved else {
+            return value == Value::Zero;
+        };
+        match moved.before(place) {
+            None => value == Value::Zero,
+            Some(old) => {
+                let during = (moved.begin, moved.begin);
+                self.can_hold_in(log, number - 1, (file, old), value, during, depth, budget)
+            }
+        }
+    }
+
+    /// The changes of a file, for who tells about it.
+    fn events(&self, file: FileId) -> BTreeSet<usize> {
+        let spans = self.0.get(&file).into_iter().flat_map(|log| &log.spans);
+        spans.flat_map(|span| span.changes.iter().map(|change| change.event)).collect()
+    }
+}
+
+/// Judges everything that was read in a round.
+///
+/// # Errors
+/// The first cell that held what it cannot have held.
+pub(super) fn judge(events: &[Event]) -> Result<(), Wrong> {
+    let logs = Logs::of(events);
+    for (index, event) in events.iter().enumerate() {
+        let (Call::Read { file, .. }, Outcome::Bytes(_, runs)) = (event.call, &event.outcome)
+        else {
+            continue;
+        };
+        for run in runs {
+            if let Some(bad) = bad_cell(&logs, file, run, (event.begin, event.end)) {
+                let value = run.value.behind(bad - run.offset);
+                let what = match value {
+                    Value::Poison => "bytes from before the file system was made".to_owned(),
+                    Value::Foreign(bytes) => format!("bytes that no file holds, {bytes:x?}"),
+                    Value::Written { file: of, .. } if of != file => {
+                        format!("another file's bytes, {value:?}")
+                    }
+                    _ => format!("bytes that cannot be there, {value:?}"),
+                };
+                let what = format!("{what}, at {bad} of {file:?}, in {run:?}");
+                let about = logs.events(file);
+                return Err(Wrong::among(events, index, what, about));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first place of those asked about in a run that cannot have held what was read.
+fn bad_cell(logs: &Logs, file: FileId, run: &Run, during: (Time, Time)) -> Option<u64> {
+    let end = run.offset + run.len;
+    let steps = (run.offset..end).step_by(usize::try_from(STEP_BYTES).unwrap_or(1));
+    let mut places = steps.chain([end - CELL_BYTES]);
+    places.find(|&place| {
+        let value = run.value.behind(place - run.offset);
+        let mut budget = Budget {
+            questions: MOST_QUESTIONS,
+        };
+        let is_known = matches!(value, Value::Zero | Value::Written { .. });
+        !is_known || !logs.can_hold((file, place), value, during, 0, &mut budget)
+    })
+}

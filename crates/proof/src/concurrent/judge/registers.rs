@@ -1,0 +1,183 @@
+//! **Purpose.** Judging what a file is known by: its size and its attributes.
+//!
+//! **Model.** Both are registers. A call that makes a file longer may do so in steps, so a size
+//! between the old one and the new one may be seen while it runs.
+
+use std::collections::BTreeMap;
+
+use super::super::call::{Call, Event, Outcome, Range};
+use super::super::stamp::FileId;
+use super::Wrong;
+use super::linear::{Effect, Timed, explain};
+
+/// What a call did to a size, or saw of it, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SizeEffect {
+    /// It is at least this.
+    Grows(u64),
+    Sets(u64),
+    /// It was this, and is that.
+    Steps(u64, u64),
+    Adds(u64),
+    Takes(u64),
+    /// It was between the first two, or on its way up to the third.
+    Sees(u64, u64, u64),
+    /// Nobody knows.
+    Any,
+}
+
+impl Effect for SizeEffect {
+    /// `None` is any size.
+    type State = Option<u64>;
+
+    fn after(&self, state: &Option<u64>, into: &mut Vec<Option<u64>>) {
+        let Some(size) = *state else {
+            into.push(match *self {
+                Self::Sets(size) | Self::Steps(_, size) => Some(size),
+                _ => None,
+            });
+            return;
+        };
+        match *self {
+            Self::Grows(end) => into.push(Some(size.max(end))),
+            Self::Sets(size) => into.push(Some(size)),
+            Self::Steps(from, to) if from == size => into.push(Some(to)),
+            Self::Adds(len) => into.push(Some(size + len)),
+            Self::Takes(len) => into.push(Some(size.saturating_sub(len))),
+            Self::Any => into.push(None),
+            Self::Sees(least, most, _) if (least..=most).contains(&size) => into.push(Some(size)),
+            // While it grows, what was seen is what it was then.
+            Self::Sees(least, _, limit) if size < least && least <= limit => {
+                into.push(Some(least));
+            }
+            Self::Sees(..) | Self::Steps(..) => {}
+        }
+    }
+}
+
+/// What a call did to an attribute, or saw of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttributeEffect {
+    Sets(u64),
+    Removes,
+    Sees(Option<u64>),
+}
+
+impl Effect for AttributeEffect {
+    type State = Option<u64>;
+
+    fn after(&self, state: &Option<u64>, into: &mut Vec<Option<u64>>) {
+        match *self {
+            Self::Sets(value) => into.push(Some(value)),
+            Self::Removes if state.is_some() => into.push(None),
+            Self::Sees(seen) if seen == *state => into.push(seen),
+            Self::Removes | Self::Sees(_) => {}
+        }
+    }
+}
+
+/// Judges sizes and attributes.
+///
+/// # Errors
+/// The first call that nothing explains.
+pub(super) fn judge(events: &[Event]) -> Result<(), Wrong> {
+    let mut sizes: BTreeMap<FileId, Vec<Timed<SizeEffect>>> = BTreeMap::new();
+    let mut attributes: BTreeMap<(FileId, u32), Vec<Timed<AttributeEffect>>> = BTreeMap::new();
+    for (index, event) in events.iter().enumerate() {
+        if let Some((file, effect)) = size_effect(event) {
+            sizes.entry(file).or_default().push(timed(index, event, effect));
+        }
+        if let Some((key, effect)) = attribute_effect(event) {
+            attributes.entry(key).or_default().push(timed(index, event, effect));
+        }
+    }
+    for (file, mut calls) in sizes {
+        let growing: Vec<_> = calls.iter().filter_map(growth).collect();
+        for call in &mut calls {
+            if let SizeEffect::Sees(_, _, limit) = &mut call.effect {
+                let beside = growing.iter();
+                let beside = beside.filter(|(begin, end, _)| *begin < call.end && call.begin < *end);
+                *limit = beside.map(|(_, _, to)| *to).max().unwrap_or(0);
+            }
+        }
+        refuse(events, &calls, Some(0), &format!("the size of {file:?}"))?;
+    }
+    for (key, calls) in &attributes {
+        refuse(events, calls, None, &format!("attribute {} of {:?}", key.1, key.0))?;
+    }
+    Ok(())
+}
+
+fn timed<E>(index: usize, event: &Event, effect: E) -> Timed<E> {
+    Timed {
+        begin: event.begin,
+        end: event.end,
+        effect,
+        event: index,
+    }
+}
+
+fn growth(call: &Timed<SizeEffect>) -> Option<(u64, u64, u64)> {
+    match call.effect {
+        SizeEffect::Grows(to) | SizeEffect::Steps(_, to) => Some((call.begin, call.end, to)),
+        _ => None,
+    }
+}
+
+fn refuse<E: Effect + std::fmt::Debug>(
+    events: &[Event],
+    calls: &[Timed<E>],
+    initial: E::State,
+    what: &str,
+) -> Result<(), Wrong> {
+    explain(initial, calls).map_err(|at| {
+        let what = format!("no order of calls explains {:?} of {what}", calls[at].effect);
+        let about = calls.iter().map(|call| call.event).collect();
+        Wrong::among(events, calls[at].event, what, about)
+    })
+}
+
+fn size_effect(event: &Event) -> Option<(FileId, SizeEffect)> {
+    use SizeEffect::{Adds, Any, Grows, Sees, Sets, Steps, Takes};
+    let is_done = event.errno().is_none();
+    let effect = match (event.call, &event.outcome) {
+        (Call::Write { file, offset, len, .. }, _) if is_done => (file, Grows(offset + len)),
+        (Call::Append { file, len, .. }, &Outcome::Number(at)) => (file, Steps(at, at + len)),
+        (Call::Truncate { file, size }, _) if is_done => (file, Sets(size)),
+        (Call::Change { file, what, offset, len }, _) if is_done => match what {
+            Range::Allocate | Range::Zero => (file, Grows(offset + len)),
+            Range::Collapse => (file, Takes(len)),
+            Range::Insert => (file, Adds(len)),
+            Range::AllocateKeepSize | Range::Punch | Range::ZeroKeepSize => return None,
+        },
+        (Call::Copy { to, .. }, &Outcome::Number(len)) if len > 0 => (to.0, Grows(to.1 + len)),
+        (Call::Copy { .. }, Outcome::Number(_)) => return None,
+        (Call::Change { what, .. }, _) if what.moves() => return None,
+        (Call::Write { file, .. } | Call::Append { file, .. }, _)
+        | (Call::Truncate { file, .. } | Call::Change { file, .. }, _) => (file, Any),
+        (Call::Copy { to, .. }, _) => (to.0, Any),
+        (Call::Size(file), &Outcome::Number(size)) => (file, Sees(size, size, 0)),
+        (Call::Read { file, offset, len }, &Outcome::Bytes(got, _)) => match got {
+            0 => (file, Sees(0, offset, 0)),
+            got if got < len => (file, Sees(offset + got, offset + got, 0)),
+            got => (file, Sees(offset + got, u64::MAX, 0)),
+        },
+        _ => return None,
+    };
+    Some(effect)
+}
+
+fn attribute_effect(event: &Event) -> Option<((FileId, u32), AttributeEffect)> {
+    use AttributeEffect::{Removes, Sees, Sets};
+    Some(match (event.call, &event.outcome) {
+        (Call::SetXattr(file, name, value), Outcome::Done) => {
+            ((file, name), Sets(u64::from(value)))
+        }
+        (Call::RemoveXattr(file, name), Outcome::Done) => ((file, name), Removes),
+        (Call::GetXattr(file, name), &Outcome::Number(value)) => ((file, name), Sees(Some(value))),
+        (Call::GetXattr(file, name) | Call::RemoveXattr(file, name), Outcome::Failed(_)) => {
+            ((file, name), Sees(None))
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,143 @@
+//! **Purpose.** One round: a new file system, threads that work on it for a while, and everything
+//! that is judged then.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use fourscore::block::{BlockDevice, RamDevice};
+use fourscore::{Arc, Fs, OpenOptions};
+use fourscore_sync::thread;
+use fourscore_testkit::explore::Rng;
+use fourscore_testkit::explore::rng::mix;
+use fourscore_testkit::{oracle, tools};
+
+use super::breaking::Breaking;
+use super::call::{Call, Event, Kind, Outcome, Place};
+use super::in_process::InProcess;
+use super::judge::{Context, judge};
+use super::shape::{Format, Shape};
+use super::shared::Shared;
+use super::target::{Answer, Target};
+use super::tree;
+use super::worker::Worker;
+use crate::sound::check_clean;
+
+/// How long the threads of a round work.
+const SPAN: Duration = Duration::from_millis(1500);
+/// e2fsck looks at one image of so many.
+const E2FSCK_ONE_IN: u64 = 8;
+
+/// A round in this process: what was done.
+///
+/// # Errors
+/// What is wrong; the image is kept at `findings` then.
+pub(super) fn in_process(
+    seed: u64,
+    shape: &Shape,
+    breaking: Breaking,
+    findings: &Path,
+) -> Result<usize> {
+    let ram = shape.make().context("making the file system")?;
+    let outcome = on_device(seed, shape, breaking, &ram);
+    outcome.map_err(|error| match keep(&ram, seed, findings) {
+        Ok(image) => error.context(format!("the image is {image}")),
+        Err(why) => error.context(format!("the image was not kept: {why:#}")),
+    })
+}
+
+fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>) -> Result<usize> {
+    let fs = shape.mount(Arc::clone(ram), breaking).context("mounting")?;
+    let target = InProcess { fs: Arc::clone(&fs) };
+    let events = work(target, shape, seed)?;
+    let calls = events.len();
+    fs.sync().context("when all was done")?;
+    tree::check(&fs).context("the tree")?;
+    fs.unmount().context("unmounting")?;
+    let device: Arc<dyn BlockDevice> = Arc::clone(ram) as _;
+    let fs = Fs::open(Arc::clone(&device), &OpenOptions::new())?;
+    let noted = fs.superblock().error_count();
+    ensure!(noted == 0, "{noted} errors were noted");
+    tree::check(&fs).context("the tree, opened again")?;
+    drop(fs);
+    check_clean(device)?;
+    if seed.is_multiple_of(E2FSCK_ONE_IN) && tools::find("e2fsck").is_some() {
+        let folder = tempfile::tempdir()?;
+        let image = folder.path().join("image");
+        write_image(ram, &image)?;
+        let theirs = oracle::e2fsck(&image)?;
+        ensure!(theirs.is_clean(), "e2fsck -fn: {}", theirs.output);
+    }
+    Ok(calls)
+}
+
+/// Has threads work on a file system, looks at what they leave, and judges all of it.
+pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec<Event>> {
+    let (shared, made) = told(Shared::new(target, *shape)).context("making what lasts")?;
+    let until = Instant::now() + SPAN;
+    let mut events: Vec<Event> = made.into_iter().map(made_before).collect();
+    thread::scope(|scope| {
+        let shared = &shared;
+        let start = |number: usize| {
+            let random = Rng::new(mix(seed << 8 ^ number as u64));
+            scope.spawn(move || Worker::new(shared, number, random).work(until))
+        };
+        let threads: Vec<_> = (1..=shape.threads).map(start).collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(noted) => events.extend(noted),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    events.extend(Worker::new(&shared, 0, Rng::new(mix(seed))).look());
+    events.sort_unstable_by_key(|event| event.begin);
+    let context = Context {
+        lasting: shared.lasting.iter().map(|lasting| lasting.number).collect(),
+        has_links: shape.has_links,
+        free_inodes: shape.free_inodes(),
+        tiny_caches: shape.has_tiny_caches(),
+        pointers: shape.format == Format::Pointers,
+    };
+    drop(shared);
+    judge(&context, &events).map_err(|wrong| anyhow!("{wrong}"))?;
+    Ok(events)
+}
+
+fn told<T>(answer: Answer<T>) -> Result<T> {
+    answer.map_err(|failure| anyhow!("{} ({})", failure.text, failure.errno))
+}
+
+/// A name that was there when the round began.
+fn made_before((at, number): (Place, u64)) -> Event {
+    Event {
+        begin: 0,
+        end: 0,
+        thread: 0,
+        call: Call::Make(Kind::File, at),
+        outcome: Outcome::Number(number),
+    }
+}
+
+fn write_image(ram: &RamDevice, image: &Path) -> Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let mut file = std::fs::File::create(image)?;
+    let mut at = 0;
+    let mut bytes = vec![0; 1 << 20];
+    while at < ram.len_bytes() {
+        let len = PIECE.min(ram.len_bytes() - at);
+        let piece = &mut bytes[..usize::try_from(len)?];
+        ram.read_at(piece, at)?;
+        file.write_all(piece)?;
+        at += len;
+    }
+    Ok(())
+}
+
+fn keep(ram: &RamDevice, seed: u64, findings: &Path) -> Result<String> {
+    std::fs::create_dir_all(findings)?;
+    let image = findings.join(format!("concurrent-{seed}.image"));
+    write_image(ram, &image)?;
+    Ok(image.display().to_string())
+}

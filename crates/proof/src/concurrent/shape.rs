@@ -1,0 +1,178 @@
+//! **Purpose.** What a round is, drawn from its seed: the file system, how it is mounted, who works
+//! on it, and what the threads mostly do.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fourscore::block::{BlockDevice, RamDevice};
+use fourscore::format::{
+    BlockSizeWish, Choice, JournalOptions as JournalWish, Options, Plan, Profile,
+};
+use fourscore::ondisk::BlockSize;
+use fourscore::{Arc, DataMode, Fs, MountOptions, OpenOptions};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_testkit::explore::Rng;
+use fourscore_testkit::explore::rng::mix;
+
+use super::breaking::Breaking;
+use super::device::{SlowDevice, poisoned};
+
+/// What the file system has of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Usual,
+    /// Files mapped by pointers.
+    Pointers,
+    Clusters,
+    Inline,
+}
+
+/// What the threads mostly do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Theme {
+    /// Directories that are moved into each other, and numbers that are used again.
+    Tree,
+    /// Names that come, go and are replaced.
+    Names,
+    /// Directories that grow, and are listed.
+    Listings,
+    /// Files that are read while they are changed.
+    Content,
+    Everything,
+}
+
+/// A round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) theme: Theme,
+    pub(super) threads: usize,
+    pub(super) format: Format,
+    pub(super) block_bytes: u32,
+    device_mib: u64,
+    inodes: u64,
+    journal_mib: u32,
+    data: DataMode,
+    cache_bytes: usize,
+    read_micros: u64,
+    write_micros: u64,
+    commit_millis: u64,
+    /// Files are not longer, in bytes.
+    pub(super) file_bytes: u64,
+    /// So many files are open for everybody.
+    pub(super) files: usize,
+    /// Whether inodes get second names.
+    pub(super) has_links: bool,
+}
+
+const FEW_INODES: u64 = 64;
+/// More than that.
+const LARGE_CACHE_BYTES: usize = 8 << 20;
+/// Less than what all threads together need at once.
+const TINY_CACHE_BYTES: usize = 64 << 10;
+
+impl Shape {
+    pub(super) fn draw(seed: u64) -> Self {
+        use Theme::{Content, Everything, Listings, Names, Tree};
+        let random = &mut Rng::new(mix(seed));
+        let themes = [Tree, Content, Names, Content, Listings, Content, Everything];
+        let theme = themes[usize::try_from(seed % 7).unwrap_or(0)];
+        let formats = [
+            Format::Usual,
+            Format::Usual,
+            Format::Pointers,
+            Format::Clusters,
+            Format::Inline,
+        ];
+        let data = [DataMode::Ordered, DataMode::Journal, DataMode::Writeback];
+        let is_few = theme == Tree || random.happens(1, 3);
+        let latencies = [0, 0, 20, 300, 3000];
+        Self {
+            theme,
+            threads: 2 + random.below(5),
+            format: *random.pick(&formats),
+            block_bytes: *random.pick(&[1024, 4096]),
+            device_mib: *random.pick(&[24, 64]),
+            inodes: if is_few { FEW_INODES } else { 1024 },
+            journal_mib: *random.pick(&[4, 8]),
+            data: *random.pick(&data),
+            cache_bytes: *random.pick(&[TINY_CACHE_BYTES, 512 << 10, LARGE_CACHE_BYTES]),
+            read_micros: *random.pick(&latencies),
+            write_micros: *random.pick(&latencies[..4]),
+            commit_millis: *random.pick(&[2, 20, 5000]),
+            file_bytes: *random.pick(&[8 << 10, 64 << 10, 256 << 10]),
+            files: 1 + random.below(5),
+            has_links: random.happens(1, 2),
+        }
+    }
+
+    pub(super) fn has_few_inodes(&self) -> bool {
+        self.inodes == FEW_INODES
+    }
+
+    /// So many inodes there are for certain beside those that are made before the threads begin.
+    pub(super) fn free_inodes(&self) -> usize {
+        const MADE_BEFORE: u64 = 40;
+        usize::try_from(self.inodes - MADE_BEFORE).unwrap_or(0)
+    }
+
+    /// Whether what all threads do at once may need more than there is, such as the content of
+    /// files that goes through the journal.
+    pub(super) fn has_tiny_caches(&self) -> bool {
+        self.cache_bytes < LARGE_CACHE_BYTES
+    }
+
+    /// The unit in which content is moved, in bytes.
+    pub(super) fn unit_bytes(&self) -> u64 {
+        match self.format {
+            Format::Clusters => u64::from(self.block_bytes) * 4,
+            _ => u64::from(self.block_bytes),
+        }
+    }
+
+    /// Makes the file system, in memory full of poison.
+    pub(super) fn make(&self) -> Result<Arc<RamDevice>> {
+        let ram = poisoned(self.device_mib << 20)?;
+        let features = match self.format {
+            Format::Usual => "",
+            Format::Pointers => "^extent,^64bit",
+            Format::Clusters => "bigalloc",
+            Format::Inline => "inline_data",
+        };
+        let log = if self.block_bytes == 1024 { 0 } else { 2 };
+        let block_size = BlockSize::from_log(log).context("a block size")?;
+        let options = Options {
+            fs_type: Some("ext4".to_owned()),
+            features: Some(features.to_owned()).filter(|features| !features.is_empty()),
+            block_size: Some(BlockSizeWish::Exactly(block_size)),
+            cluster_size_bytes: (self.format == Format::Clusters).then_some(4 * self.block_bytes),
+            inodes: Some(self.inodes),
+            inode_size_bytes: Some(256),
+            journal: JournalWish {
+                size_mib: Some(self.journal_mib),
+                ..JournalWish::default()
+            },
+            reserved_percent: Some(0.0),
+            lazy_itable_init: Some(Choice::No),
+            discard: Some(Choice::No),
+            ..Options::default()
+        };
+        let plan = Plan::new(&options, &Profile::upstream(), ram.len_bytes())?;
+        plan.write(&*ram)?;
+        Ok(ram)
+    }
+
+    /// Mounts it.
+    pub(super) fn mount(&self, ram: Arc<RamDevice>, breaking: Breaking) -> Result<Arc<Fs>> {
+        let read = Duration::from_micros(self.read_micros);
+        let write = Duration::from_micros(self.write_micros);
+        let device = SlowDevice::new(ram, read, write);
+        let interval = Duration::from_millis(self.commit_millis);
+        let journal = JournalOptions {
+            background: Background::Threads { interval },
+            ..JournalOptions::default()
+        };
+        let open = OpenOptions::new().cache_bytes(self.cache_bytes);
+        let options = MountOptions::new().open(open).journal(journal).data(self.data);
+        Ok(Fs::mount(Arc::new(device), &breaking.of_mount(options))?)
+    }
+}

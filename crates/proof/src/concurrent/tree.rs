@@ -1,0 +1,77 @@
+//! **Purpose.** Whether the tree is a tree, when nobody works any more: by a walk of our own, since
+//! others that count links and look for owners of blocks do not see a cycle of directories.
+//!
+//! **Model.** From the root each directory is reached once, `..` of each leads to where it was
+//! reached from, and its links are two and one for each directory in it. Each inode in use is
+//! reached, by as many names as it has links.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail, ensure};
+use fourscore::ondisk::GroupNr;
+use fourscore::{FileType, Fs, InodeNr};
+
+use super::in_process::in_use;
+
+/// The first inode that is not reserved for something else than the root.
+const FIRST_USUAL: u32 = 11;
+
+/// Walks the tree.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check(fs: &Fs) -> Result<()> {
+    let mut names: BTreeMap<InodeNr, u32> = BTreeMap::from([(InodeNr::ROOT, 1)]);
+    let mut pending = vec![(InodeNr::ROOT, InodeNr::ROOT)];
+    while let Some((dir, parent)) = pending.pop() {
+        let mut below = 0_u32;
+        let mut dots = (None, None);
+        for entry in fs.read_dir(dir)? {
+            match &entry.name[..] {
+                b"." => dots.0 = Some(entry.inode),
+                b".." => dots.1 = Some(entry.inode),
+                name => {
+                    let Some(stat) = in_use(fs, entry.inode)? else {
+                        let name = String::from_utf8_lossy(name);
+                        bail!("{name} in {dir} leads to inode {}, which is free", entry.inode);
+                    };
+                    let count = names.entry(entry.inode).or_default();
+                    *count += 1;
+                    if stat.file_type == FileType::Directory {
+                        ensure!(*count == 1, "directory {} has two names", entry.inode);
+                        below += 1;
+                        pending.push((entry.inode, dir));
+                    }
+                }
+            }
+        }
+        ensure!(dots == (Some(dir), Some(parent)), "'.' and '..' of {dir} lead to {dots:?}");
+        let links = u32::from(fs.stat(dir)?.links);
+        ensure!(
+            links == below + 2 || links == 1,
+            "directory {dir} has {links} links and {below} directories"
+        );
+    }
+    let per_group = fs.geometry().inodes_per_group();
+    for number in FIRST_USUAL..=fs.geometry().inodes() {
+        let inode = InodeNr(number);
+        if fs.superblock().orphan_file_inode() == Some(inode) {
+            continue;
+        }
+        let (group, bit) = (GroupNr((number - 1) / per_group), (number - 1) % per_group);
+        let reached = names.get(&inode).copied().unwrap_or(0);
+        if !fs.inode_bitmap(group)?.is_used(bit) {
+            ensure!(reached == 0, "inode {inode} has {reached} names and is free");
+            continue;
+        }
+        let stat = fs.stat(inode)?;
+        let is_directory = stat.file_type == FileType::Directory;
+        ensure!(reached > 0, "{:?} {inode} cannot be reached from the root", stat.file_type);
+        ensure!(
+            is_directory || u32::from(stat.links) == reached,
+            "inode {inode} has {} links and {reached} names",
+            stat.links
+        );
+    }
+    Ok(())
+}

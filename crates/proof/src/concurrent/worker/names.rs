@@ -1,0 +1,281 @@
+//! **Purpose.** Calls about names and directories, drawn.
+
+use fourscore::Arc;
+use fourscore_sync::atomic::{AtomicUsize, Ordering};
+
+use super::super::call::{Call, Kind, Name, Outcome, Place};
+use super::super::shape::Theme;
+use super::super::shared::{GROWS_IN, Growing, STEADY};
+use super::super::target::Target;
+use super::{Worker, done, number};
+
+/// Names in a directory.
+const NAMES: usize = 6;
+/// The growing directory is left when so many names were made in it.
+const MOST_GROWN: usize = 400;
+/// So many directories grow in a round at most, and where there are few inodes.
+const MOST_GROWING: (usize, usize) = (150, 12);
+
+impl<T: Target> Worker<'_, T> {
+    /// A directory: one that lasts, or one that somebody heard of.
+    fn dir(&mut self) -> T::Dir {
+        let share = if self.shared.shape.theme == Theme::Tree { 2 } else { 5 };
+        if !self.random.happens(1, share) {
+            let heard_of = self.shared.heard_of.lock();
+            if !heard_of.is_empty() {
+                return heard_of[self.random.below(heard_of.len())].clone();
+            }
+        }
+        let lasting = &self.shared.lasting;
+        lasting[self.random.below(lasting.len())].dir.clone()
+    }
+
+    fn place(&mut self) -> (T::Dir, Place) {
+        let dir = self.dir();
+        let name = Name::any(self.random.below(NAMES));
+        let number = self.shared.target.number(&dir);
+        (dir, Place { dir: number, name })
+    }
+
+    /// A name that is there all the time, and where its directory is in what lasts.
+    fn steady(&mut self) -> (usize, Place) {
+        let lasting = &self.shared.lasting;
+        let at = self.random.below(lasting.len());
+        let name = Name::steady(self.random.below(STEADY));
+        (at, Place { dir: lasting[at].number, name })
+    }
+
+    pub(super) fn make(&mut self) {
+        let (dir, at) = self.place();
+        let kind = *self.random.pick(&[Kind::File, Kind::File, Kind::Symlink]);
+        self.make_at(&dir, at, kind);
+    }
+
+    fn make_at(&mut self, dir: &T::Dir, at: Place, kind: Kind) {
+        self.note(Call::Make(kind, at), |shared| {
+            match shared.target.make(dir, at.name, kind) {
+                Ok(Some(number)) => Outcome::Number(number),
+                Ok(None) => Outcome::Done,
+                Err(failure) => Outcome::Failed(failure),
+            }
+        });
+    }
+
+    pub(super) fn make_directory(&mut self) {
+        let (dir, at) = self.place();
+        self.make_at(&dir, at, Kind::Directory);
+        self.hear(&dir, at);
+    }
+
+    /// Looks whether a directory lies there, and tells the others.
+    fn hear(&mut self, dir: &T::Dir, at: Place) {
+        let mut found = None;
+        self.note(Call::Lookup(at), |shared| {
+            match shared.target.open_dir(dir, at.name) {
+                Ok(dir) => {
+                    let number = shared.target.number(&dir);
+                    found = Some(dir);
+                    Outcome::Number(number)
+                }
+                Err(failure) => Outcome::Failed(failure),
+            }
+        });
+        if let Some(dir) = found {
+            self.shared.hear_of(dir, self.random.below(1000));
+        }
+    }
+
+    pub(super) fn remove(&mut self) {
+        let (dir, at) = self.place();
+        self.note(Call::Unlink(at), |shared| done(shared.target.unlink(&dir, at.name)));
+    }
+
+    pub(super) fn remove_directory(&mut self) {
+        let (dir, at) = self.place();
+        self.note(Call::Rmdir(at), |shared| done(shared.target.rmdir(&dir, at.name)));
+    }
+
+    pub(super) fn rename(&mut self) {
+        let ((from, old), (to, new)) = (self.place(), self.place());
+        let replaces = !self.random.happens(1, 4);
+        self.rename_at((&from, old), (&to, new), replaces);
+    }
+
+    fn rename_at(
+        &mut self,
+        (from, old): (&T::Dir, Place),
+        (to, new): (&T::Dir, Place),
+        replaces: bool,
+    ) {
+        if old == new {
+            return;
+        }
+        let call = Call::Rename { from: old, to: new, replaces };
+        self.note(call, |shared| {
+            done(shared.target.rename((from, old.name), (to, new.name), replaces))
+        });
+    }
+
+    pub(super) fn exchange(&mut self) {
+        let ((one, old), (other, new)) = (self.place(), self.place());
+        if old != new {
+            self.note(Call::Exchange(old, new), |shared| {
+                done(shared.target.exchange((&one, old.name), (&other, new.name)))
+            });
+        }
+    }
+
+    pub(super) fn link(&mut self) {
+        if !self.shared.shape.has_links {
+            return;
+        }
+        let lasting = &self.shared.lasting;
+        let lasting = &lasting[self.random.below(lasting.len())];
+        let name = Name::any(self.random.below(NAMES));
+        let at = Place { dir: lasting.number, name };
+        let file = self.file();
+        let number_of = self.shared.target.file_number(&file.file);
+        self.note(Call::Link(number_of, at), |shared| {
+            number(shared.target.link(&file.file, &lasting.dir, at.name))
+        });
+    }
+
+    pub(super) fn lookup(&mut self) {
+        let (dir, at) = if self.random.happens(1, 4) {
+            let (lasting, at) = self.steady();
+            (self.shared.lasting[lasting].dir.clone(), at)
+        } else {
+            self.place()
+        };
+        let mut found = None;
+        self.note(Call::Lookup(at), |shared| {
+            let answer = shared.target.lookup(&dir, at.name);
+            found = answer.as_ref().ok().copied();
+            number(answer)
+        });
+        if let Some(found) = found {
+            self.note(Call::StatNumber(found), |shared| done(shared.target.stat_number(found)));
+        }
+    }
+
+    pub(super) fn resolve(&mut self) {
+        let (lasting, mut at) = self.steady();
+        let last = self.shared.lasting.len();
+        let path = if self.random.happens(1, 4) {
+            // The symbolic link in the root.
+            at = Place {
+                dir: self.shared.lasting[last - 1].number,
+                name: Name::steady(0),
+            };
+            vec![Name::fixed(last)]
+        } else {
+            let mut path = self.shared.lasting[lasting].path.clone();
+            path.push(at.name);
+            path
+        };
+        self.note(Call::Resolve(at), |shared| number(shared.target.resolve(&path)));
+    }
+
+    /// Puts something else under a name that is there all the time.
+    pub(super) fn replace(&mut self) {
+        let (lasting, at) = self.steady();
+        let dir = &self.shared.lasting[lasting].dir;
+        if self.random.happens(1, 4) {
+            let (other, to) = self.steady();
+            if at != to {
+                let other = &self.shared.lasting[other].dir;
+                self.note(Call::Exchange(at, to), |shared| {
+                    done(shared.target.exchange((dir, at.name), (other, to.name)))
+                });
+            }
+            return;
+        }
+        let name = Name::temporary(self.thread);
+        let from = Place { dir: at.dir, name };
+        self.make_at(dir, from, Kind::File);
+        self.rename_at((dir, from), (dir, at), true);
+    }
+
+    pub(super) fn list(&mut self) {
+        let most = self.random.happens(1, 4).then(|| self.random.below(40));
+        let dir = if self.shared.shape.theme == Theme::Listings && self.random.happens(4, 5) {
+            self.shared.growing.read().dir.clone()
+        } else {
+            self.dir()
+        };
+        self.list_at(&dir, most);
+    }
+
+    fn list_at(&mut self, dir: &T::Dir, most: Option<usize>) {
+        let number = self.shared.target.number(dir);
+        self.note(Call::List(number), |shared| match shared.target.list(dir, most) {
+            Ok((entries, listed)) => Outcome::Entries(entries, listed),
+            Err(failure) => Outcome::Failed(failure),
+        });
+    }
+
+    /// Has the directory grow that is listed by others.
+    pub(super) fn grow(&mut self) {
+        let growing = Arc::clone(&self.shared.growing.read());
+        let count = growing.names.fetch_add(1, Ordering::Relaxed);
+        if count >= MOST_GROWN {
+            self.grow_another();
+            return;
+        }
+        let (dir, name) = (&growing.dir, Name::long(count));
+        let at = Place { dir: growing.number, name };
+        let anchor = &self.shared.anchor;
+        let anchor_nr = self.shared.target.file_number(anchor);
+        match self.random.below(20) {
+            0 if count > 0 => {
+                let old = Name::long(self.random.below(count));
+                let from = Place { dir: growing.number, name: old };
+                self.rename_at((dir, from), (dir, at), true);
+            }
+            1 if count > 0 => {
+                let name = Name::long(self.random.below(count));
+                let at = Place { dir: growing.number, name };
+                self.note(Call::Unlink(at), |shared| done(shared.target.unlink(dir, name)));
+            }
+            _ => self.note(Call::Link(anchor_nr, at), |shared| {
+                number(shared.target.link(anchor, dir, name))
+            }),
+        }
+    }
+
+    fn grow_another(&mut self) {
+        let shape = &self.shared.shape;
+        let most = if shape.has_few_inodes() { MOST_GROWING.1 } else { MOST_GROWING.0 };
+        let grown = self.shared.grown.fetch_add(1, Ordering::Relaxed);
+        if grown >= most {
+            return;
+        }
+        let within = &self.shared.lasting[GROWS_IN];
+        let name = Name::fixed(10 + grown);
+        let at = Place { dir: within.number, name };
+        self.make_at(&within.dir, at, Kind::Directory);
+        if let Ok(dir) = self.shared.target.open_dir(&within.dir, name) {
+            let number = self.shared.target.number(&dir);
+            let names = AtomicUsize::new(0);
+            *self.shared.growing.write() = Arc::new(Growing { dir, number, names });
+        }
+    }
+
+    /// Looks at all names where nobody changes anything any more.
+    pub(super) fn look_at_names(&mut self) {
+        for lasting in &self.shared.lasting {
+            self.list_at(&lasting.dir, None);
+        }
+        let growing = Arc::clone(&self.shared.growing.read());
+        self.list_at(&growing.dir, None);
+        let heard_of = self.shared.heard_of.lock().clone();
+        for dir in &heard_of {
+            self.list_at(dir, None);
+            for name in 0..NAMES {
+                let name = Name::any(name);
+                let at = Place { dir: self.shared.target.number(dir), name };
+                self.note(Call::Lookup(at), |shared| number(shared.target.lookup(dir, name)));
+            }
+        }
+    }
+}
