@@ -620,6 +620,17 @@ impl Fs {
         }
     }
 
+    /// Keeps the directory `nr` in memory. Its kind is looked at before anybody locks it: the order
+    /// of locks depends on it, and a pin keeps the number from leading to something else.
+    ///
+    /// # Errors
+    /// `NotADirectory`; as [`Fs::stat`].
+    pub(crate) fn pin_directory(&self, nr: InodeNr) -> Result<Pinned> {
+        let pinned = self.pin_inode(nr)?;
+        self.directory(pinned.version(&epoch::pin())?)?;
+        Ok(pinned)
+    }
+
     /// Lets an inode be found that was just made.
     pub(crate) fn enter_pinned(&self, nr: InodeNr, pinned: &Pinned) {
         let cell = &pinned.0;

@@ -378,7 +378,7 @@ impl Fs {
 
     /// Adds and removes names of a directory, which keeps its times.
     fn change_names(&self, writer: &Writer, dir: InodeNr, names: &DirChanges) -> Result<()> {
-        let pinned = self.pin_inode(dir)?;
+        let pinned = self.pin_directory(dir)?;
         let locked = pinned.lock();
         for (name, now) in names.changed_names() {
             let parent = &self.directory_to_change(&pinned)?;

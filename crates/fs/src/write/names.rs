@@ -188,7 +188,7 @@ impl Fs {
     ) -> Result<Made> {
         let writer = self.writer()?;
         check_name(name)?;
-        let pinned = self.pin_inode(dir)?;
+        let pinned = self.pin_directory(dir)?;
         let made = self.make_in_leaf((dir, &pinned), name, new, (kind, opening))?;
         if let Some(made) = made {
             return Ok(made);
@@ -281,7 +281,7 @@ impl Fs {
         new: &NewAttributes,
     ) -> Result<(InodeNr, Pinned)> {
         let writer = self.writer()?;
-        let pinned_dir = self.pin_inode(dir)?;
+        let pinned_dir = self.pin_directory(dir)?;
         let parent = &self.directory_to_change(&pinned_dir)?;
         check_key(parent)?;
         let mut plan = Plan::new(self, writer);
@@ -436,7 +436,7 @@ impl Fs {
     fn add_link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
         let writer = self.writer()?;
         check_name(name)?;
-        let pinned_dir = self.pin_inode(dir)?;
+        let pinned_dir = self.pin_directory(dir)?;
         let pinned = self.pin_inode(inode)?;
         if pinned.copy()?.file_type() == FileType::Directory {
             return Err(Error::NotPermitted);

@@ -97,7 +97,7 @@ impl Fs {
     fn remove(&self, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {
         let writer = self.writer()?;
         check_name(name)?;
-        let pinned_dir = self.pin_inode(dir)?;
+        let pinned_dir = self.pin_directory(dir)?;
         if victim == Victim::File && self.unlink_in_leaf((dir, &pinned_dir), name)?.is_some() {
             return Ok(());
         }

@@ -14,7 +14,26 @@ pub struct Breaking {
 #[cfg(feature = "sabotage")]
 impl Breaking {
     /// All that there are, by name.
-    pub const ALL: [(&str, Self); 0] = [];
+    pub const ALL: [(&str, Self); 8] = {
+        use fourscore::Sabotage::{
+            CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
+            PathWithoutRevalidation, QuietKeyChange, RenameByNumber, StampBeforePublish,
+        };
+        [
+            ("rename-by-number", Self::fs(RenameByNumber)),
+            ("copy-without-lock", Self::fs(CopyWithoutLock)),
+            ("quiet-key-change", Self::fs(QuietKeyChange)),
+            ("forget-before-publish", Self::fs(ForgetBeforePublish)),
+            ("stamp-before-publish", Self::fs(StampBeforePublish)),
+            ("name-before-inode", Self::fs(NameBeforeInode)),
+            ("listing-to-old-end", Self::fs(ListingToOldEnd)),
+            ("path-without-revalidation", Self::fs(PathWithoutRevalidation)),
+        ]
+    };
+
+    const fn fs(step: fourscore::Sabotage) -> Self {
+        Self { fs: Some(step) }
+    }
 
     pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
         options.sabotage(self.fs)
