@@ -50,7 +50,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let began = Instant::now();
     let tally = campaign.run()?;
-    println!("nothing wrong: {tally}, {:.1} s", began.elapsed().as_secs_f64());
+    println!(
+        "nothing wrong: {tally}, {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
     Ok(())
 }
 

@@ -49,7 +49,9 @@ pub(super) fn in_process(
 
 fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>) -> Result<usize> {
     let fs = shape.mount(Arc::clone(ram), breaking).context("mounting")?;
-    let target = InProcess { fs: Arc::clone(&fs) };
+    let target = InProcess {
+        fs: Arc::clone(&fs),
+    };
     let events = work(target, shape, seed)?;
     let calls = events.len();
     fs.sync().context("when all was done")?;
@@ -94,7 +96,11 @@ pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec
     events.extend(Worker::new(&shared, 0, Rng::new(mix(seed))).look());
     events.sort_unstable_by_key(|event| event.begin);
     let context = Context {
-        lasting: shared.lasting.iter().map(|lasting| lasting.number).collect(),
+        lasting: shared
+            .lasting
+            .iter()
+            .map(|lasting| lasting.number)
+            .collect(),
         has_links: shape.has_links,
         free_inodes: shape.free_inodes(),
         tiny_caches: shape.has_tiny_caches(),

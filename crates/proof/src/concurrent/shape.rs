@@ -38,6 +38,8 @@ pub(super) enum Theme {
     Listings,
     /// Files that are read while they are changed.
     Content,
+    /// Blocks that are freed and used again while slow reads are under way.
+    Reuse,
     Everything,
 }
 
@@ -72,9 +74,9 @@ const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
     pub(super) fn draw(seed: u64) -> Self {
-        use Theme::{Content, Everything, Listings, Names, Tree};
+        use Theme::{Content, Everything, Listings, Names, Reuse, Tree};
         let random = &mut Rng::new(mix(seed));
-        let themes = [Tree, Content, Names, Content, Listings, Content, Everything];
+        let themes = [Tree, Content, Names, Reuse, Listings, Content, Everything];
         let theme = themes[usize::try_from(seed % 7).unwrap_or(0)];
         let formats = [
             Format::Usual,
@@ -86,7 +88,7 @@ impl Shape {
         let data = [DataMode::Ordered, DataMode::Journal, DataMode::Writeback];
         let is_few = theme == Tree || random.happens(1, 3);
         let latencies = [0, 0, 20, 300, 3000];
-        Self {
+        let drawn = Self {
             theme,
             threads: 2 + random.below(5),
             format: *random.pick(&formats),
@@ -102,6 +104,27 @@ impl Shape {
             file_bytes: *random.pick(&[8 << 10, 64 << 10, 256 << 10]),
             files: 1 + random.below(5),
             has_links: random.happens(1, 2),
+        };
+        match theme {
+            // Numbers are used again the faster the less anybody waits.
+            Tree => Self {
+                threads: 4 + random.below(3),
+                read_micros: 0,
+                write_micros: 0,
+                ..drawn
+            },
+            // Freed blocks can be had again after a commit, while reads of them are under way.
+            Reuse => Self {
+                threads: 12,
+                read_micros: *random.pick(&[300, 3000, 3000]),
+                write_micros: 0,
+                commit_millis: 2,
+                cache_bytes: LARGE_CACHE_BYTES,
+                file_bytes: 64 << 10,
+                files: 4,
+                ..drawn
+            },
+            Names | Listings | Content | Everything => drawn,
         }
     }
 
@@ -172,7 +195,10 @@ impl Shape {
             ..JournalOptions::default()
         };
         let open = OpenOptions::new().cache_bytes(self.cache_bytes);
-        let options = MountOptions::new().open(open).journal(journal).data(self.data);
+        let options = MountOptions::new()
+            .open(open)
+            .journal(journal)
+            .data(self.data);
         Ok(Fs::mount(Arc::new(device), &breaking.of_mount(options))?)
     }
 }

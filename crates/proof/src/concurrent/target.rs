@@ -40,8 +40,12 @@ pub(super) trait Target: Send + Sync {
     fn file_number(&self, file: &Self::File) -> u64;
     fn unlink(&self, dir: &Self::Dir, name: Name) -> Answer<()>;
     fn rmdir(&self, dir: &Self::Dir, name: Name) -> Answer<()>;
-    fn rename(&self, from: (&Self::Dir, Name), to: (&Self::Dir, Name), replaces: bool)
-    -> Answer<()>;
+    fn rename(
+        &self,
+        from: (&Self::Dir, Name),
+        to: (&Self::Dir, Name),
+        replaces: bool,
+    ) -> Answer<()>;
     fn exchange(&self, one: (&Self::Dir, Name), other: (&Self::Dir, Name)) -> Answer<()>;
     fn lookup(&self, dir: &Self::Dir, name: Name) -> Answer<u64>;
     /// Follows a path from the root, a symbolic link at its end as well.

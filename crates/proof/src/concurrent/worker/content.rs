@@ -65,7 +65,10 @@ impl<T: Target> Worker<'_, T> {
         room.fill(0x55);
         let file = shared.id;
         let begin = self.shared.now();
-        let answer = self.shared.target.read(&shared.file, &mut room, offset, how);
+        let answer = self
+            .shared
+            .target
+            .read(&shared.file, &mut room, offset, how);
         let end = self.shared.now();
         let outcome = match answer {
             Ok(got) => Outcome::Bytes(got as u64, runs(&room[..got], offset)),
@@ -93,8 +96,15 @@ impl<T: Target> Worker<'_, T> {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         fill(&mut bytes, file, version, offset);
         let _order = shared.order.read();
-        let call = Call::Write { file, version, offset, len };
-        self.note(call, |round| done(round.target.write(&shared.file, &bytes, offset, how)));
+        let call = Call::Write {
+            file,
+            version,
+            offset,
+            len,
+        };
+        self.note(call, |round| {
+            done(round.target.write(&shared.file, &bytes, offset, how))
+        });
     }
 
     /// Appends, where the file is not long enough already. What is written does not know its place,
@@ -113,7 +123,9 @@ impl<T: Target> Worker<'_, T> {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         fill(&mut bytes, file, version, size);
         let call = Call::Append { file, version, len };
-        self.note(call, |round| number(round.target.append(&shared.file, &bytes)));
+        self.note(call, |round| {
+            number(round.target.append(&shared.file, &bytes))
+        });
     }
 
     pub(super) fn truncate(&mut self) {
@@ -126,7 +138,9 @@ impl<T: Target> Worker<'_, T> {
         let file = shared.id;
         let _order = shared.order.read();
         let call = Call::Truncate { file, size };
-        self.note(call, |round| done(round.target.truncate(&shared.file, size)));
+        self.note(call, |round| {
+            done(round.target.truncate(&shared.file, size))
+        });
     }
 
     pub(super) fn punch(&mut self) {
@@ -138,8 +152,15 @@ impl<T: Target> Worker<'_, T> {
     fn change(&mut self, shared: &SharedFile<T>, what: Range, offset: u64, len: u64) {
         let file = shared.id;
         let _order = shared.order.read();
-        let call = Call::Change { file, what, offset, len };
-        self.note(call, |round| done(round.target.change(&shared.file, what, offset, len)));
+        let call = Call::Change {
+            file,
+            what,
+            offset,
+            len,
+        };
+        self.note(call, |round| {
+            done(round.target.change(&shared.file, what, offset, len))
+        });
     }
 
     pub(super) fn range(&mut self) {
@@ -174,8 +195,15 @@ impl<T: Target> Worker<'_, T> {
         };
         let offset = self.below(size / unit) * unit;
         let len = unit * (1 + self.below(4));
-        let call = Call::Change { file, what, offset, len };
-        self.note(call, |round| done(round.target.change(&shared.file, what, offset, len)));
+        let call = Call::Change {
+            file,
+            what,
+            offset,
+            len,
+        };
+        self.note(call, |round| {
+            done(round.target.change(&shared.file, what, offset, len))
+        });
     }
 
     pub(super) fn copy(&mut self) {
@@ -194,7 +222,11 @@ impl<T: Target> Worker<'_, T> {
             len,
         };
         self.note(call, |round| {
-            number(round.target.copy((&from.file, offset), (&to.file, target), len))
+            number(
+                round
+                    .target
+                    .copy((&from.file, offset), (&to.file, target), len),
+            )
         });
     }
 
@@ -210,7 +242,9 @@ impl<T: Target> Worker<'_, T> {
             Err(failure) => Outcome::Failed(failure),
         };
         match self.random.below(3) {
-            0 => self.note(Call::Extents(id), |round| number(round.target.extents(file))),
+            0 => self.note(Call::Extents(id), |round| {
+                number(round.target.extents(file))
+            }),
             1 => self.note(Call::SeekData(id, offset), |round| {
                 found(round.target.seek(file, offset, true))
             }),
@@ -258,7 +292,9 @@ impl<T: Target> Worker<'_, T> {
             return;
         }
         let shared = self.file();
-        self.note(Call::Fsync(shared.id), |round| done(round.target.fsync(&shared.file)));
+        self.note(Call::Fsync(shared.id), |round| {
+            done(round.target.fsync(&shared.file))
+        });
     }
 
     /// Gives up one of the files that everybody uses, and makes another.
