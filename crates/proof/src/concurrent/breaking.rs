@@ -14,7 +14,14 @@ pub struct Breaking {
 #[cfg(feature = "sabotage")]
 impl Breaking {
     /// All that there are, by name.
-    pub const ALL: [(&str, Self); 0] = [];
+    pub const ALL: [(&str, Self); 1] = {
+        use fourscore::Sabotage::EarlyReuse;
+        [("early-reuse", Self::of(EarlyReuse))]
+    };
+
+    const fn of(fault: fourscore::Sabotage) -> Self {
+        Self { fs: Some(fault) }
+    }
 
     pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
         options.sabotage(self.fs)

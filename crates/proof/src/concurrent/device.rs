@@ -7,13 +7,7 @@ use std::time::Duration;
 use fourscore::Arc;
 use fourscore::block::{BlockDevice, Hints, RamDevice};
 
-use fourscore_sync::atomic::{AtomicU64, Ordering};
-
 use super::stamp::POISON;
-
-/// One read of so many takes longer than the others, so that others overtake it.
-const LATE_ONE_IN: u64 = 5;
-const LATE_TIMES: u32 = 4;
 
 /// A device in memory with a latency.
 #[derive(Debug)]
@@ -21,17 +15,11 @@ pub(super) struct SlowDevice {
     ram: Arc<RamDevice>,
     read: Duration,
     write: Duration,
-    reads: AtomicU64,
 }
 
 impl SlowDevice {
     pub(super) fn new(ram: Arc<RamDevice>, read: Duration, write: Duration) -> Self {
-        Self {
-            ram,
-            read,
-            write,
-            reads: AtomicU64::new(0),
-        }
+        Self { ram, read, write }
     }
 }
 
@@ -66,10 +54,7 @@ impl BlockDevice for SlowDevice {
 
     /// The time passes before the bytes are taken: what is asked for may change meanwhile.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        if !self.read.is_zero() {
-            let is_late = self.reads.fetch_add(1, Ordering::Relaxed) % LATE_ONE_IN == 0;
-            pause(self.read * if is_late { LATE_TIMES } else { 1 });
-        }
+        pause(self.read);
         self.ram.read_vectored_at(bufs, offset)
     }
 

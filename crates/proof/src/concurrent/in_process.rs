@@ -229,13 +229,13 @@ impl Target for InProcess {
         told(self.fs.sync())
     }
 
-    fn stat_fs(&self) -> Answer<()> {
+    fn stat_fs(&self) -> Answer<u64> {
         let stat = told(self.fs.statfs())?;
         if stat.free_blocks > stat.blocks || u64::from(stat.free_inodes) > u64::from(stat.inodes) {
             let text = format!("more is free than there is: {stat:?}");
             return Err(Failure { errno: 0, text });
         }
-        Ok(())
+        Ok(stat.free_blocks * stat.block_bytes as u64)
     }
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Shape {
     pub(super) files: usize,
     /// Whether inodes get second names.
     pub(super) has_links: bool,
+    /// So much is left free beside what the files may take, in bytes; the rest is taken first.
+    pub(super) spare_bytes: Option<u64>,
 }
 
 const FEW_INODES: u64 = 64;
@@ -104,6 +106,7 @@ impl Shape {
             file_bytes: *random.pick(&[8 << 10, 64 << 10, 256 << 10]),
             files: 1 + random.below(5),
             has_links: random.happens(1, 2),
+            spare_bytes: None,
         };
         match theme {
             // Numbers are used again the faster the less anybody waits.
@@ -115,13 +118,14 @@ impl Shape {
             },
             // Freed blocks can be had again after a commit, while reads of them are under way.
             Reuse => Self {
-                threads: 12,
-                read_micros: *random.pick(&[300, 3000, 3000]),
+                threads: 9,
+                read_micros: *random.pick(&[300, 1000]),
                 write_micros: 0,
                 commit_millis: 2,
                 cache_bytes: LARGE_CACHE_BYTES,
-                file_bytes: 64 << 10,
-                files: 4,
+                file_bytes: 4 * u64::from(drawn.block_bytes),
+                files: 2,
+                spare_bytes: Some(1 << 20),
                 ..drawn
             },
             Names | Listings | Content | Everything => drawn,

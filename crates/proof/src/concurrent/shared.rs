@@ -8,7 +8,7 @@ use fourscore_sync::{Mutex, RwLock};
 use super::call::{Kind, Name, Place, Time};
 use super::shape::Shape;
 use super::stamp::FileId;
-use super::target::{Answer, Target};
+use super::target::{Answer, Reach, Target};
 
 /// Names that are only ever replaced, in each directory that lasts.
 pub(super) const STEADY: usize = 3;
@@ -107,6 +107,10 @@ impl<T: Target> Shared<T> {
             },
             anchor_nr,
         ));
+        if let Some(spare) = shape.spare_bytes {
+            let files = shape.file_bytes * shape.files as u64;
+            take(&target, &anchor, spare + files)?;
+        }
         let mut next_file = 0;
         let mut files = Vec::new();
         for _ in 0..shape.files {
@@ -165,6 +169,18 @@ impl<T: Target> Shared<T> {
             heard_of[at % HEARD_OF] = dir;
         }
     }
+}
+
+/// Has a file take all that is free but so many bytes.
+fn take<T: Target>(target: &T, file: &T::File, spare: u64) -> Answer<()> {
+    const PIECE: usize = 1 << 20;
+    let zeroes = vec![0; PIECE];
+    let mut at = 0;
+    while target.stat_fs()? > spare + PIECE as u64 {
+        target.write(file, &zeroes, at, Reach::Usual)?;
+        at += PIECE as u64;
+    }
+    Ok(())
 }
 
 impl<T: Target> SharedFile<T> {

@@ -71,6 +71,6 @@ pub(super) trait Target: Send + Sync {
     fn xattr(&self, file: &Self::File, name: &str) -> Answer<Vec<u8>>;
     fn fsync(&self, file: &Self::File) -> Answer<()>;
     fn sync(&self) -> Answer<()>;
-    /// Free blocks and free inodes are not more than there are.
-    fn stat_fs(&self) -> Answer<()>;
+    /// How many bytes are free; free blocks and free inodes are not more than there are.
+    fn stat_fs(&self) -> Answer<u64>;
 }

@@ -121,7 +121,11 @@ impl Theme {
                 (Sync, 1),
                 (Xattr, 1),
             ],
-            Self::Reuse if thread % 2 == 0 => &[(Write, 40), (Punch, 40), (Truncate, 4), (Sync, 2)],
+            // One commits, one reads, some keep the cores busy, so that the others are
+            // interrupted anywhere.
+            Self::Reuse if thread == 1 => &[(Sync, 1)],
+            Self::Reuse if thread > 6 => &[(Resolve, 1)],
+            Self::Reuse if thread > 2 => &[(Write, 40), (Punch, 40), (Truncate, 4)],
             Self::Reuse => &[(Read, 1)],
             Self::Everything => &[
                 (Make, 4),
@@ -235,7 +239,7 @@ impl<'s, T: Target> Worker<'s, T> {
             Step::Size => self.size(),
             Step::Xattr => self.xattr(),
             Step::Sync => self.sync(),
-            Step::StatFs => self.note(Call::StatFs, |shared| done(shared.target.stat_fs())),
+            Step::StatFs => self.note(Call::StatFs, |shared| number(shared.target.stat_fs())),
             Step::NewFile => self.new_file(),
         }
     }

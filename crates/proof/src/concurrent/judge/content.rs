@@ -13,8 +13,8 @@
 //! copied is what the source can have held while the call ran, so that question is asked again of
 //! the source.
 //!
-//! **Invariants.** A call that failed half-way ends what is asked about its file: everything is
-//! possible then. The questions about copies of copies are bounded in depth and number; where that
+//! **Invariants.** What a call that failed may have done is possible, and not certain; where it is not
+//! known which bytes that were, everything is possible in the file. The questions about copies of copies are bounded in depth and number; where that
 //! is not enough, everything is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,8 @@ struct Change {
     from: u64,
     to: u64,
     made: Made,
+    /// Whether all of it was done; else each cell may be as it was before.
+    is_whole: bool,
     event: usize,
 }
 
@@ -152,7 +154,7 @@ impl Span {
             if !change.touches(place) {
                 continue;
             }
-            if change.end < begin {
+            if change.end < begin && change.is_whole {
                 last_begin = last_begin.max(Some(change.begin));
             }
             found.push(change);
@@ -252,7 +254,12 @@ impl Logs {
             _ => return,
         };
         let log = self.log(file);
-        log.is_unclear |= event.errno().is_some();
+        let is_whole = event.errno().is_none();
+        let is_known = matches!(
+            event.call,
+            Call::Write { .. } | Call::Truncate { .. } | Call::Change { .. }
+        );
+        log.is_unclear |= !is_whole && !is_known;
         if let Some(span) = log.spans.last_mut() {
             span.push(Change {
                 begin: event.begin,
@@ -260,6 +267,7 @@ impl Logs {
                 from,
                 to,
                 made,
+                is_whole,
                 event: index,
             });
         }

@@ -123,3 +123,6 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
 
 /// Before everything and behind everything.
 const ALWAYS: (Time, Time) = (0, Time::MAX);
+
+#[cfg(test)]
+mod tests;

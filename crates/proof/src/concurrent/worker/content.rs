@@ -11,7 +11,7 @@ use super::super::stamp::{CELL_BYTES, FileId, fill, runs};
 use super::super::target::{Reach, Target};
 use super::{Worker, done, number};
 use crate::concurrent::call::{Event, Kind};
-use crate::concurrent::shape::Format;
+use crate::concurrent::shape::{Format, Theme};
 
 /// The longest read and write, in bytes.
 const MOST_BYTES: u64 = 64 << 10;
@@ -35,7 +35,11 @@ impl<T: Target> Worker<'_, T> {
     fn range_of(&mut self, most: u64) -> (u64, u64) {
         let shape = self.shared.shape;
         let block = u64::from(shape.block_bytes);
-        let unit = *self.random.pick(&[block, block, block, 512, CELL_BYTES]);
+        let mut unit = *self.random.pick(&[block, block, block, 512, CELL_BYTES]);
+        if shape.theme == Theme::Reuse {
+            // Whoever changes a part of a block reads the rest.
+            unit = block;
+        }
         let limit = match (shape.format, self.random.happens(1, 2)) {
             (Format::Inline, true) => 144,
             _ => shape.file_bytes,
@@ -53,7 +57,10 @@ impl<T: Target> Worker<'_, T> {
 
     pub(super) fn read(&mut self) {
         let shared = self.file();
-        let (offset, len) = self.range_of(MOST_BYTES);
+        let (offset, len) = match self.shared.shape.theme {
+            Theme::Reuse => (0, self.shared.shape.file_bytes),
+            _ => self.range_of(MOST_BYTES),
+        };
         self.read_at(&shared, offset, len);
     }
 
