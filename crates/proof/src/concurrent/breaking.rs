@@ -4,11 +4,21 @@
 
 use fourscore::MountOptions;
 
+use super::shape::Theme;
+
 /// What is done wrong on purpose; nothing by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breaking {
     #[cfg(feature = "sabotage")]
     fs: Option<fourscore::Sabotage>,
+    /// What the threads mostly do to find it soon.
+    theme: Option<Theme>,
+}
+
+impl Breaking {
+    pub(super) fn theme(self) -> Option<Theme> {
+        self.theme
+    }
 }
 
 #[cfg(feature = "sabotage")]
@@ -16,11 +26,14 @@ impl Breaking {
     /// All that there are, by name.
     pub const ALL: [(&str, Self); 1] = {
         use fourscore::Sabotage::EarlyReuse;
-        [("early-reuse", Self::of(EarlyReuse))]
+        [("early-reuse", Self::of(EarlyReuse, Theme::Reuse))]
     };
 
-    const fn of(fault: fourscore::Sabotage) -> Self {
-        Self { fs: Some(fault) }
+    const fn of(fault: fourscore::Sabotage, theme: Theme) -> Self {
+        Self {
+            fs: Some(fault),
+            theme: Some(theme),
+        }
     }
 
     pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {

@@ -1,11 +1,12 @@
 //! **Purpose.** One round: a new file system, threads that work on it for a while, and everything
 //! that is judged then.
 
+use std::any::Any;
 use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::{Arc, Fs, OpenOptions};
 use fourscore_sync::thread;
@@ -79,7 +80,7 @@ pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec
     let (shared, made) = told(Shared::new(target, *shape)).context("making what lasts")?;
     let until = Instant::now() + SPAN;
     let mut events: Vec<Event> = made.into_iter().map(made_before).collect();
-    thread::scope(|scope| {
+    thread::scope(|scope| -> Result<()> {
         let shared = &shared;
         let start = |number: usize| {
             let random = Rng::new(mix(seed << 8 ^ number as u64));
@@ -89,10 +90,11 @@ pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec
         for thread in threads {
             match thread.join() {
                 Ok(noted) => events.extend(noted),
-                Err(panic) => std::panic::resume_unwind(panic),
+                Err(panic) => bail!("a thread panicked: {}", said(&*panic)),
             }
         }
-    });
+        Ok(())
+    })?;
     events.extend(Worker::new(&shared, 0, Rng::new(mix(seed))).look());
     events.sort_unstable_by_key(|event| event.begin);
     let context = Context {
@@ -109,6 +111,13 @@ pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec
     drop(shared);
     judge(&context, &events).map_err(|wrong| anyhow!("{wrong}"))?;
     Ok(events)
+}
+
+/// What a panic says.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without a word")
 }
 
 fn told<T>(answer: Answer<T>) -> Result<T> {

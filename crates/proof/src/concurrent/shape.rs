@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::format::{
     BlockSizeWish, Choice, JournalOptions as JournalWish, Options, Plan, Profile,
@@ -28,8 +29,8 @@ pub(super) enum Format {
 }
 
 /// What the threads mostly do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Theme {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Theme {
     /// Directories that are moved into each other, and numbers that are used again.
     Tree,
     /// Names that come, go and are replaced.
@@ -40,6 +41,7 @@ pub(super) enum Theme {
     Content,
     /// Blocks that are freed and used again while slow reads are under way.
     Reuse,
+    /// All of it.
     Everything,
 }
 
@@ -75,11 +77,11 @@ const LARGE_CACHE_BYTES: usize = 8 << 20;
 const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
-    pub(super) fn draw(seed: u64) -> Self {
+    pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
         use Theme::{Content, Everything, Listings, Names, Reuse, Tree};
         let random = &mut Rng::new(mix(seed));
         let themes = [Tree, Content, Names, Reuse, Listings, Content, Everything];
-        let theme = themes[usize::try_from(seed % 7).unwrap_or(0)];
+        let theme = wanted.unwrap_or(themes[usize::try_from(seed % 7).unwrap_or(0)]);
         let formats = [
             Format::Usual,
             Format::Usual,
