@@ -101,6 +101,10 @@ impl BlockDevice for Window {
         }
     }
 
+    fn is_being_written(&self) -> bool {
+        self.device.is_being_written()
+    }
+
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         let at = self.admit(&Asked::new(DeviceOp::Read, offset, total_bytes(bufs)))?;
         self.device.read_vectored_at(bufs, at)

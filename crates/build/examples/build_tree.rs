@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use fourscore_build::{Flow, Options, Tree, build, host};
+use fourscore_build::{Flow, Options, Overwrite, Target, Tree, build, host};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args_os().skip(1);
@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let scan = host::Scan::all(options.thread_count());
     host::add_directory(&mut tree, source.as_ref(), &scan)?;
     let read = begin.elapsed();
-    let summary = build(&options, tree, target.as_ref(), &|_| Flow::Continue)?;
+    let target = Target::find(target.as_ref(), Overwrite::OwnImages)?;
+    let summary = build(&options, tree, &target, &|_| Flow::Continue)?;
     println!(
         "{} objects, {} MiB in {} MiB: tree {:.3} s, image {:.3} s",
         summary.objects,

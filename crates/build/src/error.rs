@@ -105,6 +105,20 @@ pub enum BuildError {
         /// Why.
         why: io::Error,
     },
+    /// The output holds something that may not be lost unasked.
+    #[error("{}: holds {what}", path.display())]
+    Occupied {
+        /// The output.
+        path: PathBuf,
+        /// What it holds.
+        what: String,
+    },
+    /// The image is not complete, and what was there before is lost: it was written in place.
+    #[error("{why} (what was there is overwritten; its content is undefined now)")]
+    Overwritten {
+        /// Why it is not complete.
+        why: Box<BuildError>,
+    },
     /// The caller asked to stop.
     #[error("stopped")]
     Stopped,

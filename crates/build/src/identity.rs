@@ -68,10 +68,14 @@ fn describe(hasher: &mut SipHasher13, tree: &Tree, node: NodeId, options: &Optio
         Kind::File(content) => {
             hasher.write_u8(2);
             hasher.write_u64(content.len_bytes());
-            if let Content::Sparse(sparse) = content {
-                for piece in &sparse.pieces {
-                    hasher.write_u64(piece.at);
-                    hasher.write_u64(piece.len_bytes);
+            // Data all over, in pieces or not, is data all over.
+            if let Content::Sparse(sparse) = content
+                && let units = sparse.units()
+                && units != [(0, sparse.len_bytes)]
+            {
+                for (start, end) in units {
+                    hasher.write_u64(start);
+                    hasher.write_u64(end);
                 }
             }
         }

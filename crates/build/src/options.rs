@@ -41,6 +41,10 @@ pub struct Options {
     /// that reading a source changes by itself (access, change of the inode) count as those of
     /// the content. With it, the same tree and options make the same bytes.
     pub source_date_epoch: Option<u64>,
+    /// Whether the image is the same for the same files wherever they come from: contents are read
+    /// once more, blocks of zeroes become holes, times are cut to whole seconds, and contents that
+    /// arrive in a stream wait until the order of all is known.
+    pub canonical: bool,
     /// What is done with the finished image before it gets its name.
     pub read_back: ReadBack,
 }
@@ -55,6 +59,7 @@ impl Options {
             size: Size::Auto,
             threads: None,
             source_date_epoch: None,
+            canonical: false,
             read_back: ReadBack::default(),
         }
     }
@@ -73,6 +78,11 @@ impl Options {
             let latest = Timestamp::new(seconds.unwrap_or(i64::MAX), 0).unwrap_or_default();
             let time = meta.mtime.min(latest);
             (meta.atime, meta.mtime, meta.ctime) = (time, time, time);
+        }
+        if self.canonical {
+            let cut = |time: Timestamp| Timestamp::new(time.seconds(), 0).unwrap_or_default();
+            (meta.atime, meta.mtime, meta.ctime) =
+                (cut(meta.atime), cut(meta.mtime), cut(meta.ctime));
         }
         meta
     }

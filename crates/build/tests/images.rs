@@ -17,7 +17,7 @@ use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{require, scratch};
 use rustix::fs::SeekFrom;
 
-use images::{Case, build_directory, options, sha256, with_everything};
+use images::{Case, build_directory, options, sha256, target, with_everything};
 
 /// The forms of file systems a tree with one of everything is built in.
 const FORMS: &[&str] = &[
@@ -410,12 +410,18 @@ fn what_fails_leaves_nothing() {
     fs::write(source.join("file"), "1234").unwrap();
     fourscore_build::host::add_directory(&mut tree, &source, &scan).unwrap();
     fs::write(source.join("file"), "12345").unwrap();
-    let error = build(&options("-t ext4"), tree, &image, &|_| Flow::Continue).unwrap_err();
+    let error = build(&options("-t ext4"), tree, &target(&image), &|_| {
+        Flow::Continue
+    })
+    .unwrap_err();
     assert_eq!(
         error.to_string(),
         "/file: the file changed while it was read"
     );
-    let error = build(&options("-t ext4"), Tree::new(), &image, &|_| Flow::Stop).unwrap_err();
+    let error = build(&options("-t ext4"), Tree::new(), &target(&image), &|_| {
+        Flow::Stop
+    })
+    .unwrap_err();
     assert!(matches!(error, BuildError::Stopped), "{error}");
     assert_eq!(names(), 1, "only the source is there");
     let names: &[&[u8]] = &[b"target", &[b't'; 5000]];

@@ -13,7 +13,7 @@ use std::path::Path;
 use common::oci::{Layout, MANIFEST, TAR_ZSTD, descriptor};
 use common::{END, header};
 use fourscore_build::manifest::Manifest;
-use fourscore_build::source::{Excludes, Source};
+use fourscore_build::source::{Excludes, Reading, Source};
 use fourscore_build::{Flow, Summary, build};
 use fourscore_sync::Mutex;
 use fourscore_testkit::oracle::assert_clean;
@@ -150,17 +150,19 @@ fn one_directory_and_manifests_of_two_million_files_in_bounded_memory() {
     case.options.read_back.manifest = Some(list.clone());
     forget_most_memory();
     let summary = case
-        .build_source(&Source::Archive(archive.clone()))
+        .build_source(&Source::Path(archive.clone(), Reading::ByContent))
         .unwrap();
     assert_little_memory(&summary);
     assert_eq!(summary.objects, 2_000_001 + OBJECTS_ANYWAY);
     assert_clean(&case.image());
     case.options.read_back.manifest = Some(again.clone());
     forget_most_memory();
-    let mut tree = case.tree_of(&Source::Archive(archive));
+    let mut tree = case.tree_of(&Source::Path(archive, Reading::ByContent));
     let manifest = Manifest::read(&list).unwrap();
     manifest.apply(&mut tree, &Excludes::default()).unwrap();
-    let made = build(&case.options, tree, &case.image(), &|_| Flow::Continue);
+    let made = build(&case.options, tree, &images::target(&case.image()), &|_| {
+        Flow::Continue
+    });
     assert_little_memory(&made.unwrap());
     let (list, again) = (File::open(list).unwrap(), File::open(again).unwrap());
     let lines = |list| BufReader::new(list).lines().map(Result::unwrap);

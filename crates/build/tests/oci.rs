@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use common::oci::{Layout, MANIFEST, TAR, TAR_GZIP, TAR_ZSTD, descriptor, index};
-use common::{END, ensure_same, header, of_host, of_tree, seal, taken, tool};
-use fourscore_build::source::Source;
+use common::{END, ensure_same, header, of_host, of_tree, seal, taken, taken_for, tool};
+use fourscore_build::source::{OciImage, Reading, Source, Transport};
 use fourscore_build::{Flow, Options, build};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
@@ -192,7 +192,7 @@ fn layers_give_what_unpacking_them_by_hand_gives() {
     }
     let image = folder.path().join("image");
     let options = Options::new();
-    build(&options, tree, &image, &|_| Flow::Continue).expect("an image");
+    build(&options, tree, &images::target(&image), &|_| Flow::Continue).expect("an image");
     assert_clean(&image);
     let mount = KernelMount::new(&image, Access::ReadOnly, "").expect("a mount");
     let ours = of_host(mount.path()).expect("a tree");
@@ -289,6 +289,16 @@ fn images_are_chosen_by_tag_and_platform() {
         paths(&layout.source(Some("one"))).expect("an image"),
         ["other"]
     );
+    let on = |tag: &str, platform: &str| {
+        let platform = platform.parse().expect("a platform");
+        let taken = taken_for(&layout.source(Some(tag)), Some(&platform));
+        taken.map_or_else(|error| error.to_string(), |_| "taken".to_owned())
+    };
+    assert_eq!(on("many", "linux/s390x"), "taken");
+    let found = on("many", "linux/riscv64");
+    let ours = this_architecture();
+    let expected = format!("no image for linux/riscv64, only for: linux/s390x, linux/{ours}");
+    assert!(found.contains(&expected), "{found}");
     let found = layout.complaint(Some("none"));
     assert!(
         found.contains("there is no image 'none', only: many, one"),
@@ -305,7 +315,11 @@ fn images_are_chosen_by_tag_and_platform() {
     ]);
     fs::write(layout.folder.path().join("index.json"), foreign).expect("room");
     let found = layout.complaint(None);
-    assert!(found.contains("there is no image for linux/"), "{found}");
+    let expected = "only for: linux/s390x, plan9/amd64 (choose with --platform)";
+    assert!(
+        found.contains("there is no image for linux/") && found.contains(expected),
+        "{found}"
+    );
 }
 
 #[test]
@@ -402,4 +416,235 @@ fn what_is_no_layout_is_said() {
     ensure_complaint(&layout, "index.json: EOF").expect("half an index");
     fs::remove_file(layout.folder.path().join("oci-layout")).expect("it was there");
     ensure_complaint(&layout, "is this an OCI layout?").expect("no layout");
+}
+
+/// The digits of the digest of some bytes.
+fn digits(bytes: &[u8]) -> String {
+    use sha2::{Digest as _, Sha256};
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What `docker save` wrote before it wrote layouts: a folder for each layer, and a configuration
+/// for each image. The second image has the first layer as well, by a link.
+fn docker_archive(folder: &Path, layers: &[Vec<u8>]) -> Result<PathBuf> {
+    let root = folder.join("docker");
+    let ids: Vec<String> = layers
+        .iter()
+        .map(|bytes| digits(&[&b"id"[..], bytes].concat()))
+        .collect();
+    for (id, bytes) in ids.iter().zip(layers) {
+        fs::create_dir_all(root.join(id))?;
+        fs::write(root.join(id).join("VERSION"), "1.0")?;
+        fs::write(root.join(id).join("layer.tar"), bytes)?;
+    }
+    let other = digits(b"another id of the first layer");
+    fs::create_dir_all(root.join(&other))?;
+    symlink(
+        format!("../{}/layer.tar", ids[0]),
+        root.join(&other).join("layer.tar"),
+    )?;
+    let mut images = Vec::new();
+    for (name, ids, layers) in [("all", &ids[..], layers), ("first", &[other], &layers[..1])] {
+        let diffs: Vec<String> = layers
+            .iter()
+            .map(|l| format!(r#""sha256:{}""#, digits(l)))
+            .collect();
+        let config = format!(
+            r#"{{"os": "linux", "architecture": "s390x", "rootfs": {{"type": "layers", "diff_ids": [{}]}}}}"#,
+            diffs.join(",")
+        );
+        let config_name = format!("{}.json", digits(config.as_bytes()));
+        fs::write(root.join(&config_name), config)?;
+        let layers: Vec<String> = ids
+            .iter()
+            .map(|id| format!(r#""{id}/layer.tar""#))
+            .collect();
+        images.push(format!(
+            r#"{{"Config": "{config_name}", "RepoTags": ["host:5000/{name}:latest"], "Layers": [{}]}}"#,
+            layers.join(",")
+        ));
+    }
+    fs::write(
+        root.join("manifest.json"),
+        format!("[{}]", images.join(",")),
+    )?;
+    fs::write(root.join("repositories"), "{}")?;
+    let archive = folder.join("docker.tar");
+    let name = archive.to_str().context("a plain name")?;
+    let names: Vec<String> = fs::read_dir(&root)?
+        .map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()))
+        .collect::<Result<_>>()?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    tool("tar", &[&["-cf", name], &names[..]].concat(), &root)?;
+    Ok(archive)
+}
+
+#[test]
+fn archives_of_docker_are_unpacked_as_images() {
+    let folder = scratch::folder().expect("a folder");
+    let layers = [
+        files(&["a/", "a/gone", "b"]),
+        files(&["a/.wh.gone", "a/new"]),
+    ];
+    let archive = docker_archive(folder.path(), &layers).expect("an archive");
+    let image = |path: &Path, tag: Option<&str>| {
+        Source::Oci(OciImage {
+            transport: Transport::DockerArchive,
+            path: path.to_owned(),
+            tag: tag.map(str::to_owned),
+        })
+    };
+    let complaint = |source: &Source| match taken(source, &[]) {
+        Ok(_) => "none".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let all = ["a", "a/new", "b"];
+    for name in ["host:5000/all:latest", "host:5000/all"] {
+        assert_eq!(paths(&image(&archive, Some(name))).expect(name), all);
+    }
+    let first = image(&archive, Some("host:5000/first"));
+    assert_eq!(paths(&first).expect("an image"), ["a", "a/gone", "b"]);
+    // A name is needed, and is looked for.
+    let by_content = |path: &Path| Source::Path(path.to_owned(), Reading::ByContent);
+    let expected =
+        "name one as in docker-archive:FILE:NAME:TAG: host:5000/all:latest, host:5000/first";
+    let found = complaint(&by_content(&archive));
+    assert!(found.contains(expected), "{found}");
+    let found = complaint(&image(&archive, Some("other")));
+    assert!(
+        found.contains("there is no image 'other', only: host:5000/all"),
+        "{found}"
+    );
+    // Images are for one platform each.
+    let wanted = "linux/amd64".parse().expect("a platform");
+    let error = taken_for(&first, Some(&wanted)).expect_err("another platform");
+    assert!(
+        error
+            .to_string()
+            .contains("is for linux/s390x, not for linux/amd64"),
+        "{error}"
+    );
+    // Compressed, and with one image of one layer that is not what was promised.
+    let bytes = fs::read(&archive).expect("an archive");
+    let packed = folder.path().join("docker.tar.gz");
+    fs::write(&packed, gzip(&bytes).expect("memory")).expect("room");
+    assert_eq!(
+        paths(&image(&packed, Some("host:5000/all"))).expect("an image"),
+        all
+    );
+    let at = bytes
+        .windows(6)
+        .position(|name| name == b"a/gone")
+        .expect("a layer");
+    let mut changed = bytes;
+    // The header of the layer's entry has a checksum of its own; only its content is elsewhere.
+    changed[at + 157] = b'x';
+    fs::write(&archive, changed).expect("room");
+    let found = complaint(&image(&archive, Some("host:5000/all")));
+    assert!(
+        found.contains("layer 1 (sha256:") && found.contains("the digest is wrong"),
+        "{found}"
+    );
+}
+
+#[test]
+fn layouts_are_the_same_in_every_form() {
+    let folder = scratch::folder().expect("a folder");
+    let layer = files(&["etc/", "etc/passwd"]);
+    let layout = Layout::of_layers(&[&layer, &files(&["etc/.wh.passwd", "etc/new"])]);
+    let expected = paths(&layout.source(None)).expect("an image");
+    assert_eq!(expected, ["etc", "etc/new"]);
+    let by_content = |path: &Path| Source::Path(path.to_owned(), Reading::ByContent);
+    assert_eq!(
+        paths(&by_content(layout.folder.path())).expect("a layout"),
+        expected
+    );
+    let archive = layout.archive();
+    assert_eq!(paths(&by_content(&archive)).expect("an archive"), expected);
+    let bytes = fs::read(&archive).expect("an archive");
+    fs::remove_file(&archive).expect("ours");
+    let packed = folder.path().join("layout");
+    for bytes in [
+        gzip(&bytes).expect("memory"),
+        zstd::encode_all(&bytes[..], 1).expect("memory"),
+    ] {
+        fs::write(&packed, bytes).expect("room");
+        assert_eq!(paths(&by_content(&packed)).expect("an archive"), expected);
+    }
+    // As the files that it consists of.
+    let tree = Source::Path(packed, Reading::AsTree);
+    let found = paths(&tree).expect("an archive");
+    assert!(found.contains(&"oci-layout".to_owned()), "{found:?}");
+}
+
+/// skopeo's directories have the blobs side by side.
+#[test]
+fn directories_of_skopeo_are_unpacked_as_images() {
+    let folder = scratch::folder().expect("a folder");
+    let layers = [
+        gzip(&files(&["a/", "a/old"])).expect("memory"),
+        files(&["a/.wh.old", "b"]),
+    ];
+    let put = |bytes: &[u8]| {
+        let digits = digits(bytes);
+        fs::write(folder.path().join(&digits), bytes).expect("room");
+        format!(
+            r#"{{"digest": "sha256:{digits}", "size": {}}}"#,
+            bytes.len()
+        )
+    };
+    let config = put(br#"{"os": "linux", "architecture": "arm64"}"#);
+    let layers: Vec<String> = layers.iter().map(|layer| put(layer)).collect();
+    let manifest = format!(
+        r#"{{"config": {config}, "layers": [{}]}}"#,
+        layers.join(",")
+    );
+    fs::write(folder.path().join("manifest.json"), &manifest).expect("room");
+    fs::write(
+        folder.path().join("version"),
+        "Directory Transport Version: 1.1\n",
+    )
+    .expect("room");
+    let by_content = Source::Path(folder.path().to_owned(), Reading::ByContent);
+    let named = Source::parse(format!("dir:{}", folder.path().display()).as_ref());
+    for source in [&by_content, &named] {
+        assert_eq!(paths(source).expect("an image"), ["a", "b"]);
+    }
+    let wanted = "linux/arm64/v8".parse().expect("a platform");
+    taken_for(&named, Some(&wanted)).expect("it is for that");
+    // With all platforms, each manifest has a name of its own.
+    let digits = digits(manifest.as_bytes());
+    let name = format!("{digits}.manifest.json");
+    fs::write(folder.path().join(name), &manifest).expect("room");
+    let one = |architecture: &str| {
+        let size = manifest.len();
+        format!(
+            r#"{{"digest": "sha256:{digits}", "size": {size}{}}}"#,
+            platform("linux", architecture)
+        )
+    };
+    let all = index(&[one("arm64"), one("s390x")]);
+    fs::write(folder.path().join("manifest.json"), all).expect("room");
+    taken_for(&by_content, Some(&wanted)).expect("one of two");
+}
+
+/// Archives of trees whose first names could be those of an image stay what they are.
+#[test]
+fn trees_that_look_like_images_at_first_are_trees() {
+    let folder = scratch::folder().expect("a folder");
+    let archive = folder.path().join("tree.tar");
+    for names in [
+        &["index.json", "blobs/", "blobs/x"][..],
+        &["./", "manifest.json", "bin/sh"],
+    ] {
+        let bytes = files(names);
+        for bytes in [bytes.clone(), gzip(&bytes).expect("memory")] {
+            fs::write(&archive, bytes).expect("room");
+            let source = Source::Path(archive.clone(), Reading::ByContent);
+            let found = paths(&source).expect("a tree");
+            let file = names[names.len() - 1];
+            assert!(found.contains(&file.to_owned()), "{found:?}");
+        }
+    }
 }

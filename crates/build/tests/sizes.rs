@@ -5,7 +5,7 @@
 mod images;
 
 use fourscore_build::tree::{Content, Kind, Meta, Tree, Xattrs};
-use fourscore_build::{BuildError, Flow, Options, Size, Summary, build};
+use fourscore_build::{BuildError, Flow, Options, Overwrite, Size, Summary, Target, build};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
@@ -84,7 +84,8 @@ fn made(form: &Options, size: Size, kinds: &Kinds) -> Result<Summary, BuildError
         size,
         ..form.clone()
     };
-    let summary = build(&asked, tree(kinds, longer), &image, &|_| Flow::Continue)?;
+    let target = Target::find(&image, Overwrite::OwnImages)?;
+    let summary = build(&asked, tree(kinds, longer), &target, &|_| Flow::Continue)?;
     assert_clean(&image);
     Ok(summary)
 }

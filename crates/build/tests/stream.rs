@@ -7,7 +7,7 @@ mod images;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fourscore_build::source::Source;
+use fourscore_build::source::{Reading, Source};
 use fourscore_build::{BuildError, Comparison, Size, Summary};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
@@ -56,7 +56,7 @@ fn packed(folder: &Path, parts: &[&str]) -> tempfile::TempDir {
 }
 
 fn source(place: &tempfile::TempDir) -> Source {
-    Source::Archive(place.path().join("source.tar.gz"))
+    Source::Path(place.path().join("source.tar.gz"), Reading::ByContent)
 }
 
 /// Builds, and has e2fsck and the kernel look at it.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use common::{END, ensure_same, header, of_host, of_tree, pax, seal, taken, tool};
-use fourscore_build::source::Source;
+use fourscore_build::source::{Reading, Source};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
 
@@ -169,7 +169,11 @@ fn every_format_of_gnu_tar_reads_as_it_extracts() {
         (&["--format=posix", "--pax-option=gname=nobody"], both),
     ] {
         let archive = packed(&root, format, parts).expect("an archive");
-        let same = reads_as_gnu_tar(&Source::Archive(archive.clone()), &archive, &[]);
+        let same = reads_as_gnu_tar(
+            &Source::Path(archive.clone(), Reading::ByContent),
+            &archive,
+            &[],
+        );
         same.unwrap_or_else(|why| panic!("{format:?}: {why:#}"));
     }
 }
@@ -190,7 +194,7 @@ fn attributes_and_acls_survive() {
         &["--xattrs", "--xattrs-include=*", "--acls", "--sparse"],
     ] {
         let archive = packed(&root, options, &["plain", "rich"]).expect("an archive");
-        let source = Source::Archive(archive.clone());
+        let source = Source::Path(archive.clone(), Reading::ByContent);
         // Asked for ACLs, it passes over those that are stored as attributes.
         let same = reads_as_gnu_tar(&source, &archive, options);
         same.unwrap_or_else(|why| panic!("{options:?}: {why:#}"));
@@ -219,7 +223,7 @@ fn compressed_archives_read_as_plain_ones() {
     for (program, suffix) in [("gzip", "gz"), ("zstd", "zst")] {
         tool(program, &["-kqf", "tree.tar"], folder.path()).expect(program);
         let packed = folder.path().join(format!("tree.tar.{suffix}"));
-        reads_as_gnu_tar(&Source::Archive(packed), &archive, &[]).expect(program);
+        reads_as_gnu_tar(&Source::Path(packed, Reading::ByContent), &archive, &[]).expect(program);
     }
 }
 
@@ -228,7 +232,7 @@ fn complaint(parts: &[&[u8]]) -> String {
     let folder = scratch::folder().expect("a folder");
     let archive = folder.path().join("bad.tar");
     fs::write(&archive, parts.concat()).expect("room");
-    match taken(&Source::Archive(archive), &[]) {
+    match taken(&Source::Path(archive, Reading::ByContent), &[]) {
         Ok(_) => "none".to_owned(),
         Err(error) => error.to_string(),
     }
@@ -270,8 +274,8 @@ fn an_archive_that_is_cut_off_or_damaged_names_the_last_entry() {
             "dir/file: the header at byte 1024 has the checksum",
         ),
         (&[&long, &END], "h: the archive is cut off"),
-        (&[b"no archive", &[b'?'; 600]], "is not a tar archive"),
-        (&[], "is not a tar archive"),
+        (&[b"no archive", &[b'?'; 600]], "is text (a source is a"),
+        (&[], "is an empty file (a source is a"),
     ]);
     assert_eq!(complaint(&[&file, &content, &END]), "none");
 }
@@ -350,7 +354,11 @@ fn excluded_paths_stay_out_and_left_out_attributes_are_told() {
         END.to_vec(),
     ];
     fs::write(&archive, parts.concat()).expect("room");
-    let (tree, notices) = taken(&Source::Archive(archive), &["*.o", "/drop"]).expect("an archive");
+    let (tree, notices) = taken(
+        &Source::Path(archive, Reading::ByContent),
+        &["*.o", "/drop"],
+    )
+    .expect("an archive");
     let paths: Vec<String> = of_tree(&tree)
         .expect("a tree")
         .into_iter()

@@ -78,13 +78,16 @@ pub(crate) enum Verb {
     #[command(after_help = "Example:\n  diff <(fourscore walk --hash disk.img) \
                             <(fourscore walk --hash --host tree/)")]
     Walk(Walk),
-    /// Makes an image from directories, tar archives and OCI layouts
+    /// Makes an image from directories, archives, file systems and container images
     ///
     /// Owners, modes, times, hard links, devices, extended attributes, ACLs and holes survive.
-    /// The same sources and options with the same SOURCE_DATE_EPOCH make the same bytes.
+    /// The same sources and options with the same SOURCE_DATE_EPOCH make the same bytes; with
+    /// --canonical so do the same files from other sources.
     #[command(after_help = "Examples:\n  fourscore build rootfs/ -o disk.ext4\n  \
                             zcat x.tgz | fourscore build - --size +20% -L data -o disk.ext4\n  \
-                            fourscore build oci:image:latest overlay/ --owner 0:0 -o disk.ext4")]
+                            fourscore build oci:image:latest overlay/ --owner 0:0 -o disk.ext4\n  \
+                            fourscore build saved.tar --platform linux/arm64 -o disk.img@1M\n  \
+                            fourscore build old.ext4 --shrink -o - | zstd > small.ext4.zst")]
     Build(Box<crate::build::Build>),
     /// Mounts an image on a directory, through FUSE
     ///

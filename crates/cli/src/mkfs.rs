@@ -21,7 +21,7 @@ use fourscore::format::{
 };
 use fourscore_block::{Caching, DeviceOptions, FileDevice, Sharing, Window, open_path};
 use fourscore_build::source::Excludes;
-use fourscore_build::{Meta, NodeId};
+use fourscore_build::{Meta, NodeId, Overwrite, Target};
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use fourscore_ondisk::{BlockSize, Timestamp};
 use uuid::Uuid;
@@ -30,7 +30,7 @@ use crate::build;
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
 use crate::output::Stdout;
-use target::{Kind, Target};
+use target::{Kind, Place};
 
 /// Sizes taken from a device are rounded down to this, as mke2fs does.
 const PAGE_BYTES: u64 = 4096;
@@ -230,7 +230,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let creator_os = args.creator_os.as_deref().map(creator_os).transpose();
     options.creator_os = creator_os.map_err(told)?;
     let offset = args.image.offset_bytes.saturating_add(options.offset_bytes);
-    let target = Target::look_at(path, &name)?;
+    let target = Place::look_at(path, &name)?;
     let asked = match &args.size {
         None => None,
         Some(text) => Some(parse_size("SIZE", text, unit_bytes(&options)).map_err(told)?),
@@ -309,12 +309,19 @@ fn fill(
         ..build::Options::new()
     };
     let asked = options(format.clone());
+    // What it holds was looked at, as mke2fs looks at it.
+    let overwrite = match args.force {
+        true => Overwrite::EvenInUse,
+        false => Overwrite::AnyContent,
+    };
+    let target = Target::find(path, overwrite).map_err(build::refusal)?;
     let intake = build::Intake {
         options: &asked,
-        sources: std::slice::from_ref(source),
-        image: path,
+        sources: vec![build::source(source).as_tree()],
+        target: &target,
         excludes: &excludes,
         saved: None,
+        platform: None,
         threads,
     };
     let mut tree = intake.tree(&bar)?;
@@ -338,7 +345,8 @@ fn fill(
         };
         tree.set_meta(NodeId::ROOT, &root);
     }
-    let summary = build::make(&options(format), tree, path, bar)?;
+    let interrupt = build::Interrupt::install()?;
+    let summary = build::make(&options(format), tree, &target, &interrupt, bar)?;
     match args.quiet {
         true => Ok(()),
         false => build::report(path, &summary, build::Style::Text),

@@ -236,7 +236,7 @@ fn what_cannot_be_built_leaves_what_was_there() {
             "is in no range of the map",
         ),
     ] {
-        let (status, said) = complained(&[&["build", "-o", &image], arguments].concat());
+        let (status, said) = complained(&[&["build", "-F", "-o", &image], arguments].concat());
         assert_eq!(status, Some(1), "{said}");
         assert!(
             said.contains(expected),
@@ -447,7 +447,7 @@ fn nothing_but_a_file_is_replaced() {
         assert!(said.contains(expected), "{said}");
         assert_eq!(fs::metadata(&target).expect("still").file_type(), before);
     }
-    fs::write(place.path("secret"), "before").expect("room");
+    fs::write(place.path("secret"), "").expect("room");
     fs::set_permissions(place.path("secret"), fs::Permissions::from_mode(0o600)).expect("ours");
     std::os::unix::fs::symlink("secret", place.path("image")).expect("room");
     place.build("image", &[]);
@@ -569,4 +569,86 @@ fn options_of_mke2fs_that_are_not_done_are_refused_by_name() {
         );
         assert!(!place.path("image").exists(), "{option}");
     }
+}
+
+/// The same files make the same image, wherever they come from.
+#[test]
+fn a_canonical_image_does_not_tell_where_its_files_came_from() {
+    require!(
+        Need::Program("tar"),
+        Need::Program("gzip"),
+        Need::Program("e2fsck"),
+        Need::Root
+    );
+    let place = Place::new();
+    // Half of it is data, and of that a part is zeroes.
+    let mut content = vec![0; 3 << 20];
+    content[1 << 20..2 << 20].fill(7);
+    content[(1 << 20) + 5000..(1 << 20) + 20_000].fill(0);
+    fs::write(place.path("tree/half"), &content).expect("room");
+    run(
+        "touch",
+        &["-d", "@1600000000.25", "etc/passwd"],
+        &place.tree(),
+    )
+    .expect("ours");
+    let all = ["--xattrs", "--xattrs-include=*"];
+    let pack = |name: &str, more: &[&str]| {
+        let name = format!("../{name}");
+        let arguments = [&all[..], more, &["-cf", &name, "."]].concat();
+        run("tar", &arguments, &place.tree()).expect("an archive");
+    };
+    pack("dense.tar", &["--format=posix"]);
+    pack("sparse.tar", &["--format=posix", "--sparse"]);
+    // The usual format knows no parts of seconds.
+    pack(
+        "usual.tar",
+        &["--format=posix", "--pax-option=delete=mtime"],
+    );
+    run("gzip", &["-k", "dense.tar", "sparse.tar"], place.0.path()).expect("archives");
+    let build = |source: &str, image: &str, input: Option<&str>| {
+        let (source, image) = match input {
+            None => (place.text(source), place.text(image)),
+            Some(_) => (source.to_owned(), place.text(image)),
+        };
+        let mut command = fourscore(&["build", &source, "-o", &image, "--canonical"]);
+        command.env("SOURCE_DATE_EPOCH", "1700000000");
+        if let Some(input) = input {
+            command.stdin(fs::File::open(place.path(input)).expect("an archive"));
+        }
+        printed(&mut command);
+        fs::read(image).expect("an image")
+    };
+    let first = build("tree", "image", None);
+    place.check("image").expect("clean");
+    for source in [
+        "dense.tar",
+        "sparse.tar",
+        "usual.tar",
+        "dense.tar.gz",
+        "sparse.tar.gz",
+        "image",
+    ] {
+        assert!(build(source, "other", None) == first, "{source}");
+    }
+    for input in ["dense.tar", "sparse.tar.gz"] {
+        assert!(build("-", "other", Some(input)) == first, "{input}");
+    }
+    let mut cat = Command::new("cat");
+    cat.arg(place.path("dense.tar")).stdout(Stdio::piped());
+    let mut cat = cat.spawn().expect("it is there");
+    let mut command = fourscore(&["build", "-", "-o", &place.text("other"), "--canonical"]);
+    command.env("SOURCE_DATE_EPOCH", "1700000000");
+    command.stdin(cat.stdout.take().expect("a pipe"));
+    printed(&mut command);
+    assert!(cat.wait().expect("it ran").success());
+    assert!(
+        fs::read(place.path("other")).expect("an image") == first,
+        "a pipe"
+    );
+    let help = printed(&mut fourscore(&["build", "--help"]));
+    assert!(
+        help.contains("It costs one more reading of all contents"),
+        "{help}"
+    );
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{complained, fourscore, text};
+use common::{complained, fourscore, printed, text};
 use fourscore_sync::thread;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
@@ -386,4 +386,114 @@ fn a_manifest_or_list_that_cannot_be_written_leaves_no_image() {
         assert!(said.contains("no/such/list: No such file"), "{said}");
         assert_eq!(left_behind(&place), Vec::<String>::new());
     }
+}
+
+/// Refused with status 1 and one line.
+#[track_caller]
+fn refused(arguments: &[&str], expected: &str) {
+    let (status, said) = complained(&[&["build"], arguments].concat());
+    assert_eq!(status, Some(1), "{arguments:?}: {said}");
+    assert!(
+        said.contains(expected) && said.lines().count() == 1,
+        "expected {expected}\nfound    {said}"
+    );
+}
+
+#[test]
+fn what_is_no_source_is_named() {
+    let place = Place::new();
+    let zeroes = |len: usize| vec![0; len];
+    let mut disk = zeroes(1 << 20);
+    disk[510..512].copy_from_slice(b"\x55\xaa");
+    for (content, expected) in [
+        (
+            zeroes(0),
+            "in: is an empty file (a source is a directory, a tar archive",
+        ),
+        (zeroes(1024), "in: is a file of zeroes (a source is"),
+        (zeroes(1 << 20), "in: is a file of zeroes (a source is"),
+        (b"#!/bin/sh\n".to_vec(), "in: is text (a source is"),
+        (disk, "in: is a disk with a partition table (a source is"),
+        (b"\x7fELF rest".to_vec(), "in: is a program (ELF)"),
+    ] {
+        fs::write(place.path("in"), content).expect("room");
+        refused(&[&place.text("in"), "-o", &place.text("image")], expected);
+        assert!(!place.path("image").exists());
+    }
+    // An archive without entries, as every tar program makes it.
+    fs::write(place.path("in"), zeroes(10_240)).expect("room");
+    printed(&mut fourscore(&[
+        "build",
+        &place.text("in"),
+        "-o",
+        &place.text("image"),
+    ]));
+    // A file system where it cannot be read.
+    let mut command = fourscore(&["build", "-", "-o", &place.text("new")]);
+    command.stdin(fs::File::open(place.path("image")).expect("it was built"));
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("standard input: is a file system"), "{said}");
+}
+
+/// A build that fails while it fills a partition says so, and leaves the rest of the disk alone.
+#[test]
+fn a_partition_that_is_not_complete_is_told_and_the_rest_of_the_disk_is_left() {
+    let place = Place::new();
+    let disk = place.path("disk");
+    let part = format!("{}@8M", place.text("disk"));
+    fs::write(&disk, vec![0xa5; 64 << 20]).expect("room");
+    let tree = place.text("tree");
+    // Nothing is written for what does not fit.
+    refused(
+        &[&tree, "-F", "--size", "57M", "-o", &part],
+        "lead past the end of the file",
+    );
+    refused(&[&tree, "-F", "--size", "1M", "-o", &part], "is too small");
+    refused(
+        &[&tree, "--size", "20M", "-o", &part],
+        "holds data of an unknown kind",
+    );
+    assert!(
+        fs::read(&disk)
+            .expect("a disk")
+            .iter()
+            .all(|&byte| byte == 0xa5)
+    );
+    let (status, said) = complained(&["build", &tree, "-F", "--shrink", "-o", &part]);
+    assert_eq!(status, Some(2), "{said}");
+    // The file changes when its place in the image is settled and its content is to be read.
+    fs::write(place.path("in.tar"), archive("file", 1 << 20)).expect("room");
+    let arguments = [
+        "build",
+        &place.text("in.tar"),
+        "-",
+        "-F",
+        "--size",
+        "20M",
+        "-o",
+        &part,
+    ];
+    let mut child = stoppable(&arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut over = archive("other", 1 << 20);
+    let end = over.split_off(over.len() - 1024);
+    let pipe = child.stdin.as_mut().expect("a pipe");
+    pipe.write_all(&over).expect("the build reads it");
+    thread::sleep(Duration::from_millis(20));
+    fs::write(place.path("in.tar"), archive("file", 1 << 20)).expect("room");
+    let output = goes_on(child, &end);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("its content is undefined now"), "{said}");
+    let found = fs::read(&disk).expect("a disk");
+    assert_eq!(found.len(), 64 << 20);
+    let (front, rest) = found.split_at(8 << 20);
+    assert!(front.iter().all(|&byte| byte == 0xa5));
+    assert!(rest[20 << 20..].iter().all(|&byte| byte == 0xa5));
 }

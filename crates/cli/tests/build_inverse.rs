@@ -465,3 +465,155 @@ fn what_bsdtar_packs_is_taken_whole() {
         without_lost_and_found(&walk_of_host(&tree))
     );
 }
+
+/// A file system is a source like any other: everything in it comes over.
+#[test]
+fn an_image_comes_over_whole() {
+    require!(
+        Need::Program("setfacl"),
+        Need::Program("e2fsck"),
+        Need::Program("mke2fs"),
+        Need::Root
+    );
+    let place = Place::odd();
+    let (tree, image, copy) = (place.text("tree"), place.text("image"), place.text("copy"));
+    let full = |name: &str| {
+        let name = place.text(name);
+        printed(&mut fourscore(&["walk", "--hash", &name]))
+    };
+    printed(&mut fourscore(&[
+        "build",
+        &tree,
+        "-o",
+        &image,
+        "-O",
+        "inline_data,ea_inode",
+    ]));
+    let same = |source: &str, more: &[&str]| {
+        let arguments = [&["build", source, "-o", &copy, "--verify", "-F"], more].concat();
+        printed(&mut fourscore(&arguments));
+        place.check("copy").expect("clean");
+        assert_eq!(full("copy"), full("image"), "{source} {more:?}");
+    };
+    same(&image, &[]);
+    same(&image, &["--shrink", "-b", "2048", "-O", "ea_inode"]);
+    // In a disk, and over another source.
+    let len = fs::metadata(&image).expect("it is there").len();
+    let disk = fs::File::create(place.path("disk")).expect("room");
+    disk.write_all_at(&fs::read(&image).expect("an image"), 5 << 20)
+        .expect("room");
+    disk.set_len((5 << 20) + len + 4096).expect("room");
+    same(&format!("{}@5M", place.text("disk")), &[]);
+    fs::create_dir_all(place.path("under/etc")).expect("room");
+    fs::write(place.path("under/etc/under"), "").expect("room");
+    let under = place.text("under");
+    let arguments = [
+        "build",
+        &under,
+        &image,
+        "-o",
+        &copy,
+        "-F",
+        "--exclude",
+        "many",
+    ];
+    printed(&mut fourscore(&arguments));
+    let walk = full("copy");
+    assert!(
+        walk.contains("/etc/under ") && walk.contains("/etc/passwd "),
+        "{walk}"
+    );
+    assert!(!walk.contains("/many"), "{walk}");
+    // Other programs' images, of other kinds.
+    for kind in ["ext2", "ext3", "ext4"] {
+        let arguments = [
+            "-q", "-F", "-t", kind, "-b", "4096", "-d", &tree, &image, "64M",
+        ];
+        run("mke2fs", &arguments, place.0.path()).expect("an image");
+        same(&image, &[]);
+    }
+}
+
+/// What a crash left in the journal is part of the tree.
+#[test]
+fn an_image_with_a_journal_to_replay_is_read_as_it_will_be() {
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = Place::new();
+    let (image, copy) = (place.text("image"), place.text("copy"));
+    place.build("image", &["--size", "64M"]);
+    let point = place.text("point");
+    fs::create_dir(&point).expect("room");
+    printed(&mut fourscore(&["mount", &image, &point]));
+    fs::create_dir(place.path("point/made")).expect("room");
+    let file = fs::File::create(place.path("point/made/file")).expect("room");
+    file.write_all_at(b"synced", 0).expect("room");
+    file.sync_all().expect("room");
+    // As the machine would find it that loses power now.
+    fs::copy(&image, place.path("crashed")).expect("room");
+    drop(file);
+    printed(&mut fourscore(&["umount", &point]));
+    let crashed = fs::read(place.path("crashed")).expect("an image");
+    let info = printed(&mut fourscore(&["info", &place.text("crashed")]));
+    assert!(info.contains("needs_recovery"), "{info}");
+    printed(&mut fourscore(&[
+        "build",
+        &place.text("crashed"),
+        "-o",
+        &copy,
+    ]));
+    place.check("copy").expect("clean");
+    let found = printed(&mut fourscore(&["cat", &copy, "/made/file"]));
+    assert_eq!(found, "synced");
+    assert!(
+        fs::read(place.path("crashed")).expect("an image") == crashed,
+        "it is a source"
+    );
+}
+
+/// An archive of a layout is unpacked too, from a file and a pipe, for the platform asked for.
+#[test]
+fn an_archive_of_an_image_is_unpacked_for_its_platform() {
+    require!(Need::Program("tar"), Need::Program("gzip"));
+    let place = Place::new();
+    let layout = Layout::new(&place.path("layout")).expect("room");
+    let mut images = Vec::new();
+    for architecture in ["s390x", "riscv64"] {
+        layout
+            .image("v1", &[layer(&["etc/", architecture])])
+            .expect("room");
+        let index = fs::read_to_string(place.path("layout/index.json")).expect("an index");
+        let index: serde_json::Value = serde_json::from_str(&index).expect("JSON");
+        let mut image = index["manifests"][0].clone();
+        image["platform"] = serde_json::json!({"os": "linux", "architecture": architecture});
+        images.push(image);
+    }
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": images});
+    fs::write(place.path("layout/index.json"), index.to_string()).expect("room");
+    run(
+        "tar",
+        &["-czf", "../layout.tar.gz", "."],
+        &place.path("layout"),
+    )
+    .expect("an archive");
+    let (archive, image) = (place.text("layout.tar.gz"), place.text("image"));
+    let on = ["--platform", "linux/riscv64", "-o", &image];
+    for source in [archive.as_str(), "-", &place.text("layout")] {
+        let mut command = fourscore(&[&["build", source], &on[..]].concat());
+        command.stdin(fs::File::open(&archive).expect("an archive"));
+        printed(&mut command);
+        let walk = place.walk("image");
+        assert!(
+            walk.contains("/riscv64 ") && !walk.contains("/oci-layout "),
+            "{source}: {walk}"
+        );
+    }
+    let (status, said) = complained(&["build", &archive, "-o", &image]);
+    assert_eq!(status, Some(1), "{said}");
+    let expected = "only for: linux/s390x, linux/riscv64 (choose with --platform)";
+    assert!(said.contains(expected), "{said}");
+    let (status, said) = complained(&["build", &archive, "-o", &image, "--platform", "linux"]);
+    assert_eq!(status, Some(2), "{said}");
+    let tree = format!("tree:{archive}");
+    printed(&mut fourscore(&["build", &tree, "-o", &image]));
+    assert!(place.walk("image").contains("/oci-layout "));
+}

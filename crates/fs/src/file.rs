@@ -4,8 +4,8 @@
 //! device read into the caller's own buffers. Holes and unwritten extents are filled with zeroes.
 //! Bytes at and behind the file's size are never shown, whatever blocks lie there.
 //!
-//! **Locking.** None: see the module [`map`](crate::map). No cache line is written that another
-//! thread reads.
+//! **Locking.** None as a rule: the module [`consistent`](crate::consistent) says how a read beside
+//! writers comes to one state of the file. No cache line is written that another thread reads.
 
 use std::io::IoSliceMut;
 use std::ops::ControlFlow;
@@ -13,13 +13,14 @@ use std::ops::ControlFlow;
 use fourscore_ondisk::extent::{Extent, LOGICAL_END};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
-use fourscore_sync::thread;
+use fourscore_sync::epoch::Guard;
 
 use crate::inode::{CachedInode, Layout};
 use crate::map::Target;
 use crate::{Error, FileType, Fs, Result};
 
+/// Extents that [`Fs::for_each_extent`] reads at once.
+pub const EXTENTS_AT_ONCE: usize = 1024;
 /// Slices handed to the device in one call; a read into more is cut.
 const SLICES: usize = 16;
 
@@ -53,31 +54,11 @@ impl Fs {
         bufs: &mut [IoSliceMut<'_>],
         offset: u64,
     ) -> Result<usize> {
-        self.read_settled(inode, |inode, guard| match inode.file_type() {
+        self.read_consistent(inode, |inode, guard| match inode.file_type() {
             FileType::Regular => self.read_content(inode, bufs, offset, guard),
             FileType::Directory => Err(Error::IsADirectory),
             _ => Err(Error::InvalidArgument("not a regular file")),
         })
-    }
-
-    /// What `read` finds of an inode whose map nobody changes meanwhile; until then it is called
-    /// again.
-    fn read_settled<T>(
-        &self,
-        inode: InodeNr,
-        mut read: impl FnMut(&CachedInode, &Guard) -> Result<T>,
-    ) -> Result<T> {
-        let guard = epoch::pin();
-        let cell = self.cell(inode, &guard)?;
-        loop {
-            let moves = cell.moves();
-            let found = read(cell.version(&guard)?, &guard);
-            if moves % 2 == 0 && moves == cell.moves() {
-                return found;
-            }
-            // A part of the map was seen as it was, another as it is now.
-            thread::yield_now();
-        }
     }
 
     /// Reads the content of a file as its user sees it.
@@ -184,6 +165,9 @@ impl Fs {
     /// out, blocks behind the file's size included. Extents are reported as they are on disk; the
     /// runs of a block map are reported as extents. Inline data has none.
     ///
+    /// Of a file that others change meanwhile, each piece of [`EXTENTS_AT_ONCE`] extents belongs to
+    /// one state of the file; [`Fs::extents`] gives all of them in one state.
+    ///
     /// # Errors
     /// What reading the map meets.
     pub fn for_each_extent(
@@ -192,36 +176,55 @@ impl Fs {
         from: LogicalBlock,
         mut visit: impl FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
-        let limit = self.geometry().blocks().0;
-        let (mut at, mut found) = (from, 0_u64);
+        let (mut piece, mut at, mut blocks) = (Vec::new(), from, 0);
         while at < LOGICAL_END {
-            let mapping = self.map(inode, at, &guard)?;
-            at = mapping.end();
-            let Some(extent) = mapping.extent() else {
-                continue;
-            };
-            found += u64::from(extent.blocks);
-            self.check_mapped(inode, found, limit)?;
-            if visit(extent).is_break() {
+            (at, blocks) = self.read_consistent(inode, |inode, guard| {
+                piece.clear();
+                self.extents_from(inode, (at, blocks), EXTENTS_AT_ONCE, &mut piece, guard)
+            })?;
+            if piece.drain(..).any(|extent| visit(extent).is_break()) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// The extents of a file, as [`Fs::for_each_extent`] reports them.
+    /// The extents of a file, as [`Fs::for_each_extent`] reports them, as they all were at one
+    /// moment.
     ///
     /// # Errors
     /// What reading the map meets.
     pub fn extents(&self, inode: InodeNr) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
-        self.for_each_extent(inode, LogicalBlock(0), |extent| {
-            extents.push(extent);
-            ControlFlow::Continue(())
+        self.read_consistent(inode, |inode, guard| {
+            extents.clear();
+            let from = (LogicalBlock(0), 0);
+            self.extents_from(inode, from, usize::MAX, &mut extents, guard)
         })?;
         Ok(extents)
+    }
+
+    /// Adds at most `limit` extents from block `at` on to `extents`. `blocks` were found before
+    /// `at`; gives where it ended, and how many were found by then.
+    fn extents_from(
+        &self,
+        inode: &CachedInode,
+        (mut at, mut blocks): (LogicalBlock, u64),
+        limit: usize,
+        extents: &mut Vec<Extent>,
+        guard: &Guard,
+    ) -> Result<(LogicalBlock, u64)> {
+        let most_blocks = self.geometry().blocks().0;
+        while at < LOGICAL_END && extents.len() < limit {
+            let mapping = self.map(inode, at, guard)?;
+            at = mapping.end();
+            if let Some(extent) = mapping.extent() {
+                blocks += u64::from(extent.blocks);
+                self.check_mapped(inode, blocks, most_blocks)?;
+                extents.push(extent);
+            }
+        }
+        Ok((at, blocks))
     }
 
     /// The first byte at or behind `offset` that is data, or hole, inside the file's size.
@@ -231,7 +234,7 @@ impl Fs {
     /// # Errors
     /// `InvalidArgument` for anything but a regular file.
     pub fn seek(&self, inode: InodeNr, offset: u64, what: Seek) -> Result<Option<u64>> {
-        self.read_settled(inode, |inode, guard| {
+        self.read_consistent(inode, |inode, guard| {
             self.seek_in(inode, offset, what, guard)
         })
     }

@@ -16,10 +16,13 @@ use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::Guard;
 
 use crate::dir::DirBlock;
+use crate::dir_blocks::READAHEAD_BLOCKS;
 use crate::inode::CachedInode;
 use crate::names::Wanted;
 use crate::{Fs, Result};
 
+/// The bit of a leaf's least hash that says that the hash below goes on there.
+const CONTINUES: u32 = 1;
 /// Index blocks on the way to a leaf: the root and at most two levels below.
 const MAX_LEVELS: usize = 3;
 
@@ -29,7 +32,27 @@ struct IndexPath<'g> {
     levels: usize,
 }
 
-impl IndexPath<'_> {
+/// An entry of an index block on the way to a leaf.
+#[derive(Clone, Copy)]
+struct NextEntry<'g> {
+    index: Index<'g>,
+    level: usize,
+    position: usize,
+}
+
+impl<'g> IndexPath<'g> {
+    /// The entry behind those taken: of the lowest block that has one.
+    fn next(&self) -> Option<NextEntry<'g>> {
+        (0..self.levels.min(MAX_LEVELS)).rev().find_map(|level| {
+            let (index, position) = self.steps[level]?;
+            (position + 1 < index.len()).then_some(NextEntry {
+                index,
+                level,
+                position: position + 1,
+            })
+        })
+    }
+
     /// The leaf the path leads to.
     fn leaf(&self) -> Option<LogicalBlock> {
         let (index, position) = self.steps.get(self.levels.checked_sub(1)?)?.as_ref()?;
@@ -109,6 +132,21 @@ impl Fs {
             return Ok(None);
         };
         let hash = hasher.hash(input).hash;
+        let path = self.path_below(dir, format, root, hash, guard)?;
+        Ok(Some((hash, path)))
+    }
+
+    /// The path that a hash takes through the index below `root`.
+    fn path_below<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        root: &'g [u8],
+        hash: u32,
+        guard: &'g Guard,
+    ) -> Result<IndexPath<'g>> {
+        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
+        let info = htree::root_info(root).map_err(place)?;
         let mut path = IndexPath {
             steps: [None; MAX_LEVELS],
             levels: usize::from(info.indirect_levels) + 1,
@@ -116,7 +154,7 @@ impl Fs {
         let top = Index::root(root).map_err(place)?;
         path.steps[0] = Some((top, top.search(hash)));
         self.descend(dir, format, &mut path, 0, hash, guard)?;
-        Ok(Some((hash, path)))
+        Ok(path)
     }
 
     /// The hash function that an indexed directory says it uses.
@@ -163,23 +201,57 @@ impl Fs {
         hash: u32,
         guard: &'g Guard,
     ) -> Result<bool> {
-        for level in (0..path.levels.min(MAX_LEVELS)).rev() {
-            let Some((index, position)) = path.steps[level] else {
-                return Ok(false);
-            };
-            let next = position + 1;
-            if next >= index.len() {
-                continue;
+        match path.next() {
+            Some(next) if next.index.continues(next.position, hash) => {
+                self.take(dir, format, path, next, guard)?;
+                Ok(true)
             }
-            if !index.continues(next, hash) {
-                return Ok(false);
-            }
-            path.steps[level] = Some((index, next));
-            // Below, the lowest hash is where it goes on.
-            self.descend(dir, format, path, level, 0, guard)?;
-            return Ok(true);
+            _ => Ok(false),
         }
-        Ok(false)
+    }
+
+    /// Moves the path to an entry of an index block, and below it to the lowest hash.
+    fn take<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        path: &mut IndexPath<'g>,
+        next: NextEntry<'g>,
+        guard: &'g Guard,
+    ) -> Result<()> {
+        path.steps[next.level] = Some((next.index, next.position));
+        // Below, the lowest hash is where it goes on.
+        self.descend(dir, format, path, next.level, 0, guard)
+    }
+
+    /// Calls `visit` with the leaves of the indexed directory `dir` in the order of the index, from
+    /// the one on that is responsible for `hash`; with as many as are listed together, and further
+    /// ones as long as a hash goes on there. Gives the least hash of the next leaf, if there is one.
+    pub(crate) fn visit_leaves(
+        &self,
+        dir: &CachedInode,
+        hash: u32,
+        guard: &Guard,
+        visit: &mut dyn FnMut(LogicalBlock) -> Result<()>,
+    ) -> Result<Option<u32>> {
+        let format = self.dir_format(dir);
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        let mut path = self.path_below(dir, &format, root, hash, guard)?;
+        let mut visited = 0;
+        while let Some(leaf) = path.leaf() {
+            visit(leaf)?;
+            visited += 1;
+            let Some(next) = path.next() else {
+                break;
+            };
+            let least = next.index.hash(next.position).unwrap_or(0);
+            let goes_on = least & CONTINUES != 0;
+            if visited >= READAHEAD_BLOCKS && !goes_on {
+                return Ok(Some(least));
+            }
+            self.take(dir, &format, &mut path, next, guard)?;
+        }
+        Ok(None)
     }
 
     /// Reads block `at` of an indexed directory, which its index says is `what`.

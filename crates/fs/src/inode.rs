@@ -29,6 +29,7 @@ use fourscore_sync::epoch::{self, EpochCell, Guard};
 use fourscore_sync::rank::{Place, Ranked};
 use fourscore_sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::consistent::{Change, SeqCount};
 use crate::fast_commit::{InodeChange, InodePatch};
 use crate::name_cache::Departures;
 use crate::write::{BlockGuard, OrphanPlace, order};
@@ -53,7 +54,7 @@ pub(crate) enum Layout {
 }
 
 /// A decoded inode.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CachedInode {
     inode: Inode,
     file_type: FileType,
@@ -127,6 +128,11 @@ impl CachedInode {
         self.has(InodeFlags::ENCRYPT_FL)
     }
 
+    /// Whether its content or its names are inside of it.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.layout == Layout::Inline
+    }
+
     pub(crate) fn has(&self, flag: InodeFlags) -> bool {
         self.inode.flags().contains(flag)
     }
@@ -145,9 +151,8 @@ pub(crate) struct InodeCell {
     version: EpochCell<CachedInode>,
     /// Who holds it beside the cache, to change it or to have it open.
     pins: AtomicU32,
-    /// Odd while names move between the blocks of a directory, or extents between the nodes of a
-    /// map, or a map is taken apart.
-    moves: AtomicU64,
+    /// Odd while a change of several objects is made visible (see [`crate::consistent`]).
+    sequence: SeqCount,
     /// Of names, if it is a directory.
     departures: Departures,
     changing: RwLock<Changing>,
@@ -241,7 +246,7 @@ impl InodeCell {
             place: rank.place(inode.nr().0.into()),
             version: EpochCell::new(Some(Box::new(inode))),
             pins: AtomicU32::new(0),
-            moves: AtomicU64::new(0),
+            sequence: SeqCount::default(),
             departures: Departures::default(),
             changing: RwLock::new(changing),
             only_leaf: Mutex::default(),
@@ -260,10 +265,9 @@ impl InodeCell {
         self.place.lock(|| lock.try_read(), || lock.read())
     }
 
-    /// Changes whenever entries of its directory or map have moved between blocks: who read
-    /// several of them meanwhile must read again.
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Acquire)
+    /// The sequence count that readers compare.
+    pub(crate) fn sequence(&self) -> &SeqCount {
+        &self.sequence
     }
 
     /// Tells whether a name of the directory has gone meanwhile.
@@ -367,25 +371,37 @@ impl Pinned {
         Ok(self.0.version(&guard)?.on_disk().checksum_seed())
     }
 
-    /// Tells readers, until the result is dropped, that entries are on the move.
-    pub(crate) fn moving(&self) -> Moving<'_> {
-        self.0.moves.fetch_add(1, Ordering::AcqRel);
-        Moving(&self.0)
+    /// Begins a change of several objects, for the holder of the inode's lock: until the result is
+    /// dropped readers look again.
+    pub(crate) fn change_sequence(&self) -> Change<'_> {
+        self.0.sequence.change()
+    }
+
+    /// Its type.
+    ///
+    /// # Errors
+    /// `NotFound` once it is deleted or has lost its last name.
+    pub(crate) fn type_while_named(&self) -> Result<FileType> {
+        let guard = epoch::pin();
+        let inode = self.0.version(&guard)?;
+        match inode.on_disk().links_count() {
+            0 => Err(Error::NotFound),
+            _ => Ok(inode.file_type()),
+        }
+    }
+
+    /// A copy of the version that is shown, for the holder of the inode's lock: it stays true
+    /// without an epoch guard, under which nobody should wait.
+    ///
+    /// # Errors
+    /// `NotFound` once it is deleted.
+    pub(crate) fn copy(&self) -> Result<CachedInode> {
+        self.0.version(&epoch::pin()).cloned()
     }
 
     /// Shows `version` from now on; `None` if the inode was deleted. For the holder of the lock.
     pub(crate) fn publish(&self, version: Option<CachedInode>) {
         self.0.version.store(version.map(Box::new));
-    }
-}
-
-/// Entries of a directory or a map are on the move.
-#[derive(Debug)]
-pub(crate) struct Moving<'c>(&'c InodeCell);
-
-impl Drop for Moving<'_> {
-    fn drop(&mut self) {
-        self.0.moves.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -487,7 +503,13 @@ impl Fs {
     /// `NotFound` if no such inode is in use.
     pub fn stat(&self, inode: InodeNr) -> Result<Stat> {
         let guard = epoch::pin();
-        self.stat_of(self.inode(inode, &guard)?, &guard)
+        let found = self.inode(inode, &guard)?;
+        if found.file_type() == FileType::Symlink && found.is_encrypted() {
+            // Its size is that of its target, which may be in a block.
+            drop(guard);
+            return self.read_consistent(inode, |inode, guard| self.stat_of(inode, guard));
+        }
+        self.stat_of(found, &guard)
     }
 
     /// As [`Fs::stat`], for whoever asks for many inodes once, such as a walk of the whole tree:
@@ -561,6 +583,11 @@ impl Fs {
         self.cell(nr, guard)?.version(guard)
     }
 
+    /// A copy of the inode as it is now, for callers that do more than look at it.
+    pub(crate) fn inode_copy(&self, nr: InodeNr) -> Result<CachedInode> {
+        self.inode(nr, &epoch::pin()).cloned()
+    }
+
     /// The cell of inode `nr`, which lives as long as the guard.
     pub(crate) fn cell<'g>(&self, nr: InodeNr, guard: &'g Guard) -> Result<&'g InodeCell> {
         loop {
@@ -591,6 +618,17 @@ impl Fs {
                 Err(cell) => self.drop_cell(nr, &cell),
             }
         }
+    }
+
+    /// Keeps the directory `nr` in memory. Its kind is looked at before anybody locks it: the order
+    /// of locks depends on it, and a pin keeps the number from leading to something else.
+    ///
+    /// # Errors
+    /// `NotADirectory`; as [`Fs::stat`].
+    pub(crate) fn pin_directory(&self, nr: InodeNr) -> Result<Pinned> {
+        let pinned = self.pin_inode(nr)?;
+        self.directory(pinned.version(&epoch::pin())?)?;
+        Ok(pinned)
     }
 
     /// Lets an inode be found that was just made.

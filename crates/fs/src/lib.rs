@@ -22,10 +22,13 @@
 //! | `open` | from a device to an [`Fs`] |
 //! | `replay` | the journal of a crashed file system, replayed in memory |
 //! | `fast_commit` | what fast commits change, kept beside the device |
+//! | `consistent` | reading beside writers: the order in which changes become visible |
 //! | `inode` | decoded inodes, the inode cache, [`Stat`] |
 //! | `map` | from a block of a file to where it lies |
 //! | `file` | reading content, extents, holes |
-//! | `dir` | finding a name, listing a directory |
+//! | `dir` | the forms of directories, finding a name |
+//! | `dir_blocks` | going through the blocks of a directory |
+//! | `listing` | listing a directory, also while it changes |
 //! | `index` | finding a name through the hash index |
 //! | `names` | what names are equal, and how encrypted ones are shown |
 //! | `name_cache` | names that were found before |
@@ -53,7 +56,9 @@
 //! a group -> handle -> directory, xattr and extent buffers -> group -> core-local state.
 #![forbid(unsafe_code)]
 
+mod consistent;
 mod dir;
+mod dir_blocks;
 mod error;
 mod fast_commit;
 mod file;
@@ -62,6 +67,7 @@ mod group;
 mod index;
 mod inline;
 mod inode;
+mod listing;
 mod map;
 mod metadata;
 mod name_cache;
@@ -88,7 +94,7 @@ use crate::write::Writer;
 
 pub use crate::dir::{DirEntry, OwnedDirEntry};
 pub use crate::error::{Error, Result};
-pub use crate::file::Seek;
+pub use crate::file::{EXTENTS_AT_ONCE, Seek};
 pub use crate::group::Bitmap;
 pub use crate::inode::{Scanned, Stat};
 pub use crate::open::{OpenOptions, Replay, SuperblockCopy};

@@ -9,15 +9,16 @@
 //! **Invariants.** At most [`MAX_SYMLINKS`] links are followed, each with a target of at most one
 //! block, so work and memory are bounded for any image.
 //!
-//! **Locking.** None. Ancestors are not referenced: a step holds only an inode number.
+//! **Locking.** None as a rule; see [`crate::consistent`]. Ancestors are not referenced: a step
+//! holds only an inode number, and revalidates the name that led there.
 //!
 //! **References.** path_resolution(7).
 
 use std::borrow::Cow;
 
 use fourscore_ondisk::InodeNr;
-use fourscore_sync::epoch;
 
+use crate::consistent::Step;
 use crate::dir::Keep;
 use crate::{Error, FileType, Fs, Result};
 
@@ -39,33 +40,32 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `TooManySymlinks`, `NameTooLong`.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeNr> {
-        let guard = epoch::pin();
         let mut here = InodeNr::ROOT;
         let mut links = 0;
         let mut text = Cow::Borrowed(path);
         let mut at = 0;
         while let Some((name, end)) = next_component(&text, at) {
-            let step = self.look_up(here, name, Keep::Found, &guard)?;
-            let more = end < text.len();
-            if more || follow == Follow::Yes {
-                let inode = self.inode(step, &guard)?;
-                if inode.file_type() == FileType::Symlink {
+            let is_last = end >= text.len();
+            let step = match is_last && follow == Follow::No {
+                true => Step::Inode(self.find_name(here, name, Keep::Found)?),
+                false => self.step_to(here, name)?,
+            };
+            match step {
+                Step::Inode(inode) => (here, at) = (inode, end),
+                Step::Link(mut target) => {
                     links += 1;
                     if links > MAX_SYMLINKS {
                         return Err(Error::TooManySymlinks);
                     }
-                    let mut target = self.link_target(inode, &guard)?;
                     if target.first() == Some(&b'/') {
                         here = InodeNr::ROOT;
                     }
                     target.extend_from_slice(text.get(end..).unwrap_or_default());
                     (text, at) = (Cow::Owned(target), 0);
-                    continue;
                 }
             }
-            (here, at) = (step, end);
         }
-        if text.ends_with(b"/") && self.inode(here, &guard)?.file_type() != FileType::Directory {
+        if text.ends_with(b"/") && self.stat(here)?.file_type != FileType::Directory {
             return Err(Error::NotADirectory);
         }
         Ok(here)

@@ -17,7 +17,6 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::acl::{self, AclEntry, AclWho, Asker};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::xattr::NameIndex;
-use fourscore_sync::epoch;
 
 use crate::inode::CachedInode;
 use crate::{AttributeChange, Error, FileType, Fs, Result};
@@ -133,17 +132,15 @@ impl Fs {
     /// # Errors
     /// `AccessDenied` if not; `NotPermitted` for writing to what is immutable; `NotFound`.
     pub fn check_access(&self, inode: InodeNr, wish: Wish, caller: &Caller<'_>) -> Result<()> {
-        let guard = epoch::pin();
-        self.access(self.inode(inode, &guard)?, wish, caller)
+        self.access(&self.inode_copy(inode)?, wish, caller)
     }
 
     fn access(&self, inode: &CachedInode, wish: Wish, caller: &Caller<'_>) -> Result<()> {
         if wish.contains(Wish::WRITE) && inode.has(InodeFlags::IMMUTABLE_FL) {
             return Err(Error::NotPermitted);
         }
-        let guard = epoch::pin();
-        let list = self.look_at_xattrs(inode.nr(), &guard, |inode| {
-            self.acl(inode, NameIndex::POSIX_ACL_ACCESS, &guard)
+        let list = self.read_consistent(inode.nr(), |inode, guard| {
+            self.acl(inode, NameIndex::POSIX_ACL_ACCESS, guard)
         })?;
         if caller.is_given(inode, list.as_deref(), wish) {
             return Ok(());
@@ -169,8 +166,7 @@ impl Fs {
     /// `AccessDenied` without the permission to write to and search the directory; `NotPermitted`
     /// where it is sticky and neither belongs to the caller; `NotFound`.
     pub fn check_removal(&self, dir: InodeNr, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
-        let guard = epoch::pin();
-        let (dir, inode) = (self.inode(dir, &guard)?, self.inode(inode, &guard)?);
+        let (dir, inode) = (&self.inode_copy(dir)?, &self.inode_copy(inode)?);
         self.access(dir, Wish::WRITE | Wish::EXECUTE, caller)?;
         let is_sticky = dir.on_disk().mode().0 & STICKY != 0;
         if is_sticky && caller.uid != dir.on_disk().uid() && !caller.owns(inode) {
@@ -185,8 +181,7 @@ impl Fs {
     /// `NoAttribute` for `trusted.` attributes, which do not exist for most; `AccessDenied` without
     /// the permission to read; `NotFound`.
     pub fn check_xattr_read(&self, inode: InodeNr, name: &[u8], caller: &Caller<'_>) -> Result<()> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
+        let inode = &self.inode_copy(inode)?;
         if name.starts_with(b"trusted.") && !caller.has(Capabilities::SYS_ADMIN) {
             return Err(Error::NoAttribute);
         }
@@ -211,8 +206,7 @@ impl Fs {
         name: &[u8],
         caller: &Caller<'_>,
     ) -> Result<()> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
+        let inode = &self.inode_copy(inode)?;
         let allowed = if name.starts_with(b"trusted.") {
             caller.has(Capabilities::SYS_ADMIN)
         } else if name == b"security.capability" {
@@ -248,8 +242,7 @@ impl Fs {
         change: &AttributeChange,
         caller: &Caller<'_>,
     ) -> Result<AttributeChange> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
+        let inode = &self.inode_copy(inode)?;
         let on_disk = inode.on_disk();
         let is_owner = caller.uid == on_disk.uid();
         let may_chown = caller.has(Capabilities::CHOWN);
@@ -296,8 +289,7 @@ impl Fs {
         flags: InodeFlags,
         caller: &Caller<'_>,
     ) -> Result<()> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
+        let inode = &self.inode_copy(inode)?;
         let changed = flags ^ inode.on_disk().flags();
         let guarded = [
             (

@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch::Guard;
 
 use crate::inode::{CachedInode, Layout};
 use crate::map::Target;
@@ -20,12 +20,10 @@ impl Fs {
     /// # Errors
     /// `InvalidArgument` for anything but a symbolic link.
     pub fn read_link(&self, inode: InodeNr) -> Result<Vec<u8>> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
-        match inode.file_type() {
-            FileType::Symlink => self.link_target(inode, &guard),
+        self.read_consistent(inode, |inode, guard| match inode.file_type() {
+            FileType::Symlink => self.link_target(inode, guard),
             _ => Err(Error::InvalidArgument("not a symbolic link")),
-        }
+        })
     }
 
     /// The target of the symbolic link `inode`; not empty.

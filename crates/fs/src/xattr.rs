@@ -7,7 +7,7 @@
 //! **Invariants.** A value is at most [`MAX_VALUE_BYTES`], the limit of the system calls, so that
 //! what one inode shows is bounded by what fits in a block of entries.
 //!
-//! **Locking.** None.
+//! **Locking.** None as a rule; see [`crate::consistent`].
 //!
 //! **References.** xattr(7), acl(5).
 
@@ -22,7 +22,6 @@ use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{self, EaInode, EaInodes, Entry, NameIndex, Value, Xattrs};
 use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::{self, Guard};
-use fourscore_sync::thread;
 
 use crate::inode::CachedInode;
 use crate::{Error, Fs, Result};
@@ -85,15 +84,14 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `Corrupt`.
     pub fn xattrs(&self, inode: InodeNr) -> Result<Vec<Xattr>> {
-        let guard = epoch::pin();
-        self.look_at_xattrs(inode, &guard, |inode| {
+        self.read_consistent(inode, |inode, guard| {
             let mut xattrs = Vec::new();
-            self.visit_xattrs(inode, &guard, |entry| {
+            self.visit_xattrs(inode, guard, |entry| {
                 if let Some(prefix) = shown_prefix(entry.index) {
                     let name = [prefix.as_bytes(), entry.name].concat();
                     xattrs.push(Xattr {
                         name,
-                        value: self.xattr_value(inode, entry, &guard)?,
+                        value: self.xattr_value(inode, entry, guard)?,
                     });
                 }
                 Ok(ControlFlow::Continue(()))
@@ -109,17 +107,16 @@ impl Fs {
     /// `user.`, `trusted.`, `security.` and the two ACLs; `InvalidArgument` for a prefix alone.
     pub fn xattr(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
         let (index, rest) = settable(name)?;
-        let guard = epoch::pin();
-        let value = self.look_at_xattrs(inode, &guard, |inode| {
-            self.find_xattr(inode, index, rest, &guard, |entry| {
-                self.xattr_value(inode, entry, &guard)
+        let value = self.read_consistent(inode, |inode, guard| {
+            self.find_xattr(inode, index, rest, guard, |entry| {
+                self.xattr_value(inode, entry, guard)
             })
         })?;
         value.ok_or(Error::NoAttribute)
     }
 
     /// The value of an attribute as it is stored. For the holder of the inode's lock, or inside of
-    /// [`Fs::look_at_xattrs`].
+    /// [`Fs::read_consistent`].
     pub(crate) fn stored_xattr(
         &self,
         inode: &CachedInode,
@@ -130,26 +127,6 @@ impl Fs {
         self.find_xattr(inode, index, name, guard, |entry| {
             self.stored_value(inode, entry, guard)
         })
-    }
-
-    /// Calls `look` until no attribute moved meanwhile between the inode and its block.
-    pub(crate) fn look_at_xattrs<T>(
-        &self,
-        nr: InodeNr,
-        guard: &Guard,
-        look: impl Fn(&CachedInode) -> Result<T>,
-    ) -> Result<T> {
-        let cell = self.cell(nr, guard)?;
-        loop {
-            let moves = cell.moves();
-            let found = look(cell.version(guard)?);
-            if moves % 2 == 0 && moves == cell.moves() {
-                // Values go with their inode.
-                cell.version(guard)?;
-                return found;
-            }
-            thread::yield_now();
-        }
     }
 
     fn find_xattr<T>(

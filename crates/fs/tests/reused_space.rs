@@ -1,11 +1,16 @@
 //! Space that was freed and waits for a commit, or for somebody who reads: who needs it waits too,
 //! instead of being told that there is none.
 
-use std::time::Duration;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Arc, Error, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
-use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore::block::ram::RamDevice;
+use fourscore::block::{BlockDevice, DeviceOptions, Hints, open_path};
+use fourscore::{
+    Arc, Discard, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, Trim,
+};
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
@@ -33,8 +38,12 @@ fn fill(fs: &Fs) {
     fs.sync().unwrap();
 }
 
-/// Does what needs a block while the only free ones wait for a reader.
+/// Does what needs a block while the only free ones wait for a reader, who goes on for a time.
 fn needs_a_block(fs: &Fs, what: impl FnOnce()) {
+    needs_a_block_for(Duration::from_millis(15), fs, what);
+}
+
+fn needs_a_block_for(reading: Duration, fs: &Fs, what: impl FnOnce()) {
     fill(fs);
     let (is_in, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -44,7 +53,7 @@ fn needs_a_block(fs: &Fs, what: impl FnOnce()) {
             while !is_over.load(Ordering::Acquire) {
                 thread::sleep(Duration::from_millis(1));
             }
-            thread::sleep(Duration::from_millis(15));
+            thread::sleep(reading);
             drop(guard);
         });
         while !is_in.load(Ordering::Acquire) {
@@ -85,4 +94,273 @@ fn names_and_attributes_wait_for_space_that_is_freed() {
     assert!(fs.stat(other).unwrap().size_bytes > 4096);
     fs.unmount().unwrap();
     assert_clean(image.path());
+}
+
+/// A device in memory whose flushes take a while, as those of a disk do: so commits do. It takes as
+/// long to be told that blocks are free.
+#[derive(Debug)]
+struct Slow {
+    device: RamDevice,
+    takes: Duration,
+}
+
+impl BlockDevice for Slow {
+    fn hints(&self) -> Hints {
+        self.device.hints()
+    }
+
+    fn discard(&self, _range: Range<u64>) -> io::Result<()> {
+        thread::sleep(self.takes);
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.device.len_bytes()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.device.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.device.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        thread::sleep(self.takes);
+        self.device.flush()
+    }
+}
+
+/// An empty file system in memory.
+fn in_memory(size: MiB, takes: Duration) -> (Image, Arc<Fs>) {
+    in_memory_with(size, takes, &MountOptions::new())
+}
+
+fn in_memory_with(size: MiB, takes: Duration, options: &MountOptions) -> (Image, Arc<Fs>) {
+    let image = Image::builder(size).kind("ext4").block_size_bytes(4096);
+    let image = image.make().unwrap();
+    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
+    let device = RamDevice::over(Arc::new(base));
+    let device = Arc::new(Slow { device, takes });
+    let fs = Fs::mount(device, options).unwrap();
+    (image, fs)
+}
+
+/// A file of eight blocks, and a name for it.
+fn small_file(fs: &Fs, name: &[u8]) -> InodeNr {
+    let file = fs.create(ROOT, name, &OWNER).unwrap();
+    fs.write_at(file, &[1; 8 * 4096], 0).unwrap();
+    file
+}
+
+#[test]
+fn a_reader_is_waited_for_however_long_it_takes() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(8), Duration::ZERO);
+    let file = small_file(&fs, b"file");
+    needs_a_block_for(Duration::from_millis(500), &fs, || {
+        fs.write_at(file, &[2; 4096], 8 * 4096).unwrap();
+    });
+    // Four extents are in the inode; a fifth needs a block.
+    let holey = fs.create(ROOT, b"holey", &OWNER).unwrap();
+    for nth in 0..4 {
+        fs.write_at(holey, &[3; 3 * 4096], nth * 4 * 4096).unwrap();
+    }
+    needs_a_block_for(Duration::from_millis(500), &fs, || {
+        fs.fallocate(holey, Fallocate::PunchHole, 4096, 4096)
+            .unwrap();
+    });
+    fs.unmount().unwrap();
+}
+
+/// So long it takes at most to give space to all who wait for it, if nobody waits in vain.
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn one_in_line_may_hold_a_lock_that_another_at_its_turn_waits_for() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(8), Duration::ZERO);
+    let file = small_file(&fs, b"file");
+    let mut began = None;
+    needs_a_block_for(Duration::from_millis(300), &fs, || {
+        began = Some(Instant::now());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let value = [b'v'; 2000];
+                fs.set_xattr(file, b"user.long", &value, SetXattr::Any)
+                    .unwrap();
+            });
+            // Comes to stand behind, with the lock of the file.
+            thread::sleep(Duration::from_millis(50));
+            fs.write_at(file, &[2; 4096], 8 * 4096).unwrap();
+        });
+    });
+    assert!(began.unwrap().elapsed() < SOON);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn whoever_waits_for_the_lock_of_one_in_line_is_no_reader() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(8), Duration::from_millis(150));
+    let file = small_file(&fs, b"file");
+    fs.link(file, ROOT, b"other name").unwrap();
+    fill(&fs);
+    fs.unlink(ROOT, b"filler").unwrap();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| fs.write_at(file, &[2; 4096], 8 * 4096));
+        // While the commit is made for which the write waits with the lock of the file.
+        thread::sleep(Duration::from_millis(50));
+        fs.unlink(ROOT, b"other name").unwrap();
+        writing.join().unwrap().unwrap();
+    });
+    assert!(began.elapsed() < SOON);
+    fs.unmount().unwrap();
+}
+
+/// What threads that empty and fill files of their own were told.
+#[derive(Debug)]
+struct Told {
+    done: AtomicU64,
+    no_space: AtomicU64,
+}
+
+impl Told {
+    const fn new() -> Self {
+        Self {
+            done: AtomicU64::new(0),
+            no_space: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Has `threads` threads empty a file and preallocate `bytes` for it, again and again.
+fn empty_and_fill(fs: &Fs, threads: usize, bytes: u64, time: Duration) -> Told {
+    let [told] = empty_and_fill_sizes(fs, [(threads, bytes)], time);
+    told
+}
+
+/// The same with so many threads for each of several sizes.
+fn empty_and_fill_sizes<const KINDS: usize>(
+    fs: &Fs,
+    kinds: [(usize, u64); KINDS],
+    time: Duration,
+) -> [Told; KINDS] {
+    let told = [const { Told::new() }; KINDS];
+    let began = Instant::now();
+    let threads = kinds
+        .iter()
+        .zip(&told)
+        .flat_map(|(&(threads, bytes), told)| std::iter::repeat_n((bytes, told), threads));
+    thread::scope(|scope| {
+        for (nr, (bytes, told)) in threads.enumerate() {
+            let name = format!("own{nr}");
+            let file = fs.create(ROOT, name.as_bytes(), &OWNER).unwrap();
+            scope.spawn(move || {
+                while began.elapsed() < time {
+                    fs.truncate(file, 0).unwrap();
+                    match fs.fallocate(file, Fallocate::AllocateKeepSize, 0, bytes) {
+                        Ok(()) => told.done.fetch_add(1, Ordering::Relaxed),
+                        Err(Error::NoSpace) => told.no_space.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => panic!("{error}"),
+                    };
+                }
+            });
+        }
+    });
+    told
+}
+
+/// Blocks that are free for anybody, in bytes.
+fn free_bytes(fs: &Fs) -> u64 {
+    let stat = fs.statfs().unwrap();
+    stat.available_blocks * stat.block_bytes as u64
+}
+
+#[test]
+fn whoever_fits_beside_the_others_is_never_told_that_there_is_no_space() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
+    let threads = 8;
+    // A little is for the trees.
+    let each = free_bytes(&fs) / 8 - (64 << 10);
+    let told = empty_and_fill(&fs, threads, each, Duration::from_secs(3));
+    assert_eq!(told.no_space.into_inner(), 0, "of {:?}", told.done);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn space_of_which_the_device_is_being_told_is_waited_for() {
+    require!(Need::Program("mke2fs"));
+    for discard in [Discard::Online, Discard::OnDemand] {
+        let options = MountOptions::new().discard(discard);
+        let (_image, fs) = in_memory_with(MiB(64), Duration::from_millis(5), &options);
+        let each = free_bytes(&fs) / 4 - (64 << 10);
+        let time = Duration::from_secs(1);
+        let told = thread::scope(|scope| {
+            scope.spawn(|| {
+                let began = Instant::now();
+                while discard == Discard::OnDemand && began.elapsed() < time {
+                    fs.trim(&Trim::default()).unwrap();
+                }
+            });
+            empty_and_fill(&fs, 4, each, time)
+        });
+        assert_eq!(told.no_space.into_inner(), 0, "of {:?}", told.done);
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn whoever_needs_much_gets_it_beside_others_who_take_little_all_the_time() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
+    let eighth = free_bytes(&fs) / 8 - (64 << 10);
+    let kinds = [(1, 4 * eighth), (4, eighth)];
+    let [much, little] = empty_and_fill_sizes(&fs, kinds, Duration::from_secs(3));
+    println!("{much:?} {little:?}");
+    assert_eq!(much.no_space.into_inner(), 0);
+    assert_eq!(little.no_space.into_inner(), 0);
+    // Each time takes a commit or two.
+    assert!(much.done.into_inner() >= 10);
+    fs.unmount().unwrap();
+}
+
+/// will-it-scale's fallocate3 with 16 threads on 16 GiB, ten times fresh and ten times aged.
+#[test]
+#[ignore = "takes minutes"]
+fn sixteen_threads_never_run_out_of_sixteen_gibibytes() {
+    require!(Need::Program("mke2fs"));
+    for is_aged in [false, true] {
+        for run in 0..10 {
+            let (_image, fs) = in_memory(MiB(16 << 10), Duration::ZERO);
+            if is_aged {
+                age(&fs);
+            }
+            let free = free_bytes(&fs) >> 20;
+            let told = empty_and_fill(&fs, 16, 73_819_750, Duration::from_secs(3));
+            println!("aged {is_aged}, run {run}, {free} MiB free: {told:?}");
+            assert_eq!(told.no_space.into_inner(), 0);
+            fs.unmount().unwrap();
+        }
+    }
+}
+
+/// Uses three quarters of the space: what is left lies in pieces of 4 MiB.
+fn age(fs: &Fs) {
+    const PIECE_BYTES: u64 = 4 << 20;
+    let pieces = free_bytes(fs) / PIECE_BYTES - 16;
+    let dir = fs.mkdir(ROOT, b"old", &OWNER).unwrap();
+    let name = |piece: u64| format!("{piece}").into_bytes();
+    for piece in 0..pieces {
+        let file = fs.create(dir, &name(piece), &OWNER).unwrap();
+        fs.fallocate(file, Fallocate::AllocateKeepSize, 0, PIECE_BYTES)
+            .unwrap();
+    }
+    for piece in (0..pieces).step_by(4) {
+        fs.unlink(dir, &name(piece)).unwrap();
+    }
+    fs.sync().unwrap();
 }

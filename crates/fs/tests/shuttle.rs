@@ -9,8 +9,8 @@ use std::process::Command;
 
 use fourscore::block::BlockDevice;
 use fourscore::{
-    Arc, AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode,
-    OpenOptions, Replace,
+    Arc, AttributeChange, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
+    OpenInode, OpenOptions, Replace,
 };
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::{Mutex, model, thread};
@@ -96,6 +96,11 @@ fn image() -> Image {
 
 /// Mounts the image anew, has `tasks` at it, and checks what `then` says and e2fsck finds.
 fn check(tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
+    check_from(|_| {}, tasks, then);
+}
+
+/// The same, with something done `first` by one task.
+fn check_from(first: fn(&Fs), tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image();
     let content: Arc<[u8]> = std::fs::read(image.path()).unwrap().into();
@@ -113,6 +118,7 @@ fn check(tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
             .journal(journal)
             .open(OpenOptions::new().cache_bytes(1 << 16));
         let fs = Fs::mount(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).unwrap();
+        first(&fs);
         let running: Vec<_> = tasks
             .iter()
             .map(|task| {
@@ -378,6 +384,49 @@ fn what_is_made_open_is_one_file_whatever_others_do_to_its_name() {
             assert!(is_there(fs, "/two/dir"));
             if is_there(fs, "/two/new") {
                 assert_eq!(fs.stat(at(fs, "/two/new")).unwrap().size_bytes, 7);
+            }
+        },
+    );
+}
+
+#[test]
+fn whoever_is_short_of_space_that_is_coming_is_woken_when_it_has_come() {
+    /// Half of what is free.
+    const HALF_BYTES: u64 = 900 << 10;
+    fn fill(fs: &Fs, path: &str) {
+        let file = at(fs, path);
+        fs.fallocate(file, Fallocate::AllocateKeepSize, 0, HALF_BYTES)
+            .unwrap();
+    }
+    fn empty_and_fill(fs: &Fs, path: &str) {
+        fs.truncate(at(fs, path), 0).unwrap();
+        fill(fs, path);
+    }
+    check_from(
+        |fs| {
+            fill(fs, "/one/file");
+            fill(fs, "/two/file");
+            let stat = fs.statfs().unwrap();
+            let free = stat.available_blocks * stat.block_bytes as u64;
+            // So that nobody is served before somebody's blocks are free again.
+            let rest = free.saturating_sub(100 << 10);
+            let file = at(fs, "/one/below/file");
+            fs.fallocate(file, Fallocate::AllocateKeepSize, 0, rest)
+                .unwrap();
+        },
+        &[
+            |fs| empty_and_fill(fs, "/one/file"),
+            |fs| empty_and_fill(fs, "/two/file"),
+            |fs| {
+                for _ in 0..3 {
+                    fs.read_dir(at(fs, "/large")).unwrap();
+                }
+            },
+        ],
+        |fs| {
+            let sectors = |path| fs.stat(at(fs, path)).unwrap().sectors;
+            for path in ["/one/file", "/two/file"] {
+                assert!(sectors(path) >= HALF_BYTES / 512);
             }
         },
     );

@@ -189,9 +189,9 @@ impl Drop for Retired {
     }
 }
 
-/// Whoever lists a directory keeps what is retired meanwhile for some blocks of it only.
+/// A listing of a mounted file system holds no epoch guard while its caller looks at a name.
 #[test]
-fn a_long_listing_does_not_keep_what_is_retired_meanwhile() {
+fn a_listing_does_not_keep_what_is_retired_meanwhile() {
     const NAMES: u64 = 3000;
     require!(Need::Program("mke2fs"));
     let image = image(1024, &[]);
@@ -206,16 +206,9 @@ fn a_long_listing_does_not_keep_what_is_retired_meanwhile() {
         let (dropped, mut listed) = (Arc::new(AtomicU64::new(0)), 0);
         move |_: DirEntry<'_>| {
             listed += 1;
-            if listed == 1 {
+            if listed == NAMES / 2 {
                 drop(EpochCell::new(Some(Box::new(Retired(dropped.clone())))));
                 epoch::flush();
-                assert_eq!(
-                    dropped.load(Ordering::Relaxed),
-                    0,
-                    "this part is under a guard"
-                );
-            }
-            if listed == NAMES {
                 // Other tests may have had a guard as well, but not for long.
                 let begun = Instant::now();
                 while dropped.load(Ordering::Relaxed) == 0 {

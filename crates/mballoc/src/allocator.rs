@@ -2,14 +2,13 @@
 //!
 //! **Model.** A request is answered by the first that can: the inode's preallocation, the
 //! locality group of this core, a search. When a search finds nothing although the caller holds
-//! tokens, the space is in preallocations or waits for a commit: the former are discarded and
-//! what need not wait any longer is released, and the search is repeated as long as that yields
-//! anything.
+//! tokens, the space is in preallocations, which are discarded, or others move it about: the
+//! search is repeated until it finds something, or finds nothing often.
 //!
 //! **Locking.** An inode's list, a core's list and group locks, one at a time and never two.
 
 use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock, Tid};
-use fourscore_sync::{Arc, CoreNr};
+use fourscore_sync::{Arc, CoreNr, Mutex, thread};
 
 use crate::claim::{Claim, Freeing};
 use crate::error::{Error, RequestProblem};
@@ -46,6 +45,8 @@ pub struct Allocator {
     started: Started,
     registry: Registry,
     locality: LocalityGroups,
+    /// Held while all preallocations are discarded, before all other locks of the allocator.
+    discarding: Mutex<()>,
 }
 
 /// How often a search is repeated after space was made for it.
@@ -81,6 +82,7 @@ impl Allocator {
             started: Started::new(),
             registry: Registry::new(),
             locality: LocalityGroups::new(),
+            discarding: Mutex::new(()),
         }
     }
 
@@ -126,11 +128,8 @@ impl Allocator {
     /// [`Error::NoSpace`], or [`Error::CommitFirst`] if freed clusters wait.
     pub fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<Reservation, Error> {
         let core = CoreNr::current();
-        let take = || self.table.shared.tokens.take(core, clusters, privilege);
-        take().or_else(|_| {
-            let waiting = self.release_due();
-            take().map_err(|short| short_of_space(short.wanted, short.available, &waiting))
-        })
+        let taken = self.table.shared.tokens.take(core, clusters, privilege);
+        taken.or_else(|_| self.reserve_or_tell(clusters, privilege))
     }
 
     /// Returns what is left of a reservation.
@@ -204,31 +203,39 @@ impl Allocator {
                 min_len: request.min_len,
             });
         }
+        let constrained =
+            request.min_len.0 > 1 || request.align.0 > 1 || request.reach == Reach::Bits32;
+        let tokens = &self.table.shared.tokens;
         let mut waiting = Waiting::default();
         for _ in 1..MOST_ATTEMPTS {
-            let free_before = self.table.shared.tokens.total();
+            let free_before = tokens.total();
             let discarded = self.discard_all(tally);
             waiting = self.release_due();
-            if discarded == 0 && self.table.shared.tokens.total() <= free_before {
+            let has_more = discarded > 0 || tokens.total() > free_before;
+            if !has_more && (constrained || tokens.is_overdrawn()) {
                 break;
             }
             if let Some(run) = self.attempt(request, file, core, tally, hit)? {
                 return Ok(run);
             }
+            // The clusters of these tokens are there: whoever moves them about has to go on.
+            thread::yield_now();
         }
-        let constrained =
-            request.min_len.0 > 1 || request.align.0 > 1 || request.reach == Reach::Bits32;
         if waiting.clusters == 0 && constrained {
             return Err(Error::NotContiguous {
                 min_len: request.min_len,
             });
         }
-        let available = self.table.shared.tokens.total();
-        Err(short_of_space(
-            u64::from(request.len.0),
+        let (wanted, available) = (u64::from(request.len.0), tokens.total());
+        if waiting.clusters == 0 && tokens.is_overdrawn() {
+            return Err(Error::NoSpace { wanted, available });
+        }
+        Err(Error::CommitFirst {
+            wanted,
             available,
-            &waiting,
-        ))
+            waiting: waiting.clusters,
+            tid: waiting.newest,
+        })
     }
 
     /// One pass through all that can answer; `None` if nothing could.
@@ -429,6 +436,8 @@ impl Allocator {
 
     /// Discards every preallocation of the file system; how many clusters that were.
     fn discard_all(&self, tally: &mut Tally) -> u64 {
+        // Who finds nothing to discard must find what another has discarded.
+        let _alone = self.discarding.lock();
         let mut runs = self.registry.drain();
         runs.extend(self.locality.drain());
         self.unclaim_all(&runs, tally);
@@ -559,8 +568,10 @@ impl Allocator {
     }
 
     /// Notes that all reads and writes that were under way at `stamp` have ended.
+    /// Takes no lock, so that destructors may call it.
     pub fn set_quiet(&self, stamp: Stamp) {
         self.table.shared.clocks.set_quiet(stamp);
+        self.table.shared.bell.ring();
     }
 
     /// Visits the groups in which clusters wait, and frees those that need not wait any longer;
@@ -569,15 +580,14 @@ impl Allocator {
         self.release_due().clusters
     }
 
-    fn release_due(&self) -> Waiting {
+    pub(crate) fn release_due(&self) -> Waiting {
         let mut waiting = Waiting::default();
         let mut next = self.table.waiting.next_at_or_after(0);
         while let Some(group) = next {
             if let Some(mut locked) = self.table.lock(GroupNr(group), Patience::Wait) {
                 locked.release_due();
-                if locked.has_pending() {
-                    waiting.add(&locked.waiting());
-                } else {
+                waiting.add(&locked.waiting());
+                if locked.is_swept() {
                     // Under the lock, which orders it with the setting.
                     self.table.waiting.remove(group);
                 }
@@ -609,19 +619,6 @@ impl Allocator {
     /// nobody has used since the last call, and returns how many.
     pub fn evict_idle(&self, most: u32) -> u32 {
         self.table.evict_idle(most)
-    }
-}
-
-/// Why there are too few clusters, by what waits.
-fn short_of_space(wanted: u64, available: u64, waiting: &Waiting) -> Error {
-    if waiting.clusters == 0 {
-        return Error::NoSpace { wanted, available };
-    }
-    Error::CommitFirst {
-        wanted,
-        available,
-        waiting: waiting.clusters,
-        tid: waiting.newest,
     }
 }
 

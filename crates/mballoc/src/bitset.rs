@@ -160,6 +160,18 @@ impl BitSet {
         }
     }
 
+    /// Visits every member that is one from the beginning of the walk to its end, in ascending
+    /// order: reads all leaves, and no summary, which may hide a member for a moment.
+    pub(crate) fn for_each_leaf(&self, mut visit: impl FnMut(u32)) {
+        for (first, word) in (0..).step_by(64).zip(&self.levels[0]) {
+            let mut rest = word.load(SeqCst);
+            while rest != 0 {
+                visit(first + rest.trailing_zeros());
+                rest &= rest - 1;
+            }
+        }
+    }
+
     fn root(&self) -> &AtomicU64 {
         &self.levels[self.levels.len() - 1][0]
     }

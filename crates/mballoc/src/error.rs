@@ -8,7 +8,7 @@ use crate::source::SourceError;
 /// Why a request, a claim or a free failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Too few free clusters, and no commit would make more.
+    /// Too few clusters that are free or will be: at one moment of the call ([`crate::shortage`]).
     #[error("no space: {wanted} clusters wanted, {available} free for this caller")]
     NoSpace {
         /// Clusters that were asked for.
@@ -16,7 +16,9 @@ pub enum Error {
         /// Clusters that there were.
         available: u64,
     },
-    /// Too few free clusters now, but freed ones wait: commit, wait for it, and ask again. Many
+    /// Too few free clusters now, but some will come: freed ones wait, the device is being told of
+    /// some, some are kept for a favoured thread, or others move preallocations about. Commit, wait
+    /// ([`Allocator::wait_for_quiet`](crate::Allocator::wait_for_quiet)) and ask again. Many
     /// threads may be told so at once; one commit of `tid` serves them all.
     #[error(
         "no space before a commit: {wanted} clusters wanted, {available} free, {waiting} waiting"
@@ -26,7 +28,7 @@ pub enum Error {
         wanted: u64,
         /// Clusters that there were.
         available: u64,
-        /// Clusters that wait for a commit or for quiet.
+        /// Clusters that wait for a commit, for quiet or for the device.
         waiting: u64,
         /// The last transaction that some of them wait for: once its commit is durable, none of
         /// those waits for a commit. `None` if all wait for quiet only.

@@ -38,6 +38,7 @@ use crate::buddy::Buddy;
 use crate::geometry::{ClusterCount, Run};
 use crate::order_index::{Fitness, Listing, OrderIndex, Settle};
 use crate::pending::{Clocks, Pending, Stamp, Waiting};
+use crate::shortage::{Bell, Telling};
 use crate::stats::{Quick, Stats};
 use crate::stream::Slot;
 use crate::tokens::Tokens;
@@ -144,6 +145,14 @@ impl Group {
         Some(GROUP.place(nr.0.into()).hold(guard))
     }
 
+    /// What waits in the group; nothing is released by looking.
+    pub(crate) fn waiting(&self, nr: GroupNr) -> Waiting {
+        let guard = self.lock(nr);
+        guard
+            .as_ref()
+            .map_or_else(Waiting::default, |loaded| loaded.pending.waiting())
+    }
+
     /// Requests that were answered here in full, by [`Quick`].
     pub(crate) fn hits(&self) -> impl Iterator<Item = u64> {
         self.hits.iter().map(|hits| hits.load(Ordering::Relaxed))
@@ -193,6 +202,8 @@ pub(crate) struct Shared {
     pub(crate) tokens: Tokens,
     pub(crate) stats: Stats,
     pub(crate) tunables: Tunables,
+    pub(crate) telling: Telling,
+    pub(crate) bell: Bell,
     /// Whether what need not wait any longer waits to be visited before it is free.
     pub(crate) holds_due: AtomicBool,
 }
@@ -211,14 +222,20 @@ impl Shared {
         }
     }
 
+    /// Makes tokens of what was released, before the group's lock is.
+    #[inline(never)]
+    fn deposit(&self, released: u64) {
+        self.tokens.deposit(CoreNr::current(), released);
+    }
+
     /// What is left to do once a group's lock is released.
     #[inline(never)]
-    fn after_hold(&self, released: u64, since: Option<Instant>) {
-        let core = CoreNr::current();
-        // Returning tokens may take the lock of the pools, which does not belong under the group's.
-        self.tokens.add(core, released);
+    fn after_hold(&self, since: Option<Instant>) {
+        // May take the lock of the pools, which does not belong under the group's.
+        self.tokens.refill_if_short();
         if let Some(since) = since {
-            self.stats.note_hold(core, since.elapsed().as_nanos());
+            self.stats
+                .note_hold(CoreNr::current(), since.elapsed().as_nanos());
         }
     }
 }
@@ -253,7 +270,7 @@ impl Drop for After<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.released > 0 || self.since.is_some() {
-            self.shared.after_hold(self.released, self.since);
+            self.shared.after_hold(self.since);
         }
     }
 }
@@ -348,6 +365,8 @@ impl<'a> LockedGroup<'a> {
             });
         });
         loaded.claimed += claimed;
+        // Under the lock, so that whoever counts what waits meets it here or there.
+        shared.telling.begin(claimed.into());
         runs
     }
 
@@ -359,6 +378,12 @@ impl<'a> LockedGroup<'a> {
     /// Notes what the device knows; lasts until something is freed.
     pub(crate) fn set_trimmed(&mut self, least: Option<ClusterCount>) {
         self.loaded_mut().trimmed = least;
+    }
+
+    /// Whether there is nothing here that the group has to be visited for: nothing waits, and no
+    /// tokens are going to be made of what did.
+    pub(crate) fn is_swept(&self) -> bool {
+        !self.has_pending() && self.after.released == 0
     }
 
     /// Whether anything waits here still.
@@ -518,5 +543,9 @@ impl Drop for LockedGroup<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.publish();
+        // Under the lock: what waited here has tokens for everybody who no longer finds it waiting.
+        if self.after.released > 0 {
+            self.after.shared.deposit(self.after.released);
+        }
     }
 }

@@ -37,6 +37,7 @@
 //! | [`source`] | where bitmaps and descriptors come from |
 //! | `prefetch` | having bitmaps before they are needed |
 //! | [`tokens`] | the right to allocate |
+//! | [`shortage`] | when there is no space, and waiting for it |
 //! | [`request`] | what is asked for, and its size class |
 //! | [`prealloc`] | clusters claimed ahead for inodes and cores |
 //! | `stream` | where large files go on |
@@ -75,6 +76,7 @@ pub mod report;
 pub mod request;
 pub mod run_tree;
 mod search;
+pub mod shortage;
 pub mod source;
 pub mod stats;
 mod stream;

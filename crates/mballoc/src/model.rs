@@ -1,6 +1,8 @@
 //! **Purpose.** Model-checked tests: what many threads do to one structure, in many orders of
 //! their steps (`cargo test -p fourscore-mballoc --features shuttle`).
 
+mod shortage;
+
 use std::collections::BTreeSet;
 
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Tid};

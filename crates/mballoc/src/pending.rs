@@ -77,12 +77,16 @@ impl Clocks {
         self.words.quiet.fetch_max(stamp.0, Ordering::AcqRel);
     }
 
+    /// Whether the quiet clock has reached `stamp`.
+    pub(crate) fn is_quiet(&self, stamp: Stamp) -> bool {
+        stamp.0 <= self.words.quiet.load(Ordering::Acquire)
+    }
+
     /// Whether a run that waits for `release` may be handed out.
     #[must_use]
     pub fn reached(&self, release: &Release) -> bool {
         let durable = Tid(self.words.durable.load(Ordering::Acquire));
-        release.tid.is_none_or(|tid| !tid.is_after(durable))
-            && release.stamp.0 <= self.words.quiet.load(Ordering::Acquire)
+        release.tid.is_none_or(|tid| !tid.is_after(durable)) && self.is_quiet(release.stamp)
     }
 }
 

@@ -34,7 +34,8 @@ use crate::geometry::Geometry;
 use crate::group::{Group, Loaded, LockedGroup, Shared};
 use crate::num::floor_log2;
 use crate::order_index::{OrderIndex, Settle};
-use crate::pending::Clocks;
+use crate::pending::{Clocks, Waiting};
+use crate::shortage::{Bell, Telling};
 use crate::source::{BitmapState, Descriptor, GroupSource};
 use crate::stats::{Count, Stats, Tally};
 use crate::stream::Slot;
@@ -97,7 +98,8 @@ pub(crate) struct GroupTable {
     pub(crate) geometry: Geometry,
     pub(crate) source: Box<dyn GroupSource>,
     pub(crate) shared: Shared,
-    /// Groups in which something may wait; bits are cleared by the sweep only.
+    /// Groups in which something waits, or did when they were last visited: a sweep clears the bit
+    /// of a group when nothing waits there and the tokens of what did were made.
     pub(crate) waiting: BitSet,
     states: Box<[AtomicU8]>,
     groups: Sparse<Group>,
@@ -159,6 +161,8 @@ impl GroupTable {
                 tokens: Tokens::new(free, parts.pools.0, parts.pools.1),
                 stats: Stats::default(),
                 tunables: Tunables::new(geometry),
+                telling: Telling::default(),
+                bell: Bell::default(),
                 holds_due: AtomicBool::new(false),
             },
             waiting: BitSet::new(groups),
@@ -258,6 +262,18 @@ impl GroupTable {
             Patience::Wait => group.lock(nr),
         };
         LockedGroup::enter(nr, group, &self.shared, guard)
+    }
+
+    /// What is on the way to become free, and what it waits for: freed clusters that wait for their
+    /// release, and those of which the device is being told.
+    pub(crate) fn on_the_way(&self) -> Waiting {
+        let mut waiting = Waiting::default();
+        self.waiting.for_each_leaf(|nr| {
+            waiting.add(&self.group(GroupNr(nr)).waiting(GroupNr(nr)));
+        });
+        // Last: what is in a group no more is being told by now, or has been.
+        waiting.clusters += self.shared.telling.clusters();
+        waiting
     }
 
     /// Locks a group, bringing it in if it is not loaded.

@@ -27,8 +27,8 @@ use crate::tokens::Privilege;
 
 /// How often others may be quicker in a group before a run is left to them.
 const MOST_MISSES: u32 = 16;
-/// A piece is at most this share of what is free, since whoever runs short of space meanwhile does
-/// not wait for it,
+/// A piece is at most this share of what is free, since whoever runs short of space meanwhile has
+/// to wait for it,
 const SHARE: u64 = 8;
 /// but not shorter than so many clusters.
 const LEAST_PIECE: u32 = 256;
@@ -93,19 +93,44 @@ impl Allocator {
                 start: GroupOffset(at),
                 len: ClusterCount(most.min(run.end() - at)),
             };
-            let claim = match self.claim_found(&piece) {
-                Ok(Some(claim)) => claim,
+            // Before the clusters are claimed: who is short of them waits for the end of it.
+            let telling = &self.table().shared.telling;
+            telling.begin(piece.len.0.into());
+            let seen = self.visit_piece(&piece, visit);
+            self.end_telling(piece.len);
+            let seen = match seen {
+                Ok(Some(seen)) => seen,
                 Ok(None) => break,
                 Err(error) => return (Err(error.into()), at),
             };
-            let seen = visit(&piece);
-            self.give_back(claim);
             if let Err(error) = seen {
                 return (Err(error), at);
             }
             at = piece.end();
         }
         (Ok(u64::from(at - run.start.0)), at)
+    }
+
+    /// Shows one piece; `None` if it is not free any more, or belongs to who holds tokens.
+    fn visit_piece<E>(
+        &self,
+        piece: &Run,
+        visit: &mut impl FnMut(&Run) -> Result<(), E>,
+    ) -> Result<Option<Result<(), E>>, Error> {
+        let Some(claim) = self.claim_found(piece)? else {
+            return Ok(None);
+        };
+        let seen = visit(piece);
+        self.give_back(claim);
+        Ok(Some(seen))
+    }
+
+    /// Ends what [`Telling::begin`](crate::shortage::Telling::begin) began, when the tokens are
+    /// back.
+    fn end_telling(&self, len: ClusterCount) {
+        let shared = &self.table().shared;
+        shared.telling.end(len.0.into());
+        shared.bell.ring();
     }
 
     /// The device does not know of everything in the group after all.
@@ -134,7 +159,7 @@ impl Allocator {
             let mut due = Vec::new();
             if let Some(mut locked) = self.table().lock(GroupNr(group), Patience::Wait) {
                 due = locked.claim_due();
-                if !locked.has_pending() {
+                if locked.is_swept() {
                     // Under the lock, which orders it with the setting.
                     self.table().waiting.remove(group);
                 }
@@ -144,6 +169,7 @@ impl Allocator {
                     result = visit(&run);
                 }
                 self.give_back(Claim::new(run));
+                self.end_telling(run.len);
             }
             next = self.table().waiting.next_at_or_after(group + 1);
         }
@@ -180,7 +206,9 @@ impl Allocator {
     /// Claims a run that was free a moment ago; `None` if it is not any more, or belongs to who
     /// holds tokens.
     fn claim_found(&self, run: &Run) -> Result<Option<Claim>, Error> {
-        let Ok(mut reservation) = self.reserve(run.len.0.into(), Privilege::Reserved) else {
+        let tokens = &self.table().shared.tokens;
+        let reserved = tokens.take(CoreNr::current(), run.len.0.into(), Privilege::Reserved);
+        let Ok(mut reservation) = reserved else {
             return Ok(None);
         };
         let claimed = {

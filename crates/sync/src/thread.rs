@@ -5,21 +5,28 @@
 
 #[cfg(not(feature = "shuttle"))]
 pub use std::thread::{
-    Builder, JoinHandle, LocalKey, Scope, ScopedJoinHandle, Thread, current, park, scope, sleep,
-    spawn, yield_now,
+    Builder, JoinHandle, LocalKey, Scope, ScopedJoinHandle, Thread, ThreadId, current, park,
+    park_timeout, scope, sleep, spawn, yield_now,
 };
 #[cfg(not(feature = "shuttle"))]
 pub use std::thread_local;
 
 #[cfg(feature = "shuttle")]
 pub use shuttle::thread::{
-    Builder, JoinHandle, LocalKey, Scope, ScopedJoinHandle, Thread, current, park, scope, sleep,
-    spawn, yield_now,
+    Builder, JoinHandle, LocalKey, Scope, ScopedJoinHandle, Thread, ThreadId, current, park, scope,
+    sleep, spawn, yield_now,
 };
 #[cfg(feature = "shuttle")]
 pub use shuttle::thread_local;
 
 pub use std::thread::{available_parallelism, panicking};
+
+/// As [`park`]: in the model the time never passes, so that a wake-up that only the timeout makes
+/// up for shows as a deadlock.
+#[cfg(feature = "shuttle")]
+pub fn park_timeout(_timeout: std::time::Duration) {
+    park();
+}
 
 /// Gives the calling thread a working directory of its own: what it changes to afterwards is
 /// nobody else's. For threads made for one job; there is no way back.

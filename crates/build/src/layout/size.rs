@@ -220,7 +220,7 @@ impl<'a> Wish<'a> {
         let content: u64 = numbers
             .order()
             .iter()
-            .map(|&node| tree.content_bytes(node))
+            .map(|&node| tree.content_units_bytes(node))
             .sum();
         let slack = match self.options.size {
             Size::AutoPlusBytes(bytes) => bytes,

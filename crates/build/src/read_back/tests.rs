@@ -9,6 +9,7 @@ use fourscore_ondisk::inode::DeviceNr;
 
 use super::*;
 use crate::layout::{image_seconds, settle};
+use crate::target::{Overwrite, Target};
 use crate::tree::{Content, Kind, Meta, Piece, Sparse, Xattrs};
 use crate::write;
 
@@ -107,8 +108,14 @@ fn compare(change: &str, options: &Options, image: &Path) -> String {
     result.map_or_else(|error| error.to_string(), |_| "the same".to_owned())
 }
 
-fn begun(image: &Path) -> write::Begun {
-    write::Begun::new(image).unwrap()
+fn target(image: &Path) -> Target {
+    Target::find(image, Overwrite::AnyContent).unwrap()
+}
+
+fn write(built: &Settled, options: &Options, image: &Path, made: Timestamp) {
+    let target = target(image);
+    let begun = write::Begun::new(&target).unwrap();
+    write::write(built, options, (&target, begun), made, &|_| Flow::Continue).unwrap();
 }
 
 #[test]
@@ -118,7 +125,7 @@ fn everything_that_differs_is_found_and_named() {
     let options = options("^has_journal");
     let made = Timestamp::new(2_000_000_000, 0).unwrap();
     let built = settled("", &options);
-    write::write(&built, &options, begun(&image), made, &|_| Flow::Continue).unwrap();
+    write(&built, &options, &image, made);
     assert_eq!(compare("", &options, &image), "the same");
     for (change, expected) in [
         (
@@ -191,7 +198,7 @@ fn a_byte_that_changes_on_the_way_is_found() {
         let image = folder.path().join("image");
         let options = options(features);
         let built = settled("", &options);
-        write::write(&built, &options, begun(&image), made, &|_| Flow::Continue).unwrap();
+        write(&built, &options, &image, made);
         let at = find(&image, text);
         let file = std::fs::File::options().write(true).open(&image).unwrap();
         file.write_all_at(b"?", at + if text.starts_with(b"\x04") { 2 } else { 0 })
@@ -211,7 +218,7 @@ fn a_source_with_data_where_the_image_has_a_hole_differs() {
     let options = options("^has_journal");
     let made = Timestamp::new(2_000_000_000, 0).unwrap();
     let built = settled("", &options);
-    write::write(&built, &options, begun(&image), made, &|_| Flow::Continue).unwrap();
+    write(&built, &options, &image, made);
     let settle_with = |byte: u8| {
         let mut tree = tree("");
         let file = tempfile::tempfile().unwrap();
@@ -252,13 +259,10 @@ fn whoever_asks_to_stop_is_heard() {
         Phase::ReadingBack => Flow::Stop,
         Phase::Writing => Flow::Continue,
     };
-    let result = write::write(
-        &settled("", &options),
-        &options,
-        begun(&image),
-        made,
-        &watch,
-    );
+    let target = target(&image);
+    let begun = write::Begun::new(&target).unwrap();
+    let built = settled("", &options);
+    let result = write::write(&built, &options, (&target, begun), made, &watch);
     assert!(matches!(result, Err(BuildError::Stopped)), "{result:?}");
     assert!(!image.exists());
 }

@@ -1,45 +1,61 @@
-//! **Purpose.** A tar archive, plain or compressed, in a file or on standard input, into the tree.
+//! **Purpose.** What is in a file or on standard input, plain or compressed, into the tree: a tar
+//! archive, an archive that holds a container image, or, in a file, a file system.
+//!
+//! **Not here.** What the bytes are (`recognise`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use fourscore_sync::Arc;
 
-use crate::source::Context;
 use crate::source::draft::Draft;
 use crate::source::fault::{Fault, SourceError};
-use crate::source::overlay;
-use crate::source::sink::read_some;
+use crate::source::oci::archive::{Catalog, Recorder, catalog_of, catalog_of_stream};
+use crate::source::recognise::{Form, form, read_start};
 use crate::source::spool::Spool;
 use crate::source::tar::input::{FileInput, Input, StreamInput};
 use crate::source::tar::{EndMark, Reader};
 use crate::source::unpack::{Compression, unpacked};
+use crate::source::{Context, Reading, image, oci, overlay};
+use crate::target::Site;
 use crate::tree::Tree;
 
-/// How many bytes tell the compression.
-const START_BYTES: usize = 8;
+type Taken = Result<(), SourceError>;
 
-/// Takes in the archive in the file at `path`.
+/// Takes in what is in the file or block device at `path`.
 ///
 /// # Errors
-/// An archive that is damaged or holds what ext4 cannot hold; the error names the entry.
-pub(super) fn add_file(tree: &mut Tree, path: &Path, context: &mut Context) -> Taken {
+/// What is no source, is damaged or holds what ext4 cannot hold; the error names the entry.
+pub(super) fn add_file(
+    tree: &mut Tree,
+    path: &Path,
+    reading: Reading,
+    context: &mut Context<'_>,
+) -> Taken {
     let place = path.display().to_string();
-    let file = File::open(path).map_err(|error| at(&place, error.into()))?;
-    add(tree, file, &place, context)
+    let failed = |error: io::Error| at(&place, error.into());
+    let mut file = File::open(path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        let start = read_start(&mut file).map_err(failed)?;
+        if form(&start).map_err(|fault| at(&place, fault))? == Form::FileSystem {
+            return image::add(tree, path, 0, context);
+        }
+        file.rewind().map_err(failed)?;
+    }
+    add(tree, file, &place, reading, context)
 }
 
-/// Takes in the archive on standard input.
-pub(super) fn add_stdin(tree: &mut Tree, context: &mut Context) -> Taken {
+/// Takes in what is on standard input.
+pub(super) fn add_stdin(tree: &mut Tree, reading: Reading, context: &mut Context<'_>) -> Taken {
     let place = "standard input".to_owned();
     let fd = io::stdin().as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| at(&place, error.into()))?;
-    add(tree, File::from(fd), &place, context)
+    add(tree, File::from(fd), &place, reading, context)
 }
-
-type Taken = Result<(), SourceError>;
 
 fn at(place: &str, fault: Fault) -> SourceError {
     SourceError {
@@ -49,39 +65,92 @@ fn at(place: &str, fault: Fault) -> SourceError {
     }
 }
 
-fn add(tree: &mut Tree, mut file: File, place: &str, context: &mut Context) -> Taken {
+fn add(
+    tree: &mut Tree,
+    mut file: File,
+    place: &str,
+    reading: Reading,
+    context: &mut Context<'_>,
+) -> Taken {
     let failed = |error: io::Error| at(place, error.into());
+    let site = Site::of(&file, 0..u64::MAX).map_err(failed)?;
+    context.refuse_output(&site).map_err(|why| at(place, why))?;
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return add_stream(tree, file, place, reading, context);
+    }
     // A file that was redirected to standard input may stand somewhere in its middle.
-    let is_file = file.metadata().map_err(failed)?.is_file();
-    let start = match is_file {
-        true => file.stream_position().map_err(failed)?,
-        false => 0,
-    };
-    let mut first = [0; START_BYTES];
-    let mut len = 0;
-    while len < START_BYTES {
-        match read_some(&mut file, &mut first[len..]).map_err(failed)? {
-            0 => break,
-            count => len += count,
+    let start = file.stream_position().map_err(failed)?;
+    let first = read_start(&mut file).map_err(failed)?;
+    match form(&first).map_err(|fault| at(place, fault))? {
+        Form::FileSystem => Err(in_stream(place, "on standard input")),
+        Form::Compressed(_) => {
+            file.seek(SeekFrom::Start(start)).map_err(failed)?;
+            add_stream(tree, file, place, reading, context)
+        }
+        Form::Tar => {
+            let file = Arc::new(file);
+            tree.watch_file(Arc::clone(&file), place).map_err(failed)?;
+            let range = start..found.len();
+            if reading == Reading::ByContent
+                && let Some(catalog) = catalog_of(&file, range.clone())
+            {
+                return oci::add_archive(tree, catalog, place, context);
+            }
+            let contents = tree.add_file(Arc::clone(&file));
+            let contents = contents.map_err(|error| at(place, error.into()))?;
+            let input = FileInput::new(file, range);
+            let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
+            put_all(tree, reader, place, context)
         }
     }
-    let first = &first[..len];
-    let compression = Compression::of(first).map_err(|fault| at(place, fault))?;
-    if is_file && compression == Compression::None {
-        let file = Arc::new(file);
-        let contents = tree.add_file(Arc::clone(&file));
-        let contents = contents.map_err(|error| at(place, error.into()))?;
-        tree.watch_file(Arc::clone(&file), place).map_err(failed)?;
-        let input = FileInput::new(file, start).map_err(failed)?;
-        let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
-        return put_all(tree, reader, place, context);
+}
+
+fn in_stream(place: &str, whereabouts: &'static str) -> SourceError {
+    let place_of = whereabouts;
+    at(place, Fault::FileSystemInStream { place: place_of })
+}
+
+/// Takes in what can be read only once.
+fn add_stream(
+    tree: &mut Tree,
+    mut from: File,
+    place: &str,
+    reading: Reading,
+    context: &mut Context<'_>,
+) -> Taken {
+    let failed = |error: io::Error| at(place, error.into());
+    let first = read_start(&mut from).map_err(failed)?;
+    let compression = match form(&first).map_err(|fault| at(place, fault))? {
+        Form::FileSystem => return Err(in_stream(place, "in a pipe")),
+        Form::Compressed(compression) => compression,
+        Form::Tar => Compression::None,
+    };
+    let stream = io::Cursor::new(first).chain(from);
+    let mut stream = unpacked(stream, compression).map_err(failed)?;
+    let mut first = Vec::new();
+    if compression != Compression::None {
+        first = read_start(&mut stream).map_err(|why| at(place, Fault::Unpack(why)))?;
+        match form(&first).map_err(|fault| at(place, fault))? {
+            Form::Tar => {}
+            Form::FileSystem => return Err(in_stream(place, "that is compressed")),
+            Form::Compressed(_) => return Err(at(place, Fault::CompressedTwice)),
+        }
     }
-    if is_file {
-        file.seek(SeekFrom::Start(start)).map_err(failed)?;
+    let mut stream = Recorder::new(io::Cursor::new(first).chain(stream), context.scratch);
+    if reading == Reading::ByContent {
+        let catalog = catalog_of_stream(&mut stream);
+        if let Some(catalog) = catalog.map_err(|fault| at(place, fault))? {
+            return oci::add_archive(tree, catalog, place, context);
+        }
     }
-    let begun = if is_file { Vec::new() } else { first.to_vec() };
-    let stream = io::Cursor::new(begun).chain(file);
-    let stream = unpacked(stream, compression).map_err(failed)?;
+    let stream = stream.replay().map_err(failed)?;
+    add_tar(tree, stream, place, context)
+}
+
+/// Takes in a tar archive that can be read only once.
+fn add_tar(tree: &mut Tree, stream: impl Read, place: &str, context: &mut Context<'_>) -> Taken {
+    let failed = |error: io::Error| at(place, error.into());
     if let Some(mut draft) = draft(tree, context).map_err(failed)? {
         let contents = draft.file();
         let input = StreamInput::new(stream, &mut draft);
@@ -99,7 +168,7 @@ fn add(tree: &mut Tree, mut file: File, place: &str, context: &mut Context) -> T
 }
 
 /// The image as far as an earlier archive filled it, else a new one.
-fn draft(tree: &mut Tree, context: &Context) -> io::Result<Option<Draft>> {
+fn draft(tree: &mut Tree, context: &Context<'_>) -> io::Result<Option<Draft>> {
     match (tree.take_draft(), &context.destination) {
         (None, Some(destination)) => Draft::begin(destination, tree),
         (draft, _) => Ok(draft),
@@ -110,7 +179,7 @@ fn put_all<I: Input>(
     tree: &mut Tree,
     mut reader: Reader<I>,
     place: &str,
-    context: &mut Context,
+    context: &mut Context<'_>,
 ) -> Taken {
     let mut seen = reader.position();
     while let Some(entry) = reader.next()? {
@@ -122,4 +191,29 @@ fn put_all<I: Input>(
     }
     context.notices.append(reader.into_notices());
     Ok(())
+}
+
+/// Takes in the container image in the archive at `path`, as the user says that it is one.
+pub(super) fn open_catalog(
+    tree: &mut Tree,
+    path: &Path,
+    context: &mut Context<'_>,
+) -> Result<Option<Catalog>, Fault> {
+    let mut file = File::open(path)?;
+    context.refuse_output(&Site::of(&file, 0..u64::MAX)?)?;
+    let found = file.metadata()?;
+    let first = read_start(&mut file)?;
+    file.rewind()?;
+    match form(&first)? {
+        Form::FileSystem => Ok(None),
+        Form::Tar => {
+            let file = Arc::new(file);
+            tree.watch_file(Arc::clone(&file), &path.display().to_string())?;
+            Ok(catalog_of(&file, 0..found.len()))
+        }
+        Form::Compressed(compression) => {
+            let stream = unpacked(file, compression)?;
+            catalog_of_stream(&mut Recorder::new(stream, context.scratch))
+        }
+    }
 }

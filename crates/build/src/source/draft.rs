@@ -4,15 +4,16 @@
 //! **Not here.** Which blocks these are and what may stay there (`layout::draft`).
 //!
 //! **Model.** The draft is the file without a name that becomes the image. There is none where a
-//! content must be read again from somewhere else (`--verify`), where the image is a block device
-//! (which shall not change if a source is damaged), where the host has no files without a name (a
-//! signal would leave it behind) and where the features leave no choice of places. There contents
-//! wait in a [`Spool`](super::spool::Spool).
+//! content must be read again from somewhere else (`--verify`), where its place must not depend on
+//! when it arrives (`--canonical`), where the image is written in place (which shall not change if
+//! a source is damaged), where the host has no files without a name (a signal would leave it
+//! behind) and where the features leave no choice of places. There contents wait in a
+//! [`Spool`](super::spool::Spool).
 //!
 //! **Invariants.** The last block of a content is filled up with zeroes.
 
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::PathBuf;
 
 use fourscore_sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::read_back::Comparison;
 use crate::source::keep::Keep;
 use crate::source::sink::Sink;
 use crate::source::tar::sparse::Run;
+use crate::target::Target;
 use crate::tree::{FileId, Piece, Tree};
 use crate::write::Begun;
 
@@ -29,6 +31,8 @@ use crate::write::Begun;
 #[derive(Debug)]
 pub(crate) struct Draft {
     begun: Begun,
+    /// Of the target, as the caller named it.
+    path: PathBuf,
     /// The file of the image among those of the tree.
     file: FileId,
     space: DraftSpace,
@@ -44,7 +48,7 @@ impl Draft {
         tree: &mut Tree,
     ) -> io::Result<Option<Self>> {
         let Destination { options, target } = *destination;
-        if options.read_back.comparison == Comparison::Everything {
+        if options.canonical || options.read_back.comparison == Comparison::Everything {
             return Ok(None);
         }
         let Some(space) = DraftSpace::of(options) else {
@@ -52,7 +56,7 @@ impl Draft {
         };
         // Whoever reads the source does not know about the image.
         let named = |why: io::Error| {
-            let text = format!("{}: {why}", target.display());
+            let text = format!("{}: {why}", target.path().display());
             io::Error::new(why.kind(), text)
         };
         let Some((begun, file)) = Begun::nameless(target).map_err(named)? else {
@@ -62,6 +66,7 @@ impl Draft {
         let file = tree.add_file(Arc::clone(sink.file()));
         Ok(Some(Self {
             begun,
+            path: target.path().to_owned(),
             file: file.map_err(io::Error::other)?,
             space,
             sink,
@@ -78,8 +83,8 @@ impl Draft {
         self.space.block_bits()
     }
 
-    pub(crate) fn is_for(&self, target: &Path) -> bool {
-        self.begun.asked() == target
+    pub(crate) fn is_for(&self, target: &Target) -> bool {
+        self.path == target.path()
     }
 
     pub(crate) fn into_begun(self) -> Begun {

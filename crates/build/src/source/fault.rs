@@ -59,9 +59,50 @@ pub enum Fault {
         /// The program that made it.
         with: &'static str,
     },
+    /// The bytes are nothing that an image is made of.
+    #[error(
+        "is {found} (a source is a directory, a tar archive, a file system of ext2, ext3 or \
+        ext4, or a container image; a partition of a disk is named as in disk.img@1M)"
+    )]
+    NotASource {
+        /// What they are.
+        found: &'static str,
+    },
     /// The bytes are no archive at all.
     #[error("is not a tar archive")]
     NotTar,
+    /// A file system where it cannot be read: in a pipe or compressed.
+    #[error(
+        "is a file system {place}, which is read only from a file or block device (write it \
+        to a file first)"
+    )]
+    FileSystemInStream {
+        /// Where it is.
+        place: &'static str,
+    },
+    /// A compressed file in a compressed file.
+    #[error("is compressed twice (unpack it first)")]
+    CompressedTwice,
+    /// The source would be overwritten by the image.
+    #[error("is also the output (write the image somewhere else, or --exclude it)")]
+    IsOutput,
+    /// A file system cannot be opened or is damaged.
+    #[error("{0}")]
+    FileSystem(fourscore::Error),
+    /// A file ends before the file system in it.
+    #[error("ends at byte {len_bytes}, before byte {offset}")]
+    BehindTheEnd {
+        /// The length of the file.
+        len_bytes: u64,
+        /// Where the file system was said to be.
+        offset: u64,
+    },
+    /// An object of a file system that is encrypted.
+    #[error("is encrypted, and cannot be read without its key")]
+    Encrypted,
+    /// A directory of a damaged file system that two names lead to.
+    #[error("is a directory with two names: the file system is damaged")]
+    EnteredTwice,
     /// The archive ends inside of a header or of what belongs to it.
     #[error("the archive is cut off at byte {at}")]
     CutOff {

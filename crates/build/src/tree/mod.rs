@@ -34,15 +34,18 @@ mod xattrs;
 use std::fs::File;
 use std::io;
 
+use fourscore::Fs;
 use fourscore_ondisk::inode::FileType;
 use fourscore_sync::Arc;
 
 pub use error::TreeError;
-pub use node::{Content, DataPlace, FileId, HostDirId, HostPath, Kind, Meta, Piece, Sparse};
+pub use node::{
+    Content, DataPlace, FileId, HostDirId, HostPath, ImageId, Kind, Meta, Piece, Sparse,
+};
 pub use xattrs::{XattrIter, XattrSet, Xattrs};
 
 pub(crate) use entries::Entry;
-pub(crate) use node::{Node, Stored};
+pub(crate) use node::{HOLE_UNIT_BYTES, Node, Stored};
 pub(crate) use xattrs::{XattrSets, is_kept};
 
 use crate::source::Draft;
@@ -84,6 +87,7 @@ pub struct Tree {
     /// By the number of a directory's list: the directory it is in; the root is in itself.
     parents: Vec<NodeId>,
     files: Vec<Arc<File>>,
+    images: Vec<Arc<Fs>>,
     watched: Vec<Watched>,
     host_dirs: Vec<HostDir>,
     /// The image as far as contents lie in it already.
@@ -112,6 +116,7 @@ impl Tree {
             xattrs: XattrSets::default(),
             parents: vec![NodeId::ROOT],
             files: Vec::new(),
+            images: Vec::new(),
             watched: Vec::new(),
             host_dirs: Vec::new(),
             draft: None,
@@ -190,6 +195,22 @@ impl Tree {
         }
     }
 
+    /// As [`Tree::content_bytes`], in whole units between holes: so much whatever a source tells of
+    /// its holes in between.
+    pub(crate) fn content_units_bytes(&self, id: NodeId) -> u64 {
+        match &self.node(id).stored {
+            Stored::File(Content::Sparse(sparse)) => {
+                sparse.units().iter().map(|(start, end)| end - start).sum()
+            }
+            _ => self.len_bytes(id),
+        }
+    }
+
+    /// Replaces the content of a file by the same in another form.
+    pub(crate) fn set_content(&mut self, id: NodeId, content: Content) {
+        self.node_mut(id).stored = Stored::File(content);
+    }
+
     /// Names that lead to it. 0 for the root, 1 for any other directory.
     #[must_use]
     pub fn links(&self, id: NodeId) -> u32 {
@@ -260,6 +281,22 @@ impl Tree {
     #[must_use]
     pub fn file(&self, id: FileId) -> Option<&Arc<File>> {
         self.files.get(id.0 as usize)
+    }
+
+    /// Takes in an open file system whose files are contents ([`Content::Image`]).
+    ///
+    /// # Errors
+    /// [`TreeError::Full`].
+    pub fn add_image(&mut self, fs: Arc<Fs>) -> TreeResult<ImageId> {
+        let number = u32::try_from(self.images.len()).map_err(|_| TreeError::Full)?;
+        self.images.push(fs);
+        Ok(ImageId(number))
+    }
+
+    /// The file system that [`Tree::add_image`] took in.
+    #[must_use]
+    pub fn image(&self, id: ImageId) -> Option<&Arc<Fs>> {
+        self.images.get(id.0 as usize)
     }
 
     /// Remembers what a file of contents is now, which is somebody else's. `place` names it.

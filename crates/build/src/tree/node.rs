@@ -3,8 +3,8 @@
 //! **Model.** [`Meta`], [`Kind`] and [`Content`] are what callers see. A `Node` holds the same in
 //! 88 bytes: a million files must not cost more than some 150 MiB.
 
-use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, FileType};
+use fourscore_ondisk::{InodeNr, Timestamp};
 
 use super::arena::Text;
 use super::xattrs::XattrSet;
@@ -70,6 +70,15 @@ pub enum Content {
         /// Its length in bytes.
         len_bytes: u64,
     },
+    /// A file of a source that is a file system, dense.
+    Image {
+        /// The file system, see [`Tree::add_image`](super::Tree::add_image).
+        image: ImageId,
+        /// The file.
+        inode: InodeNr,
+        /// Its length in bytes.
+        len_bytes: u64,
+    },
     /// With holes.
     Sparse(Box<Sparse>),
 }
@@ -81,7 +90,9 @@ impl Content {
         match self {
             Self::Empty => 0,
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Host { len_bytes, .. } | Self::Range { len_bytes, .. } => *len_bytes,
+            Self::Host { len_bytes, .. }
+            | Self::Range { len_bytes, .. }
+            | Self::Image { len_bytes, .. } => *len_bytes,
             Self::Sparse(sparse) => sparse.len_bytes,
         }
     }
@@ -96,6 +107,27 @@ pub struct Sparse {
     pub len_bytes: u64,
     /// The parts that are not holes: sorted, not overlapping, below `len_bytes`.
     pub pieces: Vec<Piece>,
+}
+
+/// Where files have data is told in units of so many bytes where it must not depend on how a source
+/// tells of it.
+pub(crate) const HOLE_UNIT_BYTES: u64 = 4096;
+
+impl Sparse {
+    /// The parts that are not holes, in whole units: first byte and one past the last.
+    pub(crate) fn units(&self) -> Vec<(u64, u64)> {
+        let mut units: Vec<(u64, u64)> = Vec::new();
+        for piece in self.pieces.iter().filter(|piece| piece.len_bytes > 0) {
+            let start = piece.at / HOLE_UNIT_BYTES * HOLE_UNIT_BYTES;
+            let end = (piece.at + piece.len_bytes).next_multiple_of(HOLE_UNIT_BYTES);
+            let end = end.min(self.len_bytes);
+            match units.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => units.push((start, end)),
+            }
+        }
+        units
+    }
 }
 
 /// A part of a file that is not a hole. All in bytes.
@@ -116,6 +148,8 @@ pub enum DataPlace {
     Host(HostPath),
     /// An open file.
     Open(FileId),
+    /// A file of a source that is a file system.
+    Image(ImageId, InodeNr),
 }
 
 /// A file of a source directory: the directory and a name in it.
@@ -132,6 +166,10 @@ pub struct HostDirId(pub(crate) u32);
 /// An open file that holds contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId(pub(crate) u32);
+
+/// An open file system that holds contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageId(pub(crate) u32);
 
 /// The same as [`Kind`], for the tree.
 #[derive(Debug)]

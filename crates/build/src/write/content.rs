@@ -114,7 +114,7 @@ impl Image<'_> {
             return 0;
         }
         let to = (run.physical + (blocks.start - run.logical)) << bits;
-        let shared = self.device.share(to..to + len_bytes, source, from + start);
+        let shared = self.disk.share(to..to + len_bytes, source, from + start);
         if shared { len_bytes >> bits } else { 0 }
     }
 
@@ -157,7 +157,7 @@ impl Image<'_> {
             .facts
             .map(runs, nodes, number, &mut |position, bytes| {
                 if let (Ok(()), Some(&block)) = (&result, nodes.get(position)) {
-                    result = self.device.write_at(&bytes, block << self.block_bits());
+                    result = self.device().write_at(&bytes, block << self.block_bits());
                 }
             });
         result.map_err(|why| self.output_error(why))

@@ -48,7 +48,7 @@ impl Image<'_> {
                 let part = to_index(from)..to_index(from + (run.blocks << self.block_bits()));
                 let part = large.get(part).unwrap_or_default();
                 let at = run.physical << self.block_bits();
-                self.device.write_at(part, at).map_err(failed)?;
+                self.device().write_at(part, at).map_err(failed)?;
             }
             self.write_nodes(node)?;
         }
@@ -143,7 +143,7 @@ impl Image<'_> {
         }
         let place = geometry.inode_place(table, GroupOffset(range.start));
         let at = (place.block.0 << self.block_bits()) + place.offset_bytes as u64;
-        self.device
+        self.device()
             .write_at(&bytes, at)
             .map_err(|why| self.output_error(why))
     }

@@ -8,7 +8,7 @@
 //! | `inode` | the bytes of an inode |
 //! | `reader` | contents, wherever they are |
 //! | `stretch` | neighbours written in one call |
-//! | `output` | a file without a name until it is complete |
+//! | `output` | the image while it is written |
 //!
 //! **Model.** Since everything has its place, jobs are independent. A thread takes the next job,
 //! some megabyte of neighbours, and reads and writes it from start to end with buffers of its own,
@@ -29,20 +29,22 @@ mod stretch;
 use std::path::Path;
 
 use fourscore::format::{Plan, ReservedInodes};
-use fourscore_block::{BlockDevice, FileDevice};
+use fourscore_block::{BlockDevice, Window};
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Timestamp};
-use fourscore_sync::{Arc, Mutex, thread};
+use fourscore_sync::{Mutex, thread};
 
 use crate::error::{BuildError, BuildResult};
 use crate::layout::{Forms, Placed, Settled};
 use crate::options::{Flow, Options, Progress, Watch};
 use crate::read_back::read_back;
+use crate::target::{Form, Target};
 use crate::tree::Tree;
 use inode::InodeMaker;
 use queue::{Job, Queue};
 use stretch::Stretch;
 
 pub(crate) use output::{Begun, HiddenFile, old_content, sync_folder};
+use output::{Disk, Output};
 pub(crate) use reader::{OpenContent, ReadError, Reader};
 
 /// What all threads look at.
@@ -51,7 +53,7 @@ pub(crate) struct Image<'a> {
     placed: &'a Placed,
     plan: &'a Plan,
     reserved: &'a ReservedInodes,
-    device: &'a FileDevice,
+    disk: &'a Disk,
     options: &'a Options,
     made: Timestamp,
 }
@@ -59,32 +61,45 @@ pub(crate) struct Image<'a> {
 /// What one thread works with.
 struct Hands<'a> {
     reader: Reader<'a>,
-    stretch: Stretch<'a, FileDevice>,
+    stretch: Stretch<'a, Window>,
 }
 
 /// Writes everything that was settled to the output, and gives it its name.
 pub(crate) fn write(
     settled: &Settled,
     options: &Options,
-    begun: Begun,
+    (target, begun): (&Target, Begun),
     made: Timestamp,
     watch: Watch<'_>,
 ) -> BuildResult<()> {
-    let target = begun.asked().to_owned();
-    let failed = |why| BuildError::Output {
-        path: target.clone(),
-        why,
-    };
     let size_bytes = settled.plan.superblock().geometry().size_bytes();
-    let output = begun.open(size_bytes).map_err(failed)?;
-    clear_between(&settled.forms, size_bytes, &output.device).map_err(failed)?;
-    settled.plan.prepare(&output.device)?;
+    let output = begun.open(size_bytes).map_err(|why| target.failed(why))?;
+    let written = fill(settled, options, (target, output), made, watch);
+    written.map_err(|why| match target.form() {
+        Form::Part(_) => BuildError::Overwritten { why: Box::new(why) },
+        Form::File { .. } | Form::Nameless(_) => why,
+    })
+}
+
+/// The part of it that changes the target, if it is written in place.
+fn fill(
+    settled: &Settled,
+    options: &Options,
+    (target, output): (&Target, Output),
+    made: Timestamp,
+    watch: Watch<'_>,
+) -> BuildResult<()> {
+    let failed = |why| target.failed(why);
+    let size_bytes = settled.plan.superblock().geometry().size_bytes();
+    let device = &output.disk.window;
+    clear_between(&settled.forms, size_bytes, device).map_err(failed)?;
+    settled.plan.prepare(device)?;
     let image = Image {
         forms: &settled.forms,
         placed: &settled.placed,
         plan: &settled.plan,
         reserved: &settled.reserved,
-        device: &output.device,
+        disk: &output.disk,
         options,
         made,
     };
@@ -92,9 +107,9 @@ pub(crate) fn write(
     check_archives(&settled.forms.tree)?;
     // Nothing is read any more from behind the end.
     output.cut(size_bytes).map_err(failed)?;
-    settled.plan.complete(&output.device)?;
+    settled.plan.complete(device)?;
     let finished = output.reopen().map_err(failed)?;
-    let lists = read_back(settled, options, Arc::new(finished), watch)?;
+    let lists = read_back(settled, options, finished, watch)?;
     if watch(done) == Flow::Stop {
         return Err(BuildError::Stopped);
     }
@@ -113,7 +128,7 @@ fn check_archives(tree: &Tree) -> BuildResult<()> {
 }
 
 /// Zeroes what lies between contents that stay: what a later entry replaced, and what was excluded.
-fn clear_between(forms: &Forms, size_bytes: u64, device: &FileDevice) -> std::io::Result<()> {
+fn clear_between(forms: &Forms, size_bytes: u64, device: &Window) -> std::io::Result<()> {
     let bits = forms.facts.block_bits;
     let mut at = 0;
     for run in forms.contents() {
@@ -135,7 +150,7 @@ impl Image<'_> {
         let work = || {
             let mut hands = Hands {
                 reader: Reader::new(&self.forms.tree),
-                stretch: Stretch::new(self.device, self.block_bits(), threads),
+                stretch: Stretch::new(self.device(), self.block_bits(), threads),
             };
             let mut result = Ok(());
             while result.is_ok()
@@ -182,6 +197,10 @@ impl Image<'_> {
             path: Path::new("the image").to_owned(),
             why,
         }
+    }
+
+    fn device(&self) -> &Window {
+        &self.disk.window
     }
 
     fn block_bits(&self) -> u32 {

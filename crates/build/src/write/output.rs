@@ -1,14 +1,16 @@
-//! **Purpose.** Where the image goes: into a file that has no name until it is complete.
+//! **Purpose.** The image while it is written: in a file that has no name until it is complete, or
+//! in place.
+//!
+//! **Not here.** Whether the image may be put there (`target`).
 //!
 //! **Model.** The file is made without a name (`O_TMPFILE`) in the folder of the target, written,
 //! and then linked and renamed over the target, so that the target is at every moment what it was
 //! or the whole image. Where the host has no nameless files it has a hidden name, which is removed
-//! when the image is given up. A block device is written in place.
+//! when the image is given up. A block device and a part of a disk are written in place, through
+//! the descriptor that holds their lock.
 //!
 //! Symbolic links to the target stay; what they lead to is replaced. Permissions and, as far as
 //! this user may give files away, the owner of a file that is replaced go over to the image.
-//! Nothing but a file or a block device is ever replaced: `-o /dev/null` must not end with a new
-//! `/dev/null`.
 //!
 //! **Crash safety.** Nothing is left behind by an error, by Ctrl-C, nor, where there are nameless
 //! files, by the death of the process. The name is durable once it is given.
@@ -16,127 +18,133 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fourscore::format::OldContent;
-use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, Sharing, open_path};
+use fourscore_block::{Access, BlockDevice, DeviceOptions, FileDevice, Sharing, Window, open_path};
+use fourscore_sync::Arc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{BuildError, BuildResult};
+use crate::target::{Form, Part, Target, folder_of};
 
 /// An image that has no content and no size yet, or, where contents arrived before these were
 /// known, just these.
 #[derive(Debug)]
 pub(crate) struct Begun {
-    /// As the caller named it.
-    asked: PathBuf,
-    /// What that leads to.
-    target: PathBuf,
     temporary: Temporary,
 }
 
 /// An image that is being written.
 #[derive(Debug)]
 pub(crate) struct Output {
-    pub(crate) device: FileDevice,
-    target: PathBuf,
+    pub(crate) disk: Disk,
     temporary: Temporary,
+}
+
+/// Where the bytes of an image go.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    file: Arc<FileDevice>,
+    start: u64,
+    /// Of the file, all that the image may have.
+    pub(crate) window: Window,
 }
 
 #[derive(Debug)]
 enum Temporary {
-    /// A file without a name.
-    Nameless(File),
-    /// A file with a name that must not stay.
-    Named(HiddenFile),
+    /// A file without a name, and what name it gets, if any.
+    Nameless(File, Option<PathBuf>),
+    /// A file with a name that must not stay, and the one it gets.
+    Named(HiddenFile, PathBuf),
     /// The target itself.
-    InPlace,
+    InPlace(Part),
 }
 
-/// Whether the target is a block device, which has content and a size of its own.
-fn is_block_device(target: &Path) -> bool {
-    std::fs::metadata(target).is_ok_and(|found| found.file_type().is_block_device())
+/// What the target holds before: a new file nothing, a file whose blocks are discarded zeroes, a
+/// block device what the caller knows.
+pub(crate) fn old_content(target: &Target, known: OldContent) -> OldContent {
+    match target.form() {
+        Form::Part(_) if known == OldContent::AllZero => known,
+        Form::Part(part) if !part.is_block_device => OldContent::ZeroAfterDiscard,
+        Form::Part(_) => known,
+        Form::File { .. } | Form::Nameless(_) => OldContent::AllZero,
+    }
 }
 
-/// What the target holds before: a new file nothing, a block device what the caller knows.
-pub(crate) fn old_content(target: &Path, known: OldContent) -> OldContent {
-    match is_block_device(target) {
-        true => known,
-        false => OldContent::AllZero,
+impl Disk {
+    fn new(file: Arc<FileDevice>, range: Range<u64>) -> io::Result<Self> {
+        Ok(Self {
+            start: range.start,
+            window: Window::new(Arc::clone(&file) as _, range, Access::ReadWrite)?,
+            file,
+        })
+    }
+
+    /// Has bytes of the image share the blocks of `source`, as
+    /// [`FileDevice::share`](fourscore_block::FileDevice::share).
+    pub(crate) fn share(&self, range: Range<u64>, source: BorrowedFd<'_>, from: u64) -> bool {
+        let moved = self.start + range.start..self.start + range.end;
+        range.end <= self.window.len_bytes() && self.file.share(moved, source, from)
     }
 }
 
 impl Begun {
-    /// Begins an image, all zeroes but on a block device.
-    pub(crate) fn new(target: &Path) -> BuildResult<Self> {
-        let failed = |why| BuildError::Output {
-            path: target.to_owned(),
-            why,
-        };
-        if let Some((begun, _)) = Self::nameless(target).map_err(failed)? {
+    /// Begins an image, all zeroes unless it is written in place.
+    pub(crate) fn new(target: &Target) -> io::Result<Self> {
+        if let Some((begun, _)) = Self::nameless(target)? {
             return Ok(begun);
         }
-        let place = place_of(target).map_err(failed)?;
-        let temporary = match is_block_device(&place) {
-            true => Temporary::InPlace,
-            false => Temporary::Named(HiddenFile::create(&place).map_err(failed)?),
+        let temporary = match target.form() {
+            Form::Part(part) => Temporary::InPlace(part.clone()),
+            Form::Nameless(file) => Temporary::Nameless(file.try_clone()?, None),
+            Form::File { place, .. } => Temporary::Named(HiddenFile::create(place)?, place.clone()),
         };
-        Ok(Self {
-            asked: target.to_owned(),
-            target: place,
-            temporary,
-        })
+        Ok(Self { temporary })
     }
 
     /// Begins an image in a file without a name, which is given as well; `None` where the host has
-    /// no such files, and for a block device.
-    pub(crate) fn nameless(target: &Path) -> io::Result<Option<(Self, File)>> {
-        let place = place_of(target)?;
-        if is_block_device(&place) {
-            return Ok(None);
-        }
-        let Some(file) = nameless(folder_of(&place))? else {
-            return Ok(None);
+    /// no such files, and for what is written in place.
+    pub(crate) fn nameless(target: &Target) -> io::Result<Option<(Self, File)>> {
+        let (file, place) = match target.form() {
+            Form::Part(_) => return Ok(None),
+            Form::Nameless(file) => (file.try_clone()?, None),
+            Form::File { place, .. } => match nameless(folder_of(place))? {
+                Some(file) => (file, Some(place.clone())),
+                None => return Ok(None),
+            },
         };
-        let begun = Self {
-            asked: target.to_owned(),
-            target: place,
-            temporary: Temporary::Nameless(file.try_clone()?),
-        };
-        Ok(Some((begun, file)))
-    }
-
-    /// Where the image is to be, as the caller named it.
-    pub(crate) fn asked(&self) -> &Path {
-        &self.asked
+        let temporary = Temporary::Nameless(file.try_clone()?, place);
+        Ok(Some((Self { temporary }, file)))
     }
 
     /// Opens the image for writing, with at least so many bytes.
     pub(crate) fn open(self, len_bytes: u64) -> io::Result<Output> {
-        let Self {
-            target, temporary, ..
-        } = self;
-        let path = temporary.path(&target);
-        let options = match temporary {
-            Temporary::InPlace => DeviceOptions::read_write(),
-            Temporary::Nameless(_) | Temporary::Named(_) => {
+        let disk = match self.temporary.path() {
+            Some(path) => {
                 let file = File::options().write(true).open(&path)?;
                 if file.metadata()?.len() < len_bytes {
                     file.set_len(len_bytes)?;
                 }
-                DeviceOptions {
+                let options = DeviceOptions {
                     sharing: Sharing::Unlocked,
                     ..DeviceOptions::read_write()
-                }
+                };
+                Disk::new(Arc::new(open_path(&path, options)?), 0..len_bytes)?
             }
+            None => match &self.temporary {
+                Temporary::InPlace(part) => {
+                    Disk::new(Arc::clone(&part.device), part.range.clone())?
+                }
+                _ => return Err(io::ErrorKind::NotFound.into()),
+            },
         };
         Ok(Output {
-            device: open_path(&path, options)?,
-            target,
-            temporary,
+            disk,
+            temporary: self.temporary,
         })
     }
 }
@@ -144,59 +152,56 @@ impl Begun {
 impl Output {
     /// Takes away what is behind the end of the image.
     pub(crate) fn cut(&self, len_bytes: u64) -> io::Result<()> {
-        if matches!(self.temporary, Temporary::InPlace) || self.device.len_bytes() <= len_bytes {
+        let Some(path) = self.temporary.path() else {
+            return Ok(());
+        };
+        if self.disk.file.len_bytes() <= len_bytes {
             return Ok(());
         }
-        let path = self.temporary.path(&self.target);
         File::options().write(true).open(path)?.set_len(len_bytes)
     }
 
     /// The image once more, for reading.
-    pub(crate) fn reopen(&self) -> io::Result<FileDevice> {
-        open_path(&self.temporary.path(&self.target), DeviceOptions::default())
+    pub(crate) fn reopen(&self) -> io::Result<Arc<dyn BlockDevice>> {
+        match self.temporary.path() {
+            Some(path) => Ok(Arc::new(open_path(&path, DeviceOptions::default())?)),
+            None => {
+                let start = self.disk.start;
+                let range = start..start + self.disk.window.len_bytes();
+                let window = Window::new(Arc::clone(&self.disk.file) as _, range, Access::ReadOnly);
+                Ok(Arc::new(window?))
+            }
+        }
     }
 
     /// Gives the image its name. Replaces what had it. Durable when it returns.
-    pub(crate) fn commit(mut self) -> io::Result<()> {
-        match std::mem::replace(&mut self.temporary, Temporary::InPlace) {
-            Temporary::InPlace => return Ok(()),
-            Temporary::Named(hidden) => {
-                take_over(&hidden.0, &self.target)?;
-                std::fs::rename(&hidden.0, &self.target)?;
+    pub(crate) fn commit(self) -> io::Result<()> {
+        let target = match self.temporary {
+            Temporary::InPlace(_) | Temporary::Nameless(_, None) => return Ok(()),
+            Temporary::Named(hidden, target) => {
+                take_over(&hidden.0, &target)?;
+                std::fs::rename(&hidden.0, &target)?;
+                target
             }
-            Temporary::Nameless(file) => {
+            Temporary::Nameless(file, Some(target)) => {
                 let from = proc_path(&file);
-                take_over(&from, &self.target)?;
+                take_over(&from, &target)?;
                 let link =
                     |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW);
-                match link(&self.target) {
+                match link(&target) {
                     Ok(()) => {}
                     Err(Errno::EXIST) => {
-                        let path = hidden(&self.target)?;
+                        let path = hidden(&target)?;
                         link(&path)?;
-                        std::fs::rename(&HiddenFile(path).0, &self.target)?;
+                        std::fs::rename(&HiddenFile(path).0, &target)?;
                     }
                     Err(error) => return Err(error.into()),
                 }
+                target
             }
-        }
-        sync_folder(&self.target)
+        };
+        sync_folder(&target)
     }
-}
-
-/// What symbolic links at `target` lead to, if that is something an image may replace. A link that
-/// leads nowhere is itself replaced.
-fn place_of(target: &Path) -> io::Result<PathBuf> {
-    let kind = match std::fs::metadata(target) {
-        Ok(found) => found.file_type(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(target.to_owned()),
-        Err(error) => return Err(error),
-    };
-    if !kind.is_file() && !kind.is_block_device() {
-        let why = "is neither a file nor a block device";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    }
-    target.canonicalize()
 }
 
 /// Gives the file at `image` the permissions and the owner of the file that it will replace.
@@ -223,20 +228,13 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
 impl Temporary {
-    /// How the file is opened.
-    fn path(&self, target: &Path) -> PathBuf {
+    /// How the file is opened; `None` if it is open already.
+    fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Nameless(file) => proc_path(file),
-            Self::Named(hidden) => hidden.0.clone(),
-            Self::InPlace => target.to_owned(),
+            Self::Nameless(file, _) => Some(proc_path(file)),
+            Self::Named(hidden, _) => Some(hidden.0.clone()),
+            Self::InPlace(_) => None,
         }
     }
 }
@@ -301,9 +299,11 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::target::Overwrite;
 
     fn create(target: &Path, len_bytes: u64) -> Output {
-        Begun::new(target).unwrap().open(len_bytes).unwrap()
+        let target = Target::find(target, Overwrite::AnyContent).unwrap();
+        Begun::new(&target).unwrap().open(len_bytes).unwrap()
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
         std::fs::write(&target, "before").unwrap();
         let names = || std::fs::read_dir(folder.path()).unwrap().count();
         let output = create(&target, 8192);
-        output.device.write_at(b"new", 0).unwrap();
+        output.disk.window.write_at(b"new", 0).unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), b"before");
         drop(output);
         assert_eq!(
@@ -322,7 +322,7 @@ mod tests {
         );
         for _ in 0..2 {
             let output = create(&target, 4);
-            output.device.write_at(b"new", 0).unwrap();
+            output.disk.window.write_at(b"new", 0).unwrap();
             output.commit().unwrap();
             assert_eq!(
                 (names(), std::fs::read(&target).unwrap()),
@@ -340,7 +340,7 @@ mod tests {
         let begin = || {
             let mut output = create(&target, 4);
             let hidden = HiddenFile::create(&target).unwrap();
-            output.temporary = Temporary::Named(hidden);
+            output.temporary = Temporary::Named(hidden, target.clone());
             output
         };
         let output = begin();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_and_links_stay_and_nothing_else_is_replaced() {
+    fn permissions_and_links_stay() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("secret"), "before").unwrap();
@@ -365,24 +365,15 @@ mod tests {
         symlink("nowhere", at("dangling")).unwrap();
         create(&at("dangling"), 4).commit().unwrap();
         assert!(at("dangling").symlink_metadata().unwrap().is_file());
-        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
-        for kept in [&at("socket"), folder.path()] {
-            let error = Begun::new(kept).unwrap_err().to_string();
-            assert!(
-                error.ends_with("neither a file nor a block device"),
-                "{error}"
-            );
-        }
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
     }
 
     #[test]
     fn a_folder_that_is_not_there_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Begun::new(&folder.path().join("no/image")).unwrap_err();
-        let BuildError::Output { why, .. } = error else {
-            panic!("{error}");
-        };
-        assert_eq!(why.kind(), io::ErrorKind::NotFound);
+        let target = folder.path().join("no/image");
+        let target = Target::find(&target, Overwrite::OwnImages).unwrap();
+        let error = Begun::new(&target).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -10,14 +10,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore_ondisk::Timestamp;
+use fourscore::Fs;
+use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::error::BuildError;
 use crate::host::beneath;
-use crate::tree::{Content, DataPlace, HostDirId, HostPath, NodeId, Stored, Tree};
+use crate::tree::{Content, DataPlace, HostDirId, HostPath, ImageId, NodeId, Stored, Tree};
 
 /// Why a content cannot be read.
 #[derive(Debug)]
@@ -63,6 +64,8 @@ pub(crate) enum OpenContent<'a> {
     Host(File),
     /// A piece of a file that others read too.
     Range(&'a File, u64),
+    /// A file of a file system.
+    Image(&'a Fs, InodeNr),
 }
 
 impl OpenContent<'_> {
@@ -73,7 +76,7 @@ impl OpenContent<'_> {
         match self {
             Self::Host(file) => Some((file.as_fd(), 0)),
             Self::Range(file, offset) if is_dense => Some((file.as_fd(), *offset)),
-            Self::Range(..) | Self::Bytes(_) => None,
+            Self::Range(..) | Self::Bytes(_) | Self::Image(..) => None,
         }
     }
 }
@@ -95,7 +98,9 @@ impl<'a> Reader<'a> {
             Stored::File(Content::Range { file, offset, .. }) => {
                 Ok(OpenContent::Range(open_file(tree, *file)?, *offset))
             }
+            Stored::File(Content::Image { image, inode, .. }) => open_image(tree, *image, *inode),
             Stored::File(Content::Sparse(sparse)) => match sparse.data {
+                DataPlace::Image(image, inode) => open_image(tree, image, inode),
                 DataPlace::Host(path) => self.open_host(path),
                 DataPlace::Open(file) => Ok(OpenContent::Range(open_file(tree, file)?, 0)),
             },
@@ -191,6 +196,11 @@ fn open_file(tree: &Tree, id: crate::tree::FileId) -> Result<&File, ReadError> {
     tree.file(id).map(Arc::as_ref).ok_or(ReadError::Changed)
 }
 
+fn open_image(tree: &Tree, image: ImageId, inode: InodeNr) -> Result<OpenContent<'_>, ReadError> {
+    let fs = tree.image(image).ok_or(ReadError::Changed)?;
+    Ok(OpenContent::Image(fs, inode))
+}
+
 fn read_exact(content: &OpenContent<'_>, at: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
     let read = match content {
         OpenContent::Bytes(bytes) => {
@@ -199,6 +209,11 @@ fn read_exact(content: &OpenContent<'_>, at: u64, buffer: &mut [u8]) -> Result<(
         }
         OpenContent::Host(file) => file.read_exact_at(buffer, at),
         OpenContent::Range(file, offset) => file.read_exact_at(buffer, offset + at),
+        OpenContent::Image(fs, inode) => match fs.read_at(*inode, buffer, at) {
+            Ok(count) if count == buffer.len() => return Ok(()),
+            Ok(_) => return Err(ReadError::Changed),
+            Err(why) => return Err(io::Error::other(why.to_string()).into()),
+        },
     };
     match read {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ReadError::Changed),

@@ -11,13 +11,26 @@ use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
-use fourscore_build::source::{Context, Excludes, Notices, Source};
+use fourscore_build::source::{Context, Excludes, Notices, Platform, Source};
 use fourscore_build::tree::{Content, DataPlace, Kind, NodeId, Tree};
 use fourscore_sync::Counter;
 use fourscore_testkit::tools;
 
 /// What a source makes of an empty tree, and what it left out.
 pub(crate) fn taken(source: &Source, excludes: &[&str]) -> Result<(Tree, Notices)> {
+    taken_with(source, excludes, None)
+}
+
+/// As [`taken`], of an image for a platform.
+pub(crate) fn taken_for(source: &Source, platform: Option<&Platform>) -> Result<(Tree, Notices)> {
+    taken_with(source, &[], platform)
+}
+
+fn taken_with(
+    source: &Source,
+    excludes: &[&str],
+    platform: Option<&Platform>,
+) -> Result<(Tree, Notices)> {
     let mut patterns = Excludes::default();
     for pattern in excludes {
         patterns.add(pattern.as_bytes())?;
@@ -33,6 +46,7 @@ pub(crate) fn taken(source: &Source, excludes: &[&str]) -> Result<(Tree, Notices
         read_objects: &Counter::default(),
         read_bytes: &Counter::default(),
         notices: Notices::default(),
+        platform,
     };
     source.add_to(&mut tree, &mut context)?;
     Ok((tree, context.notices))

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
-use fourscore_build::source::{OciImage, Source};
+use fourscore_build::source::{OciImage, Source, Transport};
 use fourscore_testkit::scratch;
 use sha2::{Digest as _, Sha256};
 
-use super::taken;
+use super::{taken, tool};
 
 /// A layout that is put together blob by blob.
 pub(crate) struct Layout {
@@ -75,9 +75,18 @@ impl Layout {
         layout
     }
 
+    /// The layout as a tar archive.
+    pub(crate) fn archive(&self) -> PathBuf {
+        let archive = self.folder.path().with_extension("tar");
+        let name = archive.to_str().expect("a plain name");
+        tool("tar", &["-cf", name, "."], self.folder.path()).expect("an archive");
+        archive
+    }
+
     pub(crate) fn source(&self, tag: Option<&str>) -> Source {
         Source::Oci(OciImage {
-            directory: self.folder.path().to_owned(),
+            transport: Transport::Layout,
+            path: self.folder.path().to_owned(),
             tag: tag.map(str::to_owned),
         })
     }

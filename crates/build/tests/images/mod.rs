@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fourscore::format::{BlockSizeWish, Options as Format};
-use fourscore_build::source::{Context, Destination, Excludes, Notices, Source};
+use fourscore_build::source::{Context, Destination, Excludes, Notices, Reading, Source};
 use fourscore_build::{
-    BuildError, Comparison, Flow, Options, ReadBack, Summary, Tree, build, host,
+    BuildError, Comparison, Flow, Options, Overwrite, ReadBack, Summary, Target, Tree, build, host,
 };
 use fourscore_ondisk::{BlockSize, Timestamp};
 use fourscore_sync::Counter;
@@ -66,7 +66,13 @@ pub fn build_directory(
     let mut tree = Tree::new();
     let scan = host::Scan::all(options.thread_count());
     host::add_directory(&mut tree, source, &scan)?;
-    build(options, tree, image, &|_| Flow::Continue)
+    build(options, tree, &target(image), &|_| Flow::Continue)
+}
+
+/// Where an image goes, whatever is there.
+#[track_caller]
+pub fn target(image: &Path) -> Target {
+    Target::find(image, Overwrite::AnyContent).expect("nobody uses it")
 }
 
 /// One form of file system, and where its image goes.
@@ -114,7 +120,7 @@ impl Case {
     /// As [`Case::check_unmounted`], of a tree in memory.
     #[track_caller]
     pub fn check_tree(&self, tree: Tree) -> Summary {
-        self.looked_at(build(&self.options, tree, &self.image(), &|_| {
+        self.looked_at(build(&self.options, tree, &target(&self.image()), &|_| {
             Flow::Continue
         }))
     }
@@ -169,7 +175,7 @@ impl Case {
             .arg(source)
             .arg(".");
         tools::stdout_of(&mut tar).expect("an archive");
-        let summary = self.build_source(&Source::parse(archive.as_os_str()));
+        let summary = self.build_source(&Source::Path(archive.clone(), Reading::ByContent));
         let summary = summary.unwrap_or_else(|error| panic!("{}: {error}", self.form));
         fs::remove_file(&archive).expect("it is there");
         assert_clean(&self.image());
@@ -180,7 +186,9 @@ impl Case {
     /// Makes an image of any source.
     pub fn build_source(&self, source: &Source) -> Result<Summary, BuildError> {
         let tree = self.tree_of(source);
-        build(&self.options, tree, &self.image(), &|_| Flow::Continue)
+        build(&self.options, tree, &target(&self.image()), &|_| {
+            Flow::Continue
+        })
     }
 
     /// What any source holds.
@@ -192,12 +200,13 @@ impl Case {
             read_objects: &Counter::default(),
             destination: Some(Destination {
                 options: &self.options,
-                target: &self.image(),
+                target: &target(&self.image()),
             }),
             scratch: &self.scratch,
             threads: self.options.thread_count(),
             read_bytes: &Counter::default(),
             notices: Notices::default(),
+            platform: None,
         };
         source
             .add_to(&mut tree, &mut context)

@@ -22,12 +22,12 @@ pub(super) enum Kind {
 }
 
 /// Where the file system is to be, as it was found.
-pub(super) struct Target {
+pub(super) struct Place {
     pub(super) kind: Kind,
     len_bytes: u64,
 }
 
-impl Target {
+impl Place {
     pub(super) fn look_at(path: &Path, name: &str) -> Result<Self> {
         let kind_of = |kind: FileType| match kind.is_block_device() {
             true => Kind::BlockDevice,

@@ -14,6 +14,7 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::epoch;
 
+use super::carry_out::Show;
 use super::now;
 use super::plan::Plan;
 use crate::inode::CachedInode;
@@ -84,8 +85,9 @@ impl Fs {
             drop(plan);
             return self.publish_times(times, (&pinned, &locked), version);
         }
-        plan.carry_out(&[&locked.last])?;
-        pinned.publish(Some(version));
+        plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), || {
+            pinned.publish(Some(version));
+        })?;
         Ok(())
     }
 }

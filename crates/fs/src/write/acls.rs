@@ -76,7 +76,7 @@ impl Fs {
     }
 
     /// A list of an inode; `None` for one without entries, which means the same as none. For the
-    /// holder of the inode's lock, or inside of [`Fs::look_at_xattrs`].
+    /// holder of the inode's lock, or inside of [`Fs::read_consistent`].
     pub(crate) fn acl(
         &self,
         inode: &CachedInode,

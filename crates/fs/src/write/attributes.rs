@@ -9,7 +9,7 @@
 use fourscore_ondisk::inode::{FileMode, InodeFlags};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
-use fourscore_sync::epoch;
+use fourscore_sync::epoch::{self, Guard};
 
 use super::flags::{check_changeable, check_is_no_value};
 use super::now;
@@ -75,7 +75,8 @@ impl Fs {
     /// # Errors
     /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
     pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
-        self.noting(self.change_attributes(inode, change, None, check_changeable))
+        let change = || self.change_attributes(inode, change, None, check_changeable);
+        self.noting(self.retried(change))
     }
 
     /// Notes times as [`Fs::set_attributes`] does, but for what flags forbid.
@@ -95,7 +96,8 @@ impl Fs {
                 Noted::Touched | Noted::Written => Ok(()),
             }
         };
-        self.noting(self.change_attributes(inode, &change, times.ctime, check))
+        let note = || self.change_attributes(inode, &change, times.ctime, check);
+        self.noting(self.retried(note))
     }
 
     fn change_attributes(
@@ -150,31 +152,27 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
     pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
-        self.noting(self.take_privileges(inode, caller))
+        self.noting(self.retried(|| self.take_privileges(inode, caller)))
     }
 
     fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
         let writer = self.writer()?;
-        let has_something = |current: &CachedInode| -> Result<bool> {
-            let guard = epoch::pin();
-            let mode = current.on_disk().mode();
+        let has_something = |inode: &CachedInode, guard: &Guard| -> Result<bool> {
+            let mode = inode.on_disk().mode();
             let has_capability = || {
-                self.look_at_xattrs(current.nr(), &guard, |inode| {
-                    let (index, name) = (NameIndex::SECURITY, b"capability");
-                    Ok(self.stored_xattr(inode, index, name, &guard)?.is_some())
-                })
+                let (index, name) = (NameIndex::SECURITY, b"capability");
+                Ok::<_, Error>(self.stored_xattr(inode, index, name, guard)?.is_some())
             };
-            let is_file = current.file_type() == FileType::Regular;
-            Ok(is_file && (kept_when_written(current, caller) != mode || has_capability()?))
+            let is_file = inode.file_type() == FileType::Regular;
+            Ok(is_file && (kept_when_written(inode, caller) != mode || has_capability()?))
         };
-        if !has_something(self.inode(inode, &epoch::pin())?)? {
+        if !self.read_consistent(inode, has_something)? {
             return Ok(Privileges::Kept);
         }
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
-        let guard = epoch::pin();
-        let current = pinned.version(&guard)?;
-        if !has_something(current)? {
+        let current = &pinned.copy()?;
+        if !has_something(current, &epoch::pin())? {
             return Ok(Privileges::Kept);
         }
         if current.has(InodeFlags::IMMUTABLE_FL) {

@@ -196,7 +196,7 @@ impl Plan<'_> {
         let freed = self.cut_branches(file, Holder::Block(region), &below, cut)?;
         if freed == Freed::All && blockmap::is_empty(self.bytes(region)) {
             // A reader with the old pointer may look for the block in vain.
-            self.set_moves();
+            self.raise_sequence();
             self.change_pointers(file, holder, |bytes| {
                 blockmap::clear_pointer(bytes, branch.slot).map(drop)
             })?;

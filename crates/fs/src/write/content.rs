@@ -28,6 +28,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
 
+use super::carry_out::Show;
 use super::clusters::{Clusters, Place};
 use super::flags::{check_changeable, check_is_no_value};
 use super::inline::Written;
@@ -468,7 +469,7 @@ impl Fs {
             (inode.size_bytes(), self.is_longer_than_inside(inode, size)?)
         };
         if is_longer {
-            self.move_out((&pinned, &mut locked))?;
+            self.retried(|| self.move_out((&pinned, &mut locked)))?;
         }
         self.truncate_locked(&pinned, &mut locked, size)?;
         if before.saturating_sub(size) >= MUCH_BYTES {
@@ -590,19 +591,32 @@ pub(super) fn finish(
     (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
-    let _moving = plan.moves().then(|| pinned.moving());
-    show(plan, slot, (size, written_at), (pinned, locked))
+    show(plan, slot, (size, written_at), (pinned, locked), &[pinned])
 }
 
-/// The same for who has told readers already that extents move.
-pub(super) fn show(
-    mut plan: Plan<'_>,
+/// The same where the sequence count of the inode is raised for several plans together.
+pub(super) fn finish_in_change(
+    plan: Plan<'_>,
     slot: Slot,
     (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
+    show(plan, slot, (size, written_at), (pinned, locked), &[])
+}
+
+fn show(
+    mut plan: Plan<'_>,
+    slot: Slot,
+    (size, written_at): (u64, WrittenAt),
+    (pinned, locked): (&Pinned, &Changing),
+    changes: &[&Pinned],
+) -> Result<()> {
     let now = now();
     let before = pinned.version(&epoch::pin())?.size_bytes();
+    if size < before && plan.size() > 1 {
+        // Blocks of the map change before the size: until then they would read as a hole.
+        plan.raise_sequence();
+    }
     if needs_large_file(size) && !needs_large_file(before) {
         plan.set_large_file()?;
     }
@@ -622,17 +636,15 @@ pub(super) fn show(
         is_inside || before.size_bytes() != size || before.i_block() != version.i_block()
     };
     let fs = plan.fs();
-    match (changes_more, plan.writer().lazy_times()) {
-        (true, _) => plan.carry_out(&[&locked.last, &locked.last_data])?,
-        (false, None) => plan.carry_out(&[&locked.last])?,
-        (false, Some(times)) => {
-            drop(plan);
-            return fs.publish_times(times, (pinned, locked), version);
-        }
-    };
+    if let (false, Some(times)) = (changes_more, plan.writer().lazy_times()) {
+        drop(plan);
+        return fs.publish_times(times, (pinned, locked), version);
+    }
+    let last = [&locked.last, &locked.last_data];
+    let last = if changes_more { &last[..] } else { &last[..1] };
+    plan.carry_out_showing(last, Show::of(changes), || pinned.publish(Some(version)))?;
     // All that was written so far was on its way before that transaction.
     locked.unjoined.settle();
-    pinned.publish(Some(version));
     Ok(())
 }
 

@@ -256,7 +256,7 @@ impl Plan<'_> {
         path: &[PathStep],
         leaf: Place,
     ) -> Result<()> {
-        self.set_moves();
+        self.raise_sequence();
         let old = self.dir_block(dir, leaf, DirBlock::Leaf)?;
         let wanted_hash = |fs: &Fs, name: &[u8]| {
             let wanted = fs.wanted(dir.inode, name);

@@ -14,7 +14,7 @@
 //!
 //! As in Linux, an abort gives up what was not committed: what was found broken may have spoilt it.
 //!
-//! **Not here.** Readers: what they see while others change it may look broken and is read again.
+//! **Not here.** Readers: they change nothing, so what they find broken is returned and not noted.
 //!
 //! **Locking.** [`Fs::noting`] opens handles and waits, so nobody calls it with an open handle or
 //! with the chain of orphans locked. One lock, before handles, puts those who note in order.

@@ -6,15 +6,14 @@
 //! **Locking.** That of renaming.
 
 use fourscore_ondisk::InodeNr;
-use fourscore_sync::epoch::{self, Guard};
 
+use super::carry_out::Show;
 use super::entries::ChangedDir;
 use super::flags::{check_name_may_go, check_project};
 use super::names::{check_key, entry_type};
 use super::plan::Plan;
-use super::rename::{Renaming, Taking, Versions, check_names, found};
+use super::rename::{Renaming, Taking, Versions, check_names};
 use super::{Writer, now};
-use crate::dir::Keep;
 use crate::{Error, FileType, Fs, Result};
 
 impl Fs {
@@ -23,7 +22,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::rename`]; `NotFound` if either is not there.
     pub fn exchange(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
-        self.noting(self.settled(&[one, other], || self.exchange_names(one, other)))
+        self.noting(self.revalidated(&[one, other], || self.exchange_names(one, other)))
     }
 
     fn exchange_names(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
@@ -50,34 +49,28 @@ impl Fs {
 
     /// Exchanges, if the names still lead where they did; `false` if not.
     fn try_exchange(&self, writer: &Writer, names: &Renaming<'_>, second: InodeNr) -> Result<bool> {
-        let guard = epoch::pin();
-        let is_dir =
-            |nr| -> Result<bool> { Ok(self.inode(nr, &guard)?.file_type() == FileType::Directory) };
-        let (first_is_dir, second_is_dir) = (is_dir(names.nr)?, is_dir(second)?);
-        let moves_dirs = (first_is_dir || second_is_dir) && names.is_across();
-        let _renames = moves_dirs.then(|| writer.lock_renames());
-        if moves_dirs
-            && (first_is_dir && self.is_below(names.to.0, names.nr)?
-                || second_is_dir && self.is_below(names.from.0, second)?)
-        {
+        let (taking, moves) = self.take_for(writer, names)?;
+        if moves.is_into_itself || moves.is_out_of_victim {
             return Err(Error::InvalidArgument(
                 "a directory cannot be moved below itself",
             ));
         }
-        let taking = self.pin_for(names, &guard)?;
         let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-        let first_now = found(self.look_up(names.from.0, names.from.1, Keep::Nothing, &guard))?;
-        let second_now = found(self.look_up(names.to.0, names.to.1, Keep::Nothing, &guard))?;
-        if first_now != Some(names.nr) || second_now != Some(second) {
+        if !self.leads_as_before(names, &taking)? {
             return Ok(false);
         }
         let mut plan = Plan::new(self, writer);
-        let versions = self.plan_exchange(&mut plan, names, second, &taking, &guard)?;
+        let versions = self.plan_exchange(&mut plan, names, second, &taking)?;
         let last: Vec<_> = locked.iter().map(|locked| &locked.last).collect();
-        plan.carry_out(&last)?;
-        for (nr, version) in versions {
-            taking.get(nr)?.publish(Some(version));
-        }
+        let dirs = [taking.get(names.from.0)?, taking.get(names.to.0)?];
+        let changes = if names.is_across() {
+            &dirs[..]
+        } else {
+            &dirs[..1]
+        };
+        // A reader must not find one inode under both names.
+        plan.raise_sequence();
+        plan.carry_out_showing(&last, Show::of(changes), || taking.publish(versions))?;
         Ok(true)
     }
 
@@ -87,19 +80,17 @@ impl Fs {
         names: &Renaming<'_>,
         second: InodeNr,
         taking: &Taking,
-        guard: &Guard,
     ) -> Result<Versions> {
         let dirs = [names.from.0, names.to.0];
         let inodes = [names.nr, second];
         let entries = [names.from.1, names.to.1];
-        let is_dir = |nr| -> Result<bool> {
-            Ok(taking.get(nr)?.version(guard)?.file_type() == FileType::Directory)
-        };
+        let is_dir =
+            |nr| -> Result<bool> { Ok(taking.get(nr)?.copy()?.file_type() == FileType::Directory) };
         let mut versions = Vec::with_capacity(4);
         for (here, there) in [(0, 1), (1, 0)] {
-            let dir = self.directory_to_change(taking.get(dirs[here])?, guard)?;
-            let goes = taking.get(inodes[here])?.version(guard)?;
-            let comes = taking.get(inodes[there])?.version(guard)?;
+            let dir = &self.directory_to_change(taking.get(dirs[here])?)?;
+            let goes = &taking.get(inodes[here])?.copy()?;
+            let comes = &taking.get(inodes[there])?.copy()?;
             check_key(dir)?;
             check_name_may_go(dir, goes)?;
             check_project(dir, comes)?;
@@ -123,7 +114,7 @@ impl Fs {
             let slot = plan.slot(inodes[here])?;
             plan.edit(slot, |inode| inode.set_ctime(now()))?;
             if names.is_across() && is_dir(inodes[here])? {
-                let inode = taking.get(inodes[here])?.version(guard)?;
+                let inode = &taking.get(inodes[here])?.copy()?;
                 let moved = ChangedDir::new(self, inode, slot)?;
                 plan.set_parent(&moved, dirs[there])?;
             }

@@ -26,7 +26,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
 use super::clusters::Clusters;
-use super::content::{WrittenAt, finish, low32, show};
+use super::content::{WrittenAt, finish, finish_in_change, low32};
 use super::map::{Freed, MapForm};
 use super::plan::Plan;
 use super::slot::Slot;
@@ -86,8 +86,18 @@ struct Steps<'a> {
     fs: &'a Fs,
     pinned: &'a Pinned,
     locked: &'a mut Changing,
-    /// Whether readers are told already that extents move.
-    are_readers_told: bool,
+    /// Whether the sequence count of the inode is raised for all steps together.
+    is_sequence_raised: bool,
+}
+
+/// How far a range has been taken out.
+#[derive(Clone, Copy, Debug)]
+struct Collapsing {
+    /// How much of what the range held is free.
+    freed: Freed,
+    /// Where the rest begins that has to move.
+    from: LogicalBlock,
+    is_done: bool,
 }
 
 impl Fs {
@@ -129,19 +139,20 @@ impl Fs {
         if only_grows && !what.only_adds() {
             return Err(Error::NotPermitted);
         }
-        self.move_out((&pinned, &mut locked))?;
+        self.retried(|| self.move_out((&pinned, &mut locked)))?;
         let form = MapForm::of(pinned.version(&epoch::pin())?);
         if form == MapForm::Pointers && what != Fallocate::PunchHole {
             return Err(Error::Unsupported(
                 "a file mapped by pointers has holes and nothing else".into(),
             ));
         }
-        let _moving = what.moves().then(|| pinned.moving());
+        // In between a file makes no sense: readers wait for the inode's lock.
+        let _change = what.moves().then(|| pinned.change_sequence());
         let mut steps = Steps {
             fs: self,
             pinned: &pinned,
             locked: &mut locked,
-            are_readers_told: what.moves(),
+            is_sequence_raised: what.moves(),
         };
         match what {
             Fallocate::Allocate | Fallocate::AllocateKeepSize => {
@@ -169,8 +180,8 @@ impl<'a> Steps<'a> {
     /// Carries a step out; the file has `size` bytes then.
     fn end(&self, plan: Plan<'_>, slot: Slot, size: u64) -> Result<()> {
         let (change, file) = ((size, WrittenAt::Now), (self.pinned, &*self.locked));
-        match self.are_readers_told {
-            true => show(plan, slot, change, file),
+        match self.is_sequence_raised {
+            true => finish_in_change(plan, slot, change, file),
             false => finish(plan, slot, change, file),
         }
     }
@@ -296,19 +307,31 @@ impl<'a> Steps<'a> {
     /// Frees whole blocks, and zeroes the parts of blocks at both ends of `edges`.
     fn unmap(&mut self, blocks: Range<LogicalBlock>, edges: Range<u64>) -> Result<()> {
         let mut edges = Some(edges);
-        loop {
-            let guard = epoch::pin();
-            let (inode, mut plan, slot) = self.begin(&guard)?;
-            if let Some(edges) = edges.take() {
-                self.zero_edges(&mut plan, inode, &edges, &guard)?;
-            }
-            let range = (blocks.start, blocks.end);
-            let freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
-            self.end(plan, slot, inode.size_bytes())?;
-            if freed == Freed::All {
-                return Ok(());
-            }
+        while self.retried(|| self.unmap_step(&blocks, edges.as_ref()))? != Freed::All {
+            edges = None;
         }
+        Ok(())
+    }
+
+    fn unmap_step(
+        &self,
+        blocks: &Range<LogicalBlock>,
+        edges: Option<&Range<u64>>,
+    ) -> Result<Freed> {
+        let guard = epoch::pin();
+        let (inode, mut plan, slot) = self.begin(&guard)?;
+        if let Some(edges) = edges {
+            self.zero_edges(&mut plan, inode, edges, &guard)?;
+        }
+        let range = (blocks.start, blocks.end);
+        let freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
+        self.end(plan, slot, inode.size_bytes())?;
+        Ok(freed)
+    }
+
+    /// Makes an attempt at a step, and again when it finds no space and some is coming.
+    fn retried<T>(&self, step: impl FnMut() -> Result<T>) -> Result<T> {
+        self.fs.writer()?.retried(step)
     }
 
     /// The blocks of a range that is to be taken out or put in.
@@ -327,22 +350,31 @@ impl<'a> Steps<'a> {
         }
         self.discard_preallocation()?;
         let by = blocks.end.0 - blocks.start.0;
-        let (mut freed, mut from) = (Freed::Part, blocks.end);
-        loop {
-            let guard = epoch::pin();
-            let (inode, mut plan, slot) = self.begin(&guard)?;
-            if freed != Freed::All {
-                let range = (blocks.start, blocks.end);
-                freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
-            }
-            let is_done =
-                freed == Freed::All && self.move_down(&mut plan, (inode, slot), &mut from, by)?;
-            let cut_bytes = if is_done { bytes.end - bytes.start } else { 0 };
-            self.end(plan, slot, size - cut_bytes)?;
-            if is_done {
-                return Ok(());
-            }
+        let mut at = Collapsing {
+            freed: Freed::Part,
+            from: blocks.end,
+            is_done: false,
+        };
+        while !at.is_done {
+            at = self.retried(|| {
+                let guard = epoch::pin();
+                let (inode, mut plan, slot) = self.begin(&guard)?;
+                let mut at = at;
+                if at.freed != Freed::All {
+                    let range = (blocks.start, blocks.end);
+                    at.freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
+                }
+                at.is_done = at.freed == Freed::All
+                    && self.move_down(&mut plan, (inode, slot), &mut at.from, by)?;
+                let cut_bytes = match at.is_done {
+                    true => bytes.end - bytes.start,
+                    false => 0,
+                };
+                self.end(plan, slot, size - cut_bytes)?;
+                Ok(at)
+            })?;
         }
+        Ok(())
     }
 
     /// Moves what lies at `from` and behind it down by so many blocks, as far as the plan has room
@@ -383,35 +415,50 @@ impl<'a> Steps<'a> {
         }
         self.discard_preallocation()?;
         let by = blocks.end.0 - blocks.start.0;
-        let mut until = LOGICAL_END;
+        let (mut until, mut is_done) = (LOGICAL_END, false);
+        while !is_done {
+            (until, is_done) = self.retried(|| {
+                let guard = epoch::pin();
+                let (inode, mut plan, slot) = self.begin(&guard)?;
+                let mut until = until;
+                let is_done =
+                    self.move_up(&mut plan, (inode, slot), (blocks.start, &mut until), by)?;
+                // The size comes first: what has moved must not lie behind the end.
+                self.end(plan, slot, size + len)?;
+                Ok((until, is_done))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Moves what lies between `from` and `until` up by so many blocks, as far as the plan has room
+    /// for; `until` is where the rest ends. Says whether nothing is left.
+    fn move_up(
+        &self,
+        plan: &mut Plan<'_>,
+        (inode, slot): (&CachedInode, Slot),
+        (from, until): (LogicalBlock, &mut LogicalBlock),
+        by: u32,
+    ) -> Result<bool> {
         let clusters = Clusters::of(self.fs);
         let room = self.fs.writer()?.room_of_a_step();
         loop {
-            let guard = epoch::pin();
-            let (inode, mut plan, slot) = self.begin(&guard)?;
-            let is_done = loop {
-                // A cluster moves as a whole.
-                let has_room = plan.size() < room;
-                let start = if has_room {
-                    blocks.start
-                } else {
-                    clusters.floor(until)
-                };
-                let Some(found) = plan.last_extent(inode, slot, start..until)? else {
-                    break has_room;
-                };
-                until = found.logical;
-                // Blocks behind the end of the file may be mapped, too.
-                let to = found.logical.0.checked_add(by);
-                let to = to.filter(|to| LOGICAL_END.0 - found.blocks >= *to);
-                let to = to.ok_or(Error::InvalidArgument("preallocated to the last block"))?;
-                plan.move_extent(inode, slot, found, LogicalBlock(to))?;
+            // A cluster moves as a whole.
+            let has_room = plan.size() < room;
+            let start = if has_room {
+                from
+            } else {
+                clusters.floor(*until)
             };
-            // The size comes first: what has moved must not lie behind the end.
-            self.end(plan, slot, size + len)?;
-            if is_done {
-                return Ok(());
-            }
+            let Some(found) = plan.last_extent(inode, slot, start..*until)? else {
+                return Ok(has_room);
+            };
+            *until = found.logical;
+            // Blocks behind the end of the file may be mapped, too.
+            let to = found.logical.0.checked_add(by);
+            let to = to.filter(|to| LOGICAL_END.0 - found.blocks >= *to);
+            let to = to.ok_or(Error::InvalidArgument("preallocated to the last block"))?;
+            plan.move_extent(inode, slot, found, LogicalBlock(to))?;
         }
     }
 }

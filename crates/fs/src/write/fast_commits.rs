@@ -39,7 +39,6 @@ use super::orphans::OrphanPlace;
 use super::plan::Plan;
 use super::slot::Slot;
 use super::{MountOptions, Scope, Writer};
-use crate::dir::Keep;
 use crate::fast_commit::{
     Base, DirChanges, FastCommitOverlay, InodeChange, InodePatch, RangeEdits,
 };
@@ -172,10 +171,7 @@ impl Fs {
         let freed = plan.free_map(&inode, slot, LogicalBlock(0))?;
         debug_assert_eq!(freed, Freed::All);
         self.plan_end(&mut plan, &inode, slot, place)?;
-        let values = plan.take_gone_values();
-        self.carry_out_here(plan)?;
-        self.forget_values(writer, values);
-        Ok(())
+        self.carry_out_here(plan)
     }
 
     fn place_on_record(&self, writer: &Writer, nr: InodeNr) -> Option<OrphanPlace> {
@@ -382,13 +378,12 @@ impl Fs {
 
     /// Adds and removes names of a directory, which keeps its times.
     fn change_names(&self, writer: &Writer, dir: InodeNr, names: &DirChanges) -> Result<()> {
-        let pinned = self.pin_inode(dir)?;
+        let pinned = self.pin_directory(dir)?;
         let locked = pinned.lock();
         for (name, now) in names.changed_names() {
-            let guard = epoch::pin();
-            let parent = self.directory_to_change(&pinned, &guard)?;
+            let parent = &self.directory_to_change(&pinned)?;
             check_key(parent)?;
-            let before = match self.look_up(dir, name, Keep::Nothing, &guard) {
+            let before = match self.look_up_locked(parent, name, &epoch::pin()) {
                 Ok(found) => Some(found),
                 Err(Error::NotFound) => None,
                 Err(error) => return Err(error),

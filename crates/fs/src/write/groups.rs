@@ -27,7 +27,7 @@ use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use fourscore_sync::epoch;
 use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore, Weak};
 
-use super::plan::Refused;
+use super::carry_out::Refused;
 use super::prefetch::Prefetcher;
 use crate::{Fs, Result};
 

@@ -36,6 +36,7 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
+use super::carry_out::Show;
 use super::content::{WrittenAt, finish};
 use super::entries::ChangedDir;
 use super::map::MapForm;
@@ -143,8 +144,9 @@ impl Fs {
         self.device().write_at(&content, block_size.offset(block))?;
         plan.map_block(&outside, slot, first, block)?;
         let version = plan.version(slot)?;
-        plan.carry_out(&[&locked.last])?;
-        pinned.publish(Some(version));
+        plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
+            pinned.publish(Some(version));
+        })?;
         Ok(())
     }
 }

@@ -31,10 +31,11 @@ use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::dirent::{DirFormat, DirentError};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use super::Writer;
 use super::block_locks::BlockGuard;
+use super::carry_out::Show;
 use super::entries::tag;
 use super::flags::check_name_may_go;
 use super::names::{Kind, Made, NewAttributes, Opening, check_link, entry_type};
@@ -68,14 +69,13 @@ impl Fs {
     ) -> Result<Option<Made>> {
         let writer = self.writer()?;
         let shared = pinned.share();
-        let guard = epoch::pin();
-        let parent = self.directory_to_change(pinned, &guard)?;
+        let parent = &self.directory_to_change(pinned)?;
         let links = i32::from(kind.file_type() == FileType::Directory);
         if links > 0 && !self.has_dir_nlink() {
             // How many there are decides whether there may be another.
             return Ok(None);
         }
-        let Some(leaf) = self.lock_leaf(writer, (pinned, parent), name, &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, (pinned, parent), name)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
@@ -91,8 +91,9 @@ impl Fs {
             dir: pinned,
             links,
         };
-        let parent = (&shared.last, Some(&touch));
-        self.carry_out_making(plan, made, opening, parent).map(Some)
+        let parent = (&shared.last, Show::nothing().touching(Some(&touch)));
+        let made = self.carry_out_making(plan, made, opening, parent, || ())?;
+        Ok(Some(made))
     }
 
     /// Gives an inode a name in a leaf that has room for it; `None` if that cannot be done beside
@@ -106,11 +107,10 @@ impl Fs {
         let writer = self.writer()?;
         let shared = pinned_dir.share();
         let mut locked = pinned.lock();
-        let guard = epoch::pin();
-        let parent = self.directory_to_change(pinned_dir, &guard)?;
-        let target = pinned.version(&guard)?;
+        let parent = &self.directory_to_change(pinned_dir)?;
+        let target = &pinned.copy()?;
         check_link(parent, target, &locked)?;
-        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name, &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
@@ -126,9 +126,12 @@ impl Fs {
             dir: pinned_dir,
             links: 0,
         };
-        plan.carry_out_touching(&[&shared.last, &locked.last], Some(&touch))?;
+        let changes = [pinned];
+        let show = Show::of(&changes).touching(Some(&touch));
+        plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
+            pinned.publish(Some(version));
+        })?;
         locked.note_gained_name();
-        pinned.publish(Some(version));
         Ok(Some(()))
     }
 
@@ -140,22 +143,21 @@ impl Fs {
         name: &[u8],
     ) -> Result<Option<()>> {
         let writer = self.writer()?;
-        let guard = epoch::pin();
-        if !self.has_leaves(pinned_dir.version(&guard)?) {
+        if !self.has_leaves(pinned_dir.version(&epoch::pin())?) {
             return Ok(None);
         }
         let nr = self.lookup_once(dir, name)?;
         let pinned = self.pin_inode(nr)?;
-        if pinned.version(&guard)?.file_type() == FileType::Directory {
+        if pinned.version(&epoch::pin())?.file_type() == FileType::Directory {
             return Ok(None);
         }
         let shared = pinned_dir.share();
         let locked = pinned.lock();
-        let parent = self.directory_to_change(pinned_dir, &guard)?;
-        let Ok(inode) = pinned.version(&guard) else {
+        let parent = &self.directory_to_change(pinned_dir)?;
+        let Ok(inode) = &pinned.copy() else {
             return Ok(None);
         };
-        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name, &guard)? else {
+        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name)? else {
             return Ok(None);
         };
         let mut plan = Plan::new(self, writer);
@@ -174,10 +176,13 @@ impl Fs {
             dir: pinned_dir,
             links: 0,
         };
-        let _moving = lost.moving(&pinned);
-        plan.carry_out_touching(&[&shared.last, &locked.last], Some(&touch))?;
-        drop((leaf, shared, guard));
-        self.show_lost(writer, (nr, &pinned), locked, lost)?;
+        let changes = [&pinned];
+        let show = Show::of(&changes).touching(Some(&touch));
+        plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
+            lost.publish(&pinned);
+        })?;
+        drop((leaf, shared));
+        self.finish_lost(writer, (nr, &pinned), locked, lost)?;
         Ok(Some(()))
     }
 
@@ -188,21 +193,24 @@ impl Fs {
         writer: &'w Writer,
         (pinned, dir): (&'w Pinned, &CachedInode),
         name: &[u8],
-        guard: &Guard,
     ) -> Result<Option<Leaf<'w>>> {
         let is_by_its_bytes = matches!(self.wanted(dir, name), Wanted::Exact(_));
         if !is_by_its_bytes || matches!(name, b"." | b"..") || !self.has_leaves(dir) {
             return Ok(None);
         }
+        let guard = epoch::pin();
         let is_indexed = self.is_indexed(dir);
         let at = match is_indexed {
-            true => self.only_leaf(dir, name, guard)?,
+            true => self.only_leaf(dir, name, &guard)?,
             false => Some(LogicalBlock(0)),
         };
         let Some(at) = at else {
             return Ok(None);
         };
-        Ok(match self.map(dir, at, guard)?.target {
+        let target = self.map(dir, at, &guard)?.target;
+        // The leaf's lock is waited for.
+        drop(guard);
+        Ok(match target {
             Target::Written(block) => Some(Leaf {
                 block,
                 format: self.dir_format(dir),

@@ -73,6 +73,11 @@ impl RegionKind {
 }
 
 impl Region {
+    /// Whether nothing leads to it before the plan is carried out.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_fresh || self.kind == RegionKind::WholeSlot
+    }
+
     /// Writes it, with the content `own`, into the block that `bytes` are.
     pub(super) fn put(&self, own: &[u8], bytes: &mut [u8], superblock: &Superblock) {
         let bytes = &mut bytes[self.offset..];

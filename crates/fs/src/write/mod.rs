@@ -13,7 +13,8 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `options` | how a file system is opened for writing |
-//! | `plan` | an operation's changes, made in one handle |
+//! | `plan` | an operation's changes, before they are made |
+//! | `carry_out` | making them in one handle, and visible in order |
 //! | `memory` | the memory of plans |
 //! | `order` | the order of locks |
 //! | `block_locks` | locks for blocks of one kind |
@@ -22,8 +23,8 @@
 //! | `journaled` | content that goes through the journal |
 //! | `inodes` | which inodes are free |
 //! | `seal` | what is written once per commit: checksums, descriptors |
-//! | `settled` | names that are led elsewhere meanwhile |
 //! | `quiet` | when readers of freed blocks are gone |
+//! | `room` | waiting for space that is coming |
 //! | `slot` | an inode's bytes in its table |
 //! | `superblock` | words of the superblock that change with something else |
 //! | `map` | changing the map of a file, whatever form it has |
@@ -65,7 +66,7 @@
 //! orphan file, chain of orphans -> inodes of a group -> handle -> buffers, groups ([`order`],
 //! asserted in debug builds). Readers take none of these.
 //!
-//! **Crash safety.** What one call of [`plan::Plan::carry_out`] changes is durable as a whole or
+//! **Crash safety.** What one call of `Plan::carry_out` changes is durable as a whole or
 //! not at all. A file system without a journal has to be checked after a crash; what a check does
 //! not have to fear is said by crate `journal` (`in_place`). The superblock says what has to be
 //! done ([`state`]).
@@ -75,6 +76,7 @@ mod acls;
 mod attributes;
 mod block_locks;
 mod block_map;
+mod carry_out;
 mod clusters;
 mod content;
 mod copy;
@@ -105,9 +107,9 @@ mod quiet;
 mod recovery;
 mod removal;
 mod rename;
+mod room;
 mod sabotage;
 mod seal;
-mod settled;
 mod slot;
 mod slots;
 mod state;
@@ -119,8 +121,6 @@ mod trim;
 mod values;
 mod xattrs;
 
-use std::time::Duration;
-
 use fourscore_block::{BlockDevice, UnorderedDevice};
 use fourscore_journal::{Credits, Handle, Journal, JournalStats, Log, NewChecksums};
 use fourscore_mballoc::stats::Tally;
@@ -130,7 +130,7 @@ use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{GroupNr, PhysBlock, Tid};
 use fourscore_sync::rank::{Ranked, Waits};
-use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak, thread};
+use fourscore_sync::{Arc, Counter, Mutex, MutexGuard, Weak};
 
 use self::block_locks::BlockLocks;
 use self::errors::Errors;
@@ -141,6 +141,7 @@ use self::lazy_times::LazyTimes;
 use self::mmp::Mmp;
 use self::orphans::Orphans;
 use self::quiet::Quiet;
+use self::room::Room;
 use self::sabotage::Breaking;
 use self::seal::Seal;
 use self::state::{Mounted, check_unmounted};
@@ -175,6 +176,7 @@ pub(crate) struct Writer {
     inodes: Inodes,
     orphans: Orphans,
     quiet: Arc<Quiet>,
+    room: Room,
     /// Renames of directories, so that none becomes its own ancestor.
     renames: Mutex<()>,
     leaves: BlockLocks,
@@ -330,62 +332,6 @@ impl Writer {
     pub(crate) fn count_retry(&self) {
         self.retries.add(1);
     }
-
-    /// Has freed space released that waits for a commit or for readers. Not for who is a reader
-    /// himself: space that was freed before waits for him, too.
-    fn release_freed(&self) -> Result<()> {
-        /// Readers are gone in a fraction of that, unless there are many more than processors.
-        const MOST_WAITS: u32 = 50;
-        const WAIT: Duration = Duration::from_millis(1);
-        if self.allocator.sweep() == 0 {
-            return Ok(());
-        }
-        self.journal.commit()?;
-        self.quiet.hurry();
-        for _ in 0..MOST_WAITS {
-            if self.allocator.sweep() == 0 {
-                break;
-            }
-            thread::sleep(WAIT);
-            self.quiet.hurry();
-        }
-        Ok(())
-    }
-
-    /// Makes an attempt, and again when it finds no space and freed space could be released. Not
-    /// for who is a reader himself.
-    pub(crate) fn retried<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        /// So often space is asked for again that others have freed.
-        const MOST_RETRIES: u32 = 2;
-        for _ in 0..MOST_RETRIES {
-            match attempt() {
-                Err(Error::NoSpace) => self.release_freed()?,
-                done => return done,
-            }
-        }
-        attempt()
-    }
-
-    /// Asks for space again after a commit, if freed space waits for one.
-    pub(crate) fn with_room<T>(
-        &self,
-        ask: impl Fn() -> std::result::Result<T, fourscore_mballoc::Error>,
-    ) -> Result<T> {
-        /// More than the transactions that can be on their way at once.
-        const MOST_COMMITS: u32 = 4;
-        for _ in 0..MOST_COMMITS {
-            match ask() {
-                Err(fourscore_mballoc::Error::CommitFirst { tid, .. }) => {
-                    if let Some(tid) = tid.filter(|_| self.only.is_none()) {
-                        self.journal.commit_and_wait(tid)?;
-                    }
-                    self.quiet.hurry();
-                }
-                answered => return Ok(answered?),
-            }
-        }
-        Ok(ask()?)
-    }
 }
 
 impl Fs {
@@ -526,6 +472,7 @@ impl Fs {
                 inodes,
                 orphans,
                 quiet,
+                room: Room::default(),
                 renames: Mutex::new(()),
                 leaves: BlockLocks::new(order::LEAF),
                 errors,

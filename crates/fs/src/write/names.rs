@@ -14,8 +14,9 @@ use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::{DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, InodeFlags, NewInode};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
+use super::carry_out::Show;
 use super::entries::{ChangedDir, tag};
 use super::flags;
 use super::inline::Written;
@@ -23,9 +24,7 @@ use super::inodes::Want;
 use super::map::MapForm;
 use super::plan::{NewContent, Plan};
 use super::slot::Slot;
-use super::touch::Touch;
 use super::{Writer, now};
-use crate::dir::Keep;
 use crate::inode::{CachedInode, Changing, Layout, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
@@ -189,15 +188,14 @@ impl Fs {
     ) -> Result<Made> {
         let writer = self.writer()?;
         check_name(name)?;
-        let pinned = self.pin_inode(dir)?;
+        let pinned = self.pin_directory(dir)?;
         let made = self.make_in_leaf((dir, &pinned), name, new, (kind, opening))?;
         if let Some(made) = made {
             return Ok(made);
         }
         let locked = pinned.lock();
-        let guard = epoch::pin();
-        let parent = self.directory_to_change(&pinned, &guard)?;
-        match self.look_up(dir, name, Keep::Nothing, &guard) {
+        let parent = &self.directory_to_change(&pinned)?;
+        match self.look_up_locked(parent, name, &epoch::pin()) {
             Ok(_) => return Err(Error::Exists),
             Err(Error::NotFound) => {}
             Err(error) => return Err(error),
@@ -215,30 +213,32 @@ impl Fs {
         plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
         let links = i32::from(is_directory);
         let version = self.touch_dir(&mut plan, parent, slot, links)?;
-        let _moving = plan.moves().then(|| pinned.moving());
-        let made = self.carry_out_making(plan, made, opening, (&locked.last, None))?;
-        pinned.publish(Some(version));
-        Ok(made)
+        let changes = [&pinned];
+        let show = Show::of(&changes);
+        self.carry_out_making(plan, made, opening, (&locked.last, show), || {
+            pinned.publish(Some(version));
+        })
     }
 
-    /// Carries out a plan that makes the inode of `slot` with a name in a directory, which it
-    /// touches if that is not planned; notes the transaction in `last`, the directory's.
+    /// Carries out a plan that makes the inode of `slot` with a name in a directory, which `show`
+    /// and `publish` show; notes the transaction in `last`, the directory's.
     pub(super) fn carry_out_making(
         &self,
         plan: Plan<'_>,
         slot: Slot,
         opening: Opening,
-        (last, touch): (&LastTid, Option<&Touch<'_>>),
+        (last, show): (&LastTid, Show<'_>),
+        publish: impl FnOnce(),
     ) -> Result<Made> {
         let pinned = match opening {
             Opening::No => {
-                plan.carry_out_touching(&[last], touch)?;
+                plan.carry_out_showing(&[last], show, publish)?;
                 None
             }
             Opening::Yes => {
                 let inode = CachedInode::new(plan.decoded(slot)?, self)?;
-                let parent = (Some(last), touch);
-                Some(self.carry_out_opening(plan, inode, parent, |_| ())?)
+                let parent = (Some(last), show);
+                Some(self.carry_out_opening(plan, inode, parent, publish, |_| ())?)
             }
         };
         Ok((slot.nr, pinned))
@@ -250,7 +250,8 @@ impl Fs {
         &self,
         mut plan: Plan<'_>,
         inode: CachedInode,
-        (last, touch): (Option<&LastTid>, Option<&Touch<'_>>),
+        (last, show): (Option<&LastTid>, Show<'_>),
+        publish: impl FnOnce(),
         note: impl FnOnce(&mut Changing),
     ) -> Result<Pinned> {
         let nr = inode.nr();
@@ -259,7 +260,7 @@ impl Fs {
         self.enter_pinned(nr, &pinned);
         let own = [&locked.last, &locked.last_data];
         let all = [own[0], own[1], last.unwrap_or(own[0])];
-        if let Err(error) = plan.try_to_carry_out(&all, touch) {
+        if let Err(error) = plan.try_to_carry_out(&all, show, publish) {
             // The plan gives the number back behind this; until then nobody else makes an inode
             // of it, and would find what was never made in its place.
             pinned.publish(None);
@@ -280,17 +281,18 @@ impl Fs {
         new: &NewAttributes,
     ) -> Result<(InodeNr, Pinned)> {
         let writer = self.writer()?;
-        let pinned_dir = self.pin_inode(dir)?;
-        let guard = epoch::pin();
-        let parent = self.directory_to_change(&pinned_dir, &guard)?;
+        let pinned_dir = self.pin_directory(dir)?;
+        let parent = &self.directory_to_change(&pinned_dir)?;
         check_key(parent)?;
         let mut plan = Plan::new(self, writer);
         let slot = self.plan_inode(&mut plan, writer, parent, new, Kind::Unnamed)?;
         let place = plan.add_orphan(slot)?;
         let version = plan.version(slot)?;
-        let pinned = self.carry_out_opening(plan, version, (None, None), |locked| {
+        let nobody = (None, Show::nothing());
+        let note = |locked: &mut Changing| {
             (locked.orphan, locked.is_linkable) = (Some(place), true);
-        })?;
+        };
+        let pinned = self.carry_out_opening(plan, version, nobody, || (), note)?;
         Ok((slot.nr, pinned))
     }
 
@@ -434,10 +436,9 @@ impl Fs {
     fn add_link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
         let writer = self.writer()?;
         check_name(name)?;
-        let pinned_dir = self.pin_inode(dir)?;
+        let pinned_dir = self.pin_directory(dir)?;
         let pinned = self.pin_inode(inode)?;
-        let guard = epoch::pin();
-        if pinned.version(&guard)?.file_type() == FileType::Directory {
+        if pinned.copy()?.file_type() == FileType::Directory {
             return Err(Error::NotPermitted);
         }
         let place = (dir, &pinned_dir);
@@ -446,11 +447,13 @@ impl Fs {
         }
         let locked_dir = pinned_dir.lock();
         let mut locked = pinned.lock();
-        let parent = self.directory_to_change(&pinned_dir, &guard)?;
-        let target = pinned.version(&guard)?;
+        let parent = &self.directory_to_change(&pinned_dir)?;
+        let target = &pinned.copy()?;
         check_link(parent, target, &locked)?;
-        if self.look_up(dir, name, Keep::Nothing, &guard).is_ok() {
-            return Err(Error::Exists);
+        match self.look_up_locked(parent, name, &epoch::pin()) {
+            Ok(_) => return Err(Error::Exists),
+            Err(Error::NotFound) => {}
+            Err(error) => return Err(error),
         }
         check_key(parent)?;
         let mut plan = Plan::new(self, writer);
@@ -460,11 +463,12 @@ impl Fs {
         plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
         let parent_version = self.touch_dir(&mut plan, parent, slot, 0)?;
         let version = plan.gain_name(target, &locked)?;
-        let _moving = plan.moves().then(|| pinned_dir.moving());
-        plan.carry_out(&[&locked_dir.last, &locked.last])?;
+        let last = [&locked_dir.last, &locked.last];
+        plan.carry_out_showing(&last, Show::of(&[&pinned_dir, &pinned]), || {
+            pinned_dir.publish(Some(parent_version));
+            pinned.publish(Some(version));
+        })?;
         locked.note_gained_name();
-        pinned_dir.publish(Some(parent_version));
-        pinned.publish(Some(version));
         Ok(())
     }
 
@@ -513,12 +517,8 @@ impl Fs {
     }
 
     /// The directory, if names in it can be changed.
-    pub(crate) fn directory_to_change<'g>(
-        &self,
-        pinned: &Pinned,
-        guard: &'g Guard,
-    ) -> Result<&'g CachedInode> {
-        let dir = pinned.version(guard)?;
+    pub(crate) fn directory_to_change(&self, pinned: &Pinned) -> Result<CachedInode> {
+        let dir = pinned.copy()?;
         if dir.file_type() != FileType::Directory {
             return Err(Error::NotADirectory);
         }

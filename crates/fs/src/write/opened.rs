@@ -61,18 +61,20 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// As [`Fs::lookup`].
     pub fn named(fs: F, dir: InodeNr, name: &[u8]) -> Result<Self> {
-        let (inode, pinned) = fs.settled(&[(dir, name)], || {
+        let (inode, pinned) = fs.revalidated(&[(dir, name)], || {
             loop {
                 let inode = fs.lookup(dir, name)?;
                 let pinned = fs.pin_inode(inode)?;
-                let mut locked = pinned.lock();
-                // A name that leads there now leads to this life of the number, since it cannot
-                // lose it while it is locked.
-                if fs.lookup(dir, name)? == inode && pinned.version(&epoch::pin()).is_ok() {
-                    locked.opens += 1;
-                    drop(locked);
-                    return Ok((inode, pinned));
+                // The number is not used again while it is pinned. So if the name leads there now,
+                // and the pinned inode is not gone, the name led to this inode.
+                if fs.lookup(dir, name)? != inode {
+                    continue;
                 }
+                let mut locked = pinned.lock();
+                pinned.version(&epoch::pin())?;
+                locked.opens += 1;
+                drop(locked);
+                return Ok((inode, pinned));
             }
         })?;
         Ok(Self::opened(fs, inode, pinned))
@@ -93,7 +95,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// `NotADirectory`, `NotFound`, `NoSpace`, `ReadOnly`.
     pub fn unnamed(fs: F, dir: InodeNr, new: &NewAttributes) -> Result<Self> {
-        let (nr, pinned) = fs.noting(fs.make_unnamed(dir, new))?;
+        let (nr, pinned) = fs.noting(fs.retried(|| fs.make_unnamed(dir, new)))?;
         Ok(Self::opened(fs, nr, pinned))
     }
 

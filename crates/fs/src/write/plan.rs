@@ -27,10 +27,9 @@ use std::mem;
 use std::ops::Range;
 
 use fourscore_block::{Buffer, Structure, VerifiedAs};
-use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
-use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Stamp};
+use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request};
 use fourscore_ondisk::inode::{InodeMut, NewInode};
-use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, Tid, extent};
+use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, extent};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Arc, MutexGuard};
 
@@ -44,27 +43,8 @@ use super::memory::{Free, Memory, Region, RegionKind};
 use super::orphans::Recording;
 use super::sabotage::Sabotage;
 use super::slot::Slot;
-use super::touch::Touch;
 use super::values::GoneValue;
-use crate::name_cache::Departure;
 use crate::{Error, Fs, Result};
-
-/// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
-/// again, so a second time takes a cache that holds nothing.
-const MOST_ATTEMPTS: u32 = 64;
-
-/// A block could not be changed in a handle.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    error: ModifyError,
-    block: PhysBlock,
-}
-
-impl Refused {
-    pub(crate) fn new(error: ModifyError, block: PhysBlock) -> Self {
-        Self { error, block }
-    }
-}
 
 /// Names a region of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +53,13 @@ pub(crate) struct RegionId(usize);
 /// An operation that is being planned.
 #[derive(Debug)]
 pub(crate) struct Plan<'f> {
-    fs: &'f Fs,
-    writer: &'f Writer,
-    memory: Memory,
+    pub(super) fs: &'f Fs,
+    pub(super) writer: &'f Writer,
+    pub(super) memory: Memory,
     /// What becomes of the record of orphans: one change at most.
-    recording: Option<Recording<'f>>,
-    moves: bool,
+    pub(super) recording: Option<Recording<'f>>,
+    /// Whether readers of the changed inodes have to look again.
+    pub(super) raises_sequence: bool,
     /// How large it may become by freeing what is mapped.
     room: usize,
     /// The lock of the block of attributes that it changes.
@@ -87,7 +68,7 @@ pub(crate) struct Plan<'f> {
     _inside: Inside<'f>,
     /// The lock of values that attributes share.
     values: Option<Ranked<MutexGuard<'f, ()>>>,
-    gone_values: Vec<GoneValue>,
+    pub(super) gone_values: Vec<GoneValue>,
 }
 
 impl<'f> Plan<'f> {
@@ -100,7 +81,7 @@ impl<'f> Plan<'f> {
             writer,
             memory: Memory::take(),
             recording: None,
-            moves: false,
+            raises_sequence: false,
             room: writer.room_of_a_step(),
             xattr_block: None,
             values: None,
@@ -140,7 +121,7 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Notes the inode of a value that goes.
+    /// Notes the inode of a value that goes: it is forgotten when the plan has been carried out.
     pub(super) fn add_gone_value(&mut self, gone: GoneValue) {
         self.gone_values.push(gone);
     }
@@ -150,21 +131,11 @@ impl<'f> Plan<'f> {
         self.gone_values.iter().any(|gone| gone.is(nr))
     }
 
-    /// The inodes of values that go with this plan, which whoever carries it out has to have
-    /// forgotten then.
-    pub(super) fn take_gone_values(&mut self) -> Vec<GoneValue> {
-        std::mem::take(&mut self.gone_values)
-    }
-
-    /// Notes that entries move from one block to another, so that a reader who sees one block as
-    /// it was and another as it will be may miss some.
-    pub(crate) fn set_moves(&mut self) {
-        self.moves = true;
-    }
-
-    /// Whether entries move.
-    pub(crate) fn moves(&self) -> bool {
-        self.moves
+    /// Notes that a reader who sees one object as it was and another as it will be would be misled,
+    /// so that the sequence counts of the changed inodes are raised when the plan is carried out
+    /// ([`crate::consistent`]).
+    pub(crate) fn raise_sequence(&mut self) {
+        self.raises_sequence = true;
     }
 
     /// The file system.
@@ -404,7 +375,7 @@ impl<'f> Plan<'f> {
             .with_room(|| allocator.reserve(u64::from(request.len.0), privilege))?;
         let claimed = allocator.allocate(request, file, &mut reservation);
         allocator.unreserve(reservation);
-        let claim = claimed.map_err(Error::from)?;
+        let claim = claimed.map_err(|error| self.writer.refused(error))?;
         let run = claim.run();
         let place = (run.group, Map::Blocks);
         let bits = (run.start.0, run.len.0);
@@ -499,6 +470,10 @@ impl<'f> Plan<'f> {
 
     /// Forgets what `count` blocks from `first` on held as metadata, and were unmapped or freed.
     pub(super) fn forget(&mut self, first: PhysBlock, count: u32) {
+        if !self.writer.lacks(Sabotage::ForgetBeforePublish) {
+            // The device never had what a reader with the old map would look for there.
+            self.raise_sequence();
+        }
         let blocks = first.0..first.0.saturating_add(u64::from(count));
         self.memory.revoked.extend(blocks.clone().map(PhysBlock));
         for region in &mut self.memory.regions {
@@ -544,193 +519,6 @@ impl<'f> Plan<'f> {
         self.writer
             .groups()
             .change(self.fs, place, (claim.index, 1), (kind, counted))
-    }
-
-    /// How many blocks the plan adds to a transaction, or more: found without looking for those
-    /// that it adds twice.
-    pub(super) fn size(&self) -> usize {
-        /// A bitmap and its descriptor.
-        const BLOCKS_OF_BITS: usize = 2;
-        let bits = [
-            self.memory.claims.len(),
-            self.memory.frees.len(),
-            self.memory.inodes.len(),
-        ];
-        let bits = bits.iter().sum::<usize>() + self.memory.freed_inodes.len();
-        let revokes = self.memory.revoked.len();
-        self.memory.regions.len()
-            + BLOCKS_OF_BITS * bits
-            + revokes.div_ceil(self.writer.revokes_per_credit())
-    }
-
-    /// How many blocks the plan adds to a transaction at most.
-    fn credits(&mut self) -> Credits {
-        /// So few that it is not worth looking which are the same: what is too much is given back.
-        const FEW: usize = 16;
-        let size = self.size();
-        if size <= FEW {
-            return Credits(u32::try_from(size).unwrap_or(u32::MAX));
-        }
-        let mut blocks = mem::take(&mut self.memory.blocks);
-        blocks.extend(self.valid_regions().map(|region| region.buffer.block()));
-        blocks.extend(self.all_bits().flat_map(BitsChange::blocks));
-        blocks.sort_unstable();
-        blocks.dedup();
-        let revokes = self.memory.revoked.len();
-        let credits = blocks.len() + revokes.div_ceil(self.writer.revokes_per_credit());
-        self.memory.blocks = blocks;
-        Credits(u32::try_from(credits).unwrap_or(u32::MAX))
-    }
-
-    fn valid_regions(&self) -> impl Iterator<Item = &Region> {
-        self.memory.regions.iter().filter(|region| !region.is_void)
-    }
-
-    fn all_bits(&self) -> impl Iterator<Item = &BitsChange> {
-        let claimed = self.memory.claims.iter().map(|(_, bits)| bits);
-        let freed = self.memory.frees.iter().map(|free| &free.bits);
-        let inodes = self.memory.inodes.iter().chain(&self.memory.freed_inodes);
-        claimed.chain(freed).chain(inodes.map(|(_, bits)| bits))
-    }
-
-    /// Makes all changes in one handle, and notes its transaction in `last`.
-    ///
-    /// # Errors
-    /// The journal was aborted, the plan is too large for it, or a block cannot be read again.
-    /// Nothing was changed then.
-    pub(crate) fn carry_out(self, last: &[&LastTid]) -> Result<Tid> {
-        self.carry_out_touching(last, None)
-    }
-
-    /// The same for a plan that touches a directory.
-    pub(super) fn carry_out_touching(
-        mut self,
-        last: &[&LastTid],
-        touch: Option<&Touch<'_>>,
-    ) -> Result<Tid> {
-        self.try_to_carry_out(last, touch)
-    }
-
-    /// The same for who has something to undo before the plan, if it fails, gives back what it
-    /// claimed. A plan that was carried out is empty.
-    pub(super) fn try_to_carry_out(
-        &mut self,
-        last: &[&LastTid],
-        touch: Option<&Touch<'_>>,
-    ) -> Result<Tid> {
-        let credits = self.credits();
-        for _ in 0..MOST_ATTEMPTS {
-            let mut handle = self.writer.start(credits)?;
-            match self.join(&mut handle) {
-                Ok(()) => {
-                    last.iter().for_each(|last| handle.note(last));
-                    let departures = mem::take(&mut self.memory.departures);
-                    departures.iter().for_each(|name| name.begin(self.fs));
-                    self.apply(&mut handle, touch);
-                    departures.iter().for_each(Departure::end);
-                    self.memory.departures = departures;
-                    let tid = handle.stop();
-                    if let Some(recording) = self.recording.take() {
-                        self.writer.orphans().done(recording);
-                    }
-                    return Ok(tid);
-                }
-                Err(refused) => {
-                    drop(handle);
-                    self.begin_anew(&refused)?;
-                }
-            }
-        }
-        Err(Error::NoMemory)
-    }
-
-    fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
-        for region in self.valid_regions() {
-            handle
-                .join(&region.buffer, region.tag)
-                .map_err(|error| Refused::new(error, region.buffer.block()))?;
-        }
-        self.all_bits().try_for_each(|bits| bits.join(handle))
-    }
-
-    fn begin_anew(&mut self, refused: &Refused) -> Result<()> {
-        if refused.error == ModifyError::OutOfCredits {
-            return Err(Error::InvalidArgument(
-                "an operation planned too few credits",
-            ));
-        }
-        self.writer.count_retry();
-        for region in &mut self.memory.regions {
-            let block = region.buffer.block();
-            if block == refused.block {
-                region.buffer = if region.is_fresh {
-                    self.fs.buffers.create(block)
-                } else {
-                    self.fs.buffers.load(block)?
-                };
-            }
-        }
-        let groups = self.writer.groups();
-        let claimed = self.memory.claims.iter_mut().map(|(_, bits)| bits);
-        let freed = self.memory.frees.iter_mut().map(|free| &mut free.bits);
-        let inodes = self
-            .memory
-            .inodes
-            .iter_mut()
-            .chain(&mut self.memory.freed_inodes);
-        claimed
-            .chain(freed)
-            .chain(inodes.map(|(_, bits)| bits))
-            .filter(|bits| bits.blocks().contains(&refused.block))
-            .try_for_each(|bits| groups.reload(bits))
-    }
-
-    /// All blocks have joined: from here on nothing can be refused.
-    fn apply(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
-        let must = |made: std::result::Result<(), Refused>| {
-            made.expect("a block that has joined can be changed");
-        };
-        let groups = self.writer.groups();
-        self.all_bits()
-            .for_each(|bits| must(groups.make(handle, bits)));
-        let dirs = self.memory.inodes.iter().map(|entry| (entry, 1));
-        let dirs = dirs.chain(self.memory.freed_inodes.iter().map(|entry| (entry, -1)));
-        for ((claim, bits), change) in dirs {
-            if claim.is_directory {
-                must(groups.change_used_dirs(handle, bits, change));
-            }
-        }
-        for region in self.valid_regions() {
-            let own = self.memory.of(region);
-            let made = handle.modify(&region.buffer, region.tag, |bytes| {
-                region.put(own, bytes, self.fs.superblock());
-                if let (RegionKind::Touched, Some(touch)) = (region.kind, touch) {
-                    touch.make(&mut bytes[region.offset..], self.fs);
-                }
-            });
-            must(made.map_err(|error| Refused::new(error, region.buffer.block())));
-        }
-        for &block in &self.memory.revoked {
-            let forgotten = handle.forget(&self.fs.buffers, block);
-            must(forgotten.map_err(|error| Refused::new(error, block)));
-        }
-        let (allocator, tid) = (self.writer.allocator(), handle.tid());
-        for (claim, _) in self.memory.claims.drain(..) {
-            allocator.mark(claim, tid);
-        }
-        let stamp = if self.memory.frees.is_empty() {
-            Stamp(0)
-        } else {
-            self.writer.stamp()
-        };
-        let (tid, stamp) = match self.writer.lacks(Sabotage::EarlyReuse) {
-            true => (self.writer.journal().committed_tid(), Stamp(0)),
-            false => (tid, stamp),
-        };
-        for free in self.memory.frees.drain(..) {
-            allocator.finish_free(free.freeing, tid, stamp);
-        }
-        self.memory.inodes.clear();
     }
 }
 

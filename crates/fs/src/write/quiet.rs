@@ -4,7 +4,7 @@
 //! **Model.** The quiet clock ticks once per commit, and when much was cut off a file. A free is
 //! stamped with the time; a tick retires a token through the epochs, and when the last reader
 //! from before the tick has left, the token is dropped and tells the allocator that everything
-//! stamped so far is quiet.
+//! stamped so far is quiet. That wakes whoever sleeps for it ([`super::room`]).
 //!
 //! A commit is also when buddies leave memory that nobody has used since the commit before, if
 //! there are more of them than the mount allows.
@@ -102,10 +102,11 @@ impl Quiet {
         }
     }
 
-    /// Lets the clock tick.
-    pub(crate) fn hurry(&self) {
+    /// Lets the clock tick: everything that was stamped before is quiet when the allocator's clock
+    /// has reached the stamp that this returns.
+    pub(crate) fn hurry(&self) -> Stamp {
         let Some(allocator) = self.allocator.get() else {
-            return;
+            return Stamp::default();
         };
         let stamp = Stamp(self.now.fetch_add(1, Ordering::AcqRel));
         self.current.store(Some(Box::new(Token {
@@ -115,5 +116,6 @@ impl Quiet {
         // Retires it.
         self.current.store(None);
         epoch::flush();
+        stamp
     }
 }

@@ -16,6 +16,7 @@ use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::Arc;
 
 use super::Writer;
+use super::carry_out::Show;
 use super::orphans::OrphanPlace;
 use super::plan::Plan;
 use crate::fast_commit::FastCommitOverlay;
@@ -100,9 +101,10 @@ impl Fs {
         let slot = plan.slot(inode.nr())?;
         plan.remove_orphan(slot, place)?;
         let version = plan.version(slot)?;
-        plan.carry_out(&[&locked.last])?;
+        plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), || {
+            pinned.publish(Some(version));
+        })?;
         locked.orphan = None;
-        pinned.publish(Some(version));
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ use fourscore_journal::LastTid;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
 
+use super::carry_out::Show;
 use super::entries::ChangedDir;
 use super::flags::check_name_may_go;
 use super::map::Freed;
@@ -31,10 +32,8 @@ use super::names::check_name;
 use super::orphans::OrphanPlace;
 use super::plan::Plan;
 use super::slot::Slot;
-use super::values::GoneValue;
 use super::{Writer, now};
-use crate::dir::Keep;
-use crate::inode::{CachedInode, Changing, Locked, Moving, Pinned};
+use crate::inode::{CachedInode, Changing, Locked, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
 /// What a removal is for.
@@ -51,20 +50,20 @@ pub(super) enum Lost {
     Name(CachedInode),
     /// It has none and is open: it stays, on record.
     LastName(CachedInode, OrphanPlace),
-    /// It is gone, with these values of its attributes.
-    Everything(Vec<GoneValue>),
+    /// It is gone.
+    Everything,
     /// It goes: this is what is left to be freed.
     Part(CachedInode, OrphanPlace),
 }
 
 impl Lost {
-    /// Tells readers of an inode that goes, until the result is dropped, that its map is taken
-    /// apart: who sees a part of it as it was looks again.
-    pub(super) fn moving<'p>(&self, pinned: &'p Pinned) -> Option<Moving<'p>> {
-        match self {
-            Self::Name(_) | Self::LastName(..) => None,
-            Self::Everything(_) | Self::Part(..) => Some(pinned.moving()),
-        }
+    /// Shows readers what has become of the inode: its new version, or that it is gone.
+    pub(super) fn publish(&self, pinned: &Pinned) {
+        let version = match self {
+            Self::Name(version) | Self::LastName(version, _) => Some(version.clone()),
+            Self::Everything | Self::Part(..) => None,
+        };
+        pinned.publish(version);
     }
 }
 
@@ -75,7 +74,8 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `IsADirectory`, `ReadOnly`; `NotPermitted` for what flags keep.
     pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
-        self.noting(self.settled(&[(dir, name)], || self.remove(dir, name, Victim::File)))
+        let removed = self.revalidated(&[(dir, name)], || self.remove(dir, name, Victim::File));
+        self.noting(removed)
     }
 
     /// Removes an empty directory.
@@ -90,14 +90,14 @@ impl Fs {
         if name == b".." {
             return Err(Error::NotEmpty);
         }
-        let removed = self.settled(&[(dir, name)], || self.remove(dir, name, Victim::Directory));
-        self.noting(removed)
+        let remove = || self.remove(dir, name, Victim::Directory);
+        self.noting(self.revalidated(&[(dir, name)], remove))
     }
 
     fn remove(&self, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {
         let writer = self.writer()?;
         check_name(name)?;
-        let pinned_dir = self.pin_inode(dir)?;
+        let pinned_dir = self.pin_directory(dir)?;
         if victim == Victim::File && self.unlink_in_leaf((dir, &pinned_dir), name)?.is_some() {
             return Ok(());
         }
@@ -107,8 +107,7 @@ impl Fs {
                 return Err(Error::InvalidArgument("a directory does not hold itself"));
             }
             let pinned = self.pin_inode(nr)?;
-            let guard = epoch::pin();
-            let is_directory = pinned.version(&guard)?.file_type() == FileType::Directory;
+            let is_directory = pinned.copy()?.file_type() == FileType::Directory;
             // Directories by their numbers, files behind directories.
             let (locked_dir, locked) = if is_directory && nr < dir {
                 let locked = pinned.lock();
@@ -117,18 +116,18 @@ impl Fs {
                 let locked_dir = pinned_dir.lock();
                 (locked_dir, pinned.lock())
             };
-            let parent = self.directory_to_change(&pinned_dir, &guard)?;
-            if self.look_up(dir, name, Keep::Nothing, &guard)? != nr {
+            let parent = &self.directory_to_change(&pinned_dir)?;
+            if self.look_up_locked(parent, name, &epoch::pin())? != nr {
                 continue;
             }
-            let inode = pinned.version(&guard)?;
+            let inode = &pinned.copy()?;
             check_name_may_go(parent, inode)?;
             match (victim, is_directory) {
                 (Victim::File, true) => return Err(Error::IsADirectory),
                 (Victim::Directory, false) => return Err(Error::NotADirectory),
                 _ => {}
             }
-            if is_directory && !self.is_empty_dir(inode, &guard)? {
+            if is_directory && !self.is_empty_dir(inode, &epoch::pin())? {
                 return Err(Error::NotEmpty);
             }
             let mut plan = Plan::new(self, writer);
@@ -138,11 +137,13 @@ impl Fs {
             let links = -i32::from(is_directory);
             let parent_version = self.touch_dir(&mut plan, parent, slot, links)?;
             let lost = self.plan_lost_name(&mut plan, inode, &locked)?;
-            let _moving = lost.moving(&pinned);
-            plan.carry_out(&[&locked_dir.last, &locked.last])?;
-            pinned_dir.publish(Some(parent_version));
-            drop((locked_dir, guard));
-            return self.show_lost(writer, (nr, &pinned), locked, lost);
+            let last = [&locked_dir.last, &locked.last];
+            plan.carry_out_showing(&last, Show::of(&[&pinned]), || {
+                pinned_dir.publish(Some(parent_version));
+                lost.publish(&pinned);
+            })?;
+            drop(locked_dir);
+            return self.finish_lost(writer, (nr, &pinned), locked, lost);
         }
     }
 
@@ -175,7 +176,8 @@ impl Fs {
             }
             if plan.free_map(inode, slot, LogicalBlock(0))? == Freed::All {
                 self.plan_end(plan, inode, slot, locked.orphan)?;
-                return Ok(Lost::Everything(plan.take_gone_values()));
+                plan.raise_sequence();
+                return Ok(Lost::Everything);
             }
         } else if is_directory {
             // Nothing is found in it any more, not even itself.
@@ -186,15 +188,14 @@ impl Fs {
             None => plan.add_orphan(slot)?,
         };
         let version = plan.version(slot)?;
-        Ok(if is_open {
-            Lost::LastName(version, place)
-        } else {
-            Lost::Part(version, place)
-        })
+        if is_open {
+            return Ok(Lost::LastName(version, place));
+        }
+        plan.raise_sequence();
+        Ok(Lost::Part(version, place))
     }
 
-    /// Plans that an inode goes whose blocks are free: all else of it, and its place on record. Who
-    /// carries the plan out has to forget the values that go with it.
+    /// Plans that an inode goes whose blocks are free: all else of it, and its place on record.
     pub(super) fn plan_end(
         &self,
         plan: &mut Plan<'_>,
@@ -219,9 +220,9 @@ impl Fs {
         plan.free_inode(claim)
     }
 
-    /// Shows readers what became of an inode that has lost a name, and frees the rest of one that
-    /// goes. When this is called nothing but its own lock should be held.
-    pub(super) fn show_lost(
+    /// Ends the removal of a name after it was published: frees the rest of an inode that goes. Only
+    /// the inode's own lock is held.
+    pub(super) fn finish_lost(
         &self,
         writer: &Writer,
         (nr, pinned): (InodeNr, &Pinned),
@@ -229,18 +230,11 @@ impl Fs {
         lost: Lost,
     ) -> Result<()> {
         match lost {
-            Lost::Name(version) => pinned.publish(Some(version)),
-            Lost::LastName(version, place) => {
-                locked.orphan = Some(place);
-                pinned.publish(Some(version));
-            }
-            Lost::Everything(values) => {
-                self.forget_inode(writer, nr, pinned);
-                self.forget_values(writer, values);
-            }
+            Lost::Name(_) => {}
+            Lost::LastName(_, place) => locked.orphan = Some(place),
+            Lost::Everything => self.forget_inode(writer, nr, pinned),
             Lost::Part(version, place) => {
                 locked.orphan = Some(place);
-                pinned.publish(None);
                 self.free_orphan(writer, version, &locked.last, place)?;
                 self.forget_inode(writer, nr, pinned);
             }
@@ -249,6 +243,7 @@ impl Fs {
     }
 
     /// Frees an inode that is on record and that nobody uses, in as many transactions as it takes.
+    /// Readers were shown that it is gone.
     /// It can be given out again when [`Fs::forget_inode`] says so.
     pub(super) fn free_orphan(
         &self,
@@ -262,9 +257,7 @@ impl Fs {
             let slot = plan.slot(inode.nr())?;
             if plan.free_map(&inode, slot, LogicalBlock(0))? == Freed::All {
                 self.plan_end(&mut plan, &inode, slot, Some(place))?;
-                let values = plan.take_gone_values();
                 plan.carry_out(&[last])?;
-                self.forget_values(writer, values);
                 return Ok(());
             }
             inode = plan.version(slot)?;
@@ -287,8 +280,9 @@ impl Fs {
         }
         // What its table holds is what was shown last.
         let inode = CachedInode::new(self.load_inode(nr)?, self)?;
-        let _moving = pinned.moving();
+        let change = pinned.change_sequence();
         pinned.publish(None);
+        drop(change);
         self.free_orphan(writer, inode, &locked.last, place)?;
         self.forget_inode(writer, nr, pinned);
         Ok(())

@@ -2,8 +2,10 @@
 //!
 //! **Not here.** Two names that change places ([`super::exchange`]).
 //!
-//! **Model.** The names are looked up without a lock; then all inodes that take part are locked,
-//! and the names are looked up again. If they lead elsewhere now, it begins anew.
+//! **Model.** The names are looked up without a lock. The inodes that they lead to are pinned, so
+//! that their numbers are not used again; what kind they are and who is above whom is looked at
+//! then. All of them are locked, and the names are looked up again. If they lead elsewhere now, it
+//! begins anew.
 //!
 //! **Locking.** Directories that change their parent take the lock of directory renames first:
 //! nobody else changes who is above whom meanwhile. Then directories by number, then files by
@@ -15,15 +17,17 @@ use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::MutexGuard;
+use fourscore_sync::epoch;
+use fourscore_sync::rank::Ranked;
 
+use super::carry_out::Show;
 use super::entries::ChangedDir;
 use super::flags::{check_is_no_value, check_name_may_go, check_project};
 use super::names::{NewAttributes, check_key, check_name, entry_type};
 use super::plan::Plan;
 use super::sabotage::Sabotage;
 use super::{Writer, now};
-use crate::dir::Keep;
 use crate::inode::{CachedInode, Pinned};
 use crate::{Error, FileType, Fs, Result};
 
@@ -66,6 +70,26 @@ impl Taking {
         let found = self.0.iter().position(|(found, _)| *found == nr);
         found.ok_or(Error::NotFound)
     }
+
+    /// Shows readers what the inodes are now.
+    pub(super) fn publish(&self, versions: Versions) {
+        for (nr, version) in versions {
+            if let Ok(pinned) = self.get(nr) {
+                pinned.publish(Some(version));
+            }
+        }
+    }
+}
+
+/// What a renaming means for the tree of directories.
+#[derive(Default)]
+pub(super) struct Moves<'w> {
+    /// A directory would come to lie below itself.
+    pub(super) is_into_itself: bool,
+    /// What is at the new name is a directory above the old name.
+    pub(super) is_out_of_victim: bool,
+    /// Keeps others from moving directories, if this moves one.
+    _lock: Option<Ranked<MutexGuard<'w, ()>>>,
 }
 
 /// What inodes are after a renaming, but for one whose name was taken.
@@ -85,7 +109,7 @@ impl Fs {
         to: (InodeNr, &[u8]),
         replace: Replace,
     ) -> Result<()> {
-        let rename = || self.settled(&[from], || self.rename_and(from, to, replace, None));
+        let rename = || self.revalidated(&[from], || self.rename_and(from, to, replace, None));
         self.noting(self.retried(rename))
     }
 
@@ -101,7 +125,8 @@ impl Fs {
         replace: Replace,
         owner: &NewAttributes,
     ) -> Result<()> {
-        let rename = || self.settled(&[from], || self.rename_and(from, to, replace, Some(owner)));
+        let rename =
+            || self.revalidated(&[from], || self.rename_and(from, to, replace, Some(owner)));
         self.noting(self.retried(rename))
     }
 
@@ -159,70 +184,120 @@ impl Fs {
 
     /// Renames, if the names still lead where they did; `false` if not.
     fn try_rename(&self, writer: &Writer, names: &Renaming<'_>) -> Result<bool> {
-        let guard = epoch::pin();
-        let is_dir =
-            |nr| -> Result<bool> { Ok(self.inode(nr, &guard)?.file_type() == FileType::Directory) };
-        let (moved_is_dir, victim_is_dir) =
-            (is_dir(names.nr)?, names.victim.map_or(Ok(false), is_dir)?);
-        // Inside of one directory nobody comes to lie below anything else.
-        let moves_dirs = (moved_is_dir || victim_is_dir) && names.is_across();
-        let _renames = moves_dirs.then(|| writer.lock_renames());
-        if moves_dirs && moved_is_dir && self.is_below(names.to.0, names.nr)? {
+        let (taking, moves) = self.take_for(writer, names)?;
+        if moves.is_into_itself {
             return Err(Error::InvalidArgument(
                 "a directory cannot be moved below itself",
             ));
         }
-        if let Some(victim) = names.victim
-            && moves_dirs
-            && victim_is_dir
-            && self.is_below(names.from.0, victim)?
-        {
-            // It holds what is moved, whatever that is.
+        if moves.is_out_of_victim {
+            // The victim holds what is moved, whatever that is.
             return Err(Error::NotEmpty);
         }
-        let taking = self.pin_for(names, &guard)?;
         let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-        let old = found(self.look_up(names.from.0, names.from.1, Keep::Nothing, &guard))?;
-        let new = found(self.look_up(names.to.0, names.to.1, Keep::Nothing, &guard))?;
-        if old != Some(names.nr) || new != names.victim {
+        if !self.leads_as_before(names, &taking)? {
             return Ok(false);
         }
         let mut plan = Plan::new(self, writer);
-        let mut versions = self.plan_rename(&mut plan, names, &taking, &guard)?;
+        let versions = self.plan_rename(&mut plan, names, &taking)?;
         let lost = match names.victim {
             Some(victim) => {
                 let at = taking.position(victim)?;
-                let inode = taking.get(victim)?.version(&guard)?;
-                Some((at, self.plan_lost_name(&mut plan, inode, &locked[at])?))
+                let inode = taking.get(victim)?.copy()?;
+                Some((at, self.plan_lost_name(&mut plan, &inode, &locked[at])?))
             }
             None => None,
         };
         let last: Vec<_> = locked.iter().map(|locked| &locked.last).collect();
-        // Within one directory the name may move into a block that a reader has seen already.
-        let moving = taking.get(names.from.0)?.moving();
-        let other = taking.get(names.to.0)?;
-        let other_moving = (names.is_across() && plan.moves()).then(|| other.moving());
-        let lost_moving = lost
-            .as_ref()
-            .and_then(|(at, lost)| lost.moving(&taking.0[*at].1));
-        plan.carry_out(&last)?;
-        for (nr, version) in versions.drain(..) {
-            taking.get(nr)?.publish(Some(version));
+        let mut changes = Vec::with_capacity(3);
+        changes.push(taking.get(names.from.0)?);
+        if names.is_across() {
+            changes.push(taking.get(names.to.0)?);
         }
-        drop((moving, other_moving, guard));
+        if let Some((at, _)) = &lost {
+            changes.push(&taking.0[*at].1);
+        }
+        // Within one directory the name may move into a block that a reader has seen already.
+        plan.raise_sequence();
+        plan.carry_out_showing(&last, Show::of(&changes), || {
+            taking.publish(versions);
+            if let Some((at, lost)) = &lost {
+                lost.publish(&taking.0[*at].1);
+            }
+        })?;
         if let Some((at, lost)) = lost {
             let (nr, pinned) = &taking.0[at];
             let victim = locked.swap_remove(at);
             drop(locked);
-            self.show_lost(writer, (*nr, pinned), victim, lost)?;
+            self.finish_lost(writer, (*nr, pinned), victim, lost)?;
         }
-        drop(lost_moving);
         Ok(true)
     }
 
-    /// Pins the inodes that take part, each once, in the order of their locks. Only a pin keeps a
-    /// number from leading to something of another kind, so what it leads to is looked at then.
-    pub(super) fn pin_for(&self, names: &Renaming<'_>, guard: &Guard) -> Result<Taking> {
+    /// Pins the inodes that take part and, if directories change their parent, keeps others from
+    /// moving directories and looks who is above whom. In this order: without a pin the number of
+    /// an inode may lead to one of another kind by the time it is locked.
+    pub(super) fn take_for<'w>(
+        &self,
+        writer: &'w Writer,
+        names: &Renaming<'_>,
+    ) -> Result<(Taking, Moves<'w>)> {
+        if writer.lacks(Sabotage::RenameByNumber) {
+            let moves = self.moves_of(writer, names, |nr| Ok(self.stat(nr)?.file_type))?;
+            return Ok((self.pin_for(names)?, moves));
+        }
+        let taking = self.pin_for(names)?;
+        let file_type = |nr| taking.get(nr)?.type_while_named();
+        let moves = self.moves_of(writer, names, file_type)?;
+        Ok((taking, moves))
+    }
+
+    /// Which directories change their parent, and who is above whom. `file_type` fails with
+    /// `NotFound` for an inode that was removed.
+    fn moves_of<'w>(
+        &self,
+        writer: &'w Writer,
+        names: &Renaming<'_>,
+        file_type: impl Fn(InodeNr) -> Result<FileType>,
+    ) -> Result<Moves<'w>> {
+        let is_dir = |nr| Ok::<_, Error>(file_type(nr)? == FileType::Directory);
+        let (moved_is_dir, victim_is_dir) =
+            (is_dir(names.nr)?, names.victim.map_or(Ok(false), is_dir)?);
+        // Inside of one directory nobody comes to lie below anything else.
+        if !(moved_is_dir || victim_is_dir) || !names.is_across() {
+            return Ok(Moves::default());
+        }
+        let lock = writer.lock_renames();
+        let is_below = |dir, ancestor| {
+            let is_below = self.is_below(dir, ancestor);
+            // Those above a directory stay as long as it does; so if it was removed meanwhile, what
+            // was seen may have been anything.
+            file_type(dir)?;
+            is_below
+        };
+        let is_out_of_victim = match names.victim {
+            Some(victim) if victim_is_dir => is_below(names.from.0, victim)?,
+            _ => false,
+        };
+        Ok(Moves {
+            is_into_itself: moved_is_dir && is_below(names.to.0, names.nr)?,
+            is_out_of_victim,
+            _lock: Some(lock),
+        })
+    }
+
+    /// Whether the names of a renaming still lead where they did. The directories are locked.
+    pub(super) fn leads_as_before(&self, names: &Renaming<'_>, taking: &Taking) -> Result<bool> {
+        let guard = epoch::pin();
+        let leads = |(dir, name): (InodeNr, &[u8])| {
+            let dir = taking.get(dir)?.version(&guard)?;
+            found(self.look_up_locked(dir, name, &guard))
+        };
+        Ok(leads(names.from)? == Some(names.nr) && leads(names.to)? == names.victim)
+    }
+
+    /// Pins the inodes that take part, each once, in the order of their locks.
+    fn pin_for(&self, names: &Renaming<'_>) -> Result<Taking> {
         let mut all = Vec::with_capacity(4);
         for nr in [
             Some(names.from.0),
@@ -232,9 +307,12 @@ impl Fs {
         ] {
             let Some(nr) = nr else { continue };
             let pinned = self.pin_inode(nr)?;
-            let inode = pinned.version(guard)?;
-            check_is_no_value(inode)?;
-            let is_file = inode.file_type() != FileType::Directory;
+            let is_file = {
+                let guard = epoch::pin();
+                let inode = pinned.version(&guard)?;
+                check_is_no_value(inode)?;
+                inode.file_type() != FileType::Directory
+            };
             all.push(((is_file, nr), pinned));
         }
         all.sort_unstable_by_key(|(place, _)| *place);
@@ -248,23 +326,22 @@ impl Fs {
         plan: &mut Plan<'_>,
         names: &Renaming<'_>,
         taking: &Taking,
-        guard: &Guard,
     ) -> Result<Versions> {
         let (from, to, across) = (names.from, names.to, names.is_across());
-        let old_dir = self.directory_to_change(taking.get(from.0)?, guard)?;
-        let new_dir = self.directory_to_change(taking.get(to.0)?, guard)?;
-        let inode = taking.get(names.nr)?.version(guard)?;
+        let old_dir = &self.directory_to_change(taking.get(from.0)?)?;
+        let new_dir = &self.directory_to_change(taking.get(to.0)?)?;
+        let inode = &taking.get(names.nr)?.copy()?;
         let victim = match names.victim {
-            Some(victim) => Some(taking.get(victim)?.version(guard)?),
+            Some(victim) => Some(taking.get(victim)?.copy()?),
             None => None,
         };
         check_key(old_dir)?;
         check_key(new_dir)?;
         check_name_may_go(old_dir, inode)?;
         check_project(new_dir, inode)?;
-        if let Some(victim) = victim {
+        if let Some(victim) = &victim {
             check_name_may_go(new_dir, victim)?;
-            self.check_replacing(inode, victim, guard)?;
+            self.check_replacing(inode, victim)?;
         }
         let is_dir = inode.file_type() == FileType::Directory;
         let arrives = i32::from(across && is_dir);
@@ -284,7 +361,7 @@ impl Fs {
         }
         let kind = entry_type(inode.file_type());
         let mut links = arrives;
-        if let Some(victim) = victim {
+        if let Some(victim) = &victim {
             plan.redirect_name(&changed, to.1, names.nr, kind)?;
             links -= i32::from(victim.file_type() == FileType::Directory);
         } else {
@@ -323,24 +400,19 @@ impl Fs {
     }
 
     /// Whether `inode` may take the place of `victim`.
-    fn check_replacing(
-        &self,
-        inode: &CachedInode,
-        victim: &CachedInode,
-        guard: &Guard,
-    ) -> Result<()> {
+    fn check_replacing(&self, inode: &CachedInode, victim: &CachedInode) -> Result<()> {
         let is_dir = |inode: &CachedInode| inode.file_type() == FileType::Directory;
         match (is_dir(inode), is_dir(victim)) {
             (true, false) => Err(Error::NotADirectory),
             (false, true) => Err(Error::IsADirectory),
-            (true, true) if !self.is_empty_dir(victim, guard)? => Err(Error::NotEmpty),
+            (true, true) if !self.is_empty_dir(victim, &epoch::pin())? => Err(Error::NotEmpty),
             _ => Ok(()),
         }
     }
 
-    /// Whether `dir` is `ancestor` or lies below it. For the holder of the lock of renames: who
-    /// goes up while directories are moved may come by one of them twice.
-    pub(super) fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
+    /// Whether `dir` is `ancestor` or lies below it. The caller holds the lock of renames: else a
+    /// walk up could meet a directory twice.
+    fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut at = dir;
         loop {

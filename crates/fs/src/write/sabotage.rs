@@ -1,5 +1,6 @@
-//! **Purpose.** Faults that are built in on purpose, one for each step of the crash argument, so
-//! that the crash harness can show that it notices when it is missing.
+//! **Purpose.** Faults that are built in on purpose, one for each step of the crash argument and of
+//! the order in which readers see changes, so that the crash harness and the concurrent oracle can
+//! show that they notice when it is missing.
 //!
 //! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
 //! question is answered "no" at compile time.
@@ -8,7 +9,7 @@ use fourscore_journal::Credits;
 
 use super::Writer;
 use super::groups::BitsChange;
-use crate::Result;
+use crate::{Fs, Result};
 
 /// A step that is left out, or done too early or too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,23 @@ pub enum Sabotage {
     HalfRename,
     /// Blocks are marked as used when they are claimed, in a transaction of its own.
     MarkAtClaim,
+    /// A renaming looks at inodes by number before it pins them.
+    RenameByNumber,
+    /// A copy reads its source without a look at the sequence count, and notes what it meets.
+    CopyWithoutLock,
+    /// Keys of the nodes of a map change without a change of the sequence count, and what is found
+    /// broken is not looked at again.
+    QuietKeyChange,
+    /// Buffers of journaled content are forgotten without a change of the sequence count.
+    ForgetBeforePublish,
+    /// The stamp of a free is taken before the map without it is published.
+    StampBeforePublish,
+    /// A name is visible before the inode that it leads to.
+    NameBeforeInode,
+    /// A listing goes through the blocks that the directory had when it began.
+    ListingToOldEnd,
+    /// A walk along a path does not revalidate names.
+    PathWithoutRevalidation,
 }
 
 /// What is left out, if anything.
@@ -48,6 +66,32 @@ pub(super) fn lacks(breaking: Breaking, step: Sabotage) -> bool {
 #[cfg(not(feature = "sabotage"))]
 pub(super) fn lacks(_: Breaking, _: Sabotage) -> bool {
     false
+}
+
+impl Fs {
+    fn lacks(&self, step: Sabotage) -> bool {
+        self.mounted().is_some_and(|writer| writer.lacks(step))
+    }
+
+    /// Whether what is found broken without a lock is looked at again under the lock.
+    pub(crate) fn looks_again_at_damage(&self) -> bool {
+        !self.lacks(Sabotage::QuietKeyChange)
+    }
+
+    /// Whether a walk along a path revalidates names.
+    pub(crate) fn revalidates_paths(&self) -> bool {
+        !self.lacks(Sabotage::PathWithoutRevalidation)
+    }
+
+    /// Whether listings go through the blocks that a directory had when they began.
+    pub(crate) fn lists_to_old_end(&self) -> bool {
+        self.lacks(Sabotage::ListingToOldEnd)
+    }
+
+    /// Whether a copy reads its source as it is at the moment.
+    pub(super) fn copies_without_lock(&self) -> bool {
+        self.lacks(Sabotage::CopyWithoutLock)
+    }
 }
 
 impl Writer {

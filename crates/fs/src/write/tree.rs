@@ -23,6 +23,7 @@ use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
 use super::entries::tag;
 use super::map::Freed;
 use super::plan::{Content, Plan, RegionId};
+use super::sabotage::Sabotage;
 use super::slot::Slot;
 use crate::inode::CachedInode;
 use crate::{Error, Result};
@@ -88,6 +89,10 @@ impl Plan<'_> {
 
     fn insert_extent(&mut self, file: Mapped<'_>, extent: Extent) -> Result<()> {
         let path = self.descend(file, extent.logical)?;
+        let first = self.node(file, path.nodes.last())?.first();
+        if first.is_some_and(|first| extent.logical < first) {
+            self.change_key(&path);
+        }
         self.with_nodes(file, &path, |steps, new| {
             extent::insert(steps, extent, new).map(drop)
         })
@@ -184,7 +189,7 @@ impl Plan<'_> {
         self.change_leaf(file, from.start, 1, |leaf| {
             leaf.remove(from.clone(), |_| ())
         })?;
-        self.set_moves();
+        self.raise_sequence();
         let moved = Extent {
             logical: to,
             ..extent
@@ -345,7 +350,7 @@ impl Plan<'_> {
                 Err(ExtentEditError::NewNodes { needed }) if needed > fresh.len() => needed,
                 other => return other.map_err(|error| file.broken(error)),
             };
-            self.set_moves();
+            self.raise_sequence();
             let goal = match path.nodes.last() {
                 Some(leaf) => leaf.block,
                 None => self.goal_behind(file.inode, LogicalBlock(0))?,
@@ -411,6 +416,7 @@ impl Plan<'_> {
     ) -> Result<()> {
         loop {
             let path = self.descend(file, logical)?;
+            let mut for_parent = ForParent::Unchanged;
             let changed = self.on_path(file, &path, &[], &mut |steps, _| {
                 let Some((leaf, above)) = steps.split_last_mut() else {
                     return Err(ExtentEditError::Shape);
@@ -418,8 +424,12 @@ impl Plan<'_> {
                 let NodeMut::Leaf(mut leaf) = NodeMut::parse(leaf.bytes)? else {
                     return Err(ExtentEditError::Shape);
                 };
-                extent::carry_up(above, change(&mut leaf)?)
+                for_parent = change(&mut leaf)?;
+                extent::carry_up(above, for_parent)
             })?;
+            if for_parent != ForParent::Unchanged {
+                self.change_key(&path);
+            }
             match changed {
                 Ok(gone) => {
                     let kept = path.nodes.len().saturating_sub(gone);
@@ -435,10 +445,18 @@ impl Plan<'_> {
         }
     }
 
+    /// The first key of the leaf at the end of `path` changes, and that of nodes above with it: a
+    /// reader who sees the old key in one and the new in the other would take the tree for broken.
+    fn change_key(&mut self, path: &Path) {
+        if !path.nodes.is_empty() && !self.writer().lacks(Sabotage::QuietKeyChange) {
+            self.raise_sequence();
+        }
+    }
+
     fn free_nodes(&mut self, file: Mapped<'_>, nodes: &[Below]) -> Result<()> {
         for node in nodes {
             // A reader with the old root may look for it in vain.
-            self.set_moves();
+            self.raise_sequence();
             self.free_metadata(node.block)?;
             self.count_clusters(file.slot, -1)?;
         }

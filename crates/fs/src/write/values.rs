@@ -56,6 +56,11 @@ impl GoneValue {
     pub(super) fn is(&self, nr: InodeNr) -> bool {
         self.nr == nr
     }
+
+    /// Shows readers that it is gone.
+    pub(super) fn publish_end(&self) {
+        self.pinned.publish(None);
+    }
 }
 
 impl Fs {
@@ -187,7 +192,7 @@ impl Plan<'_> {
         if self.is_gone_value(nr) {
             return Ok(());
         }
-        self.set_moves();
+        self.raise_sequence();
         let (slot, mut facts) = self.value_inode(nr)?;
         if facts.refs > 1 {
             facts.refs -= 1;

@@ -28,6 +28,7 @@ use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 
 use super::acls::SetGid;
+use super::carry_out::Show;
 use super::flags::check_changeable;
 use super::now;
 use super::plan::{Plan, RegionId};
@@ -134,7 +135,8 @@ impl Fs {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(Error::OutOfRange);
         }
-        self.noting(self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove))
+        let remove = || self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove);
+        self.noting(self.retried(remove))
     }
 
     fn change_xattr(
@@ -197,11 +199,9 @@ pub(super) fn finish_timed(
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
     let version = plan.version(slot)?;
-    let (fs, writer, values) = (plan.fs(), plan.writer(), plan.take_gone_values());
-    let _moving = plan.moves().then(|| pinned.moving());
-    plan.carry_out(&[&locked.last])?;
-    pinned.publish(Some(version));
-    fs.forget_values(writer, values);
+    plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
+        pinned.publish(Some(version));
+    })?;
     Ok(())
 }
 
@@ -403,7 +403,7 @@ impl Plan<'_> {
         if !is_empty {
             return self.store_block(slot, block, &bytes, (was, &NewValue::Inline(&[])));
         }
-        self.set_moves();
+        self.raise_sequence();
         self.drop_user(slot.nr, block)?;
         self.count_clusters(slot, -1)?;
         self.set_file_acl(slot, None)
@@ -418,7 +418,7 @@ impl Plan<'_> {
         bytes: &[u8],
         (was, new): (Was, &NewValue<'_>),
     ) -> Result<()> {
-        self.set_moves();
+        self.raise_sequence();
         let users = xattr::block_header(bytes).map_or(1, |header| header.h_refcount.get());
         if users <= 1 {
             self.bytes_mut(block.region).copy_from_slice(bytes);
@@ -441,7 +441,7 @@ impl Plan<'_> {
     fn new_xattr_block(&mut self, slot: Slot) -> Result<Block> {
         let fs = self.fs();
         self.set_ext_attr()?;
-        self.set_moves();
+        self.raise_sequence();
         let (group, _) = fs.geometry().inode_group(slot.nr).ok_or(Error::NotFound)?;
         let inodes = fs.writer()?.inodes();
         let group = inodes.placement().goal(group, Wanted::Metadata);

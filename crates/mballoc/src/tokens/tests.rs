@@ -17,7 +17,8 @@ fn the_last_cluster_can_be_taken_and_not_one_more() {
         short,
         Short {
             wanted: 1,
-            available: 0
+            available: 0,
+            in_sight: 0
         }
     );
     tokens.give_back(core(), all.split_off(1));

@@ -24,14 +24,27 @@ impl Breaking {
 #[cfg(feature = "sabotage")]
 impl Breaking {
     /// All that there are, by name.
-    pub const ALL: [(&str, Self); 1] = {
-        use fourscore::Sabotage::EarlyReuse;
-        [("early-reuse", Self::of(EarlyReuse, Theme::Reuse))]
+    pub const ALL: [(&str, Self); 8] = {
+        use fourscore::Sabotage::{
+            CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
+            PathWithoutRevalidation, QuietKeyChange, RenameByNumber, StampBeforePublish,
+        };
+        use Theme::{Content, Listings, Names, Reuse, Tree};
+        [
+            ("rename-by-number", Self::fs(RenameByNumber, Tree)),
+            ("copy-without-lock", Self::fs(CopyWithoutLock, Content)),
+            ("quiet-key-change", Self::fs(QuietKeyChange, Content)),
+            ("forget-before-publish", Self::fs(ForgetBeforePublish, Content)),
+            ("stamp-before-publish", Self::fs(StampBeforePublish, Reuse)),
+            ("name-before-inode", Self::fs(NameBeforeInode, Names)),
+            ("listing-to-old-end", Self::fs(ListingToOldEnd, Listings)),
+            ("path-without-revalidation", Self::fs(PathWithoutRevalidation, Names)),
+        ]
     };
 
-    const fn of(fault: fourscore::Sabotage, theme: Theme) -> Self {
+    const fn fs(step: fourscore::Sabotage, theme: Theme) -> Self {
         Self {
-            fs: Some(fault),
+            fs: Some(step),
             theme: Some(theme),
         }
     }

@@ -1,14 +1,17 @@
-//! **Purpose.** The JSON documents of a layout, as far as they are needed here.
+//! **Purpose.** The JSON documents of images, as far as they are needed here.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Deserialize;
 
+use super::platform::Platform;
 use super::wrong;
 use crate::source::fault::Fault;
 
+/// Annotations that name an image: what the specification has, and the whole name that containerd
+/// and Docker add.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
+const FULL_NAME: &str = "io.containerd.image.name";
 
 /// What leads to a blob.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -27,36 +30,11 @@ impl Descriptor {
     pub(super) fn tag(&self) -> Option<&str> {
         self.annotations.get(REF_NAME).map(String::as_str)
     }
-}
 
-/// What an image runs on.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub(super) struct Platform {
-    architecture: String,
-    os: String,
-}
-
-impl Platform {
-    /// What this machine is.
-    pub(super) fn of_host() -> Self {
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            "x86" => "386",
-            "powerpc64" => "ppc64le",
-            "loongarch64" => "loong64",
-            other => other,
-        };
-        Self {
-            architecture: architecture.to_owned(),
-            os: "linux".to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for Platform {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.os, self.architecture)
+    /// Whether the user may call it so.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        let full = self.annotations.get(FULL_NAME);
+        self.tag() == Some(name) || full.is_some_and(|full| full == name)
     }
 }
 
@@ -82,6 +60,38 @@ impl Index {
 #[derive(Debug, Deserialize)]
 pub(super) struct Manifest {
     pub(super) layers: Vec<Descriptor>,
+    pub(super) config: Option<Descriptor>,
+}
+
+/// The configuration of an image.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Config {
+    #[serde(flatten)]
+    pub(super) platform: Option<Platform>,
+    #[serde(default)]
+    pub(super) rootfs: RootFs,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct RootFs {
+    /// Digests of the layers, unpacked.
+    #[serde(default)]
+    pub(super) diff_ids: Vec<String>,
+}
+
+/// An image in `manifest.json` of `docker save`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct DockerImage {
+    pub(super) config: String,
+    pub(super) repo_tags: Option<Vec<String>>,
+    pub(super) layers: Vec<String>,
+}
+
+impl DockerImage {
+    pub(super) fn tags(&self) -> &[String] {
+        self.repo_tags.as_deref().unwrap_or_default()
+    }
 }
 
 pub(super) enum Document {

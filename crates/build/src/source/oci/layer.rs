@@ -4,15 +4,14 @@
 //! they have in its directory. Both concern the layers below only, wherever in the archive they
 //! stand: so they come first, and then everything else.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::io::Read;
 
 use fourscore_sync::{Arc, Counter};
 
-use super::digest::{blob_path, check};
+use super::digest::{Digest, check_bytes};
 use super::documents::Descriptor;
 use super::packed::Packed;
+use super::store::Blob;
 use crate::source::Context;
 use crate::source::fault::{Fault, Parsed, SourceError};
 use crate::source::notices::Notices;
@@ -21,6 +20,7 @@ use crate::source::spool::Spool;
 use crate::source::tar::input::{FileInput, Input, StreamInput};
 use crate::source::tar::{EndMark, Entry, Reader};
 use crate::source::unpack::{Compression, unpacked};
+use crate::target::Site;
 use crate::tree::{FileId, Tree, TreeError};
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -31,11 +31,27 @@ const INTERNAL: &[u8] = b".wh..wh.";
 /// How many bytes of entries are read before somebody is told.
 const TOLD_BYTES: usize = 4 << 10;
 
+/// What was promised of a layer.
+#[derive(Clone, Debug)]
+pub(super) enum Promise {
+    /// Digest and length of the blob, and its media type.
+    Blob(Descriptor),
+    /// The digest of the archive when it is unpacked.
+    Unpacked(String),
+}
+
+/// A layer of an image: what was promised, and where it is.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) promise: Promise,
+    pub(super) blob: Blob,
+}
+
 /// A layer that nobody has looked into.
 pub(super) struct Unread {
     place: String,
-    descriptor: Descriptor,
-    blob: Arc<File>,
+    promise: Promise,
+    blob: Blob,
     compression: Compression,
     /// Where the contents will be; `None` if they stay in the blob.
     spool: Option<Spool>,
@@ -51,32 +67,49 @@ pub(super) struct Layer {
 }
 
 impl Unread {
-    /// Opens the blob, and a place for its contents.
+    /// Compares the blob with what was promised.
+    fn check(&self) -> Parsed<()> {
+        match (&self.promise, self.compression) {
+            (Promise::Blob(promised), _) => check_bytes(&mut self.blob.reader(), promised),
+            (Promise::Unpacked(digest), Compression::None) => {
+                Digest::parse(digest)?.check(&mut self.blob.reader())?;
+                Ok(())
+            }
+            (Promise::Unpacked(digest), compression) => {
+                let mut stream = unpacked(self.blob.reader(), compression)?;
+                Digest::parse(digest)?.check(&mut stream)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the blob, and opens a place for its contents.
     pub(super) fn new(
-        layout: &Path,
-        descriptor: &Descriptor,
+        found: Found,
         place: String,
         tree: &mut Tree,
-        context: &Context,
+        context: &Context<'_>,
     ) -> Result<Self, SourceError> {
-        let opened = open(layout, descriptor).and_then(|(blob, compression)| {
+        let Found { promise, blob } = found;
+        let opened = compression_of(&blob).and_then(|compression| {
+            context.refuse_output(&Site::of(&blob.file, blob.range.clone())?)?;
             let spool = match compression {
                 Compression::None => None,
                 _ => Some(Spool::create(context.scratch)?),
             };
-            let file = spool.as_ref().map_or(&blob, Spool::file);
+            let file = spool.as_ref().map_or(&blob.file, Spool::file);
             let contents = tree.add_file(Arc::clone(file))?;
-            tree.watch_file(Arc::clone(&blob), &place)?;
-            Ok((blob, compression, spool, contents))
+            tree.watch_file(Arc::clone(&blob.file), &place)?;
+            Ok((compression, spool, contents))
         });
-        let (blob, compression, spool, contents) = opened.map_err(|fault| SourceError {
+        let (compression, spool, contents) = opened.map_err(|fault| SourceError {
             place: place.clone(),
             entry: None,
             fault,
         })?;
         Ok(Self {
             place,
-            descriptor: descriptor.clone(),
+            promise,
             blob,
             compression,
             spool,
@@ -97,14 +130,12 @@ impl Unread {
             entry: None,
             fault,
         };
-        let mut blob = &*self.blob;
-        check(&mut blob, &self.descriptor).map_err(in_layer)?;
-        blob.rewind().map_err(|error| in_layer(error.into()))?;
+        self.check().map_err(in_layer)?;
         // The digest has proved that nothing is missing.
         let end = EndMark::Optional;
         match self.spool {
             None => {
-                let input = FileInput::new(self.blob, 0).map_err(|error| in_layer(error.into()))?;
+                let input = FileInput::new(self.blob.file, self.blob.range);
                 entries(
                     Reader::new(input, self.place, self.contents, end),
                     place,
@@ -113,7 +144,7 @@ impl Unread {
                 )
             }
             Some(spool) => {
-                let stream = unpacked(Shared(self.blob), self.compression);
+                let stream = unpacked(self.blob.reader(), self.compression);
                 let stream = stream.map_err(|error| in_layer(error.into()))?;
                 let input = StreamInput::new(stream, spool);
                 entries(
@@ -127,17 +158,15 @@ impl Unread {
     }
 }
 
-/// A file that others have open as well; only this reader moves its position.
-struct Shared(Arc<File>);
-
-impl Read for Shared {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&*self.0).read(buffer)
-    }
+/// How a layer is compressed: what it begins with says so.
+fn compression_of(blob: &Blob) -> Parsed<Compression> {
+    let mut start = Vec::new();
+    blob.reader().take(8).read_to_end(&mut start)?;
+    Compression::of(&start)
 }
 
-fn open(layout: &Path, descriptor: &Descriptor) -> Parsed<(Arc<File>, Compression)> {
-    let kind = descriptor.media_type.as_str();
+/// Refuses a layer of a kind that cannot be read.
+pub(super) fn check_media_type(kind: &str) -> Parsed<()> {
     let known = ["", "tar", "tar+gzip", "tar+zstd", "tar.gzip", "tar.zstd"];
     let suffix = kind.rsplit_once(".v1.").map_or(kind, |(_, suffix)| suffix);
     let suffix = suffix.strip_prefix("nondistributable.").unwrap_or(suffix);
@@ -147,11 +176,7 @@ fn open(layout: &Path, descriptor: &Descriptor) -> Parsed<(Arc<File>, Compressio
         let why = format!("the media type {kind} is not known");
         return Err(Fault::Layout { why });
     }
-    let mut blob = File::open(blob_path(layout, &descriptor.digest)?)?;
-    let mut start = Vec::new();
-    (&mut blob).take(8).read_to_end(&mut start)?;
-    blob.seek(SeekFrom::Start(0))?;
-    Ok((Arc::new(blob), Compression::of(&start)?))
+    Ok(())
 }
 
 fn entries<I: Input>(

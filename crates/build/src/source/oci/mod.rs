@@ -1,187 +1,232 @@
-//! **Purpose.** An image in an OCI layout as a source: its layers, one over the other.
+//! **Purpose.** A container image as a source: its layers, one over the other.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `digest` | blobs by their digests, checked |
+//! | `store` | where documents and blobs are |
+//! | `archive` | tar archives that hold images |
+//! | `choose` | one image of several |
+//! | `platform` | what an image runs on |
+//! | `digest` | digests of blobs, checked |
 //! | `documents` | index, manifest and descriptors |
 //! | `layer` | the entries of one layer, and what they do to the tree |
 //! | `packed` | entries that wait for their turn, in few bytes each |
 //!
-//! **Model.** `index.json` leads, through further indexes by platform, to one manifest, and that to
-//! the layers. Threads check and unpack layers ahead, as far as the entries that wait for their
+//! **Model.** An image is in an OCI layout, in a directory as skopeo writes it, or in an archive of
+//! a layout or of `docker save`. Documents lead to one manifest, and that to the layers. Threads
+//! check and unpack layers ahead, as far as the entries that wait for their
 //! turn take some megabytes; they are laid over the tree in their order.
 //! Documents are the few fields that are needed here, not those of the crate `oci-spec`: it would
 //! bring a registry's worth of types for them.
 //!
 //! **References.** The OCI image specification 1.1: image-layout.md, image-index.md, manifest.md,
-//! layer.md.
+//! layer.md. containers-transports(5).
 
+pub(super) mod archive;
+mod choose;
 mod digest;
 mod documents;
 mod layer;
 mod packed;
+mod platform;
+mod store;
 
 use std::path::{Path, PathBuf};
 
 use fourscore_sync::{Condvar, Mutex, thread};
 
-use crate::source::Context;
 use crate::source::fault::{Fault, SourceError};
+use crate::source::{Context, archive as files};
 use crate::tree::Tree;
-use digest::blob_path;
-use documents::{Descriptor, Document, Index, Platform};
-use layer::{Layer, Unread};
-
-/// Indexes that lead to indexes; more is a joke.
-const INDEX_DEPTH_MAX: u32 = 8;
+use archive::Catalog;
+use choose::Choice;
+use layer::{Found, Layer, Promise, Unread};
+pub use platform::{Platform, PlatformError};
+use store::Store;
 
 /// Entries of layers whose turn has not come take at most about this.
 const AHEAD_BYTES: usize = 32 << 20;
 
-/// An image in a layout.
+/// How an image is kept, in the names that container tools have for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// `oci:`, the directory of an OCI layout.
+    Layout,
+    /// `dir:`, a directory of skopeo.
+    Directory,
+    /// `oci-archive:`, a tar archive of an OCI layout.
+    LayoutArchive,
+    /// `docker-archive:`, what `docker save` writes.
+    DockerArchive,
+}
+
+/// Names of transports in front of paths, and how an image of several is named.
+const TRANSPORTS: [(Transport, &str, &str); 4] = [
+    (Transport::Layout, "oci:", "oci:DIR:TAG"),
+    (Transport::Directory, "dir:", "dir:DIR"),
+    (
+        Transport::LayoutArchive,
+        "oci-archive:",
+        "oci-archive:FILE:TAG",
+    ),
+    (
+        Transport::DockerArchive,
+        "docker-archive:",
+        "docker-archive:FILE:NAME:TAG",
+    ),
+];
+
+/// A container image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OciImage {
-    /// The directory of the layout.
-    pub directory: PathBuf,
-    /// The reference (`org.opencontainers.image.ref.name`), where there are several images.
+    /// How it is kept.
+    pub transport: Transport,
+    /// The directory or archive.
+    pub path: PathBuf,
+    /// Its name, where there are several images.
     pub tag: Option<String>,
 }
 
 impl OciImage {
-    /// Takes `DIR` or `DIR:TAG` apart. A directory whose name has a colon counts as it is.
+    /// Takes `TRANSPORT:PATH` or `TRANSPORT:PATH:TAG` apart; `None` if it does not begin with a
+    /// transport. A path that exists and has a colon counts as it is.
     #[must_use]
-    pub fn parse(text: &str) -> Self {
-        let whole = || Self {
-            directory: text.into(),
-            tag: None,
+    pub fn parse(text: &str) -> Option<Self> {
+        let (transport, rest) = TRANSPORTS
+            .iter()
+            .find_map(|(transport, prefix, _)| Some((*transport, text.strip_prefix(prefix)?)))?;
+        let image = |path: &str, tag: Option<&str>| Self {
+            transport,
+            path: path.into(),
+            tag: tag.map(str::to_owned),
         };
-        match text.rsplit_once(':') {
-            Some((directory, tag)) if !tag.contains('/') && !Path::new(text).is_dir() => Self {
-                directory: directory.into(),
-                tag: Some(tag.to_owned()),
-            },
-            _ => whole(),
-        }
+        let mut colons = rest.match_indices(':').map(|(at, _)| at);
+        let at = match transport {
+            _ if Path::new(rest).exists() => None,
+            Transport::Directory => None,
+            // A name has a tag of its own behind a colon, and maybe slashes.
+            Transport::DockerArchive => {
+                let is_path = |at: &usize| Path::new(&rest[..*at]).exists();
+                colons.find(is_path)
+            }
+            _ => colons.next_back().filter(|&at| !rest[at..].contains('/')),
+        };
+        Some(match at {
+            Some(at) => image(&rest[..at], Some(&rest[at + 1..])),
+            None => image(rest, None),
+        })
     }
 
     fn place(&self) -> String {
-        format!("oci:{}", self.directory.display())
+        let prefix = TRANSPORTS
+            .iter()
+            .find(|(transport, ..)| *transport == self.transport)
+            .map_or("", |(_, prefix, _)| prefix);
+        format!("{prefix}{}", self.path.display())
     }
 
     /// Lays the layers over the tree.
-    pub(super) fn add_to(&self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
-        let layers = self.layers().map_err(|fault| SourceError {
-            place: self.place(),
+    pub(super) fn add_to(
+        &self,
+        tree: &mut Tree,
+        context: &mut Context<'_>,
+    ) -> Result<(), SourceError> {
+        let place = self.place();
+        let failed = |fault| SourceError {
+            place: place.clone(),
             entry: None,
             fault,
-        })?;
-        let unread = self.unread(&layers, tree, context)?;
-        let threads = context.threads.clamp(1, unread.len().max(1));
-        let desk = Desk::new(unread, AHEAD_BYTES);
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| desk.work(context.read_bytes));
-            }
-            let applied = (0..layers.len()).try_for_each(|number| {
-                let layer = desk.take(number)?;
-                layer.apply(tree, context)
-            });
-            desk.close();
-            applied
-        })
-    }
-
-    /// Opens the layers.
-    fn unread(
-        &self,
-        layers: &[Descriptor],
-        tree: &mut Tree,
-        context: &Context,
-    ) -> Result<Vec<Unread>, SourceError> {
-        let mut unread = Vec::new();
-        for (number, descriptor) in layers.iter().enumerate() {
-            let (place, digest) = (self.place(), &descriptor.digest);
-            let place = format!("{place}: layer {} ({digest})", number + 1);
-            let directory = &self.directory;
-            unread.push(Unread::new(directory, descriptor, place, tree, context)?);
-        }
-        Ok(unread)
-    }
-
-    /// The layers of the image, the lowest first.
-    fn layers(&self) -> Result<Vec<Descriptor>, Fault> {
-        let layout = read_small(&self.directory.join("oci-layout"))?;
-        documents::check_layout(&layout)?;
-        let index: Index = documents::parse("index.json", &read_small(&self.index_path())?)?;
-        let mut chosen = self.choose(&index)?.clone();
-        for _ in 0..INDEX_DEPTH_MAX {
-            let path = blob_path(&self.directory, &chosen.digest)?;
-            let bytes = digest::read_checked(&path, &chosen)?;
-            match documents::parse_manifest_or_index(&chosen.digest, &bytes)? {
-                Document::Manifest(manifest) => return Ok(manifest.layers),
-                Document::Index(index) => chosen = self.of_platform(&index)?.clone(),
-            }
-        }
-        Err(wrong("indexes lead to indexes without an end"))
-    }
-
-    fn index_path(&self) -> PathBuf {
-        self.directory.join("index.json")
-    }
-
-    /// The entry of the outermost index that the tag names, or the only one.
-    fn choose<'a>(&self, index: &'a Index) -> Result<&'a Descriptor, Fault> {
-        let Some(tag) = &self.tag else {
-            return self.of_platform(index);
         };
-        let found = index
-            .manifests
-            .iter()
-            .find(|one| one.tag() == Some(tag.as_str()));
-        found.ok_or_else(|| {
-            let known: Vec<&str> = index.manifests.iter().filter_map(Descriptor::tag).collect();
-            wrong(format!(
-                "there is no image '{tag}', only: {}",
-                known.join(", ")
-            ))
-        })
-    }
-
-    /// The only image, or the only one for this machine.
-    fn of_platform<'a>(&self, index: &'a Index) -> Result<&'a Descriptor, Fault> {
-        let images: Vec<&Descriptor> = index.images().collect();
-        if let [only] = images[..] {
-            return Ok(only);
-        }
-        let host = Platform::of_host();
-        let fitting: Vec<&Descriptor> = images
-            .iter()
-            .copied()
-            .filter(|one| {
-                one.platform
-                    .as_ref()
-                    .is_none_or(|platform| *platform == host)
-            })
-            .collect();
-        match fitting[..] {
-            [only] => Ok(only),
-            [] => Err(wrong(format!("there is no image for {host}"))),
-            _ => {
-                let known: Vec<&str> = fitting.iter().filter_map(|one| one.tag()).collect();
-                let known = known.join(", ");
-                Err(wrong(format!(
-                    "there are several images, name one as in oci:DIR:TAG: {known}"
-                )))
+        let store = match self.transport {
+            Transport::Layout => Store::Layout(self.path.clone()),
+            Transport::Directory => Store::Flat(self.path.clone()),
+            Transport::LayoutArchive | Transport::DockerArchive => {
+                let catalog = files::open_catalog(tree, &self.path, context).map_err(failed)?;
+                let none = || wrong("is not an archive of a container image");
+                Store::Archive(catalog.ok_or_else(|| failed(none()))?)
             }
-        }
+        };
+        let choice = Choice {
+            tag: self.tag.as_deref(),
+            platform: context.platform,
+            form: form_of(self.transport),
+        };
+        add(tree, &store, choice, &place, context)
     }
 }
 
-/// A document of which nothing says how long it is.
-fn read_small(path: &Path) -> Result<Vec<u8>, Fault> {
-    let name = path.file_name().unwrap_or_default().display().to_string();
-    let bytes = digest::read_limited(path);
-    bytes.map_err(|error| wrong(format!("{name}: {error} (is this an OCI layout?)")))
+fn form_of(wanted: Transport) -> &'static str {
+    let found = TRANSPORTS
+        .iter()
+        .find(|(transport, ..)| *transport == wanted);
+    found.map_or("", |(.., form)| form)
+}
+
+/// Lays the image in an archive over the tree.
+pub(super) fn add_archive(
+    tree: &mut Tree,
+    catalog: Catalog,
+    place: &str,
+    context: &mut Context<'_>,
+) -> Result<(), SourceError> {
+    let transport = match catalog.has("oci-layout") {
+        true => Transport::LayoutArchive,
+        false => Transport::DockerArchive,
+    };
+    let choice = Choice {
+        tag: None,
+        platform: context.platform,
+        form: form_of(transport),
+    };
+    add(tree, &Store::Archive(catalog), choice, place, context)
+}
+
+/// Lays the layers of the image that was chosen over the tree.
+fn add(
+    tree: &mut Tree,
+    store: &Store,
+    choice: Choice<'_>,
+    place: &str,
+    context: &mut Context<'_>,
+) -> Result<(), SourceError> {
+    let layers = choice.layers(store).map_err(|fault| SourceError {
+        place: place.to_owned(),
+        entry: None,
+        fault,
+    })?;
+    let count = layers.len();
+    let unread = unread(layers, place, tree, context)?;
+    let threads = context.threads.clamp(1, unread.len().max(1));
+    let desk = Desk::new(unread, AHEAD_BYTES);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| desk.work(context.read_bytes));
+        }
+        let applied = (0..count).try_for_each(|number| {
+            let layer = desk.take(number)?;
+            layer.apply(tree, context)
+        });
+        desk.close();
+        applied
+    })
+}
+
+/// Makes the layers ready to be read.
+fn unread(
+    layers: Vec<Found>,
+    place: &str,
+    tree: &mut Tree,
+    context: &Context<'_>,
+) -> Result<Vec<Unread>, SourceError> {
+    let mut unread = Vec::new();
+    for (number, found) in layers.into_iter().enumerate() {
+        let digest = match &found.promise {
+            Promise::Blob(descriptor) => &descriptor.digest,
+            Promise::Unpacked(digest) => digest,
+        };
+        let place = format!("{place}: layer {} ({digest})", number + 1);
+        unread.push(Unread::new(found, place, tree, context)?);
+    }
+    Ok(unread)
 }
 
 fn wrong(why: impl Into<String>) -> Fault {
@@ -293,11 +338,12 @@ mod tests {
     use fourscore_sync::Counter;
     use sha2::{Digest as _, Sha256};
 
+    use super::documents::Descriptor;
     use super::*;
     use crate::source::{Excludes, Notices};
 
-    /// A compressed layer of empty files, in a layout; what leads to it.
-    fn layer(layout: &Path, files: usize) -> Descriptor {
+    /// A compressed layer of empty files, in a layout.
+    fn layer(layout: &Store, files: usize) -> Found {
         let mut archive = Vec::new();
         for number in 0..files {
             let mut header = [0; 512];
@@ -319,10 +365,16 @@ mod tests {
             size: packed.len() as u64,
             ..Descriptor::default()
         };
-        let path = blob_path(layout, &descriptor.digest).expect("a digest");
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("room");
-        std::fs::write(path, packed).expect("room");
-        descriptor
+        let Store::Layout(folder) = layout else {
+            panic!("a layout");
+        };
+        let blobs = folder.join("blobs/sha256");
+        std::fs::create_dir_all(&blobs).expect("room");
+        std::fs::write(blobs.join(hex), packed).expect("room");
+        Found {
+            blob: layout.blob(&descriptor.digest).expect("a blob"),
+            promise: Promise::Blob(descriptor),
+        }
     }
 
     /// Nothing may be read ahead here, so a layer whose turn has not come stops after its first
@@ -330,13 +382,9 @@ mod tests {
     #[test]
     fn compressed_layers_are_unpacked_side_by_side() {
         let place = tempfile::tempdir().expect("a temporary directory");
-        let layers: Vec<Descriptor> = [1000, 2000, 3000]
-            .map(|files| layer(place.path(), files))
-            .into();
-        let image = OciImage {
-            directory: place.path().to_owned(),
-            tag: None,
-        };
+        let store = Store::Layout(place.path().to_owned());
+        let layers = [1000, 2000, 3000].map(|files| layer(&store, files));
+        let count = layers.len();
         let (read_objects, read_bytes) = (Counter::default(), Counter::default());
         let mut context = Context {
             excludes: &Excludes::default(),
@@ -347,9 +395,10 @@ mod tests {
             read_objects: &read_objects,
             read_bytes: &read_bytes,
             notices: Notices::default(),
+            platform: None,
         };
         let mut tree = Tree::new();
-        let unread = image.unread(&layers, &mut tree, &context).expect("layers");
+        let unread = unread(layers.into(), "image", &mut tree, &context).expect("layers");
         let desk = Desk::new(unread, 0);
         let are_both_begun = || {
             let state = desk.state.lock();
@@ -365,7 +414,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
                 are_both_begun()
             });
-            for number in 0..layers.len() {
+            for number in 0..count {
                 let layer = desk.take(number).expect("a good layer");
                 layer.apply(&mut tree, &mut context).expect("good entries");
             }
@@ -412,16 +461,18 @@ mod tests {
         let odd = place.path().join("a:b");
         std::fs::create_dir(&odd).expect("room");
         let parsed = |text: &str| {
-            let image = OciImage::parse(text);
-            (image.directory.display().to_string(), image.tag)
+            let image = OciImage::parse(text).expect("a transport");
+            (image.path.display().to_string(), image.tag)
         };
         let odd = odd.display().to_string();
-        assert_eq!(parsed(&odd), (odd.clone(), None));
-        assert_eq!(parsed(&format!("{odd}:v1")), (odd, Some("v1".to_owned())));
-        assert_eq!(parsed("/x:y/z"), ("/x:y/z".to_owned(), None));
-        assert_eq!(
-            parsed("image:latest"),
-            ("image".to_owned(), Some("latest".to_owned()))
-        );
+        let tagged = |path: &str, tag: &str| (path.to_owned(), Some(tag.to_owned()));
+        assert_eq!(parsed(&format!("oci:{odd}")), (odd.clone(), None));
+        assert_eq!(parsed(&format!("oci:{odd}:v1")), tagged(&odd, "v1"));
+        assert_eq!(parsed("oci:/x:y/z"), ("/x:y/z".to_owned(), None));
+        assert_eq!(parsed("oci:image:latest"), tagged("image", "latest"));
+        assert_eq!(parsed("dir:a:b"), ("a:b".to_owned(), None));
+        let docker = format!("docker-archive:{odd}:host:5000/name:v1");
+        assert_eq!(parsed(&docker), tagged(&odd, "host:5000/name:v1"));
+        assert_eq!(OciImage::parse(&odd), None);
     }
 }

@@ -223,7 +223,7 @@ fn kept_bytes(content: &Content) -> usize {
         Content::Sparse(sparse) => {
             size_of_val(&**sparse) + sparse.pieces.len() * size_of::<Piece>()
         }
-        Content::Empty | Content::Host { .. } | Content::Range { .. } => 0,
+        Content::Empty | Content::Host { .. } | Content::Range { .. } | Content::Image { .. } => 0,
     }
 }
 

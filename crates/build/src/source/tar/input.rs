@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use fourscore_sync::Arc;
@@ -61,30 +62,32 @@ pub(super) fn cut_off(input: &impl Input) -> Fault {
 #[derive(Debug)]
 pub(crate) struct FileInput {
     file: Arc<File>,
-    len_bytes: u64,
+    /// Where in the file it ends.
+    end: u64,
     at: u64,
     window: Vec<u8>,
     window_at: u64,
 }
 
 impl FileInput {
-    /// The archive is all of the file from byte `start` on.
-    pub(crate) fn new(file: Arc<File>, start: u64) -> io::Result<Self> {
-        let len_bytes = file.metadata()?.len();
-        Ok(Self {
+    /// The archive is this range of the file.
+    pub(crate) fn new(file: Arc<File>, range: Range<u64>) -> Self {
+        Self {
             file,
-            len_bytes,
-            at: start,
+            end: range.end,
+            at: range.start,
             window: Vec::new(),
             window_at: 0,
-        })
+        }
     }
 
     fn fill_window(&mut self) -> io::Result<()> {
-        self.window.resize(WINDOW_BYTES, 0);
+        let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(WINDOW_BYTES);
+        let most = left.min(WINDOW_BYTES);
+        self.window.resize(most, 0);
         self.window_at = self.at;
         let mut len = 0;
-        while len < WINDOW_BYTES {
+        while len < most {
             match self
                 .file
                 .read_at(&mut self.window[len..], self.at + len as u64)
@@ -134,8 +137,8 @@ impl Input for FileInput {
 
     fn skip(&mut self, len_bytes: u64) -> Parsed<()> {
         match self.at.checked_add(len_bytes) {
-            Some(end) if end <= self.len_bytes => self.at = end,
-            _ => return Err(Fault::CutOff { at: self.len_bytes }),
+            Some(end) if end <= self.end => self.at = end,
+            _ => return Err(Fault::CutOff { at: self.end }),
         }
         Ok(())
     }

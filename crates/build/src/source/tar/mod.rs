@@ -316,6 +316,11 @@ impl<I: Input> Reader<I> {
     }
 }
 
+/// Whether the first block of a file is the header of an entry.
+pub(crate) fn is_header(block: [u8; BLOCK_BYTES]) -> bool {
+    matches!(Header::parse(block, 0), Ok(Some(_)))
+}
+
 /// How many bytes fill up the block that `len_bytes` bytes of content end in.
 fn padding(len_bytes: u64) -> u64 {
     let block = BLOCK_BYTES as u64;

@@ -57,7 +57,7 @@ fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
     let guard = epoch::pin();
     let pinned = fs.pin_inode(dir).unwrap();
     let inode = pinned.version(&guard).unwrap();
-    let leaf = fs.lock_leaf(fs.writer().unwrap(), (&pinned, inode), name, &guard);
+    let leaf = fs.lock_leaf(fs.writer().unwrap(), (&pinned, inode), name);
     leaf.unwrap().unwrap().block
 }
 

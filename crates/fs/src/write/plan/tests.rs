@@ -104,7 +104,11 @@ fn who_asks_for_a_place_in_front_of_what_he_holds_is_refused() {
         assert!(refused(&|| drop(file.lock())), "an inode after a leaf");
     }
     {
-        let _handle = fs.writer().unwrap().start(Credits(1)).unwrap();
+        let _handle = fs
+            .writer()
+            .unwrap()
+            .start(fourscore_journal::Credits(1))
+            .unwrap();
         assert!(refused(&|| drop(file.lock())), "an inode under a handle");
     }
     drop((dir, file));

@@ -1,0 +1,407 @@
+//! **Purpose.** Partition tables, as far as they tell how long a partition is.
+//!
+//! **Model.** A GPT is read from the sector behind the first one, of 512 or 4096 bytes, and its
+//! header must have its checksum. A DOS table has four entries in the first sector; an extended
+//! partition is a chain of such sectors, with one logical partition in each. A first sector that
+//! is that of a file system has the same two bytes at its end: it is a table only if all four
+//! entries look like entries and one is in use.
+//!
+//! **Invariants.** Whatever the bytes say, reading ends.
+//!
+//! **References.** UEFI 2.10, section 5.3; the Linux manual of sfdisk(8).
+
+use std::io;
+use std::ops::Range;
+
+use flate2::Crc;
+use fourscore_block::BlockDevice;
+
+const SECTOR_BYTES: u64 = 512;
+const GPT_SECTORS: [u64; 2] = [512, 4096];
+const GPT_MAGIC: &[u8] = b"EFI PART";
+/// The usual table has 128 entries; the header may say any number.
+const GPT_ENTRIES_MAX: u32 = 4096;
+const GPT_ENTRY_BYTES_MAX: u32 = 4096;
+const DOS_TABLE_AT: usize = 446;
+const DOS_ENTRY_BYTES: usize = 16;
+const DOS_END: [u8; 2] = [0x55, 0xAA];
+const EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
+/// The type of the entry that hides a GPT from programs that do not know it.
+const PROTECTIVE: u8 = 0xEE;
+const LOGICAL_MAX: u32 = 256;
+
+/// How far a file system may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Where something else begins, or the device ends.
+    pub(super) end: u64,
+    /// Whether this is the end of a partition that begins where the file system does, or there are
+    /// no partitions.
+    pub(super) is_partition: bool,
+}
+
+/// The room from byte `offset` on, which must be in the device.
+pub(super) fn room_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::Result<Room> {
+    let len_bytes = device.len_bytes();
+    let Some(partitions) = partitions(device)? else {
+        return Ok(Room {
+            end: len_bytes,
+            is_partition: true,
+        });
+    };
+    let own = partitions.iter().find(|own| own.start == offset);
+    if let Some(own) = own {
+        return Ok(Room {
+            end: own.end.min(len_bytes),
+            is_partition: true,
+        });
+    }
+    let borders = partitions.iter().flat_map(|one| [one.start, one.end]);
+    Ok(Room {
+        end: borders
+            .filter(|&border| border > offset)
+            .fold(len_bytes, u64::min),
+        is_partition: false,
+    })
+}
+
+/// The partitions, in bytes; `None` without a table.
+fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Range<u64>>>> {
+    let Some(sector) = dos_sector(device, 0)? else {
+        return gpt(device);
+    };
+    let entries = entries(&sector);
+    let is_plausible = sector
+        .get(DOS_TABLE_AT..)
+        .unwrap_or_default()
+        .chunks_exact(DOS_ENTRY_BYTES)
+        .take(4)
+        .all(|entry| matches!(entry, [0 | 0x80, ..]));
+    if !is_plausible || entries.is_empty() {
+        return gpt(device);
+    }
+    if entries.iter().any(|entry| entry.kind == PROTECTIVE) {
+        // A damaged GPT tells of no partition, but is one.
+        return Ok(Some(gpt(device)?.unwrap_or_default()));
+    }
+    let mut found = Vec::new();
+    for entry in entries {
+        match EXTENDED.contains(&entry.kind) {
+            true => add_logical(device, entry.start, &mut found)?,
+            false => found.push(in_bytes(entry.start, entry.sectors)),
+        }
+    }
+    Ok(Some(found))
+}
+
+/// An entry in use of a DOS table, in sectors.
+struct Entry {
+    kind: u8,
+    start: u64,
+    sectors: u64,
+}
+
+fn entries(sector: &[u8; 512]) -> Vec<Entry> {
+    let table = sector.get(DOS_TABLE_AT..).unwrap_or_default();
+    let all = table.chunks_exact(DOS_ENTRY_BYTES).take(4);
+    all.filter_map(|entry| {
+        let word = |at: usize| number32(entry, at).map(u64::from);
+        let kind = *entry.get(4)?;
+        let (start, sectors) = (word(8)?, word(12)?);
+        (kind != 0 && sectors != 0).then_some(Entry {
+            kind,
+            start,
+            sectors,
+        })
+    })
+    .collect()
+}
+
+/// Follows the chain of an extended partition.
+fn add_logical<D: BlockDevice + ?Sized>(
+    device: &D,
+    base: u64,
+    found: &mut Vec<Range<u64>>,
+) -> io::Result<()> {
+    let mut at = base;
+    for _ in 0..LOGICAL_MAX {
+        let Some(sector) = dos_sector(device, at * SECTOR_BYTES)? else {
+            return Ok(());
+        };
+        let mut next = None;
+        for entry in entries(&sector) {
+            match EXTENDED.contains(&entry.kind) {
+                true => next = Some(base + entry.start),
+                false => found.push(in_bytes(at + entry.start, entry.sectors)),
+            }
+        }
+        match next {
+            Some(next) => at = next,
+            None => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+fn in_bytes(start: u64, sectors: u64) -> Range<u64> {
+    let start = start.saturating_mul(SECTOR_BYTES);
+    start..start.saturating_add(sectors.saturating_mul(SECTOR_BYTES))
+}
+
+/// A sector that ends as those with DOS tables do.
+fn dos_sector<D: BlockDevice + ?Sized>(device: &D, at: u64) -> io::Result<Option<[u8; 512]>> {
+    let mut sector = [0; 512];
+    if at.saturating_add(SECTOR_BYTES) > device.len_bytes() {
+        return Ok(None);
+    }
+    device.read_at(&mut sector, at)?;
+    Ok(sector.ends_with(&DOS_END).then_some(sector))
+}
+
+/// The partitions of a GPT.
+fn gpt<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Range<u64>>>> {
+    for sector_bytes in GPT_SECTORS {
+        if let Some(found) = gpt_of(device, sector_bytes)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn gpt_of<D: BlockDevice + ?Sized>(
+    device: &D,
+    sector_bytes: u64,
+) -> io::Result<Option<Vec<Range<u64>>>> {
+    let mut header = [0; 512];
+    if device.len_bytes() < sector_bytes + 512 {
+        return Ok(None);
+    }
+    device.read_at(&mut header, sector_bytes)?;
+    if !header.starts_with(GPT_MAGIC) || !has_checksum(&header) {
+        return Ok(None);
+    }
+    let (table, count, entry_bytes) = (
+        number64(&header, 72).unwrap_or(0),
+        number32(&header, 80).unwrap_or(0).min(GPT_ENTRIES_MAX),
+        number32(&header, 84).unwrap_or(0),
+    );
+    if !(128..=GPT_ENTRY_BYTES_MAX).contains(&entry_bytes) {
+        return Ok(None);
+    }
+    let table = table.saturating_mul(sector_bytes);
+    let len_bytes = u64::from(count) * u64::from(entry_bytes);
+    if table.saturating_add(len_bytes) > device.len_bytes() {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or(0)];
+    device.read_at(&mut bytes, table)?;
+    let mut found = Vec::new();
+    for entry in bytes.chunks_exact(usize::try_from(entry_bytes).unwrap_or(128)) {
+        let is_used = entry.iter().take(16).any(|&byte| byte != 0);
+        if let (true, Some(first), Some(last)) = (is_used, number64(entry, 32), number64(entry, 40))
+        {
+            let end = last.saturating_add(1);
+            found.push(first.saturating_mul(sector_bytes)..end.saturating_mul(sector_bytes));
+        }
+    }
+    Ok(Some(found))
+}
+
+fn has_checksum(header: &[u8; 512]) -> bool {
+    let len = number32(header, 12).and_then(|len| usize::try_from(len).ok());
+    let Some(bytes) = len.and_then(|len| header.get(..len)) else {
+        return false;
+    };
+    let mut bytes = bytes.to_vec();
+    let promised = number32(&bytes, 16);
+    if let Some(place) = bytes.get_mut(16..20) {
+        place.fill(0);
+    }
+    let mut crc = Crc::new();
+    crc.update(&bytes);
+    promised == Some(crc.sum())
+}
+
+fn number32(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn number64(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + 8)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::path::Path;
+
+    use fourscore_block::{DeviceOptions, RamDevice, open_path};
+    use fourscore_testkit::require;
+    use fourscore_testkit::tools::{self, Need};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn room(end: u64, is_partition: bool) -> Room {
+        Room { end, is_partition }
+    }
+
+    #[test]
+    fn without_a_table_there_is_room_up_to_the_end() {
+        let device = RamDevice::new(8 * MIB);
+        assert_eq!(room_at(&device, MIB).unwrap(), room(8 * MIB, true));
+        // The first sector of a FAT file system.
+        let sector = [&[0xEB; 510][..], &DOS_END].concat();
+        device.write_at(&sector, 0).unwrap();
+        assert_eq!(room_at(&device, MIB).unwrap(), room(8 * MIB, true));
+    }
+
+    /// An entry of a DOS table in a sector, and the end of the sector.
+    fn put_entry(device: &RamDevice, sector: u64, nr: u64, (kind, start, len): (u8, u32, u32)) {
+        let entry = [
+            &[0, 0, 0, 0, kind, 0, 0, 0][..],
+            &start.to_le_bytes(),
+            &len.to_le_bytes(),
+        ];
+        let at = sector * SECTOR_BYTES;
+        let table = at + DOS_TABLE_AT as u64;
+        device.write_at(&entry.concat(), table + nr * 16).unwrap();
+        device.write_at(&DOS_END, at + 510).unwrap();
+    }
+
+    /// A disk with two primary partitions, and two logical ones if there is room for a third entry.
+    fn dos_disk() -> RamDevice {
+        let device = RamDevice::new(64 * MIB);
+        put_entry(&device, 0, 0, (0x83, 2048, 2048));
+        put_entry(&device, 0, 1, (0x83, 8192, 4096));
+        put_entry(&device, 0, 2, (0x05, 16_384, 65_536));
+        put_entry(&device, 16_384, 0, (0x83, 2048, 2048));
+        put_entry(&device, 16_384, 1, (0x05, 8192, 8192));
+        put_entry(&device, 24_576, 0, (0x83, 2048, 4096));
+        device
+    }
+
+    /// A GPT with sectors of this size, and the same two primary partitions.
+    fn gpt_disk(sector_bytes: u64) -> RamDevice {
+        let device = RamDevice::new(64 * MIB);
+        put_entry(&device, 0, 0, (PROTECTIVE, 1, 131_071));
+        let sector = |bytes: u64| (bytes / sector_bytes).to_le_bytes();
+        let mut table = vec![0; 128 * 128];
+        for (nr, (start, end)) in [(0, (MIB, 2 * MIB)), (1, (4 * MIB, 6 * MIB))] {
+            let entry = &mut table[nr * 128..][..128];
+            entry[..16].fill(7);
+            entry[16..32].fill(u8::try_from(nr + 1).unwrap());
+            entry[32..40].copy_from_slice(&sector(start));
+            entry[40..48].copy_from_slice(&sector(end - sector_bytes));
+        }
+        let crc_of = |bytes: &[u8]| {
+            let mut crc = Crc::new();
+            crc.update(bytes);
+            crc.sum().to_le_bytes()
+        };
+        let last = 64 * MIB / sector_bytes - 1;
+        let mut header = [0; 92];
+        header[..8].copy_from_slice(GPT_MAGIC);
+        header[10] = 1;
+        header[12] = 92;
+        for (at, number) in [(24, 1), (32, last), (40, 34), (48, last - 33), (72, 2)] {
+            header[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        header[56..72].fill(9);
+        (header[80], header[84]) = (128, 128);
+        header[88..].copy_from_slice(&crc_of(&table));
+        let crc = crc_of(&header);
+        header[16..20].copy_from_slice(&crc);
+        device.write_at(&header, sector_bytes).unwrap();
+        device.write_at(&table, 2 * sector_bytes).unwrap();
+        device
+    }
+
+    #[test]
+    fn tables_tell_where_partitions_end() {
+        for device in [dos_disk(), gpt_disk(512), gpt_disk(4096)] {
+            let at = |offset| room_at(&device, offset).unwrap();
+            assert_eq!(at(MIB), room(2 * MIB, true));
+            assert_eq!(at(4 * MIB), room(6 * MIB, true));
+            assert_eq!(at(2 * MIB), room(4 * MIB, false));
+            assert_eq!(at(5 * MIB), room(6 * MIB, false));
+        }
+        let device = dos_disk();
+        let at = |offset| room_at(&device, offset).unwrap();
+        assert_eq!(at(9 * MIB), room(10 * MIB, true));
+        assert_eq!(at(13 * MIB), room(15 * MIB, true));
+        // A GPT that is damaged tells of nothing, and is a table all the same.
+        let device = gpt_disk(512);
+        device.write_at(b"x", 512 + 40).unwrap();
+        assert!(!room_at(&device, MIB).unwrap().is_partition);
+    }
+
+    /// The partitions that libblkid finds in a disk, in their order.
+    fn by_partx(disk: &Path) -> Vec<Range<u64>> {
+        let arguments = ["-g", "-b", "-o", "START,SECTORS"].map(OsStr::new);
+        let arguments = [&arguments[..], &[disk.as_os_str()]].concat();
+        let told = tools::run("partx", &arguments).expect("a table");
+        let lines = told.lines().map(|line| {
+            let mut numbers = line.split_whitespace().map(|word| word.parse().unwrap());
+            in_bytes(numbers.next().unwrap(), numbers.next().unwrap())
+        });
+        // It shows the extended partition of the disks here as well.
+        let is_extended = |one: &Range<u64>| one.start == 8 * MIB && one.end == 40 * MIB;
+        lines.filter(|one| !is_extended(one)).collect()
+    }
+
+    #[test]
+    fn partitions_are_those_that_others_find() {
+        require!(Need::Program("partx"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("disk");
+        for (device, count) in [(dos_disk(), 4), (gpt_disk(512), 2)] {
+            let mut bytes = vec![0; 64 << 20];
+            device.read_at(&mut bytes, 0).unwrap();
+            std::fs::write(&path, bytes).expect("room");
+            let found = by_partx(&path);
+            assert_eq!(found.len(), count);
+            assert_eq!(partitions(&device).unwrap(), Some(found));
+        }
+    }
+
+    #[test]
+    fn a_table_of_another_program_is_read() {
+        require!(Need::Program("partx"), Need::Program("systemd-repart"));
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, size) in [("1.conf", "16M"), ("2.conf", "8M")] {
+            let text = format!(
+                "[Partition]\nType=linux-generic\nSizeMinBytes={size}\nSizeMaxBytes={size}\n"
+            );
+            std::fs::write(folder.path().join(name), text).expect("room");
+        }
+        let disk = folder.path().join("disk");
+        let definitions = format!("--definitions={}", folder.path().display());
+        let arguments = ["--empty=create", "--size=64M", "--dry-run=no", &definitions];
+        let mut arguments = arguments.map(OsStr::new).to_vec();
+        arguments.push(disk.as_os_str());
+        tools::run("systemd-repart", &arguments).expect("a table");
+        let device = open_path(&disk, DeviceOptions::default()).unwrap();
+        let found = by_partx(&disk);
+        assert_eq!(found.len(), 2);
+        assert_eq!(partitions(&device).unwrap(), Some(found));
+    }
+
+    #[test]
+    fn chains_without_an_end_are_left() {
+        let device = RamDevice::new(8 * MIB);
+        let mut sector = [0; 512];
+        sector[510..].copy_from_slice(&DOS_END);
+        // An extended partition whose first sector is the table itself.
+        (sector[450], sector[458]) = (0x05, 1);
+        device.write_at(&sector, 0).unwrap();
+        assert_eq!(partitions(&device).unwrap(), Some(Vec::new()));
+        for (at, bytes) in [(0, &sector[..]), (512, GPT_MAGIC), (524, &[0xFF; 4])] {
+            device.write_at(bytes, at).unwrap();
+        }
+        assert_eq!(gpt(&device).unwrap(), None);
+    }
+}
