@@ -25,20 +25,26 @@ impl Breaking {
 impl Breaking {
     /// All that there are, by name.
     pub const ALL: [(&str, Self); 8] = {
+        use Theme::{Content, Listings, Names, Reuse, Tree};
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
             PathWithoutRevalidation, QuietKeyChange, RenameByNumber, StampBeforePublish,
         };
-        use Theme::{Content, Listings, Names, Reuse, Tree};
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
             ("copy-without-lock", Self::fs(CopyWithoutLock, Content)),
             ("quiet-key-change", Self::fs(QuietKeyChange, Content)),
-            ("forget-before-publish", Self::fs(ForgetBeforePublish, Content)),
+            (
+                "forget-before-publish",
+                Self::fs(ForgetBeforePublish, Content),
+            ),
             ("stamp-before-publish", Self::fs(StampBeforePublish, Reuse)),
             ("name-before-inode", Self::fs(NameBeforeInode, Names)),
             ("listing-to-old-end", Self::fs(ListingToOldEnd, Listings)),
-            ("path-without-revalidation", Self::fs(PathWithoutRevalidation, Names)),
+            (
+                "path-without-revalidation",
+                Self::fs(PathWithoutRevalidation, Names),
+            ),
         ]
     };
 

@@ -49,11 +49,13 @@ pub(super) fn in_process(
 }
 
 fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>) -> Result<usize> {
-    let fs = shape.mount(Arc::clone(ram), breaking).context("mounting")?;
+    let slow = shape.device(Arc::clone(ram));
+    let mounted = shape.mount(Arc::clone(&slow), breaking);
+    let fs = mounted.context("mounting")?;
     let target = InProcess {
         fs: Arc::clone(&fs),
     };
-    let events = work(target, shape, seed)?;
+    let events = work(target, shape, seed, || slow.hurry())?;
     let calls = events.len();
     fs.sync().context("when all was done")?;
     tree::check(&fs).context("the tree")?;
@@ -75,8 +77,14 @@ fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>)
     Ok(calls)
 }
 
-/// Has threads work on a file system, looks at what they leave, and judges all of it.
-pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec<Event>> {
+/// Has threads work on a file system, looks at what they leave when `is_over` was told that they
+/// have ended, and judges all of it.
+pub(super) fn work<T: Target>(
+    target: T,
+    shape: &Shape,
+    seed: u64,
+    is_over: impl FnOnce(),
+) -> Result<Vec<Event>> {
     let (shared, made) = told(Shared::new(target, *shape)).context("making what lasts")?;
     let until = Instant::now() + SPAN;
     let mut events: Vec<Event> = made.into_iter().map(made_before).collect();
@@ -95,6 +103,7 @@ pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec
         }
         Ok(())
     })?;
+    is_over();
     events.extend(Worker::new(&shared, 0, Rng::new(mix(seed))).look());
     events.sort_unstable_by_key(|event| event.begin);
     let context = Context {

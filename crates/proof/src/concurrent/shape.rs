@@ -190,21 +190,23 @@ impl Shape {
         Ok(ram)
     }
 
-    /// Mounts it.
-    pub(super) fn mount(&self, ram: Arc<RamDevice>, breaking: Breaking) -> Result<Arc<Fs>> {
+    /// The device that it is mounted from.
+    pub(super) fn device(&self, ram: Arc<RamDevice>) -> Arc<SlowDevice> {
         let read = Duration::from_micros(self.read_micros);
         let write = Duration::from_micros(self.write_micros);
-        let device = SlowDevice::new(ram, read, write);
+        Arc::new(SlowDevice::new(ram, read, write))
+    }
+
+    /// Mounts it.
+    pub(super) fn mount(&self, device: Arc<SlowDevice>, breaking: Breaking) -> Result<Arc<Fs>> {
         let interval = Duration::from_millis(self.commit_millis);
         let journal = JournalOptions {
             background: Background::Threads { interval },
             ..JournalOptions::default()
         };
         let open = OpenOptions::new().cache_bytes(self.cache_bytes);
-        let options = MountOptions::new()
-            .open(open)
-            .journal(journal)
-            .data(self.data);
-        Ok(Fs::mount(Arc::new(device), &breaking.of_mount(options))?)
+        let options = MountOptions::new().open(open).journal(journal);
+        let options = breaking.of_mount(options.data(self.data));
+        Ok(Fs::mount(device, &options)?)
     }
 }

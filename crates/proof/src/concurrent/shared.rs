@@ -173,7 +173,7 @@ impl<T: Target> Shared<T> {
 
 /// Has a file take all that is free but so many bytes.
 fn take<T: Target>(target: &T, file: &T::File, spare: u64) -> Answer<()> {
-    const PIECE: usize = 1 << 20;
+    const PIECE: usize = 64 << 10;
     let zeroes = vec![0; PIECE];
     let mut at = 0;
     while target.stat_fs()? > spare + PIECE as u64 {
