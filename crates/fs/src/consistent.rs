@@ -56,8 +56,8 @@
 //!   ([`Fs::step_to`]).
 //!
 //! **Locking.** The common case takes none and writes nothing that other threads read. The
-//! fall-back takes the inode's lock shared, without an epoch guard, since the holder of that lock may be
-//! waiting for a grace period.
+//! fall-back takes the inode's lock shared, without an epoch guard, since the holder of that lock
+//! may be waiting for a grace period.
 //!
 //! **References.** Linux, Documentation/locking/seqlock.rst and Documentation/RCU/whatisRCU.rst.
 

@@ -149,8 +149,7 @@ impl Anchor {
                 rustix::process::chroot(".")?;
                 act()
             };
-            let thread = thread::Builder::new().spawn_scoped(scope, in_root);
-            let thread = thread.map_err(|_| Errno::AGAIN)?;
+            let thread = thread::spawn_scoped(scope, in_root).map_err(|_| Errno::AGAIN)?;
             // A panic is told by its own message.
             thread.join().unwrap_or(Err(Errno::CANCELED))
         })
