@@ -8,7 +8,7 @@ use anyhow::Result;
 #[cfg(feature = "sabotage")]
 use anyhow::bail;
 use clap::Parser;
-use fourscore_proof::concurrent::{Breaking, Campaign};
+use fourscore_proof::concurrent::{Breaking, Campaign, Theme};
 use fourscore_testkit::programs;
 
 /// Judges what threads see of a file system that others change.
@@ -23,6 +23,9 @@ struct Arguments {
     /// No more rounds than this.
     #[arg(long, default_value_t = u64::MAX)]
     rounds: u64,
+    /// What the threads mostly do; drawn for each round unless said.
+    #[arg(long, value_enum)]
+    theme: Option<Theme>,
     /// Puts this fault back, or `each` fault, and expects to find it in that time.
     #[cfg(feature = "sabotage")]
     #[arg(long)]
@@ -41,6 +44,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         seed: arguments.seed,
         span: Duration::from_secs(arguments.seconds),
         rounds: arguments.rounds,
+        theme: arguments.theme,
         breaking: Breaking::default(),
         findings: arguments.findings.clone(),
     };
@@ -50,7 +54,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let began = Instant::now();
     let tally = campaign.run()?;
-    println!("nothing wrong: {tally}, {:.1} s", began.elapsed().as_secs_f64());
+    println!(
+        "nothing wrong: {tally}, {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
     Ok(())
 }
 

@@ -4,35 +4,55 @@
 
 use fourscore::MountOptions;
 
+use super::shape::Theme;
+
 /// What is done wrong on purpose; nothing by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breaking {
     #[cfg(feature = "sabotage")]
     fs: Option<fourscore::Sabotage>,
+    /// What the threads mostly do to find it soon.
+    theme: Option<Theme>,
+}
+
+impl Breaking {
+    pub(super) fn theme(self) -> Option<Theme> {
+        self.theme
+    }
 }
 
 #[cfg(feature = "sabotage")]
 impl Breaking {
     /// All that there are, by name.
     pub const ALL: [(&str, Self); 8] = {
+        use Theme::{Content, Listings, Names, Reuse, Tree};
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
             PathWithoutRevalidation, QuietKeyChange, RenameByNumber, StampBeforePublish,
         };
         [
-            ("rename-by-number", Self::fs(RenameByNumber)),
-            ("copy-without-lock", Self::fs(CopyWithoutLock)),
-            ("quiet-key-change", Self::fs(QuietKeyChange)),
-            ("forget-before-publish", Self::fs(ForgetBeforePublish)),
-            ("stamp-before-publish", Self::fs(StampBeforePublish)),
-            ("name-before-inode", Self::fs(NameBeforeInode)),
-            ("listing-to-old-end", Self::fs(ListingToOldEnd)),
-            ("path-without-revalidation", Self::fs(PathWithoutRevalidation)),
+            ("rename-by-number", Self::fs(RenameByNumber, Tree)),
+            ("copy-without-lock", Self::fs(CopyWithoutLock, Content)),
+            ("quiet-key-change", Self::fs(QuietKeyChange, Content)),
+            (
+                "forget-before-publish",
+                Self::fs(ForgetBeforePublish, Content),
+            ),
+            ("stamp-before-publish", Self::fs(StampBeforePublish, Reuse)),
+            ("name-before-inode", Self::fs(NameBeforeInode, Names)),
+            ("listing-to-old-end", Self::fs(ListingToOldEnd, Listings)),
+            (
+                "path-without-revalidation",
+                Self::fs(PathWithoutRevalidation, Names),
+            ),
         ]
     };
 
-    const fn fs(step: fourscore::Sabotage) -> Self {
-        Self { fs: Some(step) }
+    const fn fs(step: fourscore::Sabotage, theme: Theme) -> Self {
+        Self {
+            fs: Some(step),
+            theme: Some(theme),
+        }
     }
 
     pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::process::exit;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use fourscore::Arc;
+use fourscore_sync::{Mutex, thread};
 
 use super::breaking::Breaking;
 use super::round;
-use super::shape::Shape;
+use super::shape::{Shape, Theme};
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -19,6 +22,8 @@ pub struct Campaign {
     pub span: Duration,
     /// No more rounds than this.
     pub rounds: u64,
+    /// What the threads mostly do; drawn for each round unless said.
+    pub theme: Option<Theme>,
     /// What is done wrong on purpose.
     pub breaking: Breaking,
     /// Where images are kept with which something is wrong.
@@ -48,13 +53,45 @@ impl Campaign {
     pub fn run(&self) -> Result<Tally> {
         let began = Instant::now();
         let mut tally = Tally::default();
+        let watch = Watch::start();
         while tally.rounds < self.rounds && began.elapsed() < self.span {
             let seed = self.seed + tally.rounds;
-            let shape = Shape::draw(seed);
+            let shape = Shape::draw(seed, self.theme.or(self.breaking.theme()));
+            watch.begins(format!("seed {seed}, {shape:?}"));
             let calls = round::in_process(seed, &shape, self.breaking, &self.findings);
             tally.calls += calls.with_context(|| format!("seed {seed}, {shape:?}"))?;
             tally.rounds += 1;
         }
         Ok(tally)
+    }
+}
+
+/// How long a round may take: much more than on the busiest of machines.
+const PATIENCE: Duration = Duration::from_secs(240);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Ends the program when a round does not: its threads wait for each other, and cannot be stopped.
+struct Watch(Arc<Mutex<(Instant, String)>>);
+
+impl Watch {
+    fn start() -> Self {
+        let now = Arc::new(Mutex::new((Instant::now(), String::new())));
+        let watched = Arc::downgrade(&now);
+        thread::spawn(move || {
+            while let Some(now) = watched.upgrade() {
+                let (since, what) = now.lock().clone();
+                drop(now);
+                if since.elapsed() > PATIENCE {
+                    eprintln!("{what}: no end after {PATIENCE:?}: somebody waits for ever");
+                    exit(1);
+                }
+                thread::sleep(LOOK_INTERVAL);
+            }
+        });
+        Self(now)
+    }
+
+    fn begins(&self, what: String) {
+        *self.0.lock() = (Instant::now(), what);
     }
 }

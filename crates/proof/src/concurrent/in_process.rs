@@ -61,7 +61,12 @@ impl Target for InProcess {
 
     fn create(&self, dir: &InodeNr, name: Name) -> Answer<(OpenInode, u64)> {
         let fs = Arc::clone(&self.fs);
-        let file = told(OpenInode::created(fs, *dir, name.text().as_bytes(), &BY_ROOT))?;
+        let file = told(OpenInode::created(
+            fs,
+            *dir,
+            name.text().as_bytes(),
+            &BY_ROOT,
+        ))?;
         let number = file.inode().0.into();
         Ok((file, number))
     }
@@ -96,17 +101,28 @@ impl Target for InProcess {
 
     fn exchange(&self, one: (&InodeNr, Name), other: (&InodeNr, Name)) -> Answer<()> {
         let (old, new) = (one.1.text(), other.1.text());
-        told(self.fs.exchange((*one.0, old.as_bytes()), (*other.0, new.as_bytes())))
+        told(
+            self.fs
+                .exchange((*one.0, old.as_bytes()), (*other.0, new.as_bytes())),
+        )
     }
 
     fn lookup(&self, dir: &InodeNr, name: Name) -> Answer<u64> {
-        told(self.fs.lookup(*dir, name.text().as_bytes()).map(|nr| nr.0.into()))
+        told(
+            self.fs
+                .lookup(*dir, name.text().as_bytes())
+                .map(|nr| nr.0.into()),
+        )
     }
 
     fn resolve(&self, path: &[Name]) -> Answer<u64> {
         let path: Vec<_> = path.iter().map(|name| name.text()).collect();
         let path = path.join("/");
-        told(self.fs.resolve(path.as_bytes(), Follow::Yes).map(|nr| nr.0.into()))
+        told(
+            self.fs
+                .resolve(path.as_bytes(), Follow::Yes)
+                .map(|nr| nr.0.into()),
+        )
     }
 
     fn list(&self, dir: &InodeNr, most: Option<usize>) -> Answer<(Vec<(Name, u64)>, Listed)> {
@@ -135,7 +151,10 @@ impl Target for InProcess {
         use fourscore::WrittenAt::Now;
         told(match how {
             Reach::Usual => self.fs.write_at(file.inode(), bytes, offset).map(drop),
-            Reach::Direct => self.fs.write_back_at(file.inode(), bytes, offset, Now).map(drop),
+            Reach::Direct => self
+                .fs
+                .write_back_at(file.inode(), bytes, offset, Now)
+                .map(drop),
         })
     }
 
@@ -188,7 +207,10 @@ impl Target for InProcess {
     }
 
     fn set_xattr(&self, file: &OpenInode, name: &str, value: &[u8]) -> Answer<()> {
-        told(self.fs.set_xattr(file.inode(), name.as_bytes(), value, SetXattr::Any))
+        told(
+            self.fs
+                .set_xattr(file.inode(), name.as_bytes(), value, SetXattr::Any),
+        )
     }
 
     fn remove_xattr(&self, file: &OpenInode, name: &str) -> Answer<()> {
@@ -207,13 +229,13 @@ impl Target for InProcess {
         told(self.fs.sync())
     }
 
-    fn stat_fs(&self) -> Answer<()> {
+    fn stat_fs(&self) -> Answer<u64> {
         let stat = told(self.fs.statfs())?;
         if stat.free_blocks > stat.blocks || u64::from(stat.free_inodes) > u64::from(stat.inodes) {
             let text = format!("more is free than there is: {stat:?}");
             return Err(Failure { errno: 0, text });
         }
-        Ok(())
+        Ok(stat.free_blocks * stat.block_bytes as u64)
     }
 }
 

@@ -52,3 +52,4 @@ mod worker;
 
 pub use breaking::Breaking;
 pub use campaign::{Campaign, Tally};
+pub use shape::Theme;

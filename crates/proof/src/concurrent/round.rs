@@ -1,11 +1,12 @@
 //! **Purpose.** One round: a new file system, threads that work on it for a while, and everything
 //! that is judged then.
 
+use std::any::Any;
 use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::{Arc, Fs, OpenOptions};
 use fourscore_sync::thread;
@@ -48,9 +49,13 @@ pub(super) fn in_process(
 }
 
 fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>) -> Result<usize> {
-    let fs = shape.mount(Arc::clone(ram), breaking).context("mounting")?;
-    let target = InProcess { fs: Arc::clone(&fs) };
-    let events = work(target, shape, seed)?;
+    let slow = shape.device(Arc::clone(ram));
+    let mounted = shape.mount(Arc::clone(&slow), breaking);
+    let fs = mounted.context("mounting")?;
+    let target = InProcess {
+        fs: Arc::clone(&fs),
+    };
+    let events = work(target, shape, seed, || slow.hurry())?;
     let calls = events.len();
     fs.sync().context("when all was done")?;
     tree::check(&fs).context("the tree")?;
@@ -72,12 +77,18 @@ fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>)
     Ok(calls)
 }
 
-/// Has threads work on a file system, looks at what they leave, and judges all of it.
-pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec<Event>> {
+/// Has threads work on a file system, looks at what they leave when `is_over` was told that they
+/// have ended, and judges all of it.
+pub(super) fn work<T: Target>(
+    target: T,
+    shape: &Shape,
+    seed: u64,
+    is_over: impl FnOnce(),
+) -> Result<Vec<Event>> {
     let (shared, made) = told(Shared::new(target, *shape)).context("making what lasts")?;
     let until = Instant::now() + SPAN;
     let mut events: Vec<Event> = made.into_iter().map(made_before).collect();
-    thread::scope(|scope| {
+    thread::scope(|scope| -> Result<()> {
         let shared = &shared;
         let start = |number: usize| {
             let random = Rng::new(mix(seed << 8 ^ number as u64));
@@ -87,14 +98,20 @@ pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec
         for thread in threads {
             match thread.join() {
                 Ok(noted) => events.extend(noted),
-                Err(panic) => std::panic::resume_unwind(panic),
+                Err(panic) => bail!("a thread panicked: {}", said(&*panic)),
             }
         }
-    });
+        Ok(())
+    })?;
+    is_over();
     events.extend(Worker::new(&shared, 0, Rng::new(mix(seed))).look());
     events.sort_unstable_by_key(|event| event.begin);
     let context = Context {
-        lasting: shared.lasting.iter().map(|lasting| lasting.number).collect(),
+        lasting: shared
+            .lasting
+            .iter()
+            .map(|lasting| lasting.number)
+            .collect(),
         has_links: shape.has_links,
         free_inodes: shape.free_inodes(),
         tiny_caches: shape.has_tiny_caches(),
@@ -103,6 +120,13 @@ pub(super) fn work<T: Target>(target: T, shape: &Shape, seed: u64) -> Result<Vec
     drop(shared);
     judge(&context, &events).map_err(|wrong| anyhow!("{wrong}"))?;
     Ok(events)
+}
+
+/// What a panic says.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without a word")
 }
 
 fn told<T>(answer: Answer<T>) -> Result<T> {

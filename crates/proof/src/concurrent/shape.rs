@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::format::{
     BlockSizeWish, Choice, JournalOptions as JournalWish, Options, Plan, Profile,
@@ -28,8 +29,8 @@ pub(super) enum Format {
 }
 
 /// What the threads mostly do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Theme {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Theme {
     /// Directories that are moved into each other, and numbers that are used again.
     Tree,
     /// Names that come, go and are replaced.
@@ -38,6 +39,9 @@ pub(super) enum Theme {
     Listings,
     /// Files that are read while they are changed.
     Content,
+    /// Blocks that are freed and used again while slow reads are under way.
+    Reuse,
+    /// All of it.
     Everything,
 }
 
@@ -62,6 +66,8 @@ pub(super) struct Shape {
     pub(super) files: usize,
     /// Whether inodes get second names.
     pub(super) has_links: bool,
+    /// So much is left free beside what the files may take, in bytes; the rest is taken first.
+    pub(super) spare_bytes: Option<u64>,
 }
 
 const FEW_INODES: u64 = 64;
@@ -71,11 +77,11 @@ const LARGE_CACHE_BYTES: usize = 8 << 20;
 const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
-    pub(super) fn draw(seed: u64) -> Self {
-        use Theme::{Content, Everything, Listings, Names, Tree};
+    pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
+        use Theme::{Content, Everything, Listings, Names, Reuse, Tree};
         let random = &mut Rng::new(mix(seed));
-        let themes = [Tree, Content, Names, Content, Listings, Content, Everything];
-        let theme = themes[usize::try_from(seed % 7).unwrap_or(0)];
+        let themes = [Tree, Content, Names, Reuse, Listings, Content, Everything];
+        let theme = wanted.unwrap_or(themes[usize::try_from(seed % 7).unwrap_or(0)]);
         let formats = [
             Format::Usual,
             Format::Usual,
@@ -86,7 +92,7 @@ impl Shape {
         let data = [DataMode::Ordered, DataMode::Journal, DataMode::Writeback];
         let is_few = theme == Tree || random.happens(1, 3);
         let latencies = [0, 0, 20, 300, 3000];
-        Self {
+        let drawn = Self {
             theme,
             threads: 2 + random.below(5),
             format: *random.pick(&formats),
@@ -102,6 +108,29 @@ impl Shape {
             file_bytes: *random.pick(&[8 << 10, 64 << 10, 256 << 10]),
             files: 1 + random.below(5),
             has_links: random.happens(1, 2),
+            spare_bytes: None,
+        };
+        match theme {
+            // Numbers are used again the faster the less anybody waits.
+            Tree => Self {
+                threads: 4 + random.below(3),
+                read_micros: 0,
+                write_micros: 0,
+                ..drawn
+            },
+            // Freed blocks can be had again after a commit, while reads of them are under way.
+            Reuse => Self {
+                threads: 9,
+                read_micros: *random.pick(&[300, 1000]),
+                write_micros: 0,
+                commit_millis: 2,
+                cache_bytes: LARGE_CACHE_BYTES,
+                file_bytes: 4 * u64::from(drawn.block_bytes),
+                files: 2,
+                spare_bytes: Some(1 << 20),
+                ..drawn
+            },
+            Names | Listings | Content | Everything => drawn,
         }
     }
 
@@ -161,18 +190,23 @@ impl Shape {
         Ok(ram)
     }
 
-    /// Mounts it.
-    pub(super) fn mount(&self, ram: Arc<RamDevice>, breaking: Breaking) -> Result<Arc<Fs>> {
+    /// The device that it is mounted from.
+    pub(super) fn device(&self, ram: Arc<RamDevice>) -> Arc<SlowDevice> {
         let read = Duration::from_micros(self.read_micros);
         let write = Duration::from_micros(self.write_micros);
-        let device = SlowDevice::new(ram, read, write);
+        Arc::new(SlowDevice::new(ram, read, write))
+    }
+
+    /// Mounts it.
+    pub(super) fn mount(&self, device: Arc<SlowDevice>, breaking: Breaking) -> Result<Arc<Fs>> {
         let interval = Duration::from_millis(self.commit_millis);
         let journal = JournalOptions {
             background: Background::Threads { interval },
             ..JournalOptions::default()
         };
         let open = OpenOptions::new().cache_bytes(self.cache_bytes);
-        let options = MountOptions::new().open(open).journal(journal).data(self.data);
-        Ok(Fs::mount(Arc::new(device), &breaking.of_mount(options))?)
+        let options = MountOptions::new().open(open).journal(journal);
+        let options = breaking.of_mount(options.data(self.data));
+        Ok(Fs::mount(device, &options)?)
     }
 }

@@ -8,12 +8,12 @@ use fourscore_sync::{Mutex, RwLock};
 use super::call::{Kind, Name, Place, Time};
 use super::shape::Shape;
 use super::stamp::FileId;
-use super::target::{Answer, Target};
+use super::target::{Answer, Reach, Target};
 
 /// Names that are only ever replaced, in each directory that lasts.
 pub(super) const STEADY: usize = 3;
 /// Directories that somebody heard of lately.
-const HEARD_OF: usize = 10;
+const HEARD_OF: usize = 5;
 /// In which of the directories that last the one lies that is listed while it grows.
 pub(super) const GROWS_IN: usize = 2;
 
@@ -79,23 +79,46 @@ impl<T: Target> Shared<T> {
             let dir = target.open_dir(&within, name)?;
             path.push(name);
             let nr = target.number(&dir);
-            made.push((Place { dir: target.number(&within), name }, nr));
+            made.push((
+                Place {
+                    dir: target.number(&within),
+                    name,
+                },
+                nr,
+            ));
             for steady in 0..STEADY {
                 let name = Name::steady(steady);
                 target.make(&dir, name, Kind::File)?;
                 made.push((Place { dir: nr, name }, target.lookup(&dir, name)?));
             }
-            lasting.push(Lasting { dir, number: nr, path });
+            lasting.push(Lasting {
+                dir,
+                number: nr,
+                path,
+            });
         }
         let link = Name::fixed(lasting.len());
         target.make(&root, link, Kind::Symlink)?;
         let (anchor, anchor_nr) = target.create(&root, Name::steady(0))?;
-        made.push((Place { dir: target.number(&root), name: Name::steady(0) }, anchor_nr));
+        made.push((
+            Place {
+                dir: target.number(&root),
+                name: Name::steady(0),
+            },
+            anchor_nr,
+        ));
+        if let Some(spare) = shape.spare_bytes {
+            let files = shape.file_bytes * shape.files as u64;
+            take(&target, &anchor, spare + files)?;
+        }
         let mut next_file = 0;
         let mut files = Vec::new();
         for _ in 0..shape.files {
             let file = target.unnamed(&root)?;
-            files.push(RwLock::new(Arc::new(SharedFile::new(FileId(next_file), file))));
+            files.push(RwLock::new(Arc::new(SharedFile::new(
+                FileId(next_file),
+                file,
+            ))));
             next_file += 1;
         }
         let within = &lasting[GROWS_IN];
@@ -103,7 +126,13 @@ impl<T: Target> Shared<T> {
         target.make(&within.dir, name, Kind::Directory)?;
         let dir = target.open_dir(&within.dir, name)?;
         let number = target.number(&dir);
-        made.push((Place { dir: within.number, name }, number));
+        made.push((
+            Place {
+                dir: within.number,
+                name,
+            },
+            number,
+        ));
         let shared = Self {
             target,
             shape,
@@ -112,7 +141,11 @@ impl<T: Target> Shared<T> {
             lasting,
             heard_of: Mutex::new(Vec::new()),
             files,
-            growing: RwLock::new(Arc::new(Growing { dir, number, names: AtomicUsize::new(0) })),
+            growing: RwLock::new(Arc::new(Growing {
+                dir,
+                number,
+                names: AtomicUsize::new(0),
+            })),
             grown: AtomicUsize::new(1),
             anchor,
         };
@@ -136,6 +169,18 @@ impl<T: Target> Shared<T> {
             heard_of[at % HEARD_OF] = dir;
         }
     }
+}
+
+/// Has a file take all that is free but so many bytes.
+fn take<T: Target>(target: &T, file: &T::File, spare: u64) -> Answer<()> {
+    const PIECE: usize = 64 << 10;
+    let zeroes = vec![0; PIECE];
+    let mut at = 0;
+    while target.stat_fs()? > spare + PIECE as u64 {
+        target.write(file, &zeroes, at, Reach::Usual)?;
+        at += PIECE as u64;
+    }
+    Ok(())
 }
 
 impl<T: Target> SharedFile<T> {

@@ -40,8 +40,12 @@ pub(super) trait Target: Send + Sync {
     fn file_number(&self, file: &Self::File) -> u64;
     fn unlink(&self, dir: &Self::Dir, name: Name) -> Answer<()>;
     fn rmdir(&self, dir: &Self::Dir, name: Name) -> Answer<()>;
-    fn rename(&self, from: (&Self::Dir, Name), to: (&Self::Dir, Name), replaces: bool)
-    -> Answer<()>;
+    fn rename(
+        &self,
+        from: (&Self::Dir, Name),
+        to: (&Self::Dir, Name),
+        replaces: bool,
+    ) -> Answer<()>;
     fn exchange(&self, one: (&Self::Dir, Name), other: (&Self::Dir, Name)) -> Answer<()>;
     fn lookup(&self, dir: &Self::Dir, name: Name) -> Answer<u64>;
     /// Follows a path from the root, a symbolic link at its end as well.
@@ -67,6 +71,6 @@ pub(super) trait Target: Send + Sync {
     fn xattr(&self, file: &Self::File, name: &str) -> Answer<Vec<u8>>;
     fn fsync(&self, file: &Self::File) -> Answer<()>;
     fn sync(&self) -> Answer<()>;
-    /// Free blocks and free inodes are not more than there are.
-    fn stat_fs(&self) -> Answer<()>;
+    /// How many bytes are free; free blocks and free inodes are not more than there are.
+    fn stat_fs(&self) -> Answer<u64>;
 }

@@ -33,7 +33,10 @@ pub(super) fn check(fs: &Fs) -> Result<()> {
                 name => {
                     let Some(stat) = in_use(fs, entry.inode)? else {
                         let name = String::from_utf8_lossy(name);
-                        bail!("{name} in {dir} leads to inode {}, which is free", entry.inode);
+                        bail!(
+                            "{name} in {dir} leads to inode {}, which is free",
+                            entry.inode
+                        );
                     };
                     let count = names.entry(entry.inode).or_default();
                     *count += 1;
@@ -45,7 +48,10 @@ pub(super) fn check(fs: &Fs) -> Result<()> {
                 }
             }
         }
-        ensure!(dots == (Some(dir), Some(parent)), "'.' and '..' of {dir} lead to {dots:?}");
+        ensure!(
+            dots == (Some(dir), Some(parent)),
+            "'.' and '..' of {dir} lead to {dots:?}"
+        );
         let links = u32::from(fs.stat(dir)?.links);
         ensure!(
             links == below + 2 || links == 1,
@@ -61,12 +67,19 @@ pub(super) fn check(fs: &Fs) -> Result<()> {
         let (group, bit) = (GroupNr((number - 1) / per_group), (number - 1) % per_group);
         let reached = names.get(&inode).copied().unwrap_or(0);
         if !fs.inode_bitmap(group)?.is_used(bit) {
-            ensure!(reached == 0, "inode {inode} has {reached} names and is free");
+            ensure!(
+                reached == 0,
+                "inode {inode} has {reached} names and is free"
+            );
             continue;
         }
         let stat = fs.stat(inode)?;
         let is_directory = stat.file_type == FileType::Directory;
-        ensure!(reached > 0, "{:?} {inode} cannot be reached from the root", stat.file_type);
+        ensure!(
+            reached > 0,
+            "{:?} {inode} cannot be reached from the root",
+            stat.file_type
+        );
         ensure!(
             is_directory || u32::from(stat.links) == reached,
             "inode {inode} has {} links and {reached} names",

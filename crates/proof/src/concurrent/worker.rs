@@ -34,6 +34,9 @@ enum Step {
     Exchange,
     Link,
     Lookup,
+    Flicker,
+    Hunt,
+    Flip,
     Resolve,
     Replace,
     List,
@@ -55,23 +58,24 @@ enum Step {
 }
 
 impl Theme {
-    /// How often each is done.
-    fn weights(self) -> &'static [(Step, usize)] {
+    /// How often each is done by a thread.
+    fn weights(self, thread: usize) -> &'static [(Step, usize)] {
         use Step::{
-            Append, Copy, Exchange, Grow, Link, List, Lookup, Make, MakeDirectory, Map, Move,
-            NewFile, Punch, Range, Read, Remove, RemoveDirectory, Rename, Replace, Resolve, Size,
-            StatFs, Sync, Truncate, Write, Xattr,
+            Append, Copy, Exchange, Flicker, Flip, Grow, Hunt, Link, List, Lookup, Make,
+            MakeDirectory, Map, Move, NewFile, Punch, Range, Read, Remove, RemoveDirectory, Rename,
+            Replace, Resolve, Size, StatFs, Sync, Truncate, Write, Xattr,
         };
         match self {
             Self::Tree => &[
-                (Make, 6),
-                (MakeDirectory, 16),
-                (Remove, 6),
-                (RemoveDirectory, 12),
-                (Rename, 40),
+                (Make, 4),
+                (MakeDirectory, 10),
+                (Remove, 4),
+                (RemoveDirectory, 8),
+                (Flip, 20),
+                (Rename, 50),
                 (Exchange, 8),
-                (Lookup, 6),
-                (List, 2),
+                (Lookup, 4),
+                (List, 1),
             ],
             Self::Names => &[
                 (Make, 14),
@@ -81,7 +85,9 @@ impl Theme {
                 (Rename, 8),
                 (Exchange, 4),
                 (Link, 4),
-                (Lookup, 16),
+                (Lookup, 8),
+                (Flicker, 12),
+                (Hunt, 12),
                 (Resolve, 16),
                 (Replace, 12),
                 (List, 4),
@@ -115,6 +121,12 @@ impl Theme {
                 (Sync, 1),
                 (Xattr, 1),
             ],
+            // One commits, one reads, some keep the cores busy, so that the others are
+            // interrupted anywhere.
+            Self::Reuse if thread == 1 => &[(Sync, 1)],
+            Self::Reuse if thread > 6 => &[(Resolve, 1)],
+            Self::Reuse if thread > 2 => &[(Write, 40), (Punch, 40), (Truncate, 4)],
+            Self::Reuse => &[(Read, 1)],
             Self::Everything => &[
                 (Make, 4),
                 (MakeDirectory, 4),
@@ -124,6 +136,8 @@ impl Theme {
                 (Exchange, 2),
                 (Link, 2),
                 (Lookup, 4),
+                (Flicker, 2),
+                (Hunt, 2),
                 (Resolve, 4),
                 (Replace, 3),
                 (List, 2),
@@ -171,7 +185,7 @@ impl<'s, T: Target> Worker<'s, T> {
 
     /// Works until it is time; gives what it noted.
     pub(super) fn work(mut self, until: Instant) -> Vec<Event> {
-        let weights = self.shared.shape.theme.weights();
+        let weights = self.shared.shape.theme.weights(self.thread);
         let total: usize = weights.iter().map(|(_, weight)| weight).sum();
         while self.events.len() < MOST_EVENTS && Instant::now() < until {
             for _ in 0..CALLS_BETWEEN_LOOKS {
@@ -206,6 +220,9 @@ impl<'s, T: Target> Worker<'s, T> {
             Step::Exchange => self.exchange(),
             Step::Link => self.link(),
             Step::Lookup => self.lookup(),
+            Step::Flicker => self.flicker(),
+            Step::Hunt => self.hunt(),
+            Step::Flip => self.flip(),
             Step::Resolve => self.resolve(),
             Step::Replace => self.replace(),
             Step::List => self.list(),
@@ -222,7 +239,7 @@ impl<'s, T: Target> Worker<'s, T> {
             Step::Size => self.size(),
             Step::Xattr => self.xattr(),
             Step::Sync => self.sync(),
-            Step::StatFs => self.note(Call::StatFs, |shared| done(shared.target.stat_fs())),
+            Step::StatFs => self.note(Call::StatFs, |shared| number(shared.target.stat_fs())),
             Step::NewFile => self.new_file(),
         }
     }

@@ -13,8 +13,8 @@
 //! copied is what the source can have held while the call ran, so that question is asked again of
 //! the source.
 //!
-//! **Invariants.** A call that failed half-way ends what is asked about its file: everything is
-//! possible then. The questions about copies of copies are bounded in depth and number; where that
+//! **Invariants.** What a call that failed may have done is possible, and not certain; where it is not
+//! known which bytes that were, everything is possible in the file. The questions about copies of copies are bounded in depth and number; where that
 //! is not enough, everything is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,8 @@ struct Change {
     from: u64,
     to: u64,
     made: Made,
+    /// Whether all of it was done; else each cell may be as it was before.
+    is_whole: bool,
     event: usize,
 }
 
@@ -61,11 +63,21 @@ struct Move {
 }
 
 /// What happened between two moves.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Span {
     /// What began it; `None` for the first.
     moved: Option<Move>,
     changes: Vec<Change>,
+    /// By the part of the file, in order: the changes that touch it.
+    parts: BTreeMap<u64, Part>,
+}
+
+/// The changes that touch a part of a file, in the order of their begins.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    changes: Vec<usize>,
+    /// The latest end of all changes up to each.
+    ends: Vec<Time>,
 }
 
 /// What happened to a file.
@@ -92,17 +104,73 @@ impl Move {
         }
         match self.what {
             Range::Collapse => Some(place + self.len),
-            _ => place.checked_sub(self.len).filter(|&old| old >= self.offset),
+            _ => place
+                .checked_sub(self.len)
+                .filter(|&old| old >= self.offset),
         }
     }
 }
 
 impl Span {
-    /// Whether something behind `after` certainly changed a cell before `before`.
-    fn is_changed_between(&self, place: u64, after: Time, before: Time) -> bool {
-        let mut changes = self.changes.iter();
-        changes.any(|d| d.touches(place) && after < d.begin && d.end < before)
+    fn new(moved: Option<Move>) -> Self {
+        Self {
+            moved,
+            changes: Vec::new(),
+            parts: BTreeMap::new(),
+        }
     }
+
+    /// Adds a change that began behind all others.
+    fn push(&mut self, change: Change) {
+        let index = self.changes.len();
+        for number in part_of(change.from)..=part_of(change.to) {
+            let part = self.parts.entry(number).or_default();
+            let before = part.ends.last().copied().unwrap_or(0);
+            part.changes.push(index);
+            part.ends.push(before.max(change.end));
+        }
+        self.changes.push(change);
+    }
+
+    /// The changes from which a cell can have its value between two moments: those that began
+    /// before the end and are not certainly followed by another that ended before the begin. And
+    /// whether one certainly ended before the begin.
+    fn sources(&self, place: u64, (begin, end): (Time, Time)) -> (Vec<&Change>, bool) {
+        let mut found: Vec<&Change> = Vec::new();
+        // The latest begin of what ended before the read: whatever ended before that is gone.
+        let mut last_begin = None;
+        let Some(part) = self.parts.get(&part_of(place)) else {
+            return (found, false);
+        };
+        let began = part
+            .changes
+            .partition_point(|&index| self.changes[index].begin < end);
+        let earlier = part.changes[..began].iter().zip(&part.ends[..began]);
+        for (&index, &ends) in earlier.rev() {
+            if last_begin.is_some_and(|last| ends < last) {
+                break;
+            }
+            let change = &self.changes[index];
+            if !change.touches(place) {
+                continue;
+            }
+            if change.end < begin && change.is_whole {
+                last_begin = last_begin.max(Some(change.begin));
+            }
+            found.push(change);
+        }
+        if let Some(last) = last_begin {
+            found.retain(|change| change.end >= last);
+        }
+        (found, last_begin.is_some())
+    }
+}
+
+/// The number of the part of a file in which a place lies; the last part has no end.
+fn part_of(place: u64) -> u64 {
+    const PART_BYTES: u64 = 4096;
+    const MOST_PARTS: u64 = 256;
+    (place / PART_BYTES).min(MOST_PARTS)
 }
 
 impl Change {
@@ -122,33 +190,58 @@ impl Logs {
 
     fn log(&mut self, file: FileId) -> &mut Log {
         self.0.entry(file).or_insert_with(|| Log {
-            spans: vec![Span::default()],
+            spans: vec![Span::new(None)],
             is_unclear: false,
         })
     }
 
     fn note(&mut self, index: usize, event: &Event) {
         let (file, from, to, made) = match (event.call, &event.outcome) {
-            (Call::Write { file, version, offset, len }, _) => {
-                (file, offset, offset + len, Made::Written(version))
-            }
+            (
+                Call::Write {
+                    file,
+                    version,
+                    offset,
+                    len,
+                },
+                _,
+            ) => (file, offset, offset + len, Made::Written(version)),
             (Call::Append { file, version, len }, &Outcome::Number(at)) => {
                 (file, at, at + len, Made::Written(version))
             }
             (Call::Append { file, version, .. }, _) => (file, 0, u64::MAX, Made::Written(version)),
             (Call::Truncate { file, size }, _) => (file, size, u64::MAX, Made::Zero),
-            (Call::Change { file, what, offset, len }, _) if what.moves() => {
+            (
+                Call::Change {
+                    file,
+                    what,
+                    offset,
+                    len,
+                },
+                _,
+            ) if what.moves() => {
                 if event.errno().is_none() {
                     let (begin, end) = (event.begin, event.end);
-                    let moved = Move { begin, end, what, offset, len };
-                    self.log(file).spans.push(Span {
-                        moved: Some(moved),
-                        changes: Vec::new(),
-                    });
+                    let moved = Move {
+                        begin,
+                        end,
+                        what,
+                        offset,
+                        len,
+                    };
+                    self.log(file).spans.push(Span::new(Some(moved)));
                 }
                 return;
             }
-            (Call::Change { file, what, offset, len }, _) => match what {
+            (
+                Call::Change {
+                    file,
+                    what,
+                    offset,
+                    len,
+                },
+                _,
+            ) => match what {
                 Range::Punch | Range::Zero | Range::ZeroKeepSize => {
                     (file, offset, offset + len, Made::Zero)
                 }
@@ -161,14 +254,20 @@ impl Logs {
             _ => return,
         };
         let log = self.log(file);
-        log.is_unclear |= event.errno().is_some();
+        let is_whole = event.errno().is_none();
+        let is_known = matches!(
+            event.call,
+            Call::Write { .. } | Call::Truncate { .. } | Call::Change { .. }
+        );
+        log.is_unclear |= !is_whole && !is_known;
         if let Some(span) = log.spans.last_mut() {
-            span.changes.push(Change {
+            span.push(Change {
                 begin: event.begin,
                 end: event.end,
                 from,
                 to,
                 made,
+                is_whole,
                 event: index,
             });
         }
@@ -222,15 +321,18 @@ impl Logs {
         }
         budget.questions -= 1;
         let span = &log.spans[number];
-        for change in span.changes.iter().filter(|change| change.begin < end) {
-            if !change.touches(place) || span.is_changed_between(place, change.end, begin) {
-                continue;
-            }
+        let (sources, is_changed) = span.sources(place, (begin, end));
+        for change in sources {
             let is_source = match (change.made, value) {
                 (Made::Zero, Value::Zero) => true,
-                (Made::Written(version), Value::Written { file: of, version: is, offset }) => {
-                    of == file && is == version && offset == place
-                }
+                (
+                    Made::Written(version),
+                    Value::Written {
+                        file: of,
+                        version: is,
+                        offset,
+                    },
+                ) => of == file && is == version && offset == place,
                 (Made::Copied(source, offset), _) => {
                     let from = (source, offset + (place - change.from));
                     let during = (change.begin, change.end);
@@ -242,7 +344,7 @@ impl Logs {
                 return true;
             }
         }
-        if span.is_changed_between(place, 0, begin) {
+        if is_changed {
             return false;
         }
         let Some(moved) = span.moved else {
@@ -260,7 +362,9 @@ impl Logs {
     /// The changes of a file, for who tells about it.
     fn events(&self, file: FileId) -> BTreeSet<usize> {
         let spans = self.0.get(&file).into_iter().flat_map(|log| &log.spans);
-        spans.flat_map(|span| span.changes.iter().map(|change| change.event)).collect()
+        spans
+            .flat_map(|span| span.changes.iter().map(|change| change.event))
+            .collect()
     }
 }
 

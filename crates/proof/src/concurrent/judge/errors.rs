@@ -23,7 +23,10 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
             continue;
         }
         if !may_fail(context, event.call, failure.errno) {
-            let what = format!("error {} on a healthy file system: {}", failure.errno, failure.text);
+            let what = format!(
+                "error {} on a healthy file system: {}",
+                failure.errno, failure.text
+            );
             return Err(Wrong::new(events, index, what));
         }
     }

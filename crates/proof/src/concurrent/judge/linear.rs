@@ -5,7 +5,9 @@
 //! moment in between. The calls are gone through in the order of their begins and ends; when one
 //! ends, all orders are tried in which it and others that are under way may have taken effect. What
 //! is kept are all states that are possible so far, each with the calls under way that have taken
-//! effect in it.
+//! effect in it. A call that only looks is explained by the first state that it can have seen:
+//! whatever follows can follow then, too. So only calls that change something are tried in several
+//! places.
 //!
 //! **Invariants.** The search is bounded: where more than [`MOST_POSSIBLE`] states are possible, or
 //! more than 64 calls are under way, the calls count as explained. So it refuses only what no order
@@ -19,7 +21,7 @@ use std::collections::BTreeSet;
 use super::super::call::Time;
 
 /// More states are not kept.
-const MOST_POSSIBLE: usize = 20_000;
+const MOST_POSSIBLE: usize = 4_000;
 
 /// What a call does to a state.
 pub(super) trait Effect {
@@ -28,6 +30,9 @@ pub(super) trait Effect {
 
     /// Appends the states that may follow on one; none if it cannot take effect there.
     fn after(&self, state: &Self::State, into: &mut Vec<Self::State>);
+
+    /// Whether the call only looks, so that nothing follows from it for the object.
+    fn is_look(&self) -> bool;
 }
 
 /// An effect with the begin and the end of its call.
@@ -87,30 +92,44 @@ fn with_effect<E: Effect>(
     ends: usize,
 ) -> Option<BTreeSet<Possible<E::State>>> {
     let bit = 1_u64 << ends;
+    let under_way: Vec<(u64, &E)> = slots
+        .iter()
+        .enumerate()
+        .filter_map(|(slot, held)| Some((1 << slot, &calls[(*held)?].effect)))
+        .collect();
     let mut reached = BTreeSet::new();
-    let mut seen = possible.clone();
+    let mut seen = BTreeSet::new();
     let mut pending: Vec<Possible<E::State>> = possible.iter().cloned().collect();
     let mut after = Vec::new();
-    while let Some((state, done)) = pending.pop() {
-        if done & bit != 0 {
-            reached.insert((state, done & !bit));
-            continue;
-        }
-        for (slot, held) in slots.iter().enumerate() {
-            let Some(index) = held.filter(|_| done >> slot & 1 == 0) else {
+    while let Some((state, mut done)) = pending.pop() {
+        let mut changes = Vec::new();
+        for &(slot, effect) in &under_way {
+            if done & slot != 0 {
                 continue;
-            };
-            calls[index].effect.after(&state, &mut after);
-            for state in after.drain(..) {
-                let new = (state, done | 1 << slot);
-                if seen.insert(new.clone()) {
-                    pending.push(new);
-                }
             }
+            effect.after(&state, &mut after);
+            if effect.is_look() && after.len() == 1 && after[0] == state {
+                done |= slot;
+            } else {
+                changes.extend(after.iter().cloned().map(|state| (state, slot)));
+            }
+            after.clear();
+        }
+        if !seen.insert((state.clone(), done)) {
+            continue;
         }
         if seen.len() > MOST_POSSIBLE {
             return None;
         }
+        if done & bit != 0 {
+            reached.insert((state, done & !bit));
+            continue;
+        }
+        pending.extend(
+            changes
+                .into_iter()
+                .map(|(state, slot)| (state, done | slot)),
+        );
     }
     Some(reached)
 }

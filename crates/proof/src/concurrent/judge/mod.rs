@@ -80,7 +80,10 @@ impl Wrong {
         let others = about.iter().filter(|&&other| other != index);
         let others: Vec<_> = others.map(|&other| &events[other]).collect();
         let beside = others.iter().filter(|other| other.overlaps(call));
-        let before: Vec<_> = others.iter().filter(|other| other.end < call.begin).collect();
+        let before: Vec<_> = others
+            .iter()
+            .filter(|other| other.end < call.begin)
+            .collect();
         let from = before.len().saturating_sub(SHOWN);
         Self {
             what,
@@ -121,3 +124,5 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
 /// Before everything and behind everything.
 const ALWAYS: (Time, Time) = (0, Time::MAX);
 
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::call::{Call, Event, Listed, Name, Outcome, Place};
+use super::super::call::{Call, Event, Listed, Name, Outcome, Place, Time};
 use super::linear::{Effect, Timed, explain};
 use super::{Context, Wrong, errno};
 
@@ -57,6 +57,10 @@ impl Effect for NameEffect {
             _ => {}
         }
     }
+
+    fn is_look(&self) -> bool {
+        matches!(self, Self::Sees(_) | Self::SeesMissing)
+    }
 }
 
 /// Judges all names of a round.
@@ -64,6 +68,7 @@ impl Effect for NameEffect {
 /// # Errors
 /// The first call that nothing explains.
 pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
+    judge_numbers(events)?;
     let mut registers: BTreeMap<Place, Vec<Timed<NameEffect>>> = BTreeMap::new();
     let mut universe: BTreeMap<u64, BTreeSet<Name>> = BTreeMap::new();
     for (index, event) in events.iter().enumerate() {
@@ -95,9 +100,58 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
     }
     for (place, calls) in &registers {
         if let Err(at) = explain(State::Missing, calls) {
-            let what = format!("no order of calls explains {:?} of {place:?}", calls[at].effect);
+            let what = format!(
+                "no order of calls explains {:?} of {place:?}",
+                calls[at].effect
+            );
             let about = calls.iter().map(|call| call.event).collect();
             return Err(Wrong::among(events, calls[at].event, what, about));
+        }
+    }
+    Ok(())
+}
+
+/// What a name leads to is there as long as the name is: judges calls about a number that follow on
+/// the lookup that told it.
+fn judge_numbers(events: &[Event]) -> Result<(), Wrong> {
+    let mut losses: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+    for (index, event) in events
+        .iter()
+        .enumerate()
+        .filter(|(_, event)| event.errno().is_none())
+    {
+        let places = match event.call {
+            Call::Unlink(at) | Call::Rmdir(at) => vec![at],
+            Call::Rename { from, to, .. } => vec![from, to],
+            Call::Exchange(one, other) => vec![one, other],
+            _ => continue,
+        };
+        for at in places {
+            losses.entry(at).or_default().push(index);
+        }
+    }
+    let mut found: BTreeMap<usize, (Time, Place, u64)> = BTreeMap::new();
+    for (index, event) in events.iter().enumerate() {
+        match (event.call, &event.outcome) {
+            (Call::Lookup(at), &Outcome::Number(number)) => {
+                found.insert(event.thread, (event.begin, at, number));
+            }
+            (Call::StatNumber(number), Outcome::Failed(_)) => {
+                let Some(&(since, at, told)) = found.get(&event.thread) else {
+                    continue;
+                };
+                let lost = losses
+                    .get(&at)
+                    .into_iter()
+                    .flatten()
+                    .map(|&loss| &events[loss]);
+                let mut lost = lost.filter(|loss| loss.end > since && loss.begin < event.end);
+                if told == number && lost.next().is_none() {
+                    let what = format!("{at:?} leads to {number} all the time");
+                    return Err(Wrong::new(events, index, what));
+                }
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -124,7 +178,11 @@ fn effects(context: &Context, event: &Event) -> Vec<(Place, NameEffect)> {
         (Call::Lookup(at) | Call::Resolve(at), Some(errno::NOENT)) => vec![(at, SeesMissing)],
         (Call::Rename { from, to, .. }, None) => {
             // With two names of one inode nothing is done.
-            let gone = if context.has_links { MayRemove } else { Removes };
+            let gone = if context.has_links {
+                MayRemove
+            } else {
+                Removes
+            };
             vec![(from, gone), (to, Sets(None))]
         }
         (Call::Rename { from, to, .. }, Some(errno::NOENT)) if context.lasts(to.dir) => {

@@ -53,6 +53,10 @@ impl Effect for SizeEffect {
             Self::Sees(..) | Self::Steps(..) => {}
         }
     }
+
+    fn is_look(&self) -> bool {
+        matches!(self, Self::Sees(..))
+    }
 }
 
 /// What a call did to an attribute, or saw of it.
@@ -74,6 +78,10 @@ impl Effect for AttributeEffect {
             Self::Removes | Self::Sees(_) => {}
         }
     }
+
+    fn is_look(&self) -> bool {
+        matches!(self, Self::Sees(_))
+    }
 }
 
 /// Judges sizes and attributes.
@@ -85,10 +93,16 @@ pub(super) fn judge(events: &[Event]) -> Result<(), Wrong> {
     let mut attributes: BTreeMap<(FileId, u32), Vec<Timed<AttributeEffect>>> = BTreeMap::new();
     for (index, event) in events.iter().enumerate() {
         if let Some((file, effect)) = size_effect(event) {
-            sizes.entry(file).or_default().push(timed(index, event, effect));
+            sizes
+                .entry(file)
+                .or_default()
+                .push(timed(index, event, effect));
         }
         if let Some((key, effect)) = attribute_effect(event) {
-            attributes.entry(key).or_default().push(timed(index, event, effect));
+            attributes
+                .entry(key)
+                .or_default()
+                .push(timed(index, event, effect));
         }
     }
     for (file, mut calls) in sizes {
@@ -96,14 +110,20 @@ pub(super) fn judge(events: &[Event]) -> Result<(), Wrong> {
         for call in &mut calls {
             if let SizeEffect::Sees(_, _, limit) = &mut call.effect {
                 let beside = growing.iter();
-                let beside = beside.filter(|(begin, end, _)| *begin < call.end && call.begin < *end);
+                let beside =
+                    beside.filter(|(begin, end, _)| *begin < call.end && call.begin < *end);
                 *limit = beside.map(|(_, _, to)| *to).max().unwrap_or(0);
             }
         }
         refuse(events, &calls, Some(0), &format!("the size of {file:?}"))?;
     }
     for (key, calls) in &attributes {
-        refuse(events, calls, None, &format!("attribute {} of {:?}", key.1, key.0))?;
+        refuse(
+            events,
+            calls,
+            None,
+            &format!("attribute {} of {:?}", key.1, key.0),
+        )?;
     }
     Ok(())
 }
@@ -131,7 +151,10 @@ fn refuse<E: Effect + std::fmt::Debug>(
     what: &str,
 ) -> Result<(), Wrong> {
     explain(initial, calls).map_err(|at| {
-        let what = format!("no order of calls explains {:?} of {what}", calls[at].effect);
+        let what = format!(
+            "no order of calls explains {:?} of {what}",
+            calls[at].effect
+        );
         let about = calls.iter().map(|call| call.event).collect();
         Wrong::among(events, calls[at].event, what, about)
     })
@@ -141,10 +164,23 @@ fn size_effect(event: &Event) -> Option<(FileId, SizeEffect)> {
     use SizeEffect::{Adds, Any, Grows, Sees, Sets, Steps, Takes};
     let is_done = event.errno().is_none();
     let effect = match (event.call, &event.outcome) {
-        (Call::Write { file, offset, len, .. }, _) if is_done => (file, Grows(offset + len)),
+        (
+            Call::Write {
+                file, offset, len, ..
+            },
+            _,
+        ) if is_done => (file, Grows(offset + len)),
         (Call::Append { file, len, .. }, &Outcome::Number(at)) => (file, Steps(at, at + len)),
         (Call::Truncate { file, size }, _) if is_done => (file, Sets(size)),
-        (Call::Change { file, what, offset, len }, _) if is_done => match what {
+        (
+            Call::Change {
+                file,
+                what,
+                offset,
+                len,
+            },
+            _,
+        ) if is_done => match what {
             Range::Allocate | Range::Zero => (file, Grows(offset + len)),
             Range::Collapse => (file, Takes(len)),
             Range::Insert => (file, Adds(len)),

@@ -11,7 +11,7 @@ use super::super::stamp::{CELL_BYTES, FileId, fill, runs};
 use super::super::target::{Reach, Target};
 use super::{Worker, done, number};
 use crate::concurrent::call::{Event, Kind};
-use crate::concurrent::shape::Format;
+use crate::concurrent::shape::{Format, Theme};
 
 /// The longest read and write, in bytes.
 const MOST_BYTES: u64 = 64 << 10;
@@ -35,7 +35,11 @@ impl<T: Target> Worker<'_, T> {
     fn range_of(&mut self, most: u64) -> (u64, u64) {
         let shape = self.shared.shape;
         let block = u64::from(shape.block_bytes);
-        let unit = *self.random.pick(&[block, block, block, 512, CELL_BYTES]);
+        let mut unit = *self.random.pick(&[block, block, block, 512, CELL_BYTES]);
+        if shape.theme == Theme::Reuse {
+            // Whoever changes a part of a block reads the rest.
+            unit = block;
+        }
         let limit = match (shape.format, self.random.happens(1, 2)) {
             (Format::Inline, true) => 144,
             _ => shape.file_bytes,
@@ -53,7 +57,10 @@ impl<T: Target> Worker<'_, T> {
 
     pub(super) fn read(&mut self) {
         let shared = self.file();
-        let (offset, len) = self.range_of(MOST_BYTES);
+        let (offset, len) = match self.shared.shape.theme {
+            Theme::Reuse => (0, self.shared.shape.file_bytes),
+            _ => self.range_of(MOST_BYTES),
+        };
         self.read_at(&shared, offset, len);
     }
 
@@ -65,7 +72,10 @@ impl<T: Target> Worker<'_, T> {
         room.fill(0x55);
         let file = shared.id;
         let begin = self.shared.now();
-        let answer = self.shared.target.read(&shared.file, &mut room, offset, how);
+        let answer = self
+            .shared
+            .target
+            .read(&shared.file, &mut room, offset, how);
         let end = self.shared.now();
         let outcome = match answer {
             Ok(got) => Outcome::Bytes(got as u64, runs(&room[..got], offset)),
@@ -93,8 +103,15 @@ impl<T: Target> Worker<'_, T> {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         fill(&mut bytes, file, version, offset);
         let _order = shared.order.read();
-        let call = Call::Write { file, version, offset, len };
-        self.note(call, |round| done(round.target.write(&shared.file, &bytes, offset, how)));
+        let call = Call::Write {
+            file,
+            version,
+            offset,
+            len,
+        };
+        self.note(call, |round| {
+            done(round.target.write(&shared.file, &bytes, offset, how))
+        });
     }
 
     /// Appends, where the file is not long enough already. What is written does not know its place,
@@ -113,7 +130,9 @@ impl<T: Target> Worker<'_, T> {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         fill(&mut bytes, file, version, size);
         let call = Call::Append { file, version, len };
-        self.note(call, |round| number(round.target.append(&shared.file, &bytes)));
+        self.note(call, |round| {
+            number(round.target.append(&shared.file, &bytes))
+        });
     }
 
     pub(super) fn truncate(&mut self) {
@@ -126,7 +145,9 @@ impl<T: Target> Worker<'_, T> {
         let file = shared.id;
         let _order = shared.order.read();
         let call = Call::Truncate { file, size };
-        self.note(call, |round| done(round.target.truncate(&shared.file, size)));
+        self.note(call, |round| {
+            done(round.target.truncate(&shared.file, size))
+        });
     }
 
     pub(super) fn punch(&mut self) {
@@ -138,8 +159,15 @@ impl<T: Target> Worker<'_, T> {
     fn change(&mut self, shared: &SharedFile<T>, what: Range, offset: u64, len: u64) {
         let file = shared.id;
         let _order = shared.order.read();
-        let call = Call::Change { file, what, offset, len };
-        self.note(call, |round| done(round.target.change(&shared.file, what, offset, len)));
+        let call = Call::Change {
+            file,
+            what,
+            offset,
+            len,
+        };
+        self.note(call, |round| {
+            done(round.target.change(&shared.file, what, offset, len))
+        });
     }
 
     pub(super) fn range(&mut self) {
@@ -174,8 +202,15 @@ impl<T: Target> Worker<'_, T> {
         };
         let offset = self.below(size / unit) * unit;
         let len = unit * (1 + self.below(4));
-        let call = Call::Change { file, what, offset, len };
-        self.note(call, |round| done(round.target.change(&shared.file, what, offset, len)));
+        let call = Call::Change {
+            file,
+            what,
+            offset,
+            len,
+        };
+        self.note(call, |round| {
+            done(round.target.change(&shared.file, what, offset, len))
+        });
     }
 
     pub(super) fn copy(&mut self) {
@@ -194,7 +229,11 @@ impl<T: Target> Worker<'_, T> {
             len,
         };
         self.note(call, |round| {
-            number(round.target.copy((&from.file, offset), (&to.file, target), len))
+            number(
+                round
+                    .target
+                    .copy((&from.file, offset), (&to.file, target), len),
+            )
         });
     }
 
@@ -210,7 +249,9 @@ impl<T: Target> Worker<'_, T> {
             Err(failure) => Outcome::Failed(failure),
         };
         match self.random.below(3) {
-            0 => self.note(Call::Extents(id), |round| number(round.target.extents(file))),
+            0 => self.note(Call::Extents(id), |round| {
+                number(round.target.extents(file))
+            }),
             1 => self.note(Call::SeekData(id, offset), |round| {
                 found(round.target.seek(file, offset, true))
             }),
@@ -258,7 +299,9 @@ impl<T: Target> Worker<'_, T> {
             return;
         }
         let shared = self.file();
-        self.note(Call::Fsync(shared.id), |round| done(round.target.fsync(&shared.file)));
+        self.note(Call::Fsync(shared.id), |round| {
+            done(round.target.fsync(&shared.file))
+        });
     }
 
     /// Gives up one of the files that everybody uses, and makes another.

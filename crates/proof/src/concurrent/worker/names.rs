@@ -3,7 +3,7 @@
 use fourscore::Arc;
 use fourscore_sync::atomic::{AtomicUsize, Ordering};
 
-use super::super::call::{Call, Kind, Name, Outcome, Place};
+use super::super::call::{Call, Event, Kind, Name, Outcome, Place};
 use super::super::shape::Theme;
 use super::super::shared::{GROWS_IN, Growing, STEADY};
 use super::super::target::Target;
@@ -11,6 +11,10 @@ use super::{Worker, done, number};
 
 /// Names in a directory.
 const NAMES: usize = 6;
+/// Names in a directory where directories are moved: few, so that threads meet.
+const TREE_NAMES: usize = 2;
+/// So often a name is looked for that comes and goes.
+const LOOKS: usize = 300;
 /// The growing directory is left when so many names were made in it.
 const MOST_GROWN: usize = 400;
 /// So many directories grow in a round at most, and where there are few inodes.
@@ -19,8 +23,8 @@ const MOST_GROWING: (usize, usize) = (150, 12);
 impl<T: Target> Worker<'_, T> {
     /// A directory: one that lasts, or one that somebody heard of.
     fn dir(&mut self) -> T::Dir {
-        let share = if self.shared.shape.theme == Theme::Tree { 2 } else { 5 };
-        if !self.random.happens(1, share) {
+        let is_tree = self.shared.shape.theme == Theme::Tree;
+        if self.random.happens(if is_tree { 3 } else { 2 }, 4) {
             let heard_of = self.shared.heard_of.lock();
             if !heard_of.is_empty() {
                 return heard_of[self.random.below(heard_of.len())].clone();
@@ -32,7 +36,8 @@ impl<T: Target> Worker<'_, T> {
 
     fn place(&mut self) -> (T::Dir, Place) {
         let dir = self.dir();
-        let name = Name::any(self.random.below(NAMES));
+        let is_tree = self.shared.shape.theme == Theme::Tree;
+        let name = Name::any(self.random.below(if is_tree { TREE_NAMES } else { NAMES }));
         let number = self.shared.target.number(&dir);
         (dir, Place { dir: number, name })
     }
@@ -42,7 +47,13 @@ impl<T: Target> Worker<'_, T> {
         let lasting = &self.shared.lasting;
         let at = self.random.below(lasting.len());
         let name = Name::steady(self.random.below(STEADY));
-        (at, Place { dir: lasting[at].number, name })
+        (
+            at,
+            Place {
+                dir: lasting[at].number,
+                name,
+            },
+        )
     }
 
     pub(super) fn make(&mut self) {
@@ -87,12 +98,16 @@ impl<T: Target> Worker<'_, T> {
 
     pub(super) fn remove(&mut self) {
         let (dir, at) = self.place();
-        self.note(Call::Unlink(at), |shared| done(shared.target.unlink(&dir, at.name)));
+        self.note(Call::Unlink(at), |shared| {
+            done(shared.target.unlink(&dir, at.name))
+        });
     }
 
     pub(super) fn remove_directory(&mut self) {
         let (dir, at) = self.place();
-        self.note(Call::Rmdir(at), |shared| done(shared.target.rmdir(&dir, at.name)));
+        self.note(Call::Rmdir(at), |shared| {
+            done(shared.target.rmdir(&dir, at.name))
+        });
     }
 
     pub(super) fn rename(&mut self) {
@@ -110,9 +125,17 @@ impl<T: Target> Worker<'_, T> {
         if old == new {
             return;
         }
-        let call = Call::Rename { from: old, to: new, replaces };
+        let call = Call::Rename {
+            from: old,
+            to: new,
+            replaces,
+        };
         self.note(call, |shared| {
-            done(shared.target.rename((from, old.name), (to, new.name), replaces))
+            done(
+                shared
+                    .target
+                    .rename((from, old.name), (to, new.name), replaces),
+            )
         });
     }
 
@@ -132,7 +155,10 @@ impl<T: Target> Worker<'_, T> {
         let lasting = &self.shared.lasting;
         let lasting = &lasting[self.random.below(lasting.len())];
         let name = Name::any(self.random.below(NAMES));
-        let at = Place { dir: lasting.number, name };
+        let at = Place {
+            dir: lasting.number,
+            name,
+        };
         let file = self.file();
         let number_of = self.shared.target.file_number(&file.file);
         self.note(Call::Link(number_of, at), |shared| {
@@ -154,8 +180,81 @@ impl<T: Target> Worker<'_, T> {
             number(answer)
         });
         if let Some(found) = found {
-            self.note(Call::StatNumber(found), |shared| done(shared.target.stat_number(found)));
+            self.note(Call::StatNumber(found), |shared| {
+                done(shared.target.stat_number(found))
+            });
         }
+    }
+
+    /// Where a name comes and goes in this round.
+    fn flickering(&self) -> (T::Dir, Place) {
+        let lasting = &self.shared.lasting[0];
+        let (dir, name) = (lasting.number, Name::any(0));
+        (lasting.dir.clone(), Place { dir, name })
+    }
+
+    /// Makes a name for which others look, and takes it away again.
+    pub(super) fn flicker(&mut self) {
+        let (dir, at) = self.flickering();
+        let kind = *self
+            .random
+            .pick(&[Kind::File, Kind::File, Kind::Directory, Kind::Symlink]);
+        self.make_at(&dir, at, kind);
+        self.note(Call::Lookup(at), |shared| {
+            number(shared.target.lookup(&dir, at.name))
+        });
+        if kind == Kind::Directory {
+            self.note(Call::Rmdir(at), |shared| {
+                done(shared.target.rmdir(&dir, at.name))
+            });
+        } else {
+            self.note(Call::Unlink(at), |shared| {
+                done(shared.target.unlink(&dir, at.name))
+            });
+        }
+    }
+
+    /// Looks for the name that comes and goes, and at what it leads to as soon as it is there.
+    pub(super) fn hunt(&mut self) {
+        let (dir, at) = self.flickering();
+        for _ in 0..LOOKS {
+            let begin = self.shared.now();
+            let Ok(found) = self.shared.target.lookup(&dir, at.name) else {
+                continue;
+            };
+            let end = self.shared.now();
+            let thread = self.thread;
+            let (call, outcome) = (Call::Lookup(at), Outcome::Number(found));
+            self.events.push(Event {
+                begin,
+                end,
+                thread,
+                call,
+                outcome,
+            });
+            self.note(Call::StatNumber(found), |shared| {
+                done(shared.target.stat_number(found))
+            });
+            return;
+        }
+    }
+
+    /// Has the number of a file become that of a directory, or the other way round, under the same
+    /// name.
+    pub(super) fn flip(&mut self) {
+        let (dir, at) = self.place();
+        self.note(Call::Unlink(at), |shared| {
+            done(shared.target.unlink(&dir, at.name))
+        });
+        if self.random.happens(1, 3) {
+            self.note(Call::Rmdir(at), |shared| {
+                done(shared.target.rmdir(&dir, at.name))
+            });
+            self.make_at(&dir, at, Kind::File);
+            return;
+        }
+        self.make_at(&dir, at, Kind::Directory);
+        self.hear(&dir, at);
     }
 
     pub(super) fn resolve(&mut self) {
@@ -173,7 +272,9 @@ impl<T: Target> Worker<'_, T> {
             path.push(at.name);
             path
         };
-        self.note(Call::Resolve(at), |shared| number(shared.target.resolve(&path)));
+        self.note(Call::Resolve(at), |shared| {
+            number(shared.target.resolve(&path))
+        });
     }
 
     /// Puts something else under a name that is there all the time.
@@ -208,9 +309,11 @@ impl<T: Target> Worker<'_, T> {
 
     fn list_at(&mut self, dir: &T::Dir, most: Option<usize>) {
         let number = self.shared.target.number(dir);
-        self.note(Call::List(number), |shared| match shared.target.list(dir, most) {
-            Ok((entries, listed)) => Outcome::Entries(entries, listed),
-            Err(failure) => Outcome::Failed(failure),
+        self.note(Call::List(number), |shared| {
+            match shared.target.list(dir, most) {
+                Ok((entries, listed)) => Outcome::Entries(entries, listed),
+                Err(failure) => Outcome::Failed(failure),
+            }
         });
     }
 
@@ -223,19 +326,30 @@ impl<T: Target> Worker<'_, T> {
             return;
         }
         let (dir, name) = (&growing.dir, Name::long(count));
-        let at = Place { dir: growing.number, name };
+        let at = Place {
+            dir: growing.number,
+            name,
+        };
         let anchor = &self.shared.anchor;
         let anchor_nr = self.shared.target.file_number(anchor);
         match self.random.below(20) {
             0 if count > 0 => {
                 let old = Name::long(self.random.below(count));
-                let from = Place { dir: growing.number, name: old };
+                let from = Place {
+                    dir: growing.number,
+                    name: old,
+                };
                 self.rename_at((dir, from), (dir, at), true);
             }
             1 if count > 0 => {
                 let name = Name::long(self.random.below(count));
-                let at = Place { dir: growing.number, name };
-                self.note(Call::Unlink(at), |shared| done(shared.target.unlink(dir, name)));
+                let at = Place {
+                    dir: growing.number,
+                    name,
+                };
+                self.note(Call::Unlink(at), |shared| {
+                    done(shared.target.unlink(dir, name))
+                });
             }
             _ => self.note(Call::Link(anchor_nr, at), |shared| {
                 number(shared.target.link(anchor, dir, name))
@@ -245,14 +359,21 @@ impl<T: Target> Worker<'_, T> {
 
     fn grow_another(&mut self) {
         let shape = &self.shared.shape;
-        let most = if shape.has_few_inodes() { MOST_GROWING.1 } else { MOST_GROWING.0 };
+        let most = if shape.has_few_inodes() {
+            MOST_GROWING.1
+        } else {
+            MOST_GROWING.0
+        };
         let grown = self.shared.grown.fetch_add(1, Ordering::Relaxed);
         if grown >= most {
             return;
         }
         let within = &self.shared.lasting[GROWS_IN];
         let name = Name::fixed(10 + grown);
-        let at = Place { dir: within.number, name };
+        let at = Place {
+            dir: within.number,
+            name,
+        };
         self.make_at(&within.dir, at, Kind::Directory);
         if let Ok(dir) = self.shared.target.open_dir(&within.dir, name) {
             let number = self.shared.target.number(&dir);
@@ -273,8 +394,13 @@ impl<T: Target> Worker<'_, T> {
             self.list_at(dir, None);
             for name in 0..NAMES {
                 let name = Name::any(name);
-                let at = Place { dir: self.shared.target.number(dir), name };
-                self.note(Call::Lookup(at), |shared| number(shared.target.lookup(dir, name)));
+                let at = Place {
+                    dir: self.shared.target.number(dir),
+                    name,
+                };
+                self.note(Call::Lookup(at), |shared| {
+                    number(shared.target.lookup(dir, name))
+                });
             }
         }
     }
