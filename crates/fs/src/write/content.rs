@@ -209,7 +209,12 @@ impl Fs {
         decided: Decided,
     ) -> Result<usize> {
         let writer = self.writer()?;
-        check_may_write(&self.file_to_write(pinned)?, offset, decided)?;
+        {
+            let guard = epoch::pin();
+            let inode = pinned.version(&guard)?;
+            check_is_writable(inode)?;
+            check_may_write(inode, offset, decided)?;
+        }
         let written_at = decided.written_at();
         if self.write_inside((pinned, locked), (data, offset), written_at)? == Written::Inside {
             return Ok(data.len());
@@ -530,39 +535,45 @@ impl Fs {
 
     /// The regular file, if its content can be changed, and may be.
     pub(super) fn file_to_change(&self, pinned: &Pinned) -> Result<CachedInode> {
-        let inode = self.file_to_write(pinned)?;
-        match inode.has(InodeFlags::IMMUTABLE_FL) {
-            true => Err(Error::NotPermitted),
-            false => Ok(inode),
-        }
+        pinned.copy_if(|inode| {
+            check_is_writable(inode)?;
+            match inode.has(InodeFlags::IMMUTABLE_FL) {
+                true => Err(Error::NotPermitted),
+                false => Ok(()),
+            }
+        })
     }
 
     /// The regular file, if its content can be changed, whatever its flags say of that.
     fn file_to_write(&self, pinned: &Pinned) -> Result<CachedInode> {
-        let inode = pinned.copy()?;
-        match inode.file_type() {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Error::IsADirectory),
-            _ => return Err(Error::InvalidArgument("not a regular file")),
-        }
-        check_is_no_value(&inode)?;
-        if inode.is_encrypted() {
-            return Err(Error::NoKey { inode: inode.nr() });
-        }
-        if inode.has(InodeFlags::VERITY_FL) {
-            return Err(Error::NotPermitted);
-        }
-        if !matches!(
-            inode.layout(),
-            Layout::Extents | Layout::BlockMap | Layout::Inline
-        ) {
-            return Err(Error::Unsupported(format!(
-                "inode {}: a file that has no blocks is not changed",
-                inode.nr()
-            )));
-        }
-        Ok(inode)
+        pinned.copy_if(check_is_writable)
     }
+}
+
+/// Refuses what is no regular file, or one whose content this library cannot change.
+fn check_is_writable(inode: &CachedInode) -> Result<()> {
+    match inode.file_type() {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Error::IsADirectory),
+        _ => return Err(Error::InvalidArgument("not a regular file")),
+    }
+    check_is_no_value(inode)?;
+    if inode.is_encrypted() {
+        return Err(Error::NoKey { inode: inode.nr() });
+    }
+    if inode.has(InodeFlags::VERITY_FL) {
+        return Err(Error::NotPermitted);
+    }
+    if !matches!(
+        inode.layout(),
+        Layout::Extents | Layout::BlockMap | Layout::Inline
+    ) {
+        return Err(Error::Unsupported(format!(
+            "inode {}: a file that has no blocks is not changed",
+            inode.nr()
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses to change content from `offset` on that flags keep.
