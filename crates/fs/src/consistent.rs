@@ -194,9 +194,11 @@ impl Fs {
                     }
                     return Ok(inode);
                 }
-                Err(Error::Corrupt(_)) if self.looks_again_at_damage() => break,
                 Err(error) => {
                     if begun.is_some_and(|begun| cell.sequence().is_still(begun)) {
+                        if matches!(error, Error::Corrupt(_)) && self.looks_again_at_damage() {
+                            break;
+                        }
                         return Err(error);
                     }
                 }
