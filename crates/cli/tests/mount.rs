@@ -13,6 +13,11 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use common::{complained, fourscore, printed, text};
+use fourscore_block::{
+    Access as DeviceAccess, Batch, BlockDevice, Caching, DeviceOptions, IoBuf, Sharing,
+    UringDevice, open_path,
+};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
@@ -403,6 +408,60 @@ fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
     assert_eq!(&room[start..start + len], b"by number");
     drop(direct);
     mounted.unmount();
+}
+
+/// Programs that write a file directly and asynchronously, while others read it through the page
+/// cache: what a write has completed is what every later read returns, also after a new open.
+#[test]
+fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
+    const PAGE: usize = 4096;
+    const PAGES: usize = 64;
+    const ROUNDS: u8 = 250;
+    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    let place = empty("64M");
+    let mounted = Mounted::new(&place, "image", "");
+    let path = mounted.path("file");
+    let content = |round: u8| vec![round; PAGES * PAGE];
+    fs::write(&path, content(0)).expect("room");
+    mounted.open("file").sync_all().expect("durable");
+    let options = DeviceOptions {
+        access: DeviceAccess::ReadWrite,
+        sharing: Sharing::Unlocked,
+        caching: Caching::Direct,
+    };
+    let writer = open_path(&path, options).and_then(UringDevice::new);
+    let writer = writer.expect("io_uring");
+    let is_over = AtomicBool::new(false);
+    let stale = thread::scope(|scope| {
+        let reader = mounted.open("file");
+        let is_over = &is_over;
+        scope.spawn(move || {
+            let mut page = [0; PAGE];
+            while !is_over.load(Ordering::Relaxed) {
+                for number in 0..PAGES {
+                    let at = (number * PAGE) as u64;
+                    reader.read_exact_at(&mut page, at).expect("there");
+                }
+            }
+        });
+        let stale = (1..=ROUNDS).filter(|round| {
+            let mut batch = Batch::with_capacity(PAGES);
+            for number in 0..PAGES {
+                let mut page = IoBuf::zeroed(PAGE);
+                page.as_mut_slice().expect("not shared").fill(*round);
+                batch.write(vec![page], (number * PAGE) as u64);
+            }
+            writer.submit(batch).wait_all_ok().expect("written");
+            fs::read(&path).expect("there") != content(*round)
+        });
+        let stale = stale.count();
+        is_over.store(true, Ordering::Relaxed);
+        stale
+    });
+    assert_eq!(stale, 0, "of {ROUNDS} rounds");
+    drop(writer);
+    mounted.unmount();
+    place.check("image").expect("clean");
 }
 
 /// Opens a file by its handle, which outlives the mount it was asked of, and prints its content.

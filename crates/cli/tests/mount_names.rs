@@ -82,7 +82,7 @@ mount --bind "$FOLDER" /usr/local/bin
 mount --bind "$FOLDER" /usr/local/sbin
 in_turn() {
     "$@"
-    grep -q " $POINT fuse[a-z]*.fourscore " /proc/self/mounts
+    grep -q "^$IMAGE $POINT fuse[a-z]*.fourscore " /proc/self/mounts
     echo written > "$POINT/$number"
     number=$((number + 1))
     umount "$POINT"
@@ -93,6 +93,13 @@ in_turn mount -t fuse.fourscore -o noatime "$IMAGE" "$POINT"
 echo "$IMAGE $POINT fuse.fourscore noauto,noatime,nodev,x-test=1 0 0" > "$FOLDER/fstab"
 in_turn mount -T "$FOLDER/fstab" "$POINT"
 in_turn "$FOLDER/mount.fuse.fourscore" "$IMAGE" "$POINT" -n -v -o rw,nosuid -t fuse.fourscore
+# What is mounted already is known to be.
+echo "$IMAGE $POINT fuse.fourscore defaults 0 0" > "$FOLDER/fstab"
+all_twice() {
+    mount -a -T "$FOLDER/fstab"
+    mount -a -T "$FOLDER/fstab"
+}
+in_turn all_twice
 "#;
 
 #[test]
@@ -127,7 +134,67 @@ fn mount_and_fstab_know_it() {
     );
     let listed = printed(&mut fourscore(&["ls", &place.text("image"), "/"]));
     let names: Vec<&str> = listed.lines().collect();
-    assert_eq!(names, ["0", "1", "2", "lost+found"]);
+    assert_eq!(names, ["0", "1", "2", "3", "lost+found"]);
+}
+
+/// The image is what the mount is found by, however it was named.
+const BY_IMAGE: &str = r#"
+set -e
+cd "${IMAGE%/*}"
+ln -s "$IMAGE" "another name"
+by_image() {
+    options="$1"
+    named="$2"
+    "$FOURSCORE" mount -o "$options" "$named" "$POINT"
+    for name in "$named" "$IMAGE" "another name"; do
+        test "$(findmnt -n -o TARGET -S "$name")" = "$POINT"
+    done
+    test "$(findmnt -n -o SOURCE "$POINT")" = "$IMAGE"
+    echo "$options" >> "$POINT/options"
+    umount "$named"
+    e2fsck -fn "$IMAGE"
+}
+by_image suid,dev "${IMAGE##*/}"
+by_image noexec,allow_other "another name"
+# The flags of mount(2) are all there.
+"$FOURSCORE" mount -o ro,noexec "$IMAGE" "$POINT"
+findmnt -n -o OPTIONS "$POINT" | grep -q '^ro,nosuid,nodev,noexec,'
+if touch "$POINT/new"; then exit 1; fi
+umount "$IMAGE"
+# A partition is not its disk.
+{ head -c 1M /dev/zero; cat "$IMAGE"; } > disk
+"$FOURSCORE" mount disk@1024K "$POINT"
+test "$(findmnt -n -o SOURCE "$POINT")" = "$PWD/disk@1M"
+umount "$PWD/disk@1M"
+# Whoever may make no nodes of devices gets a mount of another name, which umount waits for as well.
+setpriv --bounding-set=-mknod "$FOURSCORE" mount "$IMAGE" "$POINT"
+findmnt -n -o FSTYPE "$POINT" | grep -q '^fuseblk'
+echo last >> "$POINT/options"
+umount "$POINT"
+e2fsck -fn "$IMAGE"
+"#;
+
+/// Through fusermount3, which shows what it is told.
+const BY_IMAGE_OF_A_USER: &str = r#"
+cd "${IMAGE%/*}"
+$user "$FOURSCORE" mount "${IMAGE##*/}" "$POINT"
+test "$(findmnt -n -o TARGET -S "$IMAGE")" = "$POINT"
+$user fusermount3 -u "$POINT"
+"#;
+
+#[test]
+fn a_mount_is_found_by_its_image() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Program("findmnt"),
+        Need::Program("setpriv"),
+        Need::Program("unshare"),
+        Need::Program("e2fsck")
+    );
+    let place = empty("64M");
+    let script = [BY_IMAGE, BY_IMAGE_OF_A_USER].concat();
+    assert_eq!(as_a_user(&place, &script), Ok(()));
 }
 
 /// A user without root sees what only root may in an image of his, if he says so.

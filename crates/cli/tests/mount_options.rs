@@ -87,10 +87,38 @@ for path in file directory; do
 done
 "#;
 
+/// Reads a file that is in the page cache, since it was just written, and says when its time of
+/// access changes.
+const ACCESSES_IN_CACHE: &str = r#"
+seen() {
+    before=$(stat -c %x "$1")
+    sleep 0.03
+    shift
+    "$@" > /dev/null
+    test "$before" = "$(stat -c %x cached)" && echo "$1 kept" || echo "$1 noted"
+}
+rm -f cached
+echo content > cached
+sleep 0.03
+for again in 1 2; do
+    seen cached cat cached
+    echo more >> cached
+    seen cached dd if=cached iflag=noatime status=none
+    seen cached sh -c '. ./cached || true' 2> errors
+    chmod +x cached
+    seen cached xfs_io -r -c 'mmap -r 0 4096' -c 'mread 0 4' cached
+    seen cached cat cached
+    sed -i 's/^/#/' cached
+done
+"#;
+
 fn accesses(root: &Path) -> String {
-    let mut command = tools::command("sh").expect("it is there");
-    command.args(["-ec", ACCESSES]).current_dir(root);
-    tools::stdout_of(&mut command).expect("it runs")
+    let said = [ACCESSES, ACCESSES_IN_CACHE].map(|script| {
+        let mut command = tools::command("sh").expect("it is there");
+        command.args(["-ec", script]).current_dir(root);
+        tools::stdout_of(&mut command).expect("it runs")
+    });
+    said.concat()
 }
 
 #[test]
@@ -119,6 +147,39 @@ fn times_of_access_are_noted_as_the_kernel_does() {
     }
     all.dedup();
     assert_eq!(all.len(), 4, "each has its effect: {all:?}");
+}
+
+/// Says of a file and a directory whether chattr(1) has moved their time of change: seen at once,
+/// and in the next mount.
+#[test]
+fn chattr_moves_the_time_of_change() {
+    require!(Need::Root, Need::Fuse, Need::Program("chattr"));
+    // With the writeback cache the kernel believes in its own time of a file, which it does not
+    // move for an ioctl.
+    for (options, sees_files) in [("nowriteback", true), ("", false)] {
+        let place = empty("32M");
+        let changed = |mounted: &Mounted| {
+            ["file", "directory"].map(|name| {
+                let told = fs::metadata(mounted.path(name)).expect("there");
+                (told.ctime(), told.ctime_nsec())
+            })
+        };
+        let mounted = Mounted::new(&place, "image", options);
+        mounted.open("file");
+        fs::create_dir(mounted.path("directory")).expect("room");
+        let [file, directory] = changed(&mounted);
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        place::run("chattr", &["+A", "file", "directory"], &mounted.point).expect("ours");
+        let [file_now, directory_now] = changed(&mounted);
+        assert_eq!(file_now > file, sees_files, "{options}");
+        assert!(directory_now > directory, "{options}");
+        mounted.unmount();
+        let again = Mounted::new(&place, "image", options);
+        let [file_again, directory_again] = changed(&again);
+        assert!(file_again > file, "{options}");
+        assert_eq!(directory_again, directory_now, "{options}");
+        again.unmount();
+    }
 }
 
 /// How often bytes that nothing else has are in the image.

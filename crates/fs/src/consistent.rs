@@ -31,7 +31,8 @@
 //!
 //! 1. Names that go leave the name cache.
 //! 2. The sequence counts of the changed inodes become odd, if the change spans several objects.
-//! 3. New blocks and new inodes change in the buffer cache; nothing leads to them yet.
+//! 3. New blocks change in the buffer cache, then new inodes; nothing leads to them yet but numbers
+//!    that a reader has from earlier inodes.
 //! 4. All other blocks change, those with names among them.
 //! 5. New versions of inodes are published; a deleted inode has none from here on.
 //! 6. Buffers of freed blocks are forgotten.
@@ -50,12 +51,13 @@
 //! - Only the holder of the inode's lock, alone, raises its count. So a reader that has the lock,
 //!   shared or alone, needs no count: [`Fs::look_up_locked`] and everything that takes a
 //!   `&CachedInode` is for such callers, or is called inside of [`Fs::read_consistent`].
-//! - A name leads to the inode that had it when both were looked at: after the inode was loaded, the
-//!   name is looked up again unless no name has left the directory meanwhile ([`Fs::step_to`]).
+//! - A name leads to the inode that had it when both were looked at: after the inode was loaded,
+//!   the name is looked up again unless no name has left the directory meanwhile
+//!   ([`Fs::step_to`]).
 //!
-//! **Locking.** The common case takes none and writes nothing that other threads read. The fall-back
-//! takes the inode's lock shared, without an epoch guard, since the holder of that lock may be
-//! waiting for a grace period.
+//! **Locking.** The common case takes none and writes nothing that other threads read. The
+//! fall-back takes the inode's lock shared, without an epoch guard, since the holder of that lock
+//! may be waiting for a grace period.
 //!
 //! **References.** Linux, Documentation/locking/seqlock.rst and Documentation/RCU/whatisRCU.rst.
 

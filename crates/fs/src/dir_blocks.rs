@@ -279,8 +279,8 @@ impl Fs {
         })
     }
 
-    /// Calls `visit` for each entry of block `at` of a directory, which is a leaf or the root of its
-    /// index.
+    /// Calls `visit` for each entry of block `at` of a directory, which is a leaf or the root of
+    /// its index.
     pub(crate) fn visit_listed(
         &self,
         dir: &CachedInode,

@@ -226,7 +226,8 @@ impl Fs {
 
     /// Calls `visit` with the leaves of the indexed directory `dir` in the order of the index, from
     /// the one on that is responsible for `hash`; with as many as are listed together, and further
-    /// ones as long as a hash goes on there. Gives the least hash of the next leaf, if there is one.
+    /// ones as long as a hash goes on there. Gives the least hash of the next leaf, if there is
+    /// one.
     pub(crate) fn visit_leaves(
         &self,
         dir: &CachedInode,

@@ -1,5 +1,5 @@
-//! **Purpose.** Listing the names of a directory, also while others make, remove and rename names in
-//! it.
+//! **Purpose.** Listing the names of a directory, also while others make, remove and rename names
+//! in it.
 //!
 //! **Model.** A listing is made of pieces. Each piece is read in one state of the directory
 //! ([`crate::consistent`]), copied, and then handed to the caller, who may take any time. Between

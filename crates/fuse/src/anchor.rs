@@ -8,19 +8,30 @@
 //!
 //! The loop device goes with the mount (`LO_FLAGS_AUTOCLEAR`), also when the server was killed.
 //!
+//! The kernel takes the source of such a mount for both: the path at which it looks for the device,
+//! once, and what `/proc/mounts` says from then on, by which umount(8), findmnt(8) and `mount -a`
+//! find the mount. The latter is to be the image, at whose path there is no device. So the mount is
+//! made by a thread of its own, whose root directory is an empty file system in memory that has a
+//! node of the loop device at that path. The tree of the host is neither changed nor hidden, and
+//! what the thread saw goes when it ends.
+//!
 //! **Not here.** The image: it may be a file, a partition or a device with an exclusive user, and
 //! is none of the kernel's business. A loop device on it would have it looked at by whatever on the
 //! host looks at new devices.
 //!
-//! **References.** loop(4); `linux/loop.h`.
+//! **References.** loop(4); `linux/loop.h`; unshare(2), `CLONE_FS`; `lookup_bdev` of Linux.
 
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path};
 use std::ptr;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use fourscore_sync::thread;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use rustix::thread::UnshareFlags;
 use zerocopy::{Immutable, IntoBytes};
 
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
@@ -76,7 +87,7 @@ unsafe impl Ioctl for GetFree {
 #[derive(Debug)]
 pub(crate) struct Anchor {
     pub(crate) path: String,
-    _device: OwnedFd,
+    device: OwnedFd,
 }
 
 impl Anchor {
@@ -84,8 +95,9 @@ impl Anchor {
     ///
     /// # Errors
     /// Those of a host without loop devices, or that lets this process have none.
-    pub(crate) fn new(image: &str) -> Result<Self, Errno> {
-        let name = image.rsplit('/').next().unwrap_or_default();
+    pub(crate) fn new(image: &OsStr) -> Result<Self, Errno> {
+        let name = Path::new(image).file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
         let name: String = name.chars().filter(|c| c.is_ascii_graphic()).collect();
         let name = &name[..name.len().min(usize::from(u8::MAX / 4))];
         let page = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
@@ -107,16 +119,68 @@ impl Anchor {
             };
             match configured {
                 Ok(()) => {
-                    return Ok(Self {
-                        path,
-                        _device: device,
-                    });
+                    return Ok(Self { path, device });
                 }
                 Err(Errno::BUSY) => {}
                 Err(error) => return Err(error),
             }
         }
         Err(Errno::BUSY)
+    }
+
+    /// Runs `act` in a thread for which the device lies at the path `name`, beside nothing else.
+    /// Descriptors are those of all threads.
+    ///
+    /// # Errors
+    /// `INVAL` for a name that leads upwards or nowhere; those of a host that lets this process
+    /// make no nodes of devices, no root directory or no thread; those of `act`.
+    pub(crate) fn under_name<T: Send>(
+        &self,
+        name: &OsStr,
+        act: impl FnOnce() -> Result<T, Errno> + Send,
+    ) -> Result<T, Errno> {
+        let root = self.root_with(name)?;
+        thread::scope(|scope| {
+            let in_root = || {
+                // SAFETY: only the root and the working directory of this thread become its own.
+                // Its descriptors stay those of the process.
+                unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }?;
+                rustix::process::fchdir(&root)?;
+                rustix::process::chroot(".")?;
+                act()
+            };
+            let thread = thread::spawn_scoped(scope, in_root).map_err(|_| Errno::AGAIN)?;
+            // A panic is told by its own message.
+            thread.join().unwrap_or(Err(Errno::CANCELED))
+        })
+    }
+
+    /// A file system in memory, attached nowhere, with a node of the device at `name`.
+    fn root_with(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_create(&context)?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        let mut folder = rustix::mount::fsmount(&context, flags, attributes)?;
+        let root = rustix::io::fcntl_dupfd_cloexec(&folder, 0)?;
+        let mut names = Vec::new();
+        for component in Path::new(name).components() {
+            match component {
+                Component::Normal(name) => names.push(name),
+                Component::RootDir => {}
+                _ => return Err(Errno::INVAL),
+            }
+        }
+        let (last, above) = names.split_last().ok_or(Errno::INVAL)?;
+        let (to_enter, to_open) = (Mode::RWXU, OFlags::DIRECTORY | OFlags::CLOEXEC);
+        for name in above {
+            rustix::fs::mkdirat(&folder, *name, to_enter)?;
+            folder = rustix::fs::openat(&folder, *name, to_open, Mode::empty())?;
+        }
+        let number = rustix::fs::fstat(&self.device)?.st_rdev;
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(&folder, *last, FileType::BlockDevice, mode, number)?;
+        Ok(root)
     }
 }
 

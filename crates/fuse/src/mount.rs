@@ -3,11 +3,13 @@
 //!
 //! **Model.** The kernel knows a mount by the descriptor of `/dev/fuse` that it was made with.
 //! `fusermount3` opens one, mounts, and sends it back through a socket. A mount made by root waits
-//! for the server when it is unmounted (see `anchor`), where the host has loop devices.
+//! for the server when it is unmounted (see `anchor`), where the host has loop devices. Either way
+//! `/proc/mounts` calls it after the image, unless the host lets this process make no nodes of
+//! devices: a mount that waits is then called after its loop device.
 //!
-//! **References.** mount(2), fusermount3(1); its environment variable `_FUSE_COMMFD`.
+//! **References.** mount(2), fsopen(2), fusermount3(1); its environment variable `_FUSE_COMMFD`.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,8 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::FdFlags;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
+};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
@@ -28,8 +32,9 @@ use crate::options::{Permissions, SessionOptions};
 const HELPER: &str = "fusermount3";
 /// What `mount -t` and `/proc/mounts` call it.
 const TYPE: &str = "fuse.fourscore";
-/// The same on a block device.
-const TYPE_ON_DEVICE: &str = "fuseblk.fourscore";
+/// What stands in the place of `fuse` on a block device.
+const BLOCK_TYPE: &str = "fuseblk";
+const SUBTYPE: &str = "fourscore";
 
 /// Why a mount could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -94,47 +99,140 @@ pub(crate) fn mount(
     Ok((device, unmounter))
 }
 
+/// What the kernel is told of a mount, whichever of its interfaces makes it.
+struct Told {
+    parameters: Vec<(&'static str, Option<String>)>,
+    flags: MountFlags,
+    attributes: MountAttrFlags,
+}
+
+impl Told {
+    fn of(device: &OwnedFd, options: &SessionOptions) -> Self {
+        let mut parameters = vec![
+            ("fd", Some(device.as_raw_fd().to_string())),
+            ("rootmode", Some("40000".into())),
+            ("user_id", Some(rustix::process::getuid().to_string())),
+            ("group_id", Some(rustix::process::getgid().to_string())),
+        ];
+        if options.permissions == Permissions::Kernel {
+            parameters.push(("default_permissions", None));
+        }
+        if options.is_for_all {
+            parameters.push(("allow_other", None));
+        }
+        let switches = [
+            (
+                options.is_read_only,
+                MountFlags::RDONLY,
+                MountAttrFlags::MOUNT_ATTR_RDONLY,
+            ),
+            (
+                !options.honours_set_id,
+                MountFlags::NOSUID,
+                MountAttrFlags::MOUNT_ATTR_NOSUID,
+            ),
+            (
+                !options.honours_devices,
+                MountFlags::NODEV,
+                MountAttrFlags::MOUNT_ATTR_NODEV,
+            ),
+            (
+                !options.runs_programs,
+                MountFlags::NOEXEC,
+                MountAttrFlags::MOUNT_ATTR_NOEXEC,
+            ),
+        ];
+        let (mut flags, mut attributes) = (MountFlags::empty(), MountAttrFlags::empty());
+        for (_, flag, attribute) in switches.into_iter().filter(|(is_set, ..)| *is_set) {
+            flags |= flag;
+            attributes |= attribute;
+        }
+        Self {
+            parameters,
+            flags,
+            attributes,
+        }
+    }
+
+    /// The same on a block device.
+    fn on_device(mut self) -> Self {
+        let bytes = Some(anchor::BLOCK_BYTES.to_string());
+        self.parameters.push(("blksize", bytes));
+        self
+    }
+
+    /// Mounts by mount(2).
+    fn mount(&self, source: &OsStr, kind: &str, point: &Path) -> Result<(), Errno> {
+        let words = self.parameters.iter().map(|(name, value)| match value {
+            Some(value) => format!("{name}={value}"),
+            None => (*name).to_owned(),
+        });
+        let words = words.collect::<Vec<_>>().join(",");
+        let words = CString::new(words).map_err(|_| Errno::INVAL)?;
+        rustix::mount::mount(source, point, kind, self.flags, words.as_c_str())
+    }
+
+    /// Makes a mount on the block device at `source`, attached nowhere yet.
+    fn detached(&self, source: &OsStr) -> Result<OwnedFd, Errno> {
+        let context = rustix::mount::fsopen(BLOCK_TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_set_string(&context, "source", source)?;
+        rustix::mount::fsconfig_set_string(&context, "subtype", SUBTYPE)?;
+        for (name, value) in &self.parameters {
+            match value {
+                Some(value) => rustix::mount::fsconfig_set_string(&context, *name, value)?,
+                None => rustix::mount::fsconfig_set_flag(&context, *name)?,
+            }
+        }
+        if self.flags.contains(MountFlags::RDONLY) {
+            rustix::mount::fsconfig_set_flag(&context, "ro")?;
+        }
+        rustix::mount::fsconfig_create(&context)?;
+        rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, self.attributes)
+    }
+}
+
+/// Each attempt has a descriptor of its own, since one that failed may have used its up.
 fn by_system_call(point: &Path, options: &SessionOptions) -> Result<OwnedFd, MountError> {
+    match on_block_device(point, options) {
+        Ok(device) => return Ok(device),
+        Err(error) => tracing::debug!(%error, "umount will not wait for the server"),
+    }
+    let device = fuse_device().map_err(|errno| MountError::Device(errno.into()))?;
+    let mounted = Told::of(&device, options).mount(&options.source, TYPE, point);
+    mounted.map_err(|errno| MountError::Refused(errno.into()))?;
+    Ok(device)
+}
+
+fn fuse_device() -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty());
-    let device = device.map_err(|errno| MountError::Device(errno.into()))?;
-    let mut words = format!(
-        "fd={},rootmode=40000,user_id={},group_id={}",
-        device.as_raw_fd(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw()
-    );
-    let more = [
-        (
-            options.permissions == Permissions::Kernel,
-            ",default_permissions",
-        ),
-        (options.is_for_all, ",allow_other"),
-    ];
-    for (_, word) in more.into_iter().filter(|(is_set, _)| *is_set) {
-        words.push_str(word);
+    rustix::fs::open("/dev/fuse", flags, Mode::empty())
+}
+
+/// Mounts such that umount waits for the server, under the name of the image if possible.
+fn on_block_device(point: &Path, options: &SessionOptions) -> Result<OwnedFd, Errno> {
+    let anchor = Anchor::new(&options.source)?;
+    match under_name_of_image(&anchor, point, options) {
+        Ok(device) => return Ok(device),
+        Err(error) => tracing::debug!(%error, "the mount is called after its loop device"),
     }
-    let flags = [
-        (options.is_read_only, MountFlags::RDONLY),
-        (!options.honours_set_id, MountFlags::NOSUID),
-        (!options.honours_devices, MountFlags::NODEV),
-        (!options.runs_programs, MountFlags::NOEXEC),
-    ];
-    let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
-    let flags = flags.fold(MountFlags::empty(), |all, (_, flag)| all | flag);
-    let with = |source: &str, kind, words: String| {
-        let words = CString::new(words).map_err(|_| rustix::io::Errno::INVAL)?;
-        rustix::mount::mount(source, point, kind, flags, words.as_c_str())
-    };
-    let on_device = Anchor::new(&options.source).and_then(|anchor| {
-        let words = format!("{words},blksize={}", anchor::BLOCK_BYTES);
-        with(&anchor.path, TYPE_ON_DEVICE, words)
-    });
-    if let Err(error) = on_device {
-        tracing::debug!(%error, "umount will not wait for the server");
-        let mounted = with(&options.source_word(), TYPE, words);
-        mounted.map_err(|errno| MountError::Refused(errno.into()))?;
-    }
+    let device = fuse_device()?;
+    let kind = format!("{BLOCK_TYPE}.{SUBTYPE}");
+    let told = Told::of(&device, options).on_device();
+    told.mount(anchor.path.as_ref(), &kind, point)?;
+    Ok(device)
+}
+
+fn under_name_of_image(
+    anchor: &Anchor,
+    point: &Path,
+    options: &SessionOptions,
+) -> Result<OwnedFd, Errno> {
+    let device = fuse_device()?;
+    let told = Told::of(&device, options).on_device();
+    let source = &options.source;
+    let mount = anchor.under_name(source, || told.detached(source))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(&mount, "", rustix::fs::CWD, point, flags)?;
     Ok(device)
 }
 
@@ -182,7 +280,7 @@ fn through_helper(point: &Path, options: &SessionOptions) -> Result<OwnedFd, Mou
 }
 
 /// The descriptor that comes through a socket; `None` if it is closed without one.
-fn received(socket: &OwnedFd) -> Result<Option<OwnedFd>, rustix::io::Errno> {
+fn received(socket: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -234,7 +332,7 @@ impl Unmounter {
         match self.way {
             Way::SystemCall => {
                 match rustix::mount::unmount(&self.point, UnmountFlags::NOFOLLOW) {
-                    Err(rustix::io::Errno::BUSY) => {}
+                    Err(Errno::BUSY) => {}
                     done => return Ok(done?),
                 }
                 self.write_back();

@@ -3,6 +3,10 @@
 //! **Model.** What is offered and known here is taken, but for what costs more than it brings:
 //!
 //! - `NO_OPEN_SUPPORT`: without OPEN nobody would refuse to open an immutable file for writing.
+//! - `ASYNC_DIO` of a mount that writes: Linux drops the cached pages below a direct write before
+//!   it and, if it waits for the write's end, after it. After one that ends asynchronously it does
+//!   not, so pages that were read meanwhile would stay, and be read for as long as the file is
+//!   cached. Without the flag it waits for the end of each.
 //! - splicing: a request is copied once into a buffer of its worker, and its data goes from there
 //!   to the device; a pipe in between saves no copy where the page cache of the image takes it.
 //! - locks: those of the kernel do, since nobody else has the file system.
@@ -36,7 +40,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::HAS_IOCTL_DIR
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
     | init::POSIX_ACL
     | init::MAX_PAGES
@@ -165,12 +168,16 @@ fn wanted(options: &SessionOptions, rings: Rings) -> u64 {
         Rings::There => init::OVER_IO_URING,
         Rings::Missing => 0,
     };
+    let async_direct = match options.is_read_only {
+        true => init::ASYNC_DIO,
+        false => 0,
+    };
     // Whoever takes the lists has the kernel obey them.
     let lists = match options.permissions {
         Permissions::Kernel => 0,
         Permissions::Nobody => init::POSIX_ACL,
     };
-    (WANTED | cache | rings) & !lists
+    (WANTED | cache | rings | async_direct) & !lists
 }
 
 /// The memory of a ring's entry for payloads of as many pages, in bytes.
@@ -230,6 +237,7 @@ mod tests {
             (out.minor, out.max_pages, out.max_write),
             (MINOR, 256, 1 << 20)
         );
+        assert!(!agreed.has(init::ASYNC_DIO));
         // Nothing that is unknown here is taken, whatever is offered.
         assert_eq!(u64::from(out.flags), WANTED | init::WRITEBACK_CACHE);
         assert_eq!(u64::from(out.flags2) << 32, init::OVER_IO_URING);
@@ -244,6 +252,13 @@ mod tests {
         };
         let without = wanted(&options, Rings::Missing);
         assert_eq!(without, WANTED & !init::POSIX_ACL);
+        // Where nothing is written direct reads need not wait for each other.
+        let read_only = SessionOptions {
+            is_read_only: true,
+            ..SessionOptions::default()
+        };
+        let of_reader = wanted(&read_only, Rings::Missing);
+        assert_eq!(of_reader, WANTED | init::WRITEBACK_CACHE | init::ASYNC_DIO);
         assert_eq!(out.time_gran, 1_000_000_000);
         let (out, agreed) = asked(offer(7, 31, 1), &[]).expect("agreed");
         assert_eq!((out.minor, out.flags, out.max_write), (31, 1, 32 * 4096));

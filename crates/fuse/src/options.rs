@@ -3,6 +3,8 @@
 //! **Not here.** Those of ext4: `fourscore::MountOptions::parse`, which also refuses what nobody
 //! knows.
 
+use std::ffi::OsString;
+
 /// What the kernel does with what is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
@@ -52,7 +54,7 @@ pub enum Transport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// What the mount is called in `/proc/mounts`: the image.
-    pub source: String,
+    pub source: OsString,
     /// Nothing is written (`ro`).
     pub is_read_only: bool,
     /// What the kernel does with what is written.
@@ -125,7 +127,7 @@ impl SessionOptions {
                 // The kernel always asks for permissions.
                 "default_permissions" => {}
                 _ => match word.strip_prefix("fsname=") {
-                    Some(name) => name.clone_into(&mut self.source),
+                    Some(name) => self.source = name.into(),
                     None => others.push(word),
                 },
             }
@@ -143,7 +145,8 @@ impl SessionOptions {
 
     /// The source as it is put among options: what would end it there is left out.
     pub(crate) fn source_word(&self) -> String {
-        self.source.replace([',', '\\', '\n', '\0'], "_")
+        let source = self.source.to_string_lossy();
+        source.replace([',', '\\', '\n', '\0'], "_")
     }
 }
 

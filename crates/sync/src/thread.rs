@@ -28,6 +28,23 @@ pub fn park_timeout(_timeout: std::time::Duration) {
     park();
 }
 
+/// Starts a thread of `scope`; unlike [`Scope::spawn`] it does not panic where the host refuses
+/// one.
+///
+/// # Errors
+/// The host's, when it gives this process no further thread.
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    act: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<ScopedJoinHandle<'scope, T>> {
+    #[cfg(not(feature = "shuttle"))]
+    let thread = Builder::new().spawn_scoped(scope, act);
+    // The scheduler of the model refuses no thread.
+    #[cfg(feature = "shuttle")]
+    let thread = Ok(scope.spawn(act));
+    thread
+}
+
 /// Gives the calling thread a working directory of its own: what it changes to afterwards is
 /// nobody else's. For threads made for one job; there is no way back.
 ///

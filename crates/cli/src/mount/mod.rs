@@ -232,7 +232,7 @@ struct Wanted {
 impl Wanted {
     fn of(args: &Mount) -> Result<Self> {
         let mut session = SessionOptions {
-            source: args.image.path.display().to_string(),
+            source: source_of(&args.image),
             ..SessionOptions::default()
         };
         let mut image = args.image.clone();
@@ -273,6 +273,28 @@ fn offset_of(image: &ImageSpec, text: &str) -> Result<u64> {
         Some(offset_bytes) => Ok(offset_bytes),
         None => refused("not a number of bytes"),
     }
+}
+
+/// What the mount is called in `/proc/mounts`: the image by the name under which umount(8),
+/// findmnt(8) and `mount -a` look for it, which is its canonical path. An offset of the image's own
+/// name follows it in the largest unit that it is a multiple of.
+fn source_of(image: &ImageSpec) -> OsString {
+    const UNITS: [(u64, &str); 4] = [
+        (1 << 40, "T"),
+        (1 << 30, "G"),
+        (1 << 20, "M"),
+        (1 << 10, "K"),
+    ];
+    let path = std::fs::canonicalize(&image.path);
+    // Whatever is wrong with it is told when it is opened.
+    let mut source = path.unwrap_or_else(|_| image.path.clone()).into_os_string();
+    let bytes = image.offset_bytes;
+    if bytes > 0 {
+        let unit = UNITS.iter().find(|(unit, _)| bytes.is_multiple_of(*unit));
+        let (unit, letter) = unit.unwrap_or(&(1, ""));
+        source.push(format!("@{}{letter}", bytes / unit));
+    }
+    source
 }
 
 /// Opens the image: for reading if nothing is to be written.

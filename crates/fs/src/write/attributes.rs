@@ -110,8 +110,7 @@ impl Fs {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
-        let guard = epoch::pin();
-        let current = pinned.version(&guard)?;
+        let current = &pinned.copy()?;
         check(current)?;
         let on_disk = current.on_disk();
         let mut plan = Plan::new(self, writer);
@@ -124,7 +123,7 @@ impl Fs {
         }
         if let Some(permissions) = change.permissions {
             mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
-            plan.chmod_acl(current, slot, permissions, &guard)?;
+            plan.chmod_acl(current, slot, permissions, &epoch::pin())?;
         }
         plan.edit(slot, |inode| {
             inode.set_mode(mode);

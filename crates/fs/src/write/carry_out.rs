@@ -1,5 +1,5 @@
-//! **Purpose.** Carrying a plan out: all of its changes in one handle, made visible in the order that
-//! readers rely on.
+//! **Purpose.** Carrying a plan out: all of its changes in one handle, made visible in the order
+//! that readers rely on.
 //!
 //! **Not here.** Making a plan ([`super::plan`]); what readers do ([`crate::consistent`]).
 //!
@@ -25,7 +25,7 @@ use fourscore_mballoc::Stamp;
 use fourscore_ondisk::{PhysBlock, Tid};
 
 use super::groups::BitsChange;
-use super::memory::{Region, RegionKind};
+use super::memory::{Region, RegionKind, Stage};
 use super::plan::Plan;
 use super::sabotage::Sabotage;
 use super::touch::Touch;
@@ -277,14 +277,14 @@ impl Plan<'_> {
                 must(groups.change_used_dirs(handle, bits, change));
             }
         }
-        let in_any_order = self.writer.lacks(Sabotage::NameBeforeInode);
-        for is_new in [true, false] {
+        if self.writer.lacks(Sabotage::NameBeforeInode) {
             let regions = self.valid_regions();
-            for region in regions.filter(|region| region.is_new() == is_new || in_any_order) {
+            return regions.for_each(|region| self.put_region(handle, region, touch));
+        }
+        for stage in [Stage::NewBlock, Stage::NewInode, Stage::Rest] {
+            let regions = self.valid_regions();
+            for region in regions.filter(|region| region.stage() == stage) {
                 self.put_region(handle, region, touch);
-            }
-            if in_any_order {
-                break;
             }
         }
     }

@@ -26,7 +26,7 @@ use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::{InodeFlags, needs_large_file};
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use super::carry_out::Show;
 use super::clusters::{Clusters, Place};
@@ -162,8 +162,7 @@ impl Fs {
         written_at: WrittenAt,
     ) -> Result<WrittenOver> {
         let shared = pinned.share();
-        let guard = epoch::pin();
-        let inode = self.file_to_write(pinned, &guard)?;
+        let inode = &self.file_to_write(pinned)?;
         check_may_write(inode, offset, Decided::Earlier(written_at))?;
         let Some(end) = offset.checked_add(data.len() as u64) else {
             return Ok(WrittenOver::No);
@@ -172,7 +171,7 @@ impl Fs {
             return Ok(WrittenOver::No);
         }
         let range = Range { offset, end };
-        self.write_over((inode, &shared), (data, range), written_at, &guard)
+        self.write_over((inode, &shared), (data, range), written_at)
     }
 
     /// Writes all of `data`, for the holder of the inode's lock.
@@ -210,20 +209,19 @@ impl Fs {
         decided: Decided,
     ) -> Result<usize> {
         let writer = self.writer()?;
-        let guard = epoch::pin();
-        check_may_write(self.file_to_write(pinned, &guard)?, offset, decided)?;
+        check_may_write(&self.file_to_write(pinned)?, offset, decided)?;
         let written_at = decided.written_at();
         if self.write_inside((pinned, locked), (data, offset), written_at)? == Written::Inside {
             return Ok(data.len());
         }
         // It may have left the inode.
-        let inode = pinned.version(&guard)?;
+        let inode = &pinned.copy()?;
         let bits = self.geometry().block_size().bits();
         let range = Range {
             offset,
             end: offset + data.len() as u64,
         };
-        let over = self.write_over((inode, locked), (data, range), written_at, &guard);
+        let over = self.write_over((inode, locked), (data, range), written_at);
         if over? == WrittenOver::Yes {
             return Ok(data.len());
         }
@@ -232,13 +230,13 @@ impl Fs {
         if range.end > inode.size_bytes() {
             // Nothing in front of the end: until the data has arrived a crash shows that, and
             // readers see it.
-            self.zero_tail(&mut plan, inode, inode.size_bytes(), &guard)?;
+            self.zero_tail(&mut plan, inode, inode.size_bytes())?;
         }
         let (slot, mut late) = (plan.slot(inode.nr())?, Vec::new());
         let mut at = LogicalBlock(low32(offset >> bits));
         let end = LogicalBlock(low32((range.end + (1 << bits) - 1) >> bits));
         while at < end && plan.size() < writer.room_of_a_step() {
-            let mapping = self.map(inode, at, &guard)?;
+            let mapping = self.map(inode, at, &epoch::pin())?;
             let blocks = mapping.blocks.min(end.0 - at.0);
             let blocks = blocks.min(self.longest_run(&plan, inode));
             let (physical, blocks) = match mapping.target {
@@ -251,8 +249,7 @@ impl Fs {
                 Target::Hole => {
                     let blocks = blocks.min(self.blocks_at_once(inode, at));
                     let file = (inode, slot, &mut *locked);
-                    let (block, blocks) =
-                        self.claim(&mut plan, file, (at, blocks), range.end, &guard)?;
+                    let (block, blocks) = self.claim(&mut plan, file, (at, blocks), range.end)?;
                     let extent = Extent {
                         logical: at,
                         physical: block,
@@ -292,7 +289,6 @@ impl Fs {
         (inode, locked): (&CachedInode, &Changing),
         (data, range): (&[u8], Range),
         written_at: WrittenAt,
-        guard: &Guard,
     ) -> Result<WrittenOver> {
         if range.end > inode.size_bytes() || self.journals_content(inode) {
             return Ok(WrittenOver::No);
@@ -306,7 +302,7 @@ impl Fs {
         }
         let bits = self.geometry().block_size().bits();
         let first = LogicalBlock(low32(range.offset >> bits));
-        let mapping = self.map(inode, first, guard)?;
+        let mapping = self.map(inode, first, &epoch::pin())?;
         let Target::Written(physical) = mapping.target else {
             return Ok(WrittenOver::No);
         };
@@ -327,7 +323,6 @@ impl Fs {
         (inode, slot, locked): (&CachedInode, Slot, &mut Changing),
         (at, blocks): (LogicalBlock, u32),
         end_bytes: u64,
-        guard: &Guard,
     ) -> Result<(PhysBlock, u32)> {
         let blocks = match plan.place_for(inode, slot, (at, blocks))? {
             Place::There(block, blocks) => return Ok((block, blocks)),
@@ -345,10 +340,13 @@ impl Fs {
         request.reach = MapForm::of(inode).reach();
         request.left = match start.0.checked_sub(1) {
             None => None,
-            Some(before) => neighbour(&self.map(inode, LogicalBlock(before), guard)?, clusters),
+            Some(before) => {
+                let before = self.map(inode, LogicalBlock(before), &epoch::pin())?;
+                neighbour(&before, clusters)
+            }
         };
         let behind = clusters.ceil(wanted.end);
-        request.right = neighbour(&self.map(inode, behind, guard)?, clusters);
+        request.right = neighbour(&self.map(inode, behind, &epoch::pin())?, clusters);
         let file = locked
             .prealloc
             .get_or_insert_with(|| Arc::new(FilePrealloc::default()));
@@ -413,11 +411,10 @@ impl Fs {
         plan: &mut Plan<'_>,
         inode: &CachedInode,
         size: u64,
-        guard: &Guard,
     ) -> Result<()> {
         let block_size = self.geometry().block_size();
         let mask = block_size.bytes() as u64 - 1;
-        self.zero_in_block(plan, inode, size..(size + mask) & !mask, guard)
+        self.zero_in_block(plan, inode, size..(size + mask) & !mask)
     }
 
     /// Zeroes bytes of one block, if it is mapped and written: with `plan` where content is
@@ -427,14 +424,14 @@ impl Fs {
         plan: &mut Plan<'_>,
         inode: &CachedInode,
         bytes: std::ops::Range<u64>,
-        guard: &Guard,
     ) -> Result<()> {
         let block_size = self.geometry().block_size();
         if bytes.is_empty() {
             return Ok(());
         }
         let at = LogicalBlock(low32(bytes.start >> block_size.bits()));
-        if let Target::Written(block) = self.map(inode, at, guard)?.target {
+        let target = self.map(inode, at, &epoch::pin())?.target;
+        if let Target::Written(block) = target {
             let inside = bytes.start & (block_size.bytes() as u64 - 1);
             if self.journals_content(inode) {
                 let end = inside + (bytes.end - bytes.start);
@@ -460,13 +457,13 @@ impl Fs {
         let pinned = self.pin_inode(inode)?;
         let mut locked = pinned.lock();
         let (before, is_longer) = {
-            let guard = epoch::pin();
-            let inode = self.file_to_change(&pinned, &guard)?;
-            check_changeable(inode)?;
-            if size > self.max_file_bytes(inode) {
+            let inode = self.file_to_change(&pinned)?;
+            check_changeable(&inode)?;
+            if size > self.max_file_bytes(&inode) {
                 return Err(Error::FileTooLarge);
             }
-            (inode.size_bytes(), self.is_longer_than_inside(inode, size)?)
+            let is_longer = self.is_longer_than_inside(&inode, size)?;
+            (inode.size_bytes(), is_longer)
         };
         if is_longer {
             self.retried(|| self.move_out((&pinned, &mut locked)))?;
@@ -491,10 +488,9 @@ impl Fs {
             writer.allocator().discard(file);
         }
         loop {
-            let guard = epoch::pin();
-            let inode = pinned.version(&guard)?;
+            let inode = &pinned.copy()?;
             let mut plan = Plan::new(self, writer);
-            self.zero_tail(&mut plan, inode, size.min(inode.size_bytes()), &guard)?;
+            self.zero_tail(&mut plan, inode, size.min(inode.size_bytes()))?;
             let slot = plan.slot(inode.nr())?;
             if inode.layout() == Layout::Inline {
                 plan.cut_content(slot, size.min(inode.size_bytes()))?;
@@ -533,12 +529,8 @@ impl Fs {
     }
 
     /// The regular file, if its content can be changed, and may be.
-    pub(super) fn file_to_change<'g>(
-        &self,
-        pinned: &Pinned,
-        guard: &'g Guard,
-    ) -> Result<&'g CachedInode> {
-        let inode = self.file_to_write(pinned, guard)?;
+    pub(super) fn file_to_change(&self, pinned: &Pinned) -> Result<CachedInode> {
+        let inode = self.file_to_write(pinned)?;
         match inode.has(InodeFlags::IMMUTABLE_FL) {
             true => Err(Error::NotPermitted),
             false => Ok(inode),
@@ -546,14 +538,14 @@ impl Fs {
     }
 
     /// The regular file, if its content can be changed, whatever its flags say of that.
-    fn file_to_write<'g>(&self, pinned: &Pinned, guard: &'g Guard) -> Result<&'g CachedInode> {
-        let inode = pinned.version(guard)?;
+    fn file_to_write(&self, pinned: &Pinned) -> Result<CachedInode> {
+        let inode = pinned.copy()?;
         match inode.file_type() {
             FileType::Regular => {}
             FileType::Directory => return Err(Error::IsADirectory),
             _ => return Err(Error::InvalidArgument("not a regular file")),
         }
-        check_is_no_value(inode)?;
+        check_is_no_value(&inode)?;
         if inode.is_encrypted() {
             return Err(Error::NoKey { inode: inode.nr() });
         }

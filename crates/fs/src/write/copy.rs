@@ -142,8 +142,8 @@ impl Fs {
     }
 
     /// Copies the hole, or a piece of the data, at the front of a range, and says how long it is;
-    /// 0 if the source has become shorter meanwhile. What is found broken in the source was looked at
-    /// under its lock, so it may be noted.
+    /// 0 if the source has become shorter meanwhile. What is found broken in the source was looked
+    /// at under its lock, so it may be noted.
     fn copy_piece(
         &self,
         (from, at): (InodeNr, u64),

@@ -12,7 +12,7 @@ use super::entries::ChangedDir;
 use super::flags::{check_name_may_go, check_project};
 use super::names::{check_key, entry_type};
 use super::plan::Plan;
-use super::rename::{Renaming, Taking, Versions, check_names};
+use super::rename::{Renaming, Replace, Taking, Versions, check_names};
 use super::{Writer, now};
 use crate::{Error, FileType, Fs, Result};
 
@@ -31,14 +31,12 @@ impl Fs {
         loop {
             let nr = self.lookup_once(one.0, one.1)?;
             let second = self.lookup_once(other.0, other.1)?;
-            if nr == second {
-                return Ok(());
-            }
             let names = Renaming {
                 from: one,
                 to: other,
                 nr,
                 victim: Some(second),
+                replace: Replace::Yes,
                 whiteout: None,
             };
             if self.try_exchange(writer, &names, second)? {
@@ -50,14 +48,17 @@ impl Fs {
     /// Exchanges, if the names still lead where they did; `false` if not.
     fn try_exchange(&self, writer: &Writer, names: &Renaming<'_>, second: InodeNr) -> Result<bool> {
         let (taking, moves) = self.take_for(writer, names)?;
+        let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
+        if !self.leads_as_before(names, &taking)? {
+            return Ok(false);
+        }
+        if names.is_of_one_inode() {
+            return Ok(true);
+        }
         if moves.is_into_itself || moves.is_out_of_victim {
             return Err(Error::InvalidArgument(
                 "a directory cannot be moved below itself",
             ));
-        }
-        let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-        if !self.leads_as_before(names, &taking)? {
-            return Ok(false);
         }
         let mut plan = Plan::new(self, writer);
         let versions = self.plan_exchange(&mut plan, names, second, &taking)?;

@@ -23,7 +23,7 @@ use std::ops::Range;
 use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use super::clusters::Clusters;
 use super::content::{WrittenAt, finish, finish_in_change, low32};
@@ -132,8 +132,7 @@ impl Fs {
         let mut locked = pinned.lock();
         self.end_truncation(&pinned, &mut locked)?;
         let (size, only_grows) = {
-            let guard = epoch::pin();
-            let inode = self.file_to_change(&pinned, &guard)?;
+            let inode = self.file_to_change(&pinned)?;
             (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
         };
         if only_grows && !what.only_adds() {
@@ -170,8 +169,8 @@ impl Fs {
 }
 
 impl<'a> Steps<'a> {
-    fn begin<'g>(&self, guard: &'g Guard) -> Result<(&'g CachedInode, Plan<'a>, Slot)> {
-        let inode = self.fs.file_to_change(self.pinned, guard)?;
+    fn begin(&self) -> Result<(CachedInode, Plan<'a>, Slot)> {
+        let inode = self.fs.file_to_change(self.pinned)?;
         let mut plan = Plan::new(self.fs, self.fs.writer()?);
         let slot = plan.slot(inode.nr())?;
         Ok((inode, plan, slot))
@@ -232,22 +231,20 @@ impl<'a> Steps<'a> {
     ) -> Result<LogicalBlock> {
         let room = self.fs.writer()?.room_of_a_step();
         let (mut at, end) = (blocks.start, blocks.end);
-        let guard = epoch::pin();
-        let (inode, mut plan, slot) = self.begin(&guard)?;
+        let (inode, mut plan, slot) = self.begin()?;
+        let inode = &inode;
         if size > inode.size_bytes() {
-            self.fs
-                .zero_tail(&mut plan, inode, inode.size_bytes(), &guard)?;
+            self.fs.zero_tail(&mut plan, inode, inode.size_bytes())?;
         }
         let whole = self.whole_blocks(bytes);
         while at < end && plan.size() < room {
-            let mapping = self.fs.map(inode, at, &guard)?;
+            let mapping = self.fs.map(inode, at, &epoch::pin())?;
             let mut run = mapping.blocks.min(end.0 - at.0);
             match mapping.target {
                 Target::Hole => {
                     let hole = (at, run.min(ExtentState::Unwritten.max_blocks()));
                     let file = (inode, slot, &mut *self.locked);
-                    let (physical, got) =
-                        self.fs.claim(&mut plan, file, hole, bytes.end, &guard)?;
+                    let (physical, got) = self.fs.claim(&mut plan, file, hole, bytes.end)?;
                     let extent = Extent {
                         logical: at,
                         physical,
@@ -270,7 +267,7 @@ impl<'a> Steps<'a> {
         if existing == Existing::Zeroed {
             let from = u64::from(blocks.start.0) << self.bits();
             let done = from.max(bytes.start)..reached.min(bytes.end);
-            self.zero_edges(&mut plan, inode, &done, &guard)?;
+            self.zero_edges(&mut plan, inode, &done)?;
         }
         let reached = reached.min(size);
         self.end(plan, slot, inode.size_bytes().max(reached))?;
@@ -283,13 +280,12 @@ impl<'a> Steps<'a> {
         plan: &mut Plan<'_>,
         inode: &CachedInode,
         bytes: &Range<u64>,
-        guard: &Guard,
     ) -> Result<()> {
         let mask = (1_u64 << self.bits()) - 1;
         let head = bytes.start..bytes.end.min((bytes.start + mask) & !mask);
-        self.fs.zero_in_block(plan, inode, head.clone(), guard)?;
+        self.fs.zero_in_block(plan, inode, head.clone())?;
         let tail = head.end.max(bytes.end & !mask)..bytes.end;
-        self.fs.zero_in_block(plan, inode, tail, guard)
+        self.fs.zero_in_block(plan, inode, tail)
     }
 
     fn punch(&mut self, bytes: Range<u64>, size: u64) -> Result<()> {
@@ -318,10 +314,10 @@ impl<'a> Steps<'a> {
         blocks: &Range<LogicalBlock>,
         edges: Option<&Range<u64>>,
     ) -> Result<Freed> {
-        let guard = epoch::pin();
-        let (inode, mut plan, slot) = self.begin(&guard)?;
+        let (inode, mut plan, slot) = self.begin()?;
+        let inode = &inode;
         if let Some(edges) = edges {
-            self.zero_edges(&mut plan, inode, edges, &guard)?;
+            self.zero_edges(&mut plan, inode, edges)?;
         }
         let range = (blocks.start, blocks.end);
         let freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
@@ -357,8 +353,8 @@ impl<'a> Steps<'a> {
         };
         while !at.is_done {
             at = self.retried(|| {
-                let guard = epoch::pin();
-                let (inode, mut plan, slot) = self.begin(&guard)?;
+                let (inode, mut plan, slot) = self.begin()?;
+                let inode = &inode;
                 let mut at = at;
                 if at.freed != Freed::All {
                     let range = (blocks.start, blocks.end);
@@ -418,8 +414,8 @@ impl<'a> Steps<'a> {
         let (mut until, mut is_done) = (LOGICAL_END, false);
         while !is_done {
             (until, is_done) = self.retried(|| {
-                let guard = epoch::pin();
-                let (inode, mut plan, slot) = self.begin(&guard)?;
+                let (inode, mut plan, slot) = self.begin()?;
+                let inode = &inode;
                 let mut until = until;
                 let is_done =
                     self.move_up(&mut plan, (inode, slot), (blocks.start, &mut until), by)?;

@@ -13,7 +13,7 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::InodeFlags;
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use super::plan::Plan;
 use super::xattrs::finish;
@@ -38,8 +38,7 @@ impl Fs {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
-        let guard = epoch::pin();
-        let current = pinned.version(&guard)?;
+        let current = &pinned.copy()?;
         check_is_no_value(current)?;
         let unsupported = |what: &str| Error::Unsupported(what.into());
         if !InodeFlags::USER_VISIBLE.contains(flags) {
@@ -56,13 +55,13 @@ impl Fs {
             return Err(Error::NotPermitted);
         }
         if changed.contains(InodeFlags::CASEFOLD_FL) {
-            self.check_casefold(current, &guard)?;
+            self.check_casefold(current)?;
         }
         let is_stored_anew = changed.contains(InodeFlags::EXTENTS_FL);
         let mut changed = changed - InodeFlags::EXTENTS_FL;
         if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
             if writer.journal().has_log() {
-                self.forget_content(writer, current, &guard)?;
+                self.forget_content(writer, current)?;
             } else {
                 // As in Linux: there is nothing that the flag could say.
                 changed -= InodeFlags::JOURNAL_DATA_FL;
@@ -79,13 +78,13 @@ impl Fs {
     }
 
     /// Refuses to let a directory begin or cease to ignore case, unless it has no names.
-    fn check_casefold(&self, dir: &CachedInode, guard: &Guard) -> Result<()> {
+    fn check_casefold(&self, dir: &CachedInode) -> Result<()> {
         if self.superblock().encoding().is_none() {
             return Err(Error::Unsupported(
                 "the file system has no feature casefold".into(),
             ));
         }
-        match self.is_empty_dir(dir, guard)? {
+        match self.is_empty_dir(dir, &epoch::pin())? {
             true => Ok(()),
             false => Err(Error::NotEmpty),
         }
@@ -104,8 +103,7 @@ impl Fs {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
-        let guard = epoch::pin();
-        let current = pinned.version(&guard)?;
+        let current = &pinned.copy()?;
         check_is_no_value(current)?;
         if current.on_disk().project_id() == project_id {
             return Ok(());
@@ -151,8 +149,7 @@ impl Fs {
                 "with checksums the generation stays as it is".into(),
             ));
         }
-        let guard = epoch::pin();
-        let current = pinned.version(&guard)?;
+        let current = &pinned.copy()?;
         check_is_no_value(current)?;
         if current.has(InodeFlags::IMMUTABLE_FL) {
             return Err(Error::NotPermitted);

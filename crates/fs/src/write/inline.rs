@@ -34,7 +34,7 @@ use fourscore_ondisk::inline::edit::{self, InlineDirMut};
 use fourscore_ondisk::inline::{HEAD_BYTES, InlineDir, InlineError, InlineMut, InlineRoom};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use super::carry_out::Show;
 use super::content::{WrittenAt, finish};
@@ -76,10 +76,9 @@ impl Fs {
         if !self.has_inline_data() {
             return Ok(Written::NotYet);
         }
-        let guard = epoch::pin();
-        let inode = pinned.version(&guard)?;
+        let inode = &pinned.copy()?;
         let is_inside = inode.layout() == Layout::Inline;
-        if !is_inside && !self.may_go_inside(inode, &guard)? {
+        if !is_inside && !self.may_go_inside(inode)? {
             return Ok(Written::NotYet);
         }
         let mut plan = Plan::new(self, self.writer()?);
@@ -102,11 +101,11 @@ impl Fs {
     }
 
     /// Whether a regular file has nothing mapped: it is empty, or all hole.
-    fn may_go_inside(&self, inode: &CachedInode, guard: &Guard) -> Result<bool> {
+    fn may_go_inside(&self, inode: &CachedInode) -> Result<bool> {
         if inode.layout() == Layout::BlockMap {
             return Ok(inode.i_block().iter().all(|&byte| byte == 0));
         }
-        let mapping = self.map(inode, LogicalBlock(0), guard)?;
+        let mapping = self.map(inode, LogicalBlock(0), &epoch::pin())?;
         Ok(mapping.target == Target::Hole && mapping.end() == LOGICAL_END)
     }
 
@@ -119,8 +118,7 @@ impl Fs {
 
     /// Moves the content of a regular file to a block, if it is in the inode.
     pub(super) fn move_out(&self, (pinned, locked): (&Pinned, &mut Changing)) -> Result<()> {
-        let guard = epoch::pin();
-        let inode = pinned.version(&guard)?;
+        let inode = &pinned.copy()?;
         if inode.layout() != Layout::Inline {
             return Ok(());
         }
@@ -134,14 +132,11 @@ impl Fs {
         content.get_mut(shown..).unwrap_or_default().fill(0);
         let outside = CachedInode::new(plan.inode(slot)?, self)?;
         let first = LogicalBlock(0);
-        let (block, _) = self.claim(
-            &mut plan,
-            (&outside, slot, locked),
-            (first, 1),
-            size,
-            &guard,
-        )?;
-        self.device().write_at(&content, block_size.offset(block))?;
+        let (block, _) = self.claim(&mut plan, (&outside, slot, locked), (first, 1), size)?;
+        match self.journals_content(&outside) {
+            true => plan.write_content(&outside, (block, 0), &content, true)?,
+            false => self.device().write_at(&content, block_size.offset(block))?,
+        }
         plan.map_block(&outside, slot, first, block)?;
         let version = plan.version(slot)?;
         plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {

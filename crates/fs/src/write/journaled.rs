@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | all files | to their places | through the log |
 //! | files with `JOURNAL_DATA_FL` | through the log | through the log |
-//! | encrypted files | to their places | to their places |
+//! | encrypted files, values of attributes | to their places | to their places |
 //! | without a journal | to their places | refused |
 //!
 //! `data=writeback` promises less than `data=ordered`: nothing about when content arrives. Here it
@@ -32,7 +32,7 @@ use fourscore_ondisk::extent::LOGICAL_END;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::superblock::{DefaultMountOpts, Superblock};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
-use fourscore_sync::epoch::Guard;
+use fourscore_sync::epoch::{self, Guard};
 
 use super::Writer;
 use super::plan::{Content, Plan, RegionId};
@@ -72,7 +72,9 @@ impl Fs {
             return false;
         };
         let wanted = writer.data == DataMode::Journal || inode.has(InodeFlags::JOURNAL_DATA_FL);
-        let is_file = inode.file_type() == FileType::Regular && !inode.is_encrypted();
+        // Values of attributes go straight to their blocks.
+        let is_value = inode.has(InodeFlags::EA_INODE_FL);
+        let is_file = inode.file_type() == FileType::Regular && !inode.is_encrypted() && !is_value;
         wanted && is_file && writer.journal().has_log()
     }
 
@@ -140,12 +142,7 @@ impl Fs {
 
     /// Brings all content of `inode`, whose lock is held, to its place, and forgets the buffers of
     /// its blocks, since `JOURNAL_DATA_FL` changes.
-    pub(super) fn forget_content(
-        &self,
-        writer: &Writer,
-        inode: &CachedInode,
-        guard: &Guard,
-    ) -> Result<()> {
+    pub(super) fn forget_content(&self, writer: &Writer, inode: &CachedInode) -> Result<()> {
         if writer.data == DataMode::Journal || inode.file_type() != FileType::Regular {
             return Ok(());
         }
@@ -154,7 +151,7 @@ impl Fs {
         let tid = writer.journal().running_tid();
         let mut at = LogicalBlock(0);
         while at < LOGICAL_END {
-            let mapping = self.map(inode, at, guard)?;
+            let mapping = self.map(inode, at, &epoch::pin())?;
             at = mapping.end();
             let Some(extent) = mapping.extent() else {
                 continue;

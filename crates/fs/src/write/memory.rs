@@ -65,6 +65,17 @@ pub(super) enum RegionKind {
     Touched,
 }
 
+/// The order in which the regions of a plan become visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Blocks to which nothing leads yet.
+    NewBlock,
+    /// Inodes to which no name leads yet. A reader may still have the number of an earlier inode.
+    NewInode,
+    /// What leads to them, and all else.
+    Rest,
+}
+
 impl RegionKind {
     /// Whether it has content in the plan.
     pub(super) fn has_content(self) -> bool {
@@ -73,9 +84,13 @@ impl RegionKind {
 }
 
 impl Region {
-    /// Whether nothing leads to it before the plan is carried out.
-    pub(super) fn is_new(&self) -> bool {
-        self.is_fresh || self.kind == RegionKind::WholeSlot
+    /// When it becomes visible among the regions of its plan.
+    pub(super) fn stage(&self) -> Stage {
+        match (self.is_fresh, self.kind) {
+            (true, _) => Stage::NewBlock,
+            (false, RegionKind::WholeSlot) => Stage::NewInode,
+            (false, _) => Stage::Rest,
+        }
     }
 
     /// Writes it, with the content `own`, into the block that `bytes` are.

@@ -220,8 +220,8 @@ impl Fs {
         plan.free_inode(claim)
     }
 
-    /// Ends the removal of a name after it was published: frees the rest of an inode that goes. Only
-    /// the inode's own lock is held.
+    /// Ends the removal of a name after it was published: frees the rest of an inode that goes.
+    /// Only the inode's own lock is held.
     pub(super) fn finish_lost(
         &self,
         writer: &Writer,

@@ -5,7 +5,8 @@
 //! **Model.** The names are looked up without a lock. The inodes that they lead to are pinned, so
 //! that their numbers are not used again; what kind they are and who is above whom is looked at
 //! then. All of them are locked, and the names are looked up again. If they lead elsewhere now, it
-//! begins anew.
+//! begins anew. Only then is it decided whether the renaming is refused, or nothing is to be done:
+//! what the two names led to before was not looked at in one moment.
 //!
 //! **Locking.** Directories that change their parent take the lock of directory renames first:
 //! nobody else changes who is above whom meanwhile. Then directories by number, then files by
@@ -48,6 +49,7 @@ pub(super) struct Renaming<'n> {
     pub(super) to: (InodeNr, &'n [u8]),
     pub(super) nr: InodeNr,
     pub(super) victim: Option<InodeNr>,
+    pub(super) replace: Replace,
     /// Whose the whiteout is that the old name leads to then, if one is left.
     pub(super) whiteout: Option<&'n NewAttributes>,
 }
@@ -55,6 +57,11 @@ pub(super) struct Renaming<'n> {
 impl Renaming<'_> {
     pub(super) fn is_across(&self) -> bool {
         self.from.0 != self.to.0
+    }
+
+    /// Whether both names lead to the same inode, so that nothing is to be done.
+    pub(super) fn is_of_one_inode(&self) -> bool {
+        self.victim == Some(self.nr)
     }
 }
 
@@ -142,12 +149,6 @@ impl Fs {
         loop {
             let nr = self.lookup_once(from.0, from.1)?;
             let victim = found(self.lookup_once(to.0, to.1))?;
-            if victim.is_some() && replace == Replace::No {
-                return Err(Error::Exists);
-            }
-            if victim == Some(nr) {
-                return Ok(());
-            }
             if writer.lacks(Sabotage::HalfRename) && self.rename_in_halves(from, to, victim)? {
                 return Ok(());
             }
@@ -156,6 +157,7 @@ impl Fs {
                 to,
                 nr,
                 victim,
+                replace,
                 whiteout,
             };
             if self.try_rename(writer, &names)? {
@@ -185,6 +187,16 @@ impl Fs {
     /// Renames, if the names still lead where they did; `false` if not.
     fn try_rename(&self, writer: &Writer, names: &Renaming<'_>) -> Result<bool> {
         let (taking, moves) = self.take_for(writer, names)?;
+        let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
+        if !self.leads_as_before(names, &taking)? {
+            return Ok(false);
+        }
+        if names.victim.is_some() && names.replace == Replace::No {
+            return Err(Error::Exists);
+        }
+        if names.is_of_one_inode() {
+            return Ok(true);
+        }
         if moves.is_into_itself {
             return Err(Error::InvalidArgument(
                 "a directory cannot be moved below itself",
@@ -193,10 +205,6 @@ impl Fs {
         if moves.is_out_of_victim {
             // The victim holds what is moved, whatever that is.
             return Err(Error::NotEmpty);
-        }
-        let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-        if !self.leads_as_before(names, &taking)? {
-            return Ok(false);
         }
         let mut plan = Plan::new(self, writer);
         let versions = self.plan_rename(&mut plan, names, &taking)?;
@@ -264,7 +272,8 @@ impl Fs {
         let (moved_is_dir, victim_is_dir) =
             (is_dir(names.nr)?, names.victim.map_or(Ok(false), is_dir)?);
         // Inside of one directory nobody comes to lie below anything else.
-        if !(moved_is_dir || victim_is_dir) || !names.is_across() {
+        let moves_directory = moved_is_dir || victim_is_dir;
+        if !moves_directory || !names.is_across() || names.is_of_one_inode() {
             return Ok(Moves::default());
         }
         let lock = writer.lock_renames();

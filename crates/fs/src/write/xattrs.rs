@@ -25,7 +25,6 @@ use fourscore_ondisk::xattr::{
     self, BlockRoom, NameIndex, NewValue, Placement, Value, Was, XattrEditError, Xattrs, XattrsMut,
 };
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
-use fourscore_sync::epoch;
 
 use super::acls::SetGid;
 use super::carry_out::Show;
@@ -149,8 +148,7 @@ impl Fs {
         let writer = self.writer()?;
         let pinned = self.pin_inode(inode)?;
         let locked = pinned.lock();
-        let guard = epoch::pin();
-        let current = pinned.version(&guard)?;
+        let current = &pinned.copy()?;
         check_changeable(current)?;
         let file_type = current.file_type();
         let has_user = matches!(file_type, FileType::Regular | FileType::Directory);

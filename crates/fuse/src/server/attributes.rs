@@ -15,14 +15,17 @@ use crate::reply::{Errno, Reply};
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const STATX_BTIME: u32 = 0x800;
 
+const STATX_ATTR_COMPRESSED: u64 = 0x4;
 const STATX_ATTR_IMMUTABLE: u64 = 0x10;
 const STATX_ATTR_APPEND: u64 = 0x20;
 const STATX_ATTR_NODUMP: u64 = 0x40;
 const STATX_ATTR_ENCRYPTED: u64 = 0x800;
 const STATX_ATTR_VERITY: u64 = 0x10_0000;
 
-/// Flags of an inode that statx(2) tells.
-const TOLD_FLAGS: [(InodeFlags, u64); 5] = [
+/// Flags of an inode that statx(2) tells. Linux 6.18 takes only the time of making from the reply
+/// beside what stat(2) says, and hands none of these on.
+const TOLD_FLAGS: [(InodeFlags, u64); 6] = [
+    (InodeFlags::COMPR_FL, STATX_ATTR_COMPRESSED),
     (InodeFlags::IMMUTABLE_FL, STATX_ATTR_IMMUTABLE),
     (InodeFlags::APPEND_FL, STATX_ATTR_APPEND),
     (InodeFlags::NODUMP_FL, STATX_ATTR_NODUMP),

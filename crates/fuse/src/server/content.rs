@@ -1,6 +1,6 @@
 //! **Purpose.** Content of files and links.
 
-use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek, WrittenAt};
+use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek, Stat, WrittenAt};
 use fourscore_ondisk::inode::InodeFlags;
 
 use super::{Call, Server};
@@ -56,6 +56,7 @@ impl Server<'_> {
             self.take_privileges(call.inode, &writer)?;
             self.fs.truncate(call.inode, 0)?;
         }
+        self.was_opened(&stat, wanted.flags);
         // The kernel writes whole pages back, and so would begin in front of the end of a file
         // that only grows.
         let around_the_cache = if writes && only_grows {
@@ -67,6 +68,21 @@ impl Server<'_> {
             open_flags: fopen::KEEP_CACHE | around_the_cache,
             ..OpenOut::default()
         })
+    }
+
+    /// Takes opening a file for nothing but to read it for its first access: what the page cache
+    /// answers is told to nobody. For its own ioctls the kernel opens files too, with no flag at
+    /// all, while open(2) of a program of 64 bits adds one.
+    fn was_opened(&self, before: &Stat, flags: u32) {
+        if flags == 0 || flags & O_ACCMODE != 0 {
+            return;
+        }
+        self.was_read(before.inode, flags);
+        // After a READ the kernel asks for the time anew by itself.
+        let after = self.fs.stat(before.inode);
+        if after.is_ok_and(|after| after.atime != before.atime) {
+            self.have_asked_anew(before.inode);
+        }
     }
 
     pub(super) fn read(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {

@@ -15,7 +15,7 @@ use super::*;
 use crate::abi::{
     AttrOut, CreateIn, Dirent, EntryOut, FallocateIn, Fsxattr, GetxattrIn, IoctlIn, IoctlOut,
     LinkIn, MkdirIn, OpenIn, OpenOut, OutHeader, ROOT_ID, ReadIn, ReleaseIn, Rename2In, SetattrIn,
-    SetxattrIn, StatfsOut, WRITE_CACHE, WriteIn, fattr, opcode,
+    SetxattrIn, StatfsOut, StatxIn, StatxOut, WRITE_CACHE, WriteIn, fattr, opcode,
 };
 
 const EPERM: i32 = 1;
@@ -596,6 +596,63 @@ fn flags_are_set_and_kept_to() {
         assert_eq!(told.attr.mtime, 1_000_000_000);
         assert_eq!(ioctl(kernel, file, 0x1234, &[]), Err(25));
         assert_eq!(ioctl(kernel, file, SETFLAGS, &[]), Err(22));
+    });
+}
+
+#[test]
+fn statx_tells_all_flags_that_it_has_names_for() {
+    const GETFLAGS: u32 = 0x8008_6601;
+    const SETFLAGS: u32 = 0x4008_6602;
+    // Compressed, immutable, append only, not dumped: STATX_ATTR_* have the numbers of the flags.
+    const FLAGS: [u32; 4] = [0x4, 0x10, 0x20, 0x40];
+    with_kernel(|kernel| {
+        let file = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
+        let others = ioctl(kernel, file, GETFLAGS, &[]).expect("known");
+        let others = u32::read_from_bytes(&others).expect("a number");
+        for flag in FLAGS {
+            ioctl(kernel, file, SETFLAGS, (others | flag).as_bytes()).expect("root may");
+            let parts = [StatxIn::default()];
+            let told = kernel.told::<StatxOut>(opcode::STATX, file, &[parts.as_bytes()]);
+            let told = told.expect("known");
+            assert_eq!(told.attributes, u64::from(flag));
+            assert_ne!(told.attributes_mask & u64::from(flag), 0);
+        }
+    });
+}
+
+#[test]
+fn opening_to_read_is_an_access() {
+    // open(2) of a program of 64 bits always adds one.
+    const O_LARGEFILE: u32 = 0o100_000;
+    const O_NOATIME: u32 = 0o1_000_000;
+    const O_RDWR: u32 = 2;
+    const OLD: u64 = 1_000_000_000;
+    with_kernel(|kernel| {
+        let file = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
+        let mut is_noted = |flags| {
+            let old = SetattrIn {
+                valid: fattr::ATIME,
+                atime: OLD,
+                ..SetattrIn::default()
+            };
+            kernel.setattr(file, old).expect("ours");
+            let wanted = OpenIn {
+                flags,
+                open_flags: 0,
+            };
+            let parts = [wanted.as_bytes()];
+            kernel
+                .told::<OpenOut>(opcode::OPEN, file, &parts)
+                .expect("opened");
+            let told = kernel.told::<AttrOut>(opcode::GETATTR, file, &[&[0; 16]]);
+            told.expect("known").attr.atime != OLD
+        };
+        assert!(is_noted(O_LARGEFILE));
+        // For writing as well it may be for writing alone, and the kernel opens for its own ioctls
+        // with no flag at all.
+        for flags in [0, O_LARGEFILE | O_RDWR, O_LARGEFILE | O_NOATIME] {
+            assert!(!is_noted(flags), "{flags:o}");
+        }
     });
 }
 
