@@ -120,6 +120,9 @@ impl Shape {
             },
             // Freed blocks can be had again after a commit, while reads of them are under way.
             Reuse => Self {
+                // Where a change of the map raises no sequence count.
+                format: *random.pick(&[Format::Usual, Format::Pointers]),
+                data: *random.pick(&[DataMode::Ordered, DataMode::Writeback]),
                 threads: 9,
                 read_micros: *random.pick(&[300, 1000]),
                 write_micros: 0,

@@ -125,7 +125,7 @@ impl Theme {
             // interrupted anywhere.
             Self::Reuse if thread == 1 => &[(Sync, 1)],
             Self::Reuse if thread > 6 => &[(Resolve, 1)],
-            Self::Reuse if thread > 2 => &[(Write, 40), (Punch, 40), (Truncate, 4)],
+            Self::Reuse if thread > 2 => &[(Write, 1), (Punch, 1)],
             Self::Reuse => &[(Read, 1)],
             Self::Everything => &[
                 (Make, 4),

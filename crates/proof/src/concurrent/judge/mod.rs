@@ -80,10 +80,9 @@ impl Wrong {
         let others = about.iter().filter(|&&other| other != index);
         let others: Vec<_> = others.map(|&other| &events[other]).collect();
         let beside = others.iter().filter(|other| other.overlaps(call));
-        let before: Vec<_> = others
-            .iter()
-            .filter(|other| other.end < call.begin)
-            .collect();
+        let before = others.iter().filter(|other| other.end < call.begin);
+        let mut before: Vec<_> = before.collect();
+        before.sort_unstable_by_key(|other| other.end);
         let from = before.len().saturating_sub(SHOWN);
         Self {
             what,
