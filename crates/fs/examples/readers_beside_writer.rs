@@ -32,6 +32,7 @@ const OWNER: NewAttributes = NewAttributes {
     gid: 0,
 };
 const BLOCK: u64 = 4096;
+const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = 4096;
 const SPAN: Duration = Duration::from_millis(500);
 
@@ -45,13 +46,12 @@ fn nothing(_: &Fs, _: InodeNr, _: u64) -> Result<()> {
 
 fn overwrite(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
     let offset = drawn(nth) * BLOCK;
-    fs.write_at(file, &[nth as u8; BLOCK as usize], offset)
-        .map(drop)
+    fs.write_at(file, &[4; BLOCK_BYTES], offset).map(drop)
 }
 
 fn append(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
     let end = BLOCKS + nth % 64;
-    fs.write_at(file, &[1; BLOCK as usize], end * BLOCK)?;
+    fs.write_at(file, &[1; BLOCK_BYTES], end * BLOCK)?;
     match nth % 64 {
         63 => fs.truncate(file, BLOCKS * BLOCK),
         _ => Ok(()),
@@ -62,7 +62,7 @@ fn punch(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
     let offset = drawn(nth / 2) * BLOCK;
     match nth.is_multiple_of(2) {
         true => fs.fallocate(file, Fallocate::PunchHole, offset, BLOCK),
-        false => fs.write_at(file, &[2; BLOCK as usize], offset).map(drop),
+        false => fs.write_at(file, &[2; BLOCK_BYTES], offset).map(drop),
     }
 }
 
@@ -109,7 +109,7 @@ fn main() -> anyhow::Result<()> {
 fn make(fs: &Fs, name: &[u8]) -> Result<InodeNr> {
     let file = fs.create(InodeNr::ROOT, name, &OWNER)?;
     for block in 0..BLOCKS {
-        fs.write_at(file, &[3; BLOCK as usize], block * BLOCK)?;
+        fs.write_at(file, &[3; BLOCK_BYTES], block * BLOCK)?;
     }
     Ok(file)
 }
@@ -126,7 +126,7 @@ fn reads_beside(fs: &Fs, read: InodeNr, changed: InodeNr, change: Change) -> Res
             }
             Ok(())
         });
-        let (began, mut reads, mut block) = (Instant::now(), 0, [0; BLOCK as usize]);
+        let (began, mut reads, mut block) = (Instant::now(), 0, [0; BLOCK_BYTES]);
         let read = loop {
             if let Err(error) = fs.read_at(read, &mut block, drawn(reads) * BLOCK) {
                 break Err(error);

@@ -162,8 +162,8 @@ impl Fs {
         written_at: WrittenAt,
     ) -> Result<WrittenOver> {
         let shared = pinned.share();
-        let inode = &self.file_to_write(pinned)?;
-        check_may_write(inode, offset, Decided::Earlier(written_at))?;
+        let decided = Decided::Earlier(written_at);
+        let inode = &pinned.copy_if(|inode| check_may_write(inode, offset, decided))?;
         let Some(end) = offset.checked_add(data.len() as u64) else {
             return Ok(WrittenOver::No);
         };
@@ -209,12 +209,7 @@ impl Fs {
         decided: Decided,
     ) -> Result<usize> {
         let writer = self.writer()?;
-        {
-            let guard = epoch::pin();
-            let inode = pinned.version(&guard)?;
-            check_is_writable(inode)?;
-            check_may_write(inode, offset, decided)?;
-        }
+        check_may_write(pinned.version(&epoch::pin())?, offset, decided)?;
         let written_at = decided.written_at();
         if self.write_inside((pinned, locked), (data, offset), written_at)? == Written::Inside {
             return Ok(data.len());
@@ -543,11 +538,6 @@ impl Fs {
             }
         })
     }
-
-    /// The regular file, if its content can be changed, whatever its flags say of that.
-    fn file_to_write(&self, pinned: &Pinned) -> Result<CachedInode> {
-        pinned.copy_if(check_is_writable)
-    }
 }
 
 /// Refuses what is no regular file, or one whose content this library cannot change.
@@ -576,8 +566,9 @@ fn check_is_writable(inode: &CachedInode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to change content from `offset` on that flags keep.
+/// Refuses what is no file to write into, and to change content from `offset` on that flags keep.
 fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
+    check_is_writable(inode)?;
     let is_kept = inode.has(InodeFlags::IMMUTABLE_FL)
         || inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes();
     match decided {
