@@ -16,11 +16,11 @@
 //!
 //! A reader pins the epoch, notes the sequence count, looks, and compares the count:
 //!
-//! | what was found | what is returned |
+//! | afterwards | what is returned |
 //! |---|---|
-//! | anything, and the count is the same even number | that |
-//! | anything, and the count is odd or has changed | nothing: the reader looks again |
-//! | `Corrupt`, whatever the count | nothing: the reader looks again under the inode's lock |
+//! | the count is odd or has changed | nothing: the reader looks again |
+//! | the count is the same even number | what was found, unless it is `Corrupt` |
+//! | the same, and `Corrupt` | nothing: the reader looks again under the inode's lock |
 //!
 //! After [`UNLOCKED_ATTEMPTS`] attempts the reader takes the inode's lock shared and looks once
 //! more. Nothing changes then, so that answer is final: readers make progress beside any number of
@@ -137,22 +137,22 @@ impl Fs {
         nr: InodeNr,
         mut look: impl FnMut(&CachedInode, &Guard) -> Result<T>,
     ) -> Result<T> {
-        for _ in 0..UNLOCKED_ATTEMPTS {
+        for attempt in 0..UNLOCKED_ATTEMPTS {
             let guard = epoch::pin();
             let cell = self.cell(nr, &guard)?;
             let begun = cell.sequence().begin();
             let inode = cell.version(&guard)?.not_a_value()?;
             if let Some(begun) = begun {
                 let found = look(inode, &guard);
-                if matches!(found, Err(Error::Corrupt(_))) && self.looks_again_at_damage() {
-                    break;
-                }
                 if cell.sequence().is_still(begun) {
+                    if matches!(found, Err(Error::Corrupt(_))) && self.looks_again_at_damage() {
+                        break;
+                    }
                     return found;
                 }
             }
             drop(guard);
-            thread::yield_now();
+            thread::back_off(attempt);
         }
         self.read_locked(nr, look)
     }
@@ -176,7 +176,7 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`.
     pub(crate) fn find_name(&self, dir: InodeNr, name: &[u8], keep: Keep) -> Result<InodeNr> {
-        for _ in 0..UNLOCKED_ATTEMPTS {
+        for attempt in 0..UNLOCKED_ATTEMPTS {
             let guard = epoch::pin();
             let cell = self.cell(dir, &guard)?;
             // The moment first: what is found behind it is kept only if no name has left since.
@@ -200,15 +200,17 @@ impl Fs {
                     }
                     return Ok(inode);
                 }
-                Err(Error::Corrupt(_)) if self.looks_again_at_damage() => break,
                 Err(error) => {
                     if begun.is_some_and(|begun| cell.sequence().is_still(begun)) {
+                        if matches!(error, Error::Corrupt(_)) && self.looks_again_at_damage() {
+                            break;
+                        }
                         return Err(error);
                     }
                 }
             }
             drop(guard);
-            thread::yield_now();
+            thread::back_off(attempt);
         }
         self.read_locked(dir, |dir, guard| self.look_up_locked(dir, name, guard))
     }

@@ -416,7 +416,29 @@ impl Pinned {
     /// # Errors
     /// `NotFound` once it is deleted.
     pub(crate) fn copy(&self) -> Result<CachedInode> {
-        self.0.version(&epoch::pin()).cloned()
+        self.copy_if(|_| Ok(()))
+    }
+
+    /// The same, if `check` lets it pass.
+    ///
+    /// # Errors
+    /// `NotFound` once it is deleted; what `check` refuses it with.
+    pub(crate) fn copy_if(
+        &self,
+        check: impl FnOnce(&CachedInode) -> Result<()>,
+    ) -> Result<CachedInode> {
+        let guard = epoch::pin();
+        let inode = self.0.version(&guard)?;
+        check(inode)?;
+        Ok(inode.clone())
+    }
+
+    /// Its type, for the holder of the inode's lock.
+    ///
+    /// # Errors
+    /// `NotFound` once it is deleted.
+    pub(crate) fn file_type(&self) -> Result<FileType> {
+        Ok(self.0.version(&epoch::pin())?.file_type())
     }
 
     /// Shows `version` from now on; `None` if the inode was deleted. For the holder of the lock.

@@ -45,6 +45,19 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     thread
 }
 
+/// Lets a moment pass before something is looked at again that another thread is changing: some
+/// ten nanoseconds after the first attempt (0), longer after each further one, and from the fifth
+/// on until other threads of this core have run.
+pub fn back_off(attempt: u32) {
+    #[cfg(not(feature = "shuttle"))]
+    if attempt < 4 {
+        (0..16_u32 << attempt).for_each(|_| std::hint::spin_loop());
+        return;
+    }
+    let _ = attempt;
+    yield_now();
+}
+
 /// Gives the calling thread a working directory of its own: what it changes to afterwards is
 /// nobody else's. For threads made for one job; there is no way back.
 ///

@@ -10,6 +10,7 @@
 //! | [`tidy`] | the rules of style that a program can check |
 //! | [`suites`] | the test suites, alone and all in a row |
 //! | [`crash`] | crash states of the journal and of the file system, resumable |
+//! | [`oracle`] | what threads see of a file system that others change |
 //! | [`torture`] | everything at once, by a process that is killed |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
 //! | [`mod@bench`] | measurements with other people's programs beside them |
@@ -23,6 +24,7 @@ mod crash;
 mod demo;
 mod fuzz;
 mod generate;
+mod oracle;
 mod run;
 mod setup;
 mod suites;
@@ -64,6 +66,8 @@ enum Verb {
     Count,
     /// Checks crash states of the journal, or of the file system, until their number is reached.
     Crash(crash::Options),
+    /// Judges what threads are answered while others change the same files and directories.
+    Oracle(oracle::Options),
     /// Everything at once on one image, by a process that is killed at some moment, again and
     /// again.
     Torture(torture::Options),
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Shuttle => suites::feature(&workspace, suites::Feature::Shuttle),
         Verb::Count => suites::feature(&workspace, suites::Feature::Count),
         Verb::Crash(options) => crash::run(&workspace, options),
+        Verb::Oracle(options) => oracle::run(&workspace, options),
         Verb::Torture(options) => torture::run(&workspace, options),
         Verb::Fuzz(options) => fuzz::run(&workspace, options),
         Verb::Bench(options) => bench::run(&workspace, options),

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{Steps, cargo, on_ci, run as run_command};
 use crate::workspace::Workspace;
-use crate::{check, crash, fuzz, setup, torture};
+use crate::{check, crash, fuzz, oracle, setup, torture};
 
 /// The variable through which the test kit learns where to note what it skipped.
 const SKIP_LOG: &str = "FOURSCORE_SKIP_LOG";
@@ -64,6 +64,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     steps.step("crash states of the kernel's ext4", || {
         crash::smoke_kernel(workspace, Some((SKIP_LOG, skip_log.as_path())))
     });
+    steps.step("concurrent oracle", || oracle::smoke(workspace));
     steps.step("torture", || torture::smoke(workspace));
     steps.step("fuzz smoke", || fuzz::smoke(workspace));
     let skipped = summarise_skips(&mut steps, &skip_log)?;

@@ -242,7 +242,10 @@ impl Plan<'_> {
     /// Makes all changes visible, in the order that [`crate::consistent`] states. All blocks have
     /// joined, so nothing can be refused.
     fn make_visible(&mut self, handle: &mut Handle<'_>, show: Show<'_>, publish: impl FnOnce()) {
-        let early = self.writer.stamp();
+        let early = match self.memory.frees.is_empty() {
+            true => None,
+            false => self.writer.stamp_before_publish(),
+        };
         let departures = mem::take(&mut self.memory.departures);
         departures.iter().for_each(|name| name.begin(self.fs));
         let raised: [Option<Change<'_>>; MOST_CHANGES] = std::array::from_fn(|nth| {
@@ -258,10 +261,7 @@ impl Plan<'_> {
         drop(raised);
         departures.iter().for_each(Departure::end);
         self.memory.departures = departures;
-        let stamp = match self.writer.lacks(Sabotage::StampBeforePublish) {
-            true => early,
-            false => self.writer.stamp(),
-        };
+        let stamp = early.unwrap_or_else(|| self.writer.stamp());
         self.hand_over_clusters(handle.tid(), stamp);
     }
 

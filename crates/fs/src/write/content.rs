@@ -162,8 +162,8 @@ impl Fs {
         written_at: WrittenAt,
     ) -> Result<WrittenOver> {
         let shared = pinned.share();
-        let inode = &self.file_to_write(pinned)?;
-        check_may_write(inode, offset, Decided::Earlier(written_at))?;
+        let decided = Decided::Earlier(written_at);
+        let inode = &pinned.copy_if(|inode| check_may_write(inode, offset, decided))?;
         let Some(end) = offset.checked_add(data.len() as u64) else {
             return Ok(WrittenOver::No);
         };
@@ -209,7 +209,7 @@ impl Fs {
         decided: Decided,
     ) -> Result<usize> {
         let writer = self.writer()?;
-        check_may_write(&self.file_to_write(pinned)?, offset, decided)?;
+        check_may_write(pinned.version(&epoch::pin())?, offset, decided)?;
         let written_at = decided.written_at();
         if self.write_inside((pinned, locked), (data, offset), written_at)? == Written::Inside {
             return Ok(data.len());
@@ -530,43 +530,45 @@ impl Fs {
 
     /// The regular file, if its content can be changed, and may be.
     pub(super) fn file_to_change(&self, pinned: &Pinned) -> Result<CachedInode> {
-        let inode = self.file_to_write(pinned)?;
-        match inode.has(InodeFlags::IMMUTABLE_FL) {
-            true => Err(Error::NotPermitted),
-            false => Ok(inode),
-        }
-    }
-
-    /// The regular file, if its content can be changed, whatever its flags say of that.
-    fn file_to_write(&self, pinned: &Pinned) -> Result<CachedInode> {
-        let inode = pinned.copy()?;
-        match inode.file_type() {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Error::IsADirectory),
-            _ => return Err(Error::InvalidArgument("not a regular file")),
-        }
-        check_is_no_value(&inode)?;
-        if inode.is_encrypted() {
-            return Err(Error::NoKey { inode: inode.nr() });
-        }
-        if inode.has(InodeFlags::VERITY_FL) {
-            return Err(Error::NotPermitted);
-        }
-        if !matches!(
-            inode.layout(),
-            Layout::Extents | Layout::BlockMap | Layout::Inline
-        ) {
-            return Err(Error::Unsupported(format!(
-                "inode {}: a file that has no blocks is not changed",
-                inode.nr()
-            )));
-        }
-        Ok(inode)
+        pinned.copy_if(|inode| {
+            check_is_writable(inode)?;
+            match inode.has(InodeFlags::IMMUTABLE_FL) {
+                true => Err(Error::NotPermitted),
+                false => Ok(()),
+            }
+        })
     }
 }
 
-/// Refuses to change content from `offset` on that flags keep.
+/// Refuses what is no regular file, or one whose content this library cannot change.
+fn check_is_writable(inode: &CachedInode) -> Result<()> {
+    match inode.file_type() {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Error::IsADirectory),
+        _ => return Err(Error::InvalidArgument("not a regular file")),
+    }
+    check_is_no_value(inode)?;
+    if inode.is_encrypted() {
+        return Err(Error::NoKey { inode: inode.nr() });
+    }
+    if inode.has(InodeFlags::VERITY_FL) {
+        return Err(Error::NotPermitted);
+    }
+    if !matches!(
+        inode.layout(),
+        Layout::Extents | Layout::BlockMap | Layout::Inline
+    ) {
+        return Err(Error::Unsupported(format!(
+            "inode {}: a file that has no blocks is not changed",
+            inode.nr()
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses what is no file to write into, and to change content from `offset` on that flags keep.
 fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
+    check_is_writable(inode)?;
     let is_kept = inode.has(InodeFlags::IMMUTABLE_FL)
         || inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes();
     match decided {

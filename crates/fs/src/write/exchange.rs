@@ -86,7 +86,7 @@ impl Fs {
         let inodes = [names.nr, second];
         let entries = [names.from.1, names.to.1];
         let is_dir =
-            |nr| -> Result<bool> { Ok(taking.get(nr)?.copy()?.file_type() == FileType::Directory) };
+            |nr| -> Result<bool> { Ok(taking.get(nr)?.file_type()? == FileType::Directory) };
         let mut versions = Vec::with_capacity(4);
         for (here, there) in [(0, 1), (1, 0)] {
             let dir = &self.directory_to_change(taking.get(dirs[here])?)?;

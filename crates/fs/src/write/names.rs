@@ -438,7 +438,7 @@ impl Fs {
         check_name(name)?;
         let pinned_dir = self.pin_directory(dir)?;
         let pinned = self.pin_inode(inode)?;
-        if pinned.copy()?.file_type() == FileType::Directory {
+        if pinned.file_type()? == FileType::Directory {
             return Err(Error::NotPermitted);
         }
         let place = (dir, &pinned_dir);
@@ -518,26 +518,27 @@ impl Fs {
 
     /// The directory, if names in it can be changed.
     pub(crate) fn directory_to_change(&self, pinned: &Pinned) -> Result<CachedInode> {
-        let dir = pinned.copy()?;
-        if dir.file_type() != FileType::Directory {
-            return Err(Error::NotADirectory);
-        }
-        if dir.on_disk().links_count() == 0 {
-            return Err(Error::NotFound);
-        }
-        if !matches!(
-            dir.layout(),
-            Layout::Extents | Layout::BlockMap | Layout::Inline
-        ) {
-            return Err(Error::Unsupported(format!(
-                "inode {}: a directory that has no blocks is not changed",
-                dir.nr()
-            )));
-        }
-        if dir.has(InodeFlags::IMMUTABLE_FL) {
-            return Err(Error::NotPermitted);
-        }
-        Ok(dir)
+        pinned.copy_if(|dir| {
+            if dir.file_type() != FileType::Directory {
+                return Err(Error::NotADirectory);
+            }
+            if dir.on_disk().links_count() == 0 {
+                return Err(Error::NotFound);
+            }
+            if !matches!(
+                dir.layout(),
+                Layout::Extents | Layout::BlockMap | Layout::Inline
+            ) {
+                return Err(Error::Unsupported(format!(
+                    "inode {}: a directory that has no blocks is not changed",
+                    dir.nr()
+                )));
+            }
+            if dir.has(InodeFlags::IMMUTABLE_FL) {
+                return Err(Error::NotPermitted);
+            }
+            Ok(())
+        })
     }
 }
 

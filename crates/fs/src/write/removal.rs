@@ -107,7 +107,7 @@ impl Fs {
                 return Err(Error::InvalidArgument("a directory does not hold itself"));
             }
             let pinned = self.pin_inode(nr)?;
-            let is_directory = pinned.copy()?.file_type() == FileType::Directory;
+            let is_directory = pinned.file_type()? == FileType::Directory;
             // Directories by their numbers, files behind directories.
             let (locked_dir, locked) = if is_directory && nr < dir {
                 let locked = pinned.lock();

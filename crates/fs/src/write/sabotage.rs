@@ -5,7 +5,11 @@
 //! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
 //! question is answered "no" at compile time.
 
+use std::time::Duration;
+
 use fourscore_journal::Credits;
+use fourscore_mballoc::Stamp;
+use fourscore_sync::thread;
 
 use super::Writer;
 use super::groups::BitsChange;
@@ -98,6 +102,16 @@ impl Writer {
     /// Whether this step is left out.
     pub(super) fn lacks(&self, step: Sabotage) -> bool {
         lacks(self.breaking, step)
+    }
+
+    /// The stamp of frees, taken before the change is published, if that is what is done wrong.
+    /// Then a commit that is under way has time to end before the change is published.
+    pub(super) fn stamp_before_publish(&self) -> Option<Stamp> {
+        self.lacks(Sabotage::StampBeforePublish).then(|| {
+            let early = self.stamp();
+            thread::sleep(Duration::from_millis(2));
+            early
+        })
     }
 
     /// Marks on disk what is only claimed, if that is what is done wrong.

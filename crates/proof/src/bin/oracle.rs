@@ -74,7 +74,7 @@ fn broken(campaign: &Campaign, name: &str) -> Result<()> {
             bail!("{name}: nothing was found");
         };
         let seconds = began.elapsed().as_secs_f64();
-        let text = format!("{:#}", finding);
+        let text = format!("{finding:#}");
         let line = text.lines().next().unwrap_or_default();
         println!("{name}: red after {seconds:.1} s, as it should be: {line}");
     }

@@ -1,4 +1,5 @@
-//! **Purpose.** A device in memory that takes its time, and holds poison before anything is written.
+//! **Purpose.** A device in memory that takes its time, and holds poison before anything is
+//! written.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;

@@ -11,8 +11,9 @@
 //! - an error that speaks of a broken file system or device never comes, nor is it noted;
 //! - a name is a register, whose calls some order must explain; a listing sees each name that was
 //!   there all the time, once, and none that never was;
-//! - a cell of a file that is read holds what the last change before the read left, or what a change
-//!   made that ran beside the read; never what was on the device before, nor what another file holds;
+//! - a cell of a file that is read holds what the last change before the read left, or what a
+//!   change made that ran beside the read; never what was on the device before, nor what another
+//!   file holds;
 //! - sizes and attributes are registers as well;
 //! - at the end the tree is a tree, the checker is content, and reading all again gives what some
 //!   order of the calls leaves.

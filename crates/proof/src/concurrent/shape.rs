@@ -120,14 +120,17 @@ impl Shape {
             },
             // Freed blocks can be had again after a commit, while reads of them are under way.
             Reuse => Self {
+                // Where a change of the map raises no sequence count.
+                format: *random.pick(&[Format::Usual, Format::Pointers]),
+                data: *random.pick(&[DataMode::Ordered, DataMode::Writeback]),
                 threads: 9,
-                read_micros: *random.pick(&[300, 1000]),
+                read_micros: *random.pick(&[1000, 4000]),
                 write_micros: 0,
                 commit_millis: 2,
                 cache_bytes: LARGE_CACHE_BYTES,
                 file_bytes: 4 * u64::from(drawn.block_bytes),
-                files: 2,
-                spare_bytes: Some(1 << 20),
+                files: 4,
+                spare_bytes: Some(128 << 10),
                 ..drawn
             },
             Names | Listings | Content | Everything => drawn,

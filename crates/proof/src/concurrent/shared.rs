@@ -62,41 +62,9 @@ pub(super) struct Shared<T: Target> {
 
 impl<T: Target> Shared<T> {
     /// Makes what lasts. Nothing of that is judged but what it leaves.
-    pub(super) fn new(target: T, shape: Shape) -> Answer<(Self, Vec<(Place, u64)>)> {
+    pub(super) fn new(target: T, shape: Shape) -> Answer<(Self, Made)> {
         let root = target.root();
-        let mut lasting: Vec<Lasting<T>> = Vec::new();
-        let mut made = Vec::new();
-        for (number, parent) in [None, None, None, Some(0)].into_iter().enumerate() {
-            let (within, mut path) = match parent {
-                None => (root.clone(), Vec::new()),
-                Some(parent) => {
-                    let parent: &Lasting<T> = &lasting[parent];
-                    (parent.dir.clone(), parent.path.clone())
-                }
-            };
-            let name = Name::fixed(number);
-            target.make(&within, name, Kind::Directory)?;
-            let dir = target.open_dir(&within, name)?;
-            path.push(name);
-            let nr = target.number(&dir);
-            made.push((
-                Place {
-                    dir: target.number(&within),
-                    name,
-                },
-                nr,
-            ));
-            for steady in 0..STEADY {
-                let name = Name::steady(steady);
-                target.make(&dir, name, Kind::File)?;
-                made.push((Place { dir: nr, name }, target.lookup(&dir, name)?));
-            }
-            lasting.push(Lasting {
-                dir,
-                number: nr,
-                path,
-            });
-        }
+        let (lasting, mut made) = lasting(&target)?;
         let link = Name::fixed(lasting.len());
         target.make(&root, link, Kind::Symlink)?;
         let (anchor, anchor_nr) = target.create(&root, Name::steady(0))?;
@@ -169,6 +137,49 @@ impl<T: Target> Shared<T> {
             heard_of[at % HEARD_OF] = dir;
         }
     }
+}
+
+/// Names that were made, with the numbers of what they lead to.
+type Made = Vec<(Place, u64)>;
+
+/// Makes the directories that last, the last of them inside of the first, with names that nobody
+/// changes.
+fn lasting<T: Target>(target: &T) -> Answer<(Vec<Lasting<T>>, Made)> {
+    let root = target.root();
+    let mut lasting: Vec<Lasting<T>> = Vec::new();
+    let mut made = Vec::new();
+    for (number, parent) in [None, None, None, Some(0)].into_iter().enumerate() {
+        let (within, mut path) = match parent {
+            None => (root.clone(), Vec::new()),
+            Some(parent) => {
+                let parent: &Lasting<T> = &lasting[parent];
+                (parent.dir.clone(), parent.path.clone())
+            }
+        };
+        let name = Name::fixed(number);
+        target.make(&within, name, Kind::Directory)?;
+        let dir = target.open_dir(&within, name)?;
+        path.push(name);
+        let nr = target.number(&dir);
+        made.push((
+            Place {
+                dir: target.number(&within),
+                name,
+            },
+            nr,
+        ));
+        for steady in 0..STEADY {
+            let name = Name::steady(steady);
+            target.make(&dir, name, Kind::File)?;
+            made.push((Place { dir: nr, name }, target.lookup(&dir, name)?));
+        }
+        lasting.push(Lasting {
+            dir,
+            number: nr,
+            path,
+        });
+    }
+    Ok((lasting, made))
 }
 
 /// Has a file take all that is free but so many bytes.

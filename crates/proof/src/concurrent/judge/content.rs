@@ -6,16 +6,16 @@
 //! runs alone among those that change the file, so the log falls into *spans* between moves, and a
 //! place in one span is that of another by the moves in between. Readers run beside everything.
 //!
-//! A value of a cell that was read from `b` to `e` comes from a change `c` of that cell in one of the
-//! spans that ran between `b` and `e`. It is possible if `c.begin < e`, and there is no change `d` of
-//! the cell that certainly came behind `c` and before the read: `c.end < d.begin` and `d.end < b`.
-//! A span begins with what the one before it ended with, and the first one with zeroes. What was
-//! copied is what the source can have held while the call ran, so that question is asked again of
-//! the source.
+//! A value of a cell that was read from `b` to `e` comes from a change `c` of that cell in one of
+//! the spans that ran between `b` and `e`. It is possible if `c.begin < e`, and there is no change
+//! `d` of the cell that certainly came behind `c` and before the read: `c.end < d.begin` and `d.end
+//! < b`. A span begins with what the one before it ended with, and the first one with zeroes. What
+//! was copied is what the source can have held while the call ran, so that question is asked again
+//! of the source.
 //!
-//! **Invariants.** What a call that failed may have done is possible, and not certain; where it is not
-//! known which bytes that were, everything is possible in the file. The questions about copies of copies are bounded in depth and number; where that
-//! is not enough, everything is possible.
+//! **Invariants.** What a call that failed may have done is possible, and not certain; where it is
+//! not known which bytes that were, everything is possible in the file. The questions about copies
+//! of copies are bounded in depth and number; where that is not enough, everything is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -236,17 +236,12 @@ impl Logs {
             (
                 Call::Change {
                     file,
-                    what,
+                    what: Range::Punch | Range::Zero | Range::ZeroKeepSize,
                     offset,
                     len,
                 },
                 _,
-            ) => match what {
-                Range::Punch | Range::Zero | Range::ZeroKeepSize => {
-                    (file, offset, offset + len, Made::Zero)
-                }
-                _ => return,
-            },
+            ) => (file, offset, offset + len, Made::Zero),
             (Call::Copy { from, to, .. }, &Outcome::Number(len)) => {
                 (to.0, to.1, to.1 + len, Made::Copied(from.0, from.1))
             }
@@ -372,7 +367,7 @@ impl Logs {
 ///
 /// # Errors
 /// The first cell that held what it cannot have held.
-pub(super) fn judge(events: &[Event]) -> Result<(), Wrong> {
+pub(super) fn judge(events: &[Event]) -> Result<(), Box<Wrong>> {
     let logs = Logs::of(events);
     for (index, event) in events.iter().enumerate() {
         let (Call::Read { file, .. }, Outcome::Bytes(_, runs)) = (event.call, &event.outcome)
@@ -392,7 +387,7 @@ pub(super) fn judge(events: &[Event]) -> Result<(), Wrong> {
                 };
                 let what = format!("{what}, at {bad} of {file:?}, in {run:?}");
                 let about = logs.events(file);
-                return Err(Wrong::among(events, index, what, about));
+                return Err(Wrong::among(events, index, what, &about));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! **Purpose.** Which errors a call may be answered with on a healthy file system.
 //!
-//! **Model.** What names lead to may be of another type, or gone, by the time a call comes to it, so
-//! most calls about names may be refused. No call may be told that what is on the device is broken,
-//! that the device failed, or that nothing is written any more.
+//! **Model.** What names lead to may be of another type, or gone, by the time a call comes to it,
+//! so most calls about names may be refused. No call may be told that what is on the device is
+//! broken, that the device failed, or that nothing is written any more.
 
 use super::super::call::{Call, Event, Outcome};
 use super::{Context, Wrong, errno};
@@ -11,7 +11,7 @@ use super::{Context, Wrong, errno};
 ///
 /// # Errors
 /// The first that must not be.
-pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
     let mut made = 0;
     for (index, event) in events.iter().enumerate() {
         made += usize::from(matches!(event.call, Call::Make(..) | Call::Open(_)));

@@ -1,20 +1,20 @@
-//! **Purpose.** Whether what several threads did to one object, and saw of it, can have happened one
-//! after the other.
+//! **Purpose.** Whether what several threads did to one object, and saw of it, can have happened
+//! one after the other.
 //!
-//! **Model.** The object has a state. Each call began and ended at some time, and took effect at one
-//! moment in between. The calls are gone through in the order of their begins and ends; when one
-//! ends, all orders are tried in which it and others that are under way may have taken effect. What
-//! is kept are all states that are possible so far, each with the calls under way that have taken
-//! effect in it. A call that only looks is explained by the first state that it can have seen:
-//! whatever follows can follow then, too. So only calls that change something are tried in several
-//! places.
+//! **Model.** The object has a state. Each call began and ended at some time, and took effect at
+//! one moment in between. The calls are gone through in the order of their begins and ends; when
+//! one ends, all orders are tried in which it and others that are under way may have taken effect.
+//! What is kept are all states that are possible so far, each with the calls under way that have
+//! taken effect in it. A call that only looks is explained by the first state that it can have
+//! seen: whatever follows can follow then, too. So only calls that change something are tried in
+//! several places.
 //!
 //! **Invariants.** The search is bounded: where more than [`MOST_POSSIBLE`] states are possible, or
 //! more than 64 calls are under way, the calls count as explained. So it refuses only what no order
 //! explains.
 //!
-//! **References.** Wing, Gong: "Testing and Verifying Concurrent Objects" (1993); Lowe: "Testing for
-//! linearizability" (2017), just-in-time linearization.
+//! **References.** Wing, Gong: "Testing and Verifying Concurrent Objects" (1993); Lowe: "Testing
+//! for linearizability" (2017), just-in-time linearization.
 
 use std::collections::BTreeSet;
 

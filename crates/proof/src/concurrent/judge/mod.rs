@@ -70,27 +70,26 @@ pub(super) struct Wrong {
 const SHOWN: usize = 8;
 
 impl Wrong {
-    fn new(events: &[Event], index: usize, what: String) -> Self {
-        Self::among(events, index, what, BTreeSet::new())
+    fn new(events: &[Event], index: usize, what: String) -> Box<Self> {
+        Self::among(events, index, what, &BTreeSet::new())
     }
 
     /// Of the calls `about` the same object those are shown that tell how it came.
-    fn among(events: &[Event], index: usize, what: String, about: BTreeSet<usize>) -> Self {
+    fn among(events: &[Event], index: usize, what: String, about: &BTreeSet<usize>) -> Box<Self> {
         let call = &events[index];
         let others = about.iter().filter(|&&other| other != index);
         let others: Vec<_> = others.map(|&other| &events[other]).collect();
         let beside = others.iter().filter(|other| other.overlaps(call));
-        let before: Vec<_> = others
-            .iter()
-            .filter(|other| other.end < call.begin)
-            .collect();
+        let before = others.iter().filter(|other| other.end < call.begin);
+        let mut before: Vec<_> = before.collect();
+        before.sort_unstable_by_key(|other| other.end);
         let from = before.len().saturating_sub(SHOWN);
-        Self {
+        Box::new(Self {
             what,
             call: Some(call.clone()),
             beside: beside.map(|&event| event.clone()).collect(),
             before: before[from..].iter().map(|&&event| event.clone()).collect(),
-        }
+        })
     }
 }
 
@@ -114,7 +113,7 @@ impl fmt::Display for Wrong {
 ///
 /// # Errors
 /// One that was answered what it cannot have been answered.
-pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
     errors::judge(context, events)?;
     content::judge(events)?;
     names::judge(context, events)?;

@@ -6,8 +6,8 @@
 //! A directory that is removed is empty, and so is one that is made of its number later, so the
 //! registers of a number outlive the directory: a call about a directory that is gone sees that the
 //! name is missing. A listing is no moment, but of each name it lists what was there at some moment
-//! between its begin and its end; so a name that was there all the time is listed once, and one that
-//! never was is not.
+//! between its begin and its end; so a name that was there all the time is listed once, and one
+//! that never was is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ impl Effect for NameEffect {
 ///
 /// # Errors
 /// The first call that nothing explains.
-pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
     judge_numbers(events)?;
     let mut registers: BTreeMap<Place, Vec<Timed<NameEffect>>> = BTreeMap::new();
     let mut universe: BTreeMap<u64, BTreeSet<Name>> = BTreeMap::new();
@@ -105,7 +105,7 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
                 calls[at].effect
             );
             let about = calls.iter().map(|call| call.event).collect();
-            return Err(Wrong::among(events, calls[at].event, what, about));
+            return Err(Wrong::among(events, calls[at].event, what, &about));
         }
     }
     Ok(())
@@ -113,7 +113,7 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Wrong> {
 
 /// What a name leads to is there as long as the name is: judges calls about a number that follow on
 /// the lookup that told it.
-fn judge_numbers(events: &[Event]) -> Result<(), Wrong> {
+fn judge_numbers(events: &[Event]) -> Result<(), Box<Wrong>> {
     let mut losses: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
     for (index, event) in events
         .iter()

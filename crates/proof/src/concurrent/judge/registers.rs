@@ -88,7 +88,7 @@ impl Effect for AttributeEffect {
 ///
 /// # Errors
 /// The first call that nothing explains.
-pub(super) fn judge(events: &[Event]) -> Result<(), Wrong> {
+pub(super) fn judge(events: &[Event]) -> Result<(), Box<Wrong>> {
     let mut sizes: BTreeMap<FileId, Vec<Timed<SizeEffect>>> = BTreeMap::new();
     let mut attributes: BTreeMap<(FileId, u32), Vec<Timed<AttributeEffect>>> = BTreeMap::new();
     for (index, event) in events.iter().enumerate() {
@@ -149,14 +149,14 @@ fn refuse<E: Effect + std::fmt::Debug>(
     calls: &[Timed<E>],
     initial: E::State,
     what: &str,
-) -> Result<(), Wrong> {
+) -> Result<(), Box<Wrong>> {
     explain(initial, calls).map_err(|at| {
         let what = format!(
             "no order of calls explains {:?} of {what}",
             calls[at].effect
         );
         let about = calls.iter().map(|call| call.event).collect();
-        Wrong::among(events, calls[at].event, what, about)
+        Wrong::among(events, calls[at].event, what, &about)
     })
 }
 

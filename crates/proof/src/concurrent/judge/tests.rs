@@ -298,7 +298,7 @@ fn what_was_punched_is_zero_and_what_fails_halfway_may_have_been_done() {
         "cannot be there",
     );
     fails(&[old.clone(), seen(Value::Zero)], "cannot be there");
-    let mut logs = vec![old, write((3, 4), A, 2, (0, 512))];
+    let mut logs = [old, write((3, 4), A, 2, (0, 512))];
     logs[1].outcome = failed(28);
     for value in [value(A, 1, 0), value(A, 2, 0)] {
         let said = super::content::judge(&[&logs[..], &[seen(value)]].concat());

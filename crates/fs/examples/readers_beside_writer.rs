@@ -1,0 +1,148 @@
+//! What reads of a file cost while another thread changes the same file, beside reads of a file
+//! that nobody changes. Both run in memory, in turns.
+//!
+//! ```console
+//! $ fourscore mkfs disk.ext4 512M
+//! $ cargo run --release -p fourscore --example readers_beside_writer disk.ext4 5
+//! ```
+//!
+//! The image is left as it is. One thread reads blocks of 4 KiB at drawn offsets of a file of
+//! 16 MiB for half a second. Beside it, one thread overwrites blocks of the file, appends to it and
+//! cuts it off again, or punches holes and fills them, and in the row it is compared with the same
+//! thread does that to another file: so what the two cores have to share anyway is on both sides.
+//! Prints reads per second as the median of the rounds (here 5), and the ratio of the two.
+#![expect(clippy::print_stdout, reason = "an example shows what it did")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fourscore::block::{BlockDevice, DeviceOptions, RamDevice, open_path};
+use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::thread;
+
+/// As in the command: the C library's allocator serialises threads that free each other's memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+};
+const BLOCK: u64 = 4096;
+const BLOCK_BYTES: usize = 4096;
+const BLOCKS: u64 = 4096;
+const SPAN: Duration = Duration::from_millis(500);
+
+/// What the other thread does to its file, again and again; `nth` counts.
+type Change = fn(&Fs, InodeNr, nth: u64) -> Result<()>;
+
+fn nothing(_: &Fs, _: InodeNr, _: u64) -> Result<()> {
+    thread::sleep(Duration::from_millis(1));
+    Ok(())
+}
+
+fn overwrite(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
+    let offset = drawn(nth) * BLOCK;
+    fs.write_at(file, &[4; BLOCK_BYTES], offset).map(drop)
+}
+
+fn append(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
+    let end = BLOCKS + nth % 64;
+    fs.write_at(file, &[1; BLOCK_BYTES], end * BLOCK)?;
+    match nth % 64 {
+        63 => fs.truncate(file, BLOCKS * BLOCK),
+        _ => Ok(()),
+    }
+}
+
+fn punch(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
+    let offset = drawn(nth / 2) * BLOCK;
+    match nth.is_multiple_of(2) {
+        true => fs.fallocate(file, Fallocate::PunchHole, offset, BLOCK),
+        false => fs.write_at(file, &[2; BLOCK_BYTES], offset).map(drop),
+    }
+}
+
+const CHANGES: [(&str, Change); 4] = [
+    ("nothing", nothing),
+    ("overwrites blocks", overwrite),
+    ("appends and truncates", append),
+    ("punches holes and fills them", punch),
+];
+
+/// The block of the file that is meant the `nth` time: a sequence that looks like chance.
+fn drawn(nth: u64) -> u64 {
+    (nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % BLOCKS
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [image, rounds] = &arguments[..] else {
+        anyhow::bail!("usage: readers_beside_writer IMAGE ROUNDS");
+    };
+    let rounds: usize = rounds.parse()?;
+    let base = open_path(Path::new(image), DeviceOptions::default())?;
+    let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(Arc::new(base)));
+    let fs = Fs::mount(device, &MountOptions::new())?;
+    let [read, other] = ["read", "other"].map(|name| make(&fs, name.as_bytes()));
+    let (read, other) = (read?, other?);
+    println!("| the other thread | on another file, reads/s | on the same file, reads/s | ratio |");
+    println!("|---|---:|---:|---:|");
+    for (name, change) in CHANGES {
+        let (mut apart, mut beside) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            apart.push(reads_beside(&fs, read, other, change)?);
+            beside.push(reads_beside(&fs, read, read, change)?);
+        }
+        let (apart, beside) = (median(&mut apart), median(&mut beside));
+        println!(
+            "| {name} | {apart:.0} | {beside:.0} | {:.2} |",
+            beside / apart
+        );
+    }
+    Ok(fs.unmount()?)
+}
+
+fn make(fs: &Fs, name: &[u8]) -> Result<InodeNr> {
+    let file = fs.create(InodeNr::ROOT, name, &OWNER)?;
+    for block in 0..BLOCKS {
+        fs.write_at(file, &[3; BLOCK_BYTES], block * BLOCK)?;
+    }
+    Ok(file)
+}
+
+/// Reads per second of the file `read`, while another thread changes the file `changed`.
+fn reads_beside(fs: &Fs, read: InodeNr, changed: InodeNr, change: Change) -> Result<f64> {
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| -> Result<()> {
+            let mut nth = 0;
+            while !ends.load(Ordering::Relaxed) {
+                change(fs, changed, nth)?;
+                nth += 1;
+            }
+            Ok(())
+        });
+        let (began, mut reads, mut block) = (Instant::now(), 0, [0; BLOCK_BYTES]);
+        let read = loop {
+            if let Err(error) = fs.read_at(read, &mut block, drawn(reads) * BLOCK) {
+                break Err(error);
+            }
+            reads += 1;
+            if reads % 64 == 0 && began.elapsed() >= SPAN {
+                break Ok(reads as f64 / began.elapsed().as_secs_f64());
+            }
+        };
+        ends.store(true, Ordering::Relaxed);
+        writer.join().unwrap_or(Ok(()))?;
+        read
+    })
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
