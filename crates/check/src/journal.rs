@@ -44,7 +44,7 @@ pub(crate) fn check(
             }
         }
         Some(JournalPlace::Device { uuid, .. }) => {
-            external(volume, uuid, (given, recovery), findings)
+            external(volume, uuid, (given, recovery), findings);
         }
         Some(JournalPlace::Inode(number)) => internal(volume, number, recovery, findings),
     }

@@ -18,7 +18,9 @@ use place::Place;
 fn pair() -> Place {
     let place = Place::new();
     let made = |how: &[&str]| {
-        printed(&mut fourscore(&[&["mkfs", "-q", "-F", "-b", "4096"], how].concat()));
+        printed(&mut fourscore(
+            &[&["mkfs", "-q", "-F", "-b", "4096"], how].concat(),
+        ));
     };
     let (image, journal) = (place.text("image"), place.text("journal"));
     made(&["-O", "journal_dev", &journal, "16M"]);
@@ -51,11 +53,7 @@ fn dirty() -> Place {
 
 #[test]
 fn a_file_system_is_written_through_its_own_journal() {
-    require!(
-        Need::Fuse,
-        Need::KernelMount,
-        Need::Program("e2fsck")
-    );
+    require!(Need::Fuse, Need::KernelMount, Need::Program("e2fsck"));
     let place = dirty();
     let (image, journal) = (place.text("image"), place.text("journal"));
     let options = format!("journal_path={journal}");

@@ -16,8 +16,9 @@
 //! **Invariants.** A `Superblock` exists only for a file system that can be read: all features
 //! are known or harmless, sizes fit each other, the checksum is right where there is one. Fields
 //! that are wrong and that reading does not depend on are told by [`Superblock::faults`]; the
-//! accessors treat them as if they named nothing, so inodes and blocks that they give exist. Free and reserved counts are hints from the last clean unmount and
-//! are *not* checked: the sums of the descriptors are the truth.
+//! accessors treat them as if they named nothing, so inodes and blocks that they give exist. Free
+//! and reserved counts are hints from the last clean unmount and are *not* checked: the sums of
+//! the descriptors are the truth.
 //!
 //! **References.** Documentation/filesystems/ext4/super.rst of the kernel.
 
