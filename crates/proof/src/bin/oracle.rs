@@ -8,7 +8,7 @@ use anyhow::Result;
 #[cfg(feature = "sabotage")]
 use anyhow::bail;
 use clap::Parser;
-use fourscore_proof::concurrent::{Breaking, Campaign, Theme};
+use fourscore_proof::concurrent::{Breaking, Campaign, Theme, Through};
 use fourscore_testkit::programs;
 
 /// Judges what threads see of a file system that others change.
@@ -26,6 +26,9 @@ struct Arguments {
     /// What the threads mostly do; drawn for each round unless said.
     #[arg(long, value_enum)]
     theme: Option<Theme>,
+    /// The threads use a mount instead of the library; needs root.
+    #[arg(long)]
+    mount: bool,
     /// Puts this fault back, or `each` fault, and expects to find it in that time.
     #[cfg(feature = "sabotage")]
     #[arg(long)]
@@ -45,6 +48,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         span: Duration::from_secs(arguments.seconds),
         rounds: arguments.rounds,
         theme: arguments.theme,
+        through: match arguments.mount {
+            true => Through::Mount,
+            false => Through::Library,
+        },
         breaking: Breaking::default(),
         findings: arguments.findings.clone(),
     };

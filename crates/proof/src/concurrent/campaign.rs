@@ -10,7 +10,7 @@ use fourscore::Arc;
 use fourscore_sync::{Mutex, thread};
 
 use super::breaking::Breaking;
-use super::round;
+use super::round::{self, Through};
 use super::shape::{Shape, Theme};
 
 /// What to do.
@@ -24,6 +24,8 @@ pub struct Campaign {
     pub rounds: u64,
     /// What the threads mostly do; drawn for each round unless said.
     pub theme: Option<Theme>,
+    /// How the threads reach the file system.
+    pub through: Through,
     /// What is done wrong on purpose.
     pub breaking: Breaking,
     /// Where images are kept with which something is wrong.
@@ -58,7 +60,7 @@ impl Campaign {
             let seed = self.seed + tally.rounds;
             let shape = Shape::draw(seed, self.theme.or(self.breaking.theme()));
             watch.begins(format!("seed {seed}, {shape:?}"));
-            let calls = round::in_process(seed, &shape, self.breaking, &self.findings);
+            let calls = round::run(seed, &shape, (self.through, self.breaking), &self.findings);
             tally.calls += calls.with_context(|| format!("seed {seed}, {shape:?}"))?;
             tally.rounds += 1;
         }

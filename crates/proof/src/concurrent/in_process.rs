@@ -33,6 +33,9 @@ impl Target for InProcess {
     type Dir = InodeNr;
     type File = OpenInode;
 
+    const READS_BY_PAGES: bool = false;
+    const HAS_MOVES: bool = true;
+
     fn root(&self) -> InodeNr {
         InodeNr::ROOT
     }
@@ -240,7 +243,7 @@ impl Target for InProcess {
 }
 
 /// All links lead to the same name, which is always there; some need a block of their own for that.
-fn link_target(name: &[u8]) -> Vec<u8> {
+pub(super) fn link_target(name: &[u8]) -> Vec<u8> {
     let slashes = if name.ends_with(b"4") { 100 } else { 1 };
     let path = linked().map(Name::text);
     path.join(&"/".repeat(slashes)).into_bytes()

@@ -26,6 +26,7 @@
 //! | `call` | calls and their answers |
 //! | `target` | what a file system under test has to do |
 //! | `in_process` | the library as a target |
+//! | `mounted` | a mount as a target, and the kernel's ext4 as its mirror |
 //! | `shared` | what the threads of a round share |
 //! | `worker` | a thread of a round |
 //! | `judge` | whether all answers together can have been |
@@ -43,6 +44,7 @@ pub mod campaign;
 mod device;
 mod in_process;
 mod judge;
+mod mounted;
 mod round;
 mod shape;
 mod shared;
@@ -53,4 +55,5 @@ mod worker;
 
 pub use breaking::Breaking;
 pub use campaign::{Campaign, Tally};
+pub use round::Through;
 pub use shape::Theme;

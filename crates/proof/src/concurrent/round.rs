@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -12,12 +12,15 @@ use fourscore::{Arc, Fs, OpenOptions};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
-use fourscore_testkit::{oracle, tools};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::{oracle, scratch, tools};
+use tempfile::TempDir;
 
 use super::breaking::Breaking;
 use super::call::{Call, Event, Kind, Outcome, Place};
 use super::in_process::InProcess;
 use super::judge::{Context, judge};
+use super::mounted::{Mounted, Tree};
 use super::shape::{Format, Shape};
 use super::shared::Shared;
 use super::target::{Answer, Target};
@@ -30,33 +33,60 @@ const SPAN: Duration = Duration::from_millis(1500);
 /// e2fsck looks at one image of so many.
 const E2FSCK_ONE_IN: u64 = 8;
 
-/// A round in this process: what was done.
+/// The kernel's ext4 looks at one image of so many that were mounted.
+const MIRROR_ONE_IN: u64 = 2;
+
+/// How the threads reach the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// By calls of the library.
+    Library,
+    /// By system calls, through a mount.
+    Mount,
+}
+
+/// A round: gives the number of calls that were judged.
 ///
 /// # Errors
 /// What is wrong; the image is kept at `findings` then.
-pub(super) fn in_process(
+pub(super) fn run(
     seed: u64,
     shape: &Shape,
-    breaking: Breaking,
+    (through, breaking): (Through, Breaking),
     findings: &Path,
 ) -> Result<usize> {
     let ram = shape.make().context("making the file system")?;
-    let outcome = on_device(seed, shape, breaking, &ram);
+    let outcome = on_device((seed, shape), (through, breaking), &ram);
     outcome.map_err(|error| match keep(&ram, seed, findings) {
         Ok(image) => error.context(format!("the image is {image}")),
         Err(why) => error.context(format!("the image was not kept: {why:#}")),
     })
 }
 
-fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>) -> Result<usize> {
+fn on_device(
+    (seed, shape): (u64, &Shape),
+    (through, breaking): (Through, Breaking),
+    ram: &Arc<RamDevice>,
+) -> Result<usize> {
     let slow = shape.device(Arc::clone(ram));
     let mounted = shape.mount(Arc::clone(&slow), breaking);
     let fs = mounted.context("mounting")?;
-    let target = InProcess {
-        fs: Arc::clone(&fs),
+    let is_over = || slow.hurry();
+    let (calls, tree) = match through {
+        Through::Library => {
+            let target = InProcess {
+                fs: Arc::clone(&fs),
+            };
+            (work(target, shape, seed, is_over)?.len(), None)
+        }
+        Through::Mount => {
+            let mounted = Mounted::new(&fs, shape.cache())?;
+            let calls = work(mounted.target()?, shape, seed, is_over)?.len();
+            let tree = mounted.tree().context("the tree through the mount")?;
+            mounted.end()?;
+            (calls, Some(tree))
+        }
     };
-    let events = work(target, shape, seed, || slow.hurry())?;
-    let calls = events.len();
     fs.sync().context("when all was done")?;
     tree::check(&fs).context("the tree")?;
     fs.unmount().context("unmounting")?;
@@ -67,10 +97,14 @@ fn on_device(seed: u64, shape: &Shape, breaking: Breaking, ram: &Arc<RamDevice>)
     tree::check(&fs).context("the tree, opened again")?;
     drop(fs);
     check_clean(device)?;
+    if let Some(tree) = tree.filter(|_| seed.is_multiple_of(MIRROR_ONE_IN)) {
+        let (_folder, image) = image_of(ram)?;
+        let mirror = KernelMount::new(&image, Access::ReadOnly, "")?;
+        tree.check_is(&Tree::read(mirror.path())?)?;
+        mirror.unmount()?;
+    }
     if seed.is_multiple_of(E2FSCK_ONE_IN) && tools::find("e2fsck").is_some() {
-        let folder = tempfile::tempdir()?;
-        let image = folder.path().join("image");
-        write_image(ram, &image)?;
+        let (_folder, image) = image_of(ram)?;
         let theirs = oracle::e2fsck(&image)?;
         ensure!(theirs.is_clean(), "e2fsck -fn: {}", theirs.output);
     }
@@ -115,6 +149,7 @@ pub(super) fn work<T: Target>(
         has_links: shape.has_links,
         free_inodes: shape.free_inodes(),
         tiny_caches: shape.has_tiny_caches(),
+        reads_by_pages: T::READS_BY_PAGES,
         pointers: shape.format == Format::Pointers,
     };
     drop(shared);
@@ -142,6 +177,14 @@ fn made_before((at, number): (Place, u64)) -> Event {
         call: Call::Make(Kind::File, at),
         outcome: Outcome::Number(number),
     }
+}
+
+/// The device as a file, which goes with its folder.
+fn image_of(ram: &RamDevice) -> Result<(TempDir, PathBuf)> {
+    let folder = scratch::folder()?;
+    let image = folder.path().join("image");
+    write_image(ram, &image)?;
+    Ok((folder, image))
 }
 
 fn write_image(ram: &RamDevice, image: &Path) -> Result<()> {

@@ -11,6 +11,7 @@ use fourscore::format::{
 };
 use fourscore::ondisk::BlockSize;
 use fourscore::{Arc, DataMode, Fs, MountOptions, OpenOptions};
+use fourscore_fuse::Cache;
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
@@ -139,6 +140,14 @@ impl Shape {
 
     pub(super) fn has_few_inodes(&self) -> bool {
         self.inodes == FEW_INODES
+    }
+
+    /// What the kernel does with what is written through a mount: follows from what was drawn.
+    pub(super) fn cache(&self) -> Cache {
+        match self.threads.is_multiple_of(2) {
+            true => Cache::Writeback,
+            false => Cache::Writethrough,
+        }
     }
 
     /// So many inodes there are for certain beside those that are made before the threads begin.

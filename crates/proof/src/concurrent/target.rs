@@ -24,6 +24,12 @@ pub(super) trait Target: Send + Sync {
     /// An open file.
     type File: Send + Sync;
 
+    /// Whether a read takes one page after the other, so that it may find the end of a file that
+    /// others truncate meanwhile at another place than it ever was.
+    const READS_BY_PAGES: bool;
+    /// Whether ranges can be taken out of files and put in.
+    const HAS_MOVES: bool;
+
     fn root(&self) -> Self::Dir;
     fn number(&self, dir: &Self::Dir) -> u64;
     /// The directory under a name.

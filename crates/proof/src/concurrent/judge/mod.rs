@@ -44,6 +44,8 @@ pub(super) struct Context {
     pub(super) free_inodes: usize,
     /// Whether the caches may be too small for what all threads do at once.
     pub(super) tiny_caches: bool,
+    /// Whether a read takes one page after the other, each as it is at another moment.
+    pub(super) reads_by_pages: bool,
     /// Whether files are mapped by pointers: ranges are then not preallocated or moved.
     pub(super) pointers: bool,
 }
@@ -117,7 +119,7 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
     errors::judge(context, events)?;
     content::judge(events)?;
     names::judge(context, events)?;
-    registers::judge(events)
+    registers::judge(context, events)
 }
 
 /// Before everything and behind everything.

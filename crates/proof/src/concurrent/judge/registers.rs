@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::super::call::{Call, Event, Outcome, Range};
 use super::super::stamp::FileId;
-use super::Wrong;
 use super::linear::{Effect, Timed, explain};
+use super::{Context, Wrong};
 
 /// What a call did to a size, or saw of it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,15 +88,23 @@ impl Effect for AttributeEffect {
 ///
 /// # Errors
 /// The first call that nothing explains.
-pub(super) fn judge(events: &[Event]) -> Result<(), Box<Wrong>> {
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
     let mut sizes: BTreeMap<FileId, Vec<Timed<SizeEffect>>> = BTreeMap::new();
     let mut attributes: BTreeMap<(FileId, u32), Vec<Timed<AttributeEffect>>> = BTreeMap::new();
     for (index, event) in events.iter().enumerate() {
         if let Some((file, effect)) = size_effect(event) {
-            sizes
-                .entry(file)
-                .or_default()
-                .push(timed(index, event, effect));
+            let calls = sizes.entry(file).or_default();
+            calls.push(timed(index, event, effect));
+            if let (true, SizeEffect::Sees(end, most, _)) = (context.reads_by_pages, effect)
+                && end == most
+                && matches!(event.call, Call::Read { .. })
+            {
+                // The file was that long when the last page was read, and ended there when the
+                // next one was to be read.
+                calls.pop();
+                calls.push(timed(index, event, SizeEffect::Sees(end, u64::MAX, 0)));
+                calls.push(timed(index, event, SizeEffect::Sees(0, end, 0)));
+            }
         }
         if let Some((key, effect)) = attribute_effect(event) {
             attributes

@@ -184,7 +184,7 @@ impl<T: Target> Worker<'_, T> {
 
     /// Takes a range out, or puts one in.
     pub(super) fn move_range(&mut self) {
-        if self.is_mapped_by_pointers() {
+        if self.is_mapped_by_pointers() || !T::HAS_MOVES {
             return;
         }
         let shared = self.file();

@@ -1,0 +1,522 @@
+//! **Purpose.** A mount as a target: the threads use system calls, which the kernel turns into
+//! requests to a server in this process.
+//!
+//! **Model.** What the library has to do, the mount has to do as well: the kernel's caches of
+//! names, attributes and pages are part of what is judged. A directory is an open descriptor, so
+//! its number is not given to others as long as a thread knows it. Each file has three
+//! descriptors: for reads and writes through the page cache, for direct ones (`O_DIRECT`) and for
+//! appending. FUSE has no calls to ask for extents, to look at an inode by its number, or to move
+//! ranges; those calls are not made.
+//!
+//! The **mirror** is the kernel's own ext4: when all threads have ended, the tree is read through
+//! the mount, then the server ends, and Linux has to find the same tree in the image (names, inode
+//! numbers, types, sizes, links, targets, contents and attributes).
+//!
+//! **Crash safety.** The mount is undone on drop, also when a round fails or panics.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fourscore::{Arc, Fs};
+use fourscore_fuse::{Cache, Session, SessionOptions, Unmounter};
+use fourscore_sync::thread::{self, JoinHandle};
+use fourscore_testkit::scratch;
+use rustix::fs::{
+    AtFlags, FallocateFlags, Mode, OFlags, RawDir, RenameFlags, SeekFrom, XattrFlags,
+};
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use super::call::{Failure, Kind, Listed, Name, Range};
+use super::in_process::link_target;
+use super::target::{Answer, Reach, Target};
+
+/// The type of this mount in `/proc/mounts`, for who finds one that was left behind.
+const SOURCE: &str = "fourscore-oracle";
+/// How much of a directory is asked for at once, in bytes: little, so that listings take several
+/// calls.
+const LISTED_BYTES: usize = 2048;
+
+/// A mount with its server.
+pub(super) struct Mounted {
+    folder: TempDir,
+    unmounter: Unmounter,
+    server: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Mounted {
+    /// Serves `fs` in a folder of its own.
+    pub(super) fn new(fs: &Arc<Fs>, cache: Cache) -> Result<Self> {
+        let folder = scratch::folder()?;
+        let options = SessionOptions {
+            source: SOURCE.into(),
+            cache,
+            ..SessionOptions::default()
+        };
+        let session = Session::mount(folder.path(), &options).context("mounting")?;
+        let unmounter = session.unmounter();
+        let fs = Arc::clone(fs);
+        let server = thread::spawn(move || {
+            // Nobody but this process uses the device, so it may go on when the mount has ended.
+            let thaw = |_| drop(fs.thaw());
+            session.serve(&fs, || Ok(()), thaw)
+        });
+        Ok(Self {
+            folder,
+            unmounter,
+            server: Some(server),
+        })
+    }
+
+    /// What the threads use.
+    pub(super) fn target(&self) -> Result<Mount> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let root = rustix::fs::open(self.folder.path(), flags, Mode::empty())?;
+        Ok(Mount {
+            root: Dir::new(root).map_err(|failure| anyhow::anyhow!(failure.text))?,
+        })
+    }
+
+    /// All that is in it.
+    pub(super) fn tree(&self) -> Result<Tree> {
+        Tree::read(self.folder.path())
+    }
+
+    /// Unmounts it, and waits for the server.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.undo()
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        let Some(server) = self.server.take() else {
+            return Ok(());
+        };
+        if let Err(error) = self.unmounter.unmount() {
+            self.unmounter.abandon();
+            bail!("unmounting: {error}");
+        }
+        match server.join() {
+            Ok(served) => served.context("serving"),
+            Err(_) => bail!("the server panicked"),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.undo() {
+            eprintln!("{}: {error:#}", self.folder.path().display());
+        }
+    }
+}
+
+/// The root of a mount.
+pub(super) struct Mount {
+    root: Dir,
+}
+
+/// Something that is held open by a path, mostly a directory.
+#[derive(Clone)]
+pub(super) struct Dir {
+    fd: Arc<OwnedFd>,
+    number: u64,
+}
+
+impl Dir {
+    fn new(fd: OwnedFd) -> Answer<Self> {
+        let number = told(rustix::fs::fstat(&fd))?.st_ino;
+        Ok(Self {
+            fd: Arc::new(fd),
+            number,
+        })
+    }
+}
+
+/// A file that is open three times.
+pub(super) struct OpenFile {
+    cached: OwnedFd,
+    direct: OwnedFd,
+    appending: OwnedFd,
+    number: u64,
+}
+
+impl OpenFile {
+    fn new(cached: OwnedFd) -> Answer<Self> {
+        let number = told(rustix::fs::fstat(&cached))?.st_ino;
+        let path = format!("/proc/self/fd/{}", cached.as_raw_fd());
+        let again = |more: OFlags| {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | more;
+            told(rustix::fs::open(&path, flags, Mode::empty()))
+        };
+        Ok(Self {
+            direct: again(OFlags::DIRECT)?,
+            appending: again(OFlags::APPEND)?,
+            cached,
+            number,
+        })
+    }
+
+    fn by(&self, how: Reach) -> &OwnedFd {
+        match how {
+            Reach::Usual => &self.cached,
+            Reach::Direct => &self.direct,
+        }
+    }
+}
+
+fn told<T>(result: Result<T, Errno>) -> Answer<T> {
+    result.map_err(|errno| Failure {
+        errno: errno.raw_os_error(),
+        text: format!("{errno}"),
+    })
+}
+
+/// Says that a call did less than it was asked to, which files on disk never do.
+fn check_whole(done: usize, wanted: usize) -> Answer<()> {
+    if done == wanted {
+        return Ok(());
+    }
+    let text = format!("{done} bytes instead of {wanted} were written");
+    Err(Failure { errno: 0, text })
+}
+
+impl Target for Mount {
+    type Dir = Dir;
+    type File = OpenFile;
+
+    const READS_BY_PAGES: bool = true;
+    const HAS_MOVES: bool = false;
+
+    fn root(&self) -> Dir {
+        self.root.clone()
+    }
+
+    fn number(&self, dir: &Dir) -> u64 {
+        dir.number
+    }
+
+    /// Opens whatever lies there; what is no directory refuses what is asked of it later.
+    fn open_dir(&self, dir: &Dir, name: Name) -> Answer<Dir> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Dir::new(told(rustix::fs::openat(
+            &dir.fd,
+            name.text(),
+            flags,
+            Mode::empty(),
+        ))?)
+    }
+
+    fn make(&self, dir: &Dir, name: Name, kind: Kind) -> Answer<Option<u64>> {
+        let text = name.text();
+        match kind {
+            Kind::File => Ok(Some(self.create(dir, name)?.1)),
+            Kind::Directory => {
+                let mode = Mode::from_raw_mode(0o755);
+                told(rustix::fs::mkdirat(&dir.fd, text, mode)).map(|()| None)
+            }
+            Kind::Symlink => {
+                let target = link_target(text.as_bytes());
+                told(rustix::fs::symlinkat(target, &dir.fd, text)).map(|()| None)
+            }
+        }
+    }
+
+    fn create(&self, dir: &Dir, name: Name) -> Answer<(OpenFile, u64)> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        let file = told(rustix::fs::openat(&dir.fd, name.text(), flags, mode))?;
+        let file = OpenFile::new(file)?;
+        let number = file.number;
+        Ok((file, number))
+    }
+
+    fn unnamed(&self, dir: &Dir) -> Answer<OpenFile> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        OpenFile::new(told(rustix::fs::openat(&dir.fd, ".", flags, mode))?)
+    }
+
+    fn link(&self, file: &OpenFile, dir: &Dir, name: Name) -> Answer<u64> {
+        let flags = AtFlags::EMPTY_PATH;
+        told(rustix::fs::linkat(
+            &file.cached,
+            "",
+            &dir.fd,
+            name.text(),
+            flags,
+        ))?;
+        Ok(file.number)
+    }
+
+    fn file_number(&self, file: &OpenFile) -> u64 {
+        file.number
+    }
+
+    fn unlink(&self, dir: &Dir, name: Name) -> Answer<()> {
+        told(rustix::fs::unlinkat(&dir.fd, name.text(), AtFlags::empty()))
+    }
+
+    fn rmdir(&self, dir: &Dir, name: Name) -> Answer<()> {
+        told(rustix::fs::unlinkat(
+            &dir.fd,
+            name.text(),
+            AtFlags::REMOVEDIR,
+        ))
+    }
+
+    fn rename(&self, from: (&Dir, Name), to: (&Dir, Name), replaces: bool) -> Answer<()> {
+        let flags = match replaces {
+            true => RenameFlags::empty(),
+            false => RenameFlags::NOREPLACE,
+        };
+        renamed(from, to, flags)
+    }
+
+    fn exchange(&self, one: (&Dir, Name), other: (&Dir, Name)) -> Answer<()> {
+        renamed(one, other, RenameFlags::EXCHANGE)
+    }
+
+    fn lookup(&self, dir: &Dir, name: Name) -> Answer<u64> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        told(rustix::fs::statat(&dir.fd, name.text(), flags)).map(|stat| stat.st_ino)
+    }
+
+    fn resolve(&self, path: &[Name]) -> Answer<u64> {
+        let path: Vec<_> = path.iter().map(|name| name.text()).collect();
+        let stat = rustix::fs::statat(&self.root.fd, path.join("/"), AtFlags::empty());
+        told(stat).map(|stat| stat.st_ino)
+    }
+
+    fn list(&self, dir: &Dir, most: Option<usize>) -> Answer<(Vec<(Name, u64)>, Listed)> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = told(rustix::fs::openat(&dir.fd, ".", flags, Mode::empty()))?;
+        let mut room = [MaybeUninit::uninit(); LISTED_BYTES];
+        let mut listing = RawDir::new(opened, &mut room);
+        let mut entries = Vec::new();
+        while let Some(entry) = listing.next() {
+            let entry = told(entry)?;
+            if most == Some(entries.len()) {
+                return Ok((entries, Listed::Part));
+            }
+            entries.push((Name::parse(entry.file_name().to_bytes()), entry.ino()));
+        }
+        Ok((entries, Listed::Whole))
+    }
+
+    fn stat_number(&self, _: u64) -> Answer<()> {
+        Ok(())
+    }
+
+    fn read(&self, file: &OpenFile, bytes: &mut [u8], offset: u64, how: Reach) -> Answer<usize> {
+        told(rustix::io::pread(file.by(how), bytes, offset))
+    }
+
+    fn write(&self, file: &OpenFile, bytes: &[u8], offset: u64, how: Reach) -> Answer<()> {
+        let done = told(rustix::io::pwrite(file.by(how), bytes, offset))?;
+        check_whole(done, bytes.len())
+    }
+
+    fn append(&self, file: &OpenFile, bytes: &[u8]) -> Answer<u64> {
+        let done = told(rustix::io::write(&file.appending, bytes))?;
+        check_whole(done, bytes.len())?;
+        // Threads append to a file one after the other.
+        let end = told(rustix::fs::seek(&file.appending, SeekFrom::Current(0)))?;
+        Ok(end - bytes.len() as u64)
+    }
+
+    fn truncate(&self, file: &OpenFile, size: u64) -> Answer<()> {
+        told(rustix::fs::ftruncate(&file.cached, size))
+    }
+
+    fn change(&self, file: &OpenFile, what: Range, offset: u64, len: u64) -> Answer<()> {
+        let keep = FallocateFlags::KEEP_SIZE;
+        let flags = match what {
+            Range::Allocate => FallocateFlags::empty(),
+            Range::AllocateKeepSize => keep,
+            Range::Punch => FallocateFlags::PUNCH_HOLE | keep,
+            Range::Zero => FallocateFlags::ZERO_RANGE,
+            Range::ZeroKeepSize => FallocateFlags::ZERO_RANGE | keep,
+            Range::Collapse => FallocateFlags::COLLAPSE_RANGE,
+            Range::Insert => FallocateFlags::INSERT_RANGE,
+        };
+        told(rustix::fs::fallocate(&file.cached, flags, offset, len))
+    }
+
+    fn copy(&self, from: (&OpenFile, u64), to: (&OpenFile, u64), len: u64) -> Answer<u64> {
+        let (mut at, mut into) = (from.1, to.1);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let (source, target) = (&from.0.cached, &to.0.cached);
+        let copied =
+            rustix::fs::copy_file_range(source, Some(&mut at), target, Some(&mut into), len);
+        told(copied).map(|copied| copied as u64)
+    }
+
+    fn extents(&self, _: &OpenFile) -> Answer<u64> {
+        Ok(0)
+    }
+
+    fn seek(&self, file: &OpenFile, offset: u64, data: bool) -> Answer<Option<u64>> {
+        let from = match data {
+            true => SeekFrom::Data(offset),
+            false => SeekFrom::Hole(offset),
+        };
+        match rustix::fs::seek(&file.cached, from) {
+            Err(Errno::NXIO) => Ok(None),
+            found => told(found).map(Some),
+        }
+    }
+
+    fn size(&self, file: &OpenFile) -> Answer<u64> {
+        let stat = told(rustix::fs::fstat(&file.cached))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(u64::MAX))
+    }
+
+    fn set_xattr(&self, file: &OpenFile, name: &str, value: &[u8]) -> Answer<()> {
+        let flags = XattrFlags::empty();
+        told(rustix::fs::fsetxattr(&file.cached, name, value, flags))
+    }
+
+    fn remove_xattr(&self, file: &OpenFile, name: &str) -> Answer<()> {
+        told(rustix::fs::fremovexattr(&file.cached, name))
+    }
+
+    fn xattr(&self, file: &OpenFile, name: &str) -> Answer<Vec<u8>> {
+        told(value_of(file.cached.as_fd(), name))
+    }
+
+    fn fsync(&self, file: &OpenFile) -> Answer<()> {
+        told(rustix::fs::fsync(&file.cached))
+    }
+
+    fn sync(&self) -> Answer<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = told(rustix::fs::openat(&self.root.fd, ".", flags, Mode::empty()))?;
+        told(rustix::fs::syncfs(root))
+    }
+
+    fn stat_fs(&self) -> Answer<u64> {
+        let stat = told(rustix::fs::fstatvfs(&self.root.fd))?;
+        if stat.f_bfree > stat.f_blocks || stat.f_ffree > stat.f_files {
+            let (blocks, inodes) = (stat.f_bfree, stat.f_ffree);
+            let text = format!("more is free than there is: {blocks} blocks, {inodes} inodes");
+            return Err(Failure { errno: 0, text });
+        }
+        Ok(stat.f_bfree * stat.f_frsize)
+    }
+}
+
+fn renamed(from: (&Dir, Name), to: (&Dir, Name), flags: RenameFlags) -> Answer<()> {
+    let (old, new) = (from.1.text(), to.1.text());
+    told(rustix::fs::renameat_with(
+        &from.0.fd, old, &to.0.fd, new, flags,
+    ))
+}
+
+fn value_of(file: impl AsFd, name: impl rustix::path::Arg) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0; 64 << 10];
+    let len = rustix::fs::fgetxattr(file, name, &mut value[..])?;
+    value.truncate(len);
+    Ok(value)
+}
+
+/// Everything in a mounted file system, by path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Tree(BTreeMap<PathBuf, Entry>);
+
+/// What is known of an inode.
+#[derive(PartialEq, Eq)]
+struct Entry {
+    number: u64,
+    mode: u32,
+    links: u64,
+    size_bytes: u64,
+    content: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum = self.content.iter().fold(0_u64, |sum, &byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        write!(
+            f,
+            "inode {} mode {:o} links {} size {} content {sum:x} attributes {:?}",
+            self.number, self.mode, self.links, self.size_bytes, self.xattrs
+        )
+    }
+}
+
+impl Tree {
+    /// Reads all that is below `root`.
+    pub(super) fn read(root: &Path) -> Result<Self> {
+        let mut entries = BTreeMap::new();
+        let mut pending = vec![PathBuf::new()];
+        while let Some(path) = pending.pop() {
+            let entry = Entry::read(&root.join(&path));
+            let entry = entry.with_context(|| format!("{}", path.display()))?;
+            if fs::symlink_metadata(root.join(&path))?.is_dir() {
+                for name in fs::read_dir(root.join(&path))? {
+                    pending.push(path.join(name?.file_name()));
+                }
+            }
+            entries.insert(path, entry);
+        }
+        Ok(Self(entries))
+    }
+
+    /// Says where `other`, the same file system read in another way, differs.
+    pub(super) fn check_is(&self, other: &Self) -> Result<()> {
+        for (path, entry) in &self.0 {
+            let theirs = other.0.get(path);
+            ensure!(
+                theirs == Some(entry),
+                "{} is {entry:?} through the mount, and {theirs:?} for Linux",
+                path.display()
+            );
+        }
+        let more = other.0.keys().find(|path| !self.0.contains_key(*path));
+        ensure!(more.is_none(), "only Linux sees {more:?}");
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn read(path: &Path) -> Result<Self> {
+        let stat = fs::symlink_metadata(path)?;
+        let mut xattrs = BTreeMap::new();
+        let mut content = Vec::new();
+        if stat.is_symlink() {
+            content = fs::read_link(path)?.into_os_string().into_encoded_bytes();
+        } else {
+            let file = File::open(path)?;
+            if stat.is_file() {
+                content = fs::read(path)?;
+            }
+            let mut names = vec![0; 64 << 10];
+            let len = rustix::fs::flistxattr(&file, &mut names[..])?;
+            let names = names[..len].split(|&byte| byte == 0);
+            for name in names.filter(|name| !name.is_empty()) {
+                let text = OsStr::from_bytes(name);
+                xattrs.insert(name.to_vec(), value_of(&file, text)?);
+            }
+        }
+        Ok(Self {
+            number: stat.ino(),
+            mode: stat.mode(),
+            links: stat.nlink(),
+            size_bytes: stat.size(),
+            content,
+            xattrs,
+        })
+    }
+}
