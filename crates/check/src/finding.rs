@@ -8,6 +8,8 @@
 //! **Invariants.** Codes never change their meaning. The first field with a number is the subject:
 //! findings of a pass are sorted by it.
 
+mod field;
+
 use std::fmt;
 
 use fourscore_ondisk::dirent::DirentError;
@@ -22,7 +24,8 @@ use fourscore_ondisk::xattr::XattrError;
 use fourscore_ondisk::{ChecksumMismatch, GroupNr, InodeNr, LogicalBlock, PhysBlock};
 use serde_json::{Map, Value};
 
-use crate::text::shown;
+use field::Field;
+pub use field::{Inodes, Name};
 
 /// The pass of e2fsck to which an invariant belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,83 +82,6 @@ impl Severity {
             Self::Warning => "warning",
             Self::Error => "error",
         }
-    }
-}
-
-/// A field of a finding: as JSON, and as a number where it has one.
-trait Field {
-    fn json(&self) -> Value;
-    fn number(&self) -> Option<u64> {
-        None
-    }
-}
-
-macro_rules! number_fields {
-    ($($kind:ty => $number:expr;)*) => {$(
-        impl Field for $kind {
-            fn json(&self) -> Value {
-                self.number().into()
-            }
-            fn number(&self) -> Option<u64> {
-                let number: fn(&$kind) -> u64 = $number;
-                Some(number(self))
-            }
-        }
-    )*};
-}
-
-number_fields! {
-    InodeNr => |nr| nr.0.into();
-    GroupNr => |nr| nr.0.into();
-    PhysBlock => |nr| nr.0;
-    LogicalBlock => |nr| nr.0.into();
-    u16 => |&n| n.into();
-    u32 => |&n| n.into();
-    u64 => |&n| n;
-}
-
-macro_rules! text_fields {
-    ($($kind:ty),* $(,)?) => {$(
-        impl Field for $kind {
-            fn json(&self) -> Value {
-                self.to_string().into()
-            }
-        }
-    )*};
-}
-
-text_fields! {
-    &'static str, String, ChecksumMismatch, DirentError, ExtentError, GroupDescError, HtreeError,
-    InlineError, MmpError, OrphanError, SuperblockRejected, XattrError, Name, Inodes,
-}
-
-/// A name of a directory entry, as stored; not sure to be text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name(pub Box<[u8]>);
-
-impl From<&[u8]> for Name {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.0))
-    }
-}
-
-/// Inodes that have something in common.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inodes(pub Vec<InodeNr>);
-
-impl fmt::Display for Inodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, inode) in self.0.iter().enumerate() {
-            let comma = if nth == 0 { "" } else { ", " };
-            write!(f, "{comma}{inode}")?;
-        }
-        Ok(())
     }
 }
 
@@ -256,6 +182,9 @@ findings! {
         Error BackupInUse "superblock-backup-used" { block: PhysBlock, block_bytes: u32 }
             => "superblock: the backup at block {block} of {block_bytes} bytes is used instead",
             "write it over the primary one";
+        /// Fields of the superblock that reading does not depend on name what there is.
+        Error SuperblockField "superblock-field" { why: String }
+            => "superblock: {why}", "clear the field, and with s_first_meta_bg the feature meta_bg";
         /// Counts of the superblock lie within their limits.
         Error SuperblockCount "superblock-count" { field: &'static str, found: u64, most: u64 }
             => "superblock: {field} is {found}, at most {most} can be", "lower it";
@@ -313,6 +242,10 @@ findings! {
         /// The journal's inode is a regular file without holes, large enough for a log.
         Error JournalInode "journal-inode" { inode: InodeNr, why: &'static str }
             => "inode {inode} (journal): {why}", "clear it and make the journal anew";
+        /// The journal is found by its inode.
+        Note JournalCopyUsed "journal-copy-used" { inode: InodeNr }
+            => "inode {inode} (journal): its copy in the superblock (s_jnl_blocks) is used instead",
+            "write the copy over it";
         /// The journal can be read and recovered.
         Error JournalUnreadable "journal-unreadable" { why: String }
             => "journal: {why}", "make the journal anew";
@@ -335,6 +268,11 @@ findings! {
         /// Without a journal that is read nothing is left to replay.
         Note JournalElsewhere "journal-elsewhere" { why: &'static str }
             => "journal: {why}", "check together with the device of the journal";
+        /// A journal that must be replayed is given.
+        Error JournalNotGiven "journal-not-given" { uuid: String }
+            => "journal: must be replayed, and is on a device that was not given (UUID {uuid}); \
+                what is in place is checked",
+            "none; name the device of the journal (-j) and check again";
         /// The file system was left in order.
         Note NotClean "not-clean" { state: u16 }
             => "superblock: s_state is {state:#x}: not unmounted, or errors were met",
@@ -553,6 +491,12 @@ findings! {
             => "directory {dir}: block {block}: '{name}' leads to inode {inode}, in a \
                 part of its table marked unused",
             "lower bg_itable_unused and check again";
+        /// Names do not lead to inodes that hold values of attributes.
+        Error EntryValue "entry-value"
+        { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
+            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
+                which holds the value of an attribute (EA_INODE_FL)",
+            "remove the entry";
         /// Entries lead to the root only as `..`.
         Error EntryRoot "entry-root" { dir: InodeNr, block: LogicalBlock, name: Name }
             => "directory {dir}: block {block}: '{name}' leads to the root", "remove the entry";
@@ -563,6 +507,10 @@ findings! {
         /// Names hold neither `/` nor NUL.
         Error EntryName "entry-name" { dir: InodeNr, block: LogicalBlock, name: Name }
             => "directory {dir}: block {block}: '{name}' is no name", "replace the bytes by dots";
+        /// Names are UTF-8 in directories that ignore case, where the encoding is strict.
+        Error EntryEncoding "entry-encoding" { dir: InodeNr, block: LogicalBlock, name: Name }
+            => "directory {dir}: block {block}: '{name}' is not UTF-8, which the directory asks for",
+            "replace the bytes by dots";
         /// Encrypted names have the length of a cipher block at least.
         Error EntryEncrypted "entry-encrypted" { dir: InodeNr, block: LogicalBlock, name: Name }
             => "directory {dir}: block {block}: '{name}' is too short for an encrypted name",
@@ -646,6 +594,16 @@ findings! {
         /// Inodes count their names.
         Error LinksCount "links-count" { inode: InodeNr, found: u32, expected: u32 }
             => "inode {inode}: i_links_count is {found}, expected {expected}", "set it";
+        /// A directory with more than 65 000 links needs `dir_nlink`.
+        Error DirNlink "dir-nlink" { inode: InodeNr, found: u32 }
+            => "directory {inode}: {found} links, which i_links_count cannot count without the \
+                feature dir_nlink",
+            "set the feature";
+        /// An inode that names lead to is not marked as one for a value.
+        Error ValueFlag "value-flag" { inode: InodeNr }
+            => "inode {inode}: EA_INODE_FL is set, but names lead to it and no attribute has its \
+                value there",
+            "clear the flag";
         /// Inodes that hold values count their users.
         Error ValueRefs "value-refs" { inode: InodeNr, found: u64, expected: u64 }
             => "inode {inode}: used by {expected} attributes, counts {found}", "set it";

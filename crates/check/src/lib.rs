@@ -78,12 +78,14 @@ use report::Findings;
 use state::State;
 
 /// How to check.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// How many threads to use; by default one.
     pub threads: NonZeroUsize,
     /// How many findings are kept of each code; by default 1000. All are counted.
     pub most_of_a_code: u64,
+    /// The device of an external journal; by default none. It is only read.
+    pub journal: Option<Arc<dyn BlockDevice>>,
 }
 
 impl Default for CheckOptions {
@@ -91,6 +93,7 @@ impl Default for CheckOptions {
         Self {
             threads: NonZeroUsize::MIN,
             most_of_a_code: 1000,
+            journal: None,
         }
     }
 }
@@ -116,12 +119,14 @@ pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Rep
     let threads = options.threads;
     let mut findings = Findings::new(options.most_of_a_code);
     let mut tally = Tally::default();
-    let opened = open::open(device, &mut findings)?;
-    let volume = pass0::load(opened.device, opened.sb, &mut findings);
+    let journal = options.journal.as_ref();
+    let opened = open::open(device, journal, &mut findings)?;
+    let mut volume = pass0::load(opened.device, opened.sb, &mut findings);
+    journal::check(&mut volume, journal, opened.recovery, &mut findings);
+    let volume = volume;
     let orphans = pass1::orphans::collect(&volume, &mut findings);
     let state = State::new(&volume, orphans);
     pass0::check(&volume, &state, &mut findings);
-    journal::check(&volume, &mut findings);
     let scanned = pass1::run(&volume, &state, threads, &mut findings, &mut tally);
     claims::run(&volume, &state, threads, &mut findings);
     let tree = pass2::run(

@@ -3,17 +3,19 @@
 //!
 //! **Model.** A dirty journal is recovered into an overlay, as every reader does it; what is
 //! checked is what recovery would give. Fast commits are carried out by a mount of a copy in
-//! memory, which keeps only the blocks that change. If the journal cannot be recovered, that is a
-//! finding and what is in place is checked. If the primary superblock cannot be believed, backups
-//! are tried where mke2fs puts the first one for each block size.
+//! memory, which keeps only the blocks that change. If the journal cannot be recovered, or is on a
+//! device that was not given, that is a finding and what is in place is checked. If the primary
+//! superblock cannot be believed, backups are tried where mke2fs puts the first one for each block
+//! size; so they are if it says wrongly where descriptors are.
 //!
 //! **Crash safety.** Nothing is written to the device.
 
-use fourscore::{Error, Fs, MountOptions, OpenOptions};
+use fourscore::{FoundBy, Fs, MountOptions, OpenOptions};
 use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::{
-    JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, SuperblockRejected,
+    JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, SuperblockError,
+    SuperblockRejected,
 };
 use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, RawSuperblock, Superblock};
 use fourscore_sync::Arc;
@@ -38,6 +40,8 @@ pub(crate) enum Recovery {
     None,
     /// Replay the journal.
     Journal,
+    /// The same, but only the copy of its inode leads to the log.
+    JournalByCopy,
 }
 
 /// Opens the file system on `device`.
@@ -46,6 +50,7 @@ pub(crate) enum Recovery {
 /// `NotExt` where there is no superblock, `Refused` for features that are not known, `Io`.
 pub(crate) fn open(
     device: Arc<dyn BlockDevice>,
+    journal: Option<&Arc<dyn BlockDevice>>,
     findings: &mut Findings,
 ) -> Result<Opened, CheckError> {
     let sb = superblock(&*device, findings)?;
@@ -61,11 +66,16 @@ pub(crate) fn open(
             recovery: Recovery::None,
         });
     }
-    Ok(recovered(device, sb, findings))
+    Ok(recovered(device, sb, journal, findings))
 }
 
 /// The file system as its journal leaves it.
-fn recovered(device: Arc<dyn BlockDevice>, sb: Superblock, findings: &mut Findings) -> Opened {
+fn recovered(
+    device: Arc<dyn BlockDevice>,
+    sb: Superblock,
+    journal: Option<&Arc<dyn BlockDevice>>,
+    findings: &mut Findings,
+) -> Opened {
     let in_place = |device, sb| Opened {
         device,
         sb,
@@ -73,15 +83,19 @@ fn recovered(device: Arc<dyn BlockDevice>, sb: Superblock, findings: &mut Findin
     };
     let inode = match sb.journal() {
         Some(JournalPlace::Inode(inode)) => inode,
-        _ => InodeNr::JOURNAL,
-    };
-    let fs = match Fs::open(Arc::clone(&device), &OpenOptions::new()) {
-        Ok(fs) => fs,
-        Err(Error::Unsupported(_)) => {
-            let why = "dirty, and on a device that was not given; what is in place is checked";
-            findings.push(Finding::JournalElsewhere { why });
+        Some(JournalPlace::Device { uuid, .. }) if journal.is_none() => {
+            let uuid = uuid.to_string();
+            findings.push(Finding::JournalNotGiven { uuid });
             return in_place(device, sb);
         }
+        _ => InodeNr::JOURNAL,
+    };
+    let options = match journal {
+        Some(journal) => OpenOptions::new().journal_device(Arc::clone(journal)),
+        None => OpenOptions::new(),
+    };
+    let fs = match Fs::open(Arc::clone(&device), &options) {
+        Ok(fs) => fs,
         Err(error) => {
             let why = error.to_string();
             findings.push(Finding::JournalUnreadable { why });
@@ -94,11 +108,26 @@ fn recovered(device: Arc<dyn BlockDevice>, sb: Superblock, findings: &mut Findin
     }
     if !fs.has_fast_commits() {
         findings.push(Finding::JournalReplayed { inode });
-        return in_place(Arc::clone(fs.device()), fs.superblock().clone());
+        return Opened {
+            device: Arc::clone(fs.device()),
+            sb: fs.superblock().clone(),
+            recovery: match fs.journal_found_by() {
+                FoundBy::Inode => Recovery::Journal,
+                FoundBy::Copy => Recovery::JournalByCopy,
+            },
+        };
     }
     drop(fs);
-    let copy: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(Arc::clone(&device)));
-    let mounted = Fs::mount(Arc::clone(&copy), &MountOptions::new()).and_then(Fs::unmount);
+    let in_memory = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
+        Arc::new(RamDevice::over(Arc::clone(device)))
+    };
+    let copy = in_memory(&device);
+    let options = match journal {
+        Some(journal) => OpenOptions::new().journal_device(in_memory(journal)),
+        None => OpenOptions::new(),
+    };
+    let options = MountOptions::new().open(options);
+    let mounted = Fs::mount(Arc::clone(&copy), &options).and_then(Fs::unmount);
     let replayed = mounted
         .map_err(|error| error.to_string())
         .and_then(|()| primary(&*copy).map_err(|error| error.to_string()));
@@ -120,9 +149,12 @@ fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError> {
 
 /// The primary superblock, or the first backup that can be believed.
 fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Superblock, CheckError> {
-    let why = match read_superblock(device, SUPERBLOCK_OFFSET_BYTES)? {
-        Ok(sb) => return Ok(sb),
-        Err(why) => why,
+    let (primary, why) = match read_superblock(device, SUPERBLOCK_OFFSET_BYTES)? {
+        Ok(sb) => match descriptors_fault(&sb) {
+            None => return Ok(sb),
+            Some(fault) => (Some(sb), fault.into()),
+        },
+        Err(why) => (None, why),
     };
     // What is sound but unknown is no fault: a backup would say the same.
     if matches!(
@@ -134,6 +166,7 @@ fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Super
     for (block, size) in (0..=6).filter_map(first_backup) {
         if let Ok(Ok(sb)) = read_superblock(device, size.offset(block))
             && sb.geometry().block_size() == size
+            && descriptors_fault(&sb).is_none()
         {
             let block_bytes = u32::try_from(size.bytes()).unwrap_or(u32::MAX);
             findings.push(Finding::SuperblockRejected { why });
@@ -141,7 +174,14 @@ fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Super
             return Ok(sb);
         }
     }
-    Err(CheckError::Refused(why))
+    primary.ok_or(CheckError::Refused(why))
+}
+
+/// What is wrong with a field that says where descriptors are. Where it can be read nonetheless,
+/// a backup is more likely to be right.
+fn descriptors_fault(sb: &Superblock) -> Option<SuperblockError> {
+    let is_one = |fault: &&SuperblockError| matches!(fault, SuperblockError::FirstMetaBg { .. });
+    sb.faults().iter().find(is_one).cloned()
 }
 
 /// Where the first backup is in a file system with groups of full size.

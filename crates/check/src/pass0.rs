@@ -30,6 +30,7 @@ pub(crate) fn load(
         device,
         sb,
         groups: Vec::new(),
+        journal_copy: None,
     };
     let mut block = vec![0; volume.block_bytes()];
     let mut loaded = None;
@@ -102,6 +103,12 @@ pub(crate) fn check(volume: &Volume, state: &State, findings: &mut Findings) {
 
 fn check_superblock(volume: &Volume, findings: &mut Findings) {
     let (sb, geometry) = (&volume.sb, volume.geometry());
+    for fault in sb.faults() {
+        let why = fault.to_string();
+        // The finding says itself what it is about.
+        let why = why.trim_start_matches("superblock: ").to_owned();
+        findings.push(Finding::SuperblockField { why });
+    }
     let most = geometry.blocks().0 / 2;
     let found = sb.reserved_blocks().0;
     if found > most {

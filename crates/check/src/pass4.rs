@@ -3,7 +3,8 @@
 use std::num::NonZeroUsize;
 
 use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::features::Compat;
+use fourscore_ondisk::features::{Compat, RoCompat};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::xattr::EaInode;
 
 use crate::finding::Finding;
@@ -15,7 +16,7 @@ use crate::volume::Volume;
 
 /// Inodes looked at at once by a thread: words of the bitmaps are not divided.
 const AT_ONCE: u64 = 1 << 16;
-/// The most links that are counted; a directory with more counts 1.
+/// The most links that are counted; a directory with more counts 1, which needs `dir_nlink`.
 const LINK_MAX: u32 = 65_000;
 
 /// Holds what inodes count against what names say.
@@ -60,20 +61,37 @@ fn check(
     let nr = u64::from(inode.0);
     let (links, mut names) = (state.links.get(inode), state.names.get(inode));
     if state.value_inodes.contains(nr) {
-        check_value(volume, state, inode, bytes, findings);
-        return;
+        let users = state.value_users.get(inode);
+        if users > 0 {
+            check_value(volume, (inode, users), bytes, findings);
+            return;
+        }
+        if names > 0 {
+            findings.push(Finding::ValueFlag { inode });
+        }
     }
     if names == 0 {
-        let is_marked = volume.compat(Compat::IMAGIC_INODES) && is_imagic(volume, inode, bytes);
+        let is_marked = volume.compat(Compat::IMAGIC_INODES)
+            && has_flag(volume, inode, InodeFlags::IMAGIC_FL, bytes);
         if !state.orphans.contains(&inode) && !is_marked {
             findings.push(Finding::Unattached { inode, links });
         }
         return;
     }
-    if state.directories.contains(nr) && names > LINK_MAX {
+    let is_directory = state.directories.contains(nr);
+    if is_directory && names > LINK_MAX {
+        if !volume.ro_compat(RoCompat::DIR_NLINK) {
+            let found = names;
+            findings.push(Finding::DirNlink { inode, found });
+        }
         names = 1;
     }
-    if links != names {
+    if links == names {
+        return;
+    }
+    // A directory that had too many links to count keeps 1 when it has less.
+    let may_have_had_more = is_directory && links == 1;
+    if !may_have_had_more || !has_flag(volume, inode, InodeFlags::INDEX_FL, bytes) {
         findings.push(Finding::LinksCount {
             inode,
             found: links,
@@ -82,22 +100,14 @@ fn check(
     }
 }
 
-/// An inode that holds a value has no names: attributes are its users.
+/// An inode that holds a value counts the attributes that have it.
 fn check_value(
     volume: &Volume,
-    state: &State,
-    inode: InodeNr,
+    (inode, users): (InodeNr, u32),
     bytes: &mut Vec<u8>,
     findings: &mut Findings,
 ) {
-    let links = state.links.get(inode);
-    let expected = u64::from(state.value_users.get(inode));
-    if expected == 0 {
-        if !state.orphans.contains(&inode) {
-            findings.push(Finding::Unattached { inode, links });
-        }
-        return;
-    }
+    let expected = u64::from(users);
     let read = volume.read_inode(inode, bytes);
     let Some(view) = read.and_then(|()| InodeView::new(bytes, inode)) else {
         return;
@@ -114,9 +124,8 @@ fn check_value(
     }
 }
 
-fn is_imagic(volume: &Volume, inode: InodeNr, bytes: &mut Vec<u8>) -> bool {
-    use fourscore_ondisk::inode::InodeFlags;
+fn has_flag(volume: &Volume, inode: InodeNr, flag: InodeFlags, bytes: &mut Vec<u8>) -> bool {
     let read = volume.read_inode(inode, bytes);
     let view = read.and_then(|()| InodeView::new(bytes, inode));
-    view.is_some_and(|view| view.has(InodeFlags::IMAGIC_FL))
+    view.is_some_and(|view| view.has(flag))
 }

@@ -13,12 +13,17 @@ use fourscore_ondisk::{
 };
 use fourscore_sync::Arc;
 
+use crate::inode::InodeView;
+
 /// The file system.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) sb: Superblock,
     pub(crate) groups: Vec<Group>,
+    /// The copy of the journal's inode in the superblock, where it stands in for the inode, which
+    /// cannot be used.
+    pub(crate) journal_copy: Option<(InodeNr, Vec<u8>)>,
 }
 
 /// A group as its descriptor tells it. A place that cannot be is `None`: nothing is read there.
@@ -155,6 +160,20 @@ impl Volume {
             return 0;
         }
         all.saturating_sub(group.desc.itable_unused())
+    }
+
+    /// Whether the copy of the journal's inode stands in for `inode`.
+    pub(crate) fn is_copy_of_journal(&self, inode: InodeNr) -> bool {
+        let copy = self.journal_copy.as_ref();
+        copy.is_some_and(|(number, _)| *number == inode)
+    }
+
+    /// The inode itself, or the copy of the journal's inode that stands in for it.
+    pub(crate) fn stand_in_for<'a>(&'a self, inode: InodeView<'a>) -> InodeView<'a> {
+        let copy = self.journal_copy.as_ref();
+        copy.filter(|(number, _)| *number == inode.number)
+            .and_then(|(number, bytes)| InodeView::new(bytes, *number))
+            .unwrap_or(inode)
     }
 
     /// Reads the bytes of one inode into `buf`, which is cut to its size.

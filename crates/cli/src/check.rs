@@ -23,6 +23,9 @@ pub(crate) struct Check {
     /// Changes nothing; must be given, since nothing is repaired
     #[arg(short = 'n', required = true)]
     pub(crate) no_changes: bool,
+    /// The device of an external journal, with @OFFSET for a partition
+    #[arg(short = 'j', long, value_name = "DEVICE")]
+    pub(crate) journal: Option<ImageSpec>,
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -37,15 +40,18 @@ pub(crate) struct Check {
 /// Runs the verb.
 pub(crate) fn run(args: &Check) -> Result<()> {
     let unusable = |failure: Failure| Failure::NotChecked(Box::new(failure));
-    let device = device(&args.image, DeviceOptions::default(), Access::ReadOnly);
-    let device = device.map_err(unusable)?;
+    let to_read = |spec| device(spec, DeviceOptions::default(), Access::ReadOnly);
+    let image = to_read(&args.image).map_err(unusable)?;
+    let journal = args.journal.as_ref().map(to_read);
+    let journal = journal.transpose().map_err(unusable)?;
     let threads = NonZeroUsize::new(crate::threads(args.threads));
     let options = CheckOptions {
         threads: threads.unwrap_or(NonZeroUsize::MIN),
         most_of_a_code: args.most,
+        journal,
     };
     let name = args.image.path.display().to_string();
-    let report = fourscore_check::check(device, &options)
+    let report = fourscore_check::check(image, &options)
         .map_err(|why| unusable(Failure::new(name.as_str(), why)))?;
     let text = if args.json {
         format!("{:#}\n", as_json(&report))

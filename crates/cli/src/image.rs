@@ -83,6 +83,7 @@ impl Image {
             let failure = Failure::new(name.as_str(), &why);
             match why {
                 Error::Refused(SuperblockRejected::NotExt4 { .. }) => failure.advise(OFFSET_ADVICE),
+                Error::JournalNotGiven { .. } => failure.advise(JOURNAL_ADVICE),
                 _ => failure,
             }
         })?;
@@ -101,6 +102,11 @@ impl Image {
     pub(crate) fn objects(&self) -> u64 {
         let free = self.fs.superblock().free_inodes();
         u64::from(self.fs.geometry().inodes().saturating_sub(free))
+    }
+
+    /// A failure about the image as a whole.
+    pub(crate) fn problem(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new(self.name.as_str(), why)
     }
 
     /// A failure about a path inside of the image.
@@ -141,6 +147,10 @@ pub(crate) fn device(
 
 const OFFSET_ADVICE: &str =
     "for a partition of a disk image, add its byte offset, as in disk.img@1M";
+
+/// What to do about a journal on a device that was not given.
+pub(crate) const JOURNAL_ADVICE: &str =
+    "mount it with -o journal_path=DEVICE; with ro as well, nothing is written";
 
 impl From<Timestamp> for Time {
     fn from(time: Timestamp) -> Self {

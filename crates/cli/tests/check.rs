@@ -323,3 +323,50 @@ fn memory_is_bounded_by_bits_of_blocks() {
         "the limit does not count"
     );
 }
+
+/// What is wrong with a field that reading does not depend on, or with the journal, keeps neither
+/// `check` nor `info` nor `walk` from the rest.
+#[test]
+fn info_shows_what_walk_reads() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let cases = [
+        (
+            "set_super_value journal_inum 4000000",
+            Some(0),
+            "s_journal_inum 4000000",
+        ),
+        (
+            "set_super_value journal_inum 0",
+            Some(0),
+            "has_journal needs",
+        ),
+        ("set_inode_field <8> mode 0", Some(1), "journal"),
+        ("zap_block -f <8> 0", Some(1), "journal"),
+    ];
+    for (command, status, says) in cases {
+        let image = image();
+        let whole = fourscore(&["walk", text(image.path())]).output();
+        debugfs_write(image.path(), &[command]).expect("debugfs runs");
+        let walk = fourscore(&["walk", text(image.path())]).output();
+        let (whole, walk) = (whole.expect("it runs"), walk.expect("it runs"));
+        assert_eq!((walk.status.code(), walk.stdout), (Some(0), whole.stdout));
+        for more in [&["info"][..], &["info", "--json"], &["info", "--groups"]] {
+            let info = fourscore(&[more, &[text(image.path())]].concat());
+            let info = { info }.output().expect("it runs");
+            let shown = String::from_utf8(info.stdout).expect("text");
+            let told = String::from_utf8(info.stderr).expect("text");
+            assert_eq!(info.status.code(), status, "{command}: {told}");
+            assert!(
+                told.contains(says) && told.contains(text(image.path())),
+                "{told}"
+            );
+            assert_eq!(told.lines().count(), 1, "{told}");
+            assert!(shown.contains("4096") && shown.len() > 1000, "{shown}");
+            if more.contains(&"--json") {
+                let json: Value = serde_json::from_str(&shown).expect("JSON");
+                assert_eq!(json["problems"].as_array().expect("a list").len(), 1);
+            }
+        }
+        assert_eq!(check(image.path(), &[]).status, Some(4), "{command}");
+    }
+}

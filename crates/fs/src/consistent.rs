@@ -141,7 +141,7 @@ impl Fs {
             let guard = epoch::pin();
             let cell = self.cell(nr, &guard)?;
             let begun = cell.sequence().begin();
-            let inode = cell.version(&guard)?;
+            let inode = cell.version(&guard)?.not_a_value()?;
             if let Some(begun) = begun {
                 let found = look(inode, &guard);
                 if cell.sequence().is_still(begun) {
@@ -181,7 +181,7 @@ impl Fs {
             let cell = self.cell(dir, &guard)?;
             // The moment first: what is found behind it is kept only if no name has left since.
             let (begun, moment) = (cell.sequence().begin(), cell.departures().moment());
-            let here = self.directory(cell.version(&guard)?)?;
+            let here = self.directory(cell.version(&guard)?.not_a_value()?)?;
             let key = self.name_key(here, name);
             if let Some(known) = key.and_then(|key| self.names.get(&key, &guard)) {
                 return Ok(known);
@@ -189,6 +189,12 @@ impl Fs {
             match self.look_up_once(here, name, &guard) {
                 // Found in a block that the directory has, or had when this began.
                 Ok(inode) => {
+                    // A name in the cache of names has passed this.
+                    if keep == Keep::Found
+                        && let Ok(found) = self.any_inode(inode, &guard)
+                    {
+                        found.not_a_value()?;
+                    }
                     if let (Keep::Found, Some(key), Some(moment)) = (keep, key, moment) {
                         self.keep_name(&key, inode, (cell, moment), &guard);
                     }

@@ -12,6 +12,7 @@ use fourscore_mballoc::tunables::TunableError;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::{Corrupt, InodeNr};
+use uuid::Uuid;
 
 /// The result of every call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -29,6 +30,13 @@ pub enum Error {
     /// Not ext2, ext3 or ext4, or of a kind that is not opened.
     #[error("{0}")]
     Refused(SuperblockRejected),
+    /// The journal is on a device of its own, which was not given: it must be replayed before the
+    /// file system is read, or the file system was to be written.
+    #[error("its journal is on a device that was not given (UUID {uuid})")]
+    JournalNotGiven {
+        /// The journal's UUID, by which its device is known (`s_journal_uuid`).
+        uuid: Uuid,
+    },
     /// The image needs something that is not at hand or not done here.
     #[error("{0}")]
     Unsupported(String),
@@ -125,6 +133,7 @@ impl Error {
             Self::Io(error) => raw_os_error(error).unwrap_or(libc_errno::EIO),
             Self::Corrupt(_) => libc_errno::EUCLEAN,
             Self::Refused(_)
+            | Self::JournalNotGiven { .. }
             | Self::InvalidArgument(_)
             | Self::Tunable(_)
             | Self::MountOption { .. } => libc_errno::EINVAL,

@@ -195,12 +195,14 @@ impl Fs {
     /// # Errors
     /// What reading the map meets.
     pub fn extents(&self, inode: InodeNr) -> Result<Vec<Extent>> {
+        self.read_consistent(inode, |inode, guard| self.extents_of(inode, guard))
+    }
+
+    /// The same of an inode that is not in the cache, for one.
+    pub(crate) fn extents_of(&self, inode: &CachedInode, guard: &Guard) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
-        self.read_consistent(inode, |inode, guard| {
-            extents.clear();
-            let from = (LogicalBlock(0), 0);
-            self.extents_from(inode, from, usize::MAX, &mut extents, guard)
-        })?;
+        let from = (LogicalBlock(0), 0);
+        self.extents_from(inode, from, usize::MAX, &mut extents, guard)?;
         Ok(extents)
     }
 

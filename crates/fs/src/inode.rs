@@ -21,6 +21,7 @@ use fourscore_mballoc::FilePrealloc;
 use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, Inode, InodeFlags};
+use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{Corrupt, InodeNr, Tid, blockmap, extent};
@@ -135,6 +136,25 @@ impl CachedInode {
 
     pub(crate) fn has(&self, flag: InodeFlags) -> bool {
         self.inode.flags().contains(flag)
+    }
+
+    /// The inode, unless it holds the value of an attribute: such an inode is reached through the
+    /// attribute only. Its times hold the value's hash and the count of its users, so an access to
+    /// it as to a file would destroy them.
+    ///
+    /// # Errors
+    /// `Corrupt`, as the kernel.
+    pub(crate) fn not_a_value(&self) -> Result<&Self> {
+        if self.has(InodeFlags::EA_INODE_FL) {
+            return Err(self.unexpected_value());
+        }
+        Ok(self)
+    }
+
+    #[cold]
+    fn unexpected_value(&self) -> Error {
+        let error = Corrupt::from(RelationError::UnexpectedEaInode);
+        error.in_inode(self.nr()).into()
     }
 
     /// Bytes of heap and inline memory, for the cache's budget.
@@ -525,7 +545,8 @@ impl Fs {
     /// What is known of `inode`.
     ///
     /// # Errors
-    /// `NotFound` if no such inode is in use.
+    /// `NotFound` if no such inode is in use; `Corrupt` for one that holds the value of an
+    /// attribute ([`Fs::holds_value`]).
     pub fn stat(&self, inode: InodeNr) -> Result<Stat> {
         let guard = epoch::pin();
         let found = self.inode(inode, &guard)?;
@@ -553,6 +574,7 @@ impl Fs {
                 &loaded
             }
         };
+        let inode = inode.not_a_value()?;
         let area = inode.on_disk().xattr_area().unwrap_or_default();
         let has_xattrs = inode.on_disk().file_acl().is_some()
             || Xattrs::in_inode(area).entries().next().is_some();
@@ -603,8 +625,28 @@ impl Fs {
         Ok(inode.size_bytes())
     }
 
+    /// Whether `inode` holds the value of an attribute (`EA_INODE_FL`). No name may lead to such
+    /// an inode, its times are none, and every access to it as to a file is refused.
+    ///
+    /// # Errors
+    /// `NotFound` if no such inode is in use.
+    pub fn holds_value(&self, inode: InodeNr) -> Result<bool> {
+        let guard = epoch::pin();
+        let found = self.any_inode(inode, &guard)?;
+        Ok(found.has(InodeFlags::EA_INODE_FL))
+    }
+
     /// The inode with this number, from the cache or the disk; it lives as long as the guard.
+    ///
+    /// # Errors
+    /// `NotFound` if no such inode is in use; `Corrupt` for one that holds the value of an
+    /// attribute.
     pub(crate) fn inode<'g>(&self, nr: InodeNr, guard: &'g Guard) -> Result<&'g CachedInode> {
+        self.any_inode(nr, guard)?.not_a_value()
+    }
+
+    /// The same, also for an inode that holds the value of an attribute.
+    pub(crate) fn any_inode<'g>(&self, nr: InodeNr, guard: &'g Guard) -> Result<&'g CachedInode> {
         self.cell(nr, guard)?.version(guard)
     }
 
@@ -636,7 +678,19 @@ impl Fs {
     }
 
     /// Keeps inode `nr` in memory, to change it or to have it open.
+    ///
+    /// # Errors
+    /// As [`Fs::inode`].
     pub(crate) fn pin_inode(&self, nr: InodeNr) -> Result<Pinned> {
+        let pinned = self.pin_any_inode(nr)?;
+        if let Ok(inode) = pinned.version(&epoch::pin()) {
+            inode.not_a_value()?;
+        }
+        Ok(pinned)
+    }
+
+    /// The same, also for an inode that holds the value of an attribute.
+    pub(crate) fn pin_any_inode(&self, nr: InodeNr) -> Result<Pinned> {
         loop {
             match Pinned::on(self.load_cell(nr)?) {
                 Ok(pinned) => return Ok(pinned),

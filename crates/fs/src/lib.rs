@@ -100,7 +100,7 @@ pub use crate::inode::{Scanned, Stat};
 pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::path::Follow;
 pub use crate::permission::{Caller, Capabilities, Wish};
-pub use crate::replay::JournalDamage;
+pub use crate::replay::{FoundBy, JournalDamage};
 pub use crate::statfs::StatFs;
 #[cfg(feature = "sabotage")]
 pub use crate::write::Sabotage;
@@ -130,6 +130,7 @@ pub struct Fs {
     /// Changes of fast commits, which are in no block; `None` but after a crash with some.
     fast_commit: Option<FastCommitOverlay>,
     journal_damage: Option<JournalDamage>,
+    journal_found_by: FoundBy,
     /// What writing takes; `None` in a file system that was opened for reading.
     writer: Option<Box<Writer>>,
 }
@@ -158,6 +159,12 @@ impl Fs {
     #[must_use]
     pub fn journal_damage(&self) -> Option<JournalDamage> {
         self.journal_damage
+    }
+
+    /// How the journal was found that was replayed.
+    #[must_use]
+    pub fn journal_found_by(&self) -> FoundBy {
+        self.journal_found_by
     }
 
     /// Whether changes of fast commits are kept beside the device: the blocks of the device alone

@@ -25,6 +25,7 @@ use fourscore_sync::Arc;
 use crate::fast_commit::FastCommitOverlay;
 use crate::inode::InodeCell;
 use crate::name_cache::NameCache;
+use crate::replay::FoundBy;
 use crate::{Fs, Result};
 
 /// Memory for decoded inodes, as a share of the whole cache budget.
@@ -122,13 +123,14 @@ impl OpenOptions {
 }
 
 impl Fs {
-    /// Opens the file system on `device` for reading.
+    /// Opens the file system on `device` for reading. Fields of the superblock that are wrong and
+    /// that reading does not depend on do not keep it from that ([`Superblock::faults`]).
     ///
     /// # Errors
     /// `Refused` for what is not ext2, ext3 or ext4, or has features that forbid reading;
     /// `Corrupt` for a superblock or a journal that breaks the format, and for a device shorter
-    /// than the file system; `Unsupported` if the journal is dirty and on a device that was not
-    /// given; `Io`.
+    /// than the file system; `JournalNotGiven` if the journal is dirty and on a device that was
+    /// not given; `Io`.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Arc<Self>> {
         let superblock = read_superblock(&*device, options.superblock)?;
         let dirty = superblock.features().incompat.contains(Incompat::RECOVER);
@@ -146,6 +148,7 @@ impl Fs {
             fs.fast_commit = Some(overlay);
         }
         fs.journal_damage = replayed.damage;
+        fs.journal_found_by = replayed.found_by;
         Ok(Arc::new(fs))
     }
 
@@ -190,6 +193,7 @@ impl Fs {
             names: NameCache::new(name_bytes),
             fast_commit: None,
             journal_damage: None,
+            journal_found_by: FoundBy::default(),
             writer: None,
         })
     }

@@ -9,12 +9,15 @@ use std::fmt;
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
+use fourscore_ondisk::extent::Extent;
+use fourscore_ondisk::inode::{FileType, Inode};
 use fourscore_ondisk::jbd2::{Damage, JournalBlock};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_ondisk::{Corrupt, InodeNr, Tid};
-use fourscore_sync::Arc;
+use fourscore_sync::{Arc, epoch};
 
+use crate::inode::CachedInode;
 use crate::{Error, Fs, OpenOptions, Result};
 
 /// What a dirty journal changes.
@@ -25,6 +28,18 @@ pub(crate) struct Replayed {
     pub(crate) records: FastCommits,
     /// What was left out.
     pub(crate) damage: Option<JournalDamage>,
+    /// How the log was found.
+    pub(crate) found_by: FoundBy,
+}
+
+/// How the blocks of a journal were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FoundBy {
+    /// By its inode, or on a device of its own.
+    #[default]
+    Inode,
+    /// By the copy of its inode in the superblock (`s_jnl_blocks`), since the inode cannot be used.
+    Copy,
 }
 
 /// A transaction at the end of a dirty journal that was left out, because it does not match its
@@ -48,7 +63,7 @@ impl fmt::Display for JournalDamage {
 impl Fs {
     /// Recovers the journal of this file system, which was opened without it.
     pub(crate) fn replay(&self, options: &OpenOptions) -> Result<Replayed> {
-        let log = self.log(options)?;
+        let (log, found_by) = self.log_to_read(options)?;
         let recovered = recover(&log, self.geometry().blocks())?;
         let inode_bytes = self.geometry().inode_size_bytes();
         // As for the kernel, fast commits count only behind a log that is not empty.
@@ -67,7 +82,34 @@ impl Fs {
             device,
             records,
             damage: damage.map(|(tid, damage)| JournalDamage { tid, damage }),
+            found_by,
         })
+    }
+
+    /// The journal, also where its inode cannot be used: by the copy in the superblock. What is
+    /// found like this may be read only, since nothing else knows that its blocks are in use.
+    fn log_to_read(&self, options: &OpenOptions) -> Result<(Log, FoundBy)> {
+        let error = match self.log(options) {
+            Err(error @ Error::Corrupt(_)) => error,
+            other => return Ok((other?, FoundBy::Inode)),
+        };
+        match self.log_by_copy() {
+            Some(Ok(log)) => Ok((log, FoundBy::Copy)),
+            _ => Err(error),
+        }
+    }
+
+    /// The journal by the copy of its inode; `None` without one.
+    fn log_by_copy(&self) -> Option<Result<Log>> {
+        let (number, bytes) = self.superblock().journal_inode_copy()?;
+        let found = Inode::parse(&bytes, number, self.superblock());
+        Some(
+            found
+                .map_err(|error| Corrupt::from(error).in_inode(number).into())
+                .and_then(|inode| CachedInode::new(inode, self))
+                .and_then(|inode| self.extents_of(&inode, &epoch::pin()))
+                .and_then(|extents| self.internal_log(number, extents)),
+        )
     }
 
     /// The journal: inside the file system or on the device that the options name.
@@ -75,19 +117,17 @@ impl Fs {
         let block_size = self.geometry().block_size();
         match self.superblock().journal() {
             Some(JournalPlace::Inode(inode)) => {
-                let map = self.journal_map(inode)?;
-                Ok(Log::open(
-                    fourscore_sync::clone_arc(&self.device),
-                    block_size,
-                    map,
-                )?)
+                let found = self.load_inode(inode)?;
+                let (mode, links) = (found.mode().0, found.links_count());
+                if found.file_type() != Some(FileType::Regular) || links == 0 {
+                    let error = Corrupt::from(RelationError::JournalInode { mode, links });
+                    return Err(error.in_inode(inode).into());
+                }
+                self.internal_log(inode, self.extents(inode)?)
             }
             Some(JournalPlace::Device { uuid, .. }) => {
-                let device = options.external_journal().ok_or_else(|| {
-                    Error::Unsupported(format!(
-                        "the journal must be replayed and is on another device (UUID {uuid})"
-                    ))
-                })?;
+                let device = options.external_journal();
+                let device = device.ok_or(Error::JournalNotGiven { uuid })?;
                 Ok(Log::open_external(
                     fourscore_sync::clone_arc(device),
                     uuid,
@@ -98,14 +138,16 @@ impl Fs {
         }
     }
 
-    /// Where the blocks of the journal inode are.
-    fn journal_map(&self, inode: InodeNr) -> Result<JournalMap> {
-        let runs = self.extents(inode)?.into_iter().map(|extent| JournalRun {
+    /// The journal whose inode maps `extents`.
+    fn internal_log(&self, inode: InodeNr, extents: Vec<Extent>) -> Result<Log> {
+        let runs = extents.into_iter().map(|extent| JournalRun {
             journal_block: JournalBlock(extent.logical.0),
             block: extent.physical,
             blocks: extent.blocks,
         });
         let map = JournalMap::from_runs(runs, self.geometry().blocks());
-        Ok(map.map_err(|error| Corrupt::from(error).in_inode(inode))?)
+        let map = map.map_err(|error| Corrupt::from(error).in_inode(inode))?;
+        let device = fourscore_sync::clone_arc(&self.device);
+        Ok(Log::open(device, self.geometry().block_size(), map)?)
     }
 }

@@ -3,9 +3,8 @@
 //! **Model.** The counters of the superblock are only written now and then; the truth is the sum
 //! over the group descriptors, which is what the kernel computes at each mount.
 
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_sync::epoch;
 
 use crate::{Fs, Result};
@@ -73,14 +72,9 @@ impl Fs {
             return Ok(stored << self.geometry().blocks_per_cluster_log());
         }
         let mut blocks = self.geometry().overhead_blocks().0;
-        if self
-            .superblock
-            .features()
-            .compat
-            .contains(Compat::HAS_JOURNAL)
-        {
+        if let Some(JournalPlace::Inode(journal)) = self.superblock.journal() {
             let guard = epoch::pin();
-            let journal = self.inode(InodeNr::JOURNAL, &guard)?;
+            let journal = self.inode(journal, &guard)?;
             if journal.file_type() == FileType::Regular {
                 blocks += journal.size_bytes() >> self.geometry().block_size().bits();
             }

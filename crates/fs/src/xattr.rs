@@ -258,7 +258,7 @@ impl Fs {
     /// The value of `bytes` bytes that is the content of inode `holder`.
     fn ea_inode_value(&self, holder: InodeNr, bytes: u32, guard: &Guard) -> Result<Vec<u8>> {
         let wrong = |error: RelationError| Error::from(Corrupt::from(error).in_inode(holder));
-        let inode = self.inode(holder, guard)?;
+        let inode = self.any_inode(holder, guard)?;
         let size_bytes = inode.size_bytes();
         if !inode.has(InodeFlags::EA_INODE_FL) {
             return Err(wrong(RelationError::NotAnEaInode));

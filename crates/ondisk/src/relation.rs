@@ -23,6 +23,14 @@ pub enum RelationError {
     /// The journal must be replayed, and there is none.
     #[error("superblock: needs recovery, but there is no journal")]
     NoJournal,
+    /// The inode of the journal is deleted, or no file.
+    #[error("journal: not a regular file in use (i_mode {mode:#o}, i_links_count {links})")]
+    JournalInode {
+        /// `i_mode`.
+        mode: u16,
+        /// `i_links_count`.
+        links: u16,
+    },
     /// A file, directory or link claims more blocks than there are.
     #[error("maps {found} blocks, the file system has {limit}")]
     TooManyBlocks {
@@ -104,6 +112,9 @@ pub enum RelationError {
     /// An attribute's value is in an inode that is not one for values.
     #[error("holds the value of an attribute, but i_flags has no EA_INODE_FL")]
     NotAnEaInode,
+    /// An inode for the value of an attribute, reached otherwise than through the attribute.
+    #[error("i_flags has EA_INODE_FL: it is for the value of an attribute, and may have no name")]
+    UnexpectedEaInode,
     /// The inode with an attribute's value has another size than the entry says.
     #[error("value of an attribute: i_size is {found}, expected {entry} and at most {most}")]
     EaInodeSize {

@@ -15,6 +15,7 @@ pub(crate) fn check_clean(device: Arc<dyn BlockDevice>) -> Result<Report> {
     let options = CheckOptions {
         threads: NonZeroUsize::MIN,
         most_of_a_code: 5,
+        journal: None,
     };
     let report = check(device, &options).context("the checker")?;
     if report.is_clean() {

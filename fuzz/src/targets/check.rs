@@ -28,6 +28,7 @@ pub fn run(data: &[u8]) {
     let options = CheckOptions {
         threads: NonZeroUsize::MIN,
         most_of_a_code: MOST_OF_A_CODE,
+        journal: None,
     };
     let report = match check(Arc::new(device), &options) {
         Ok(report) => report,

@@ -21,9 +21,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use fourscore::format::find_signature;
-use fourscore::{Fs, OpenOptions};
+use fourscore::{Fs, OpenOptions, Stat};
 use fourscore_block::{Access, BlockDevice, FileDevice, Window};
-use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::superblock::{RawSuperblock, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
 use fourscore_ondisk::{GroupNr, InodeNr, Timestamp};
 use fourscore_sync::Arc;
@@ -156,10 +155,10 @@ fn is_unchanged(window: &Arc<Window>) -> bool {
 }
 
 fn has_no_change_since(fs: &Fs, inode: InodeNr, made: Timestamp) -> bool {
-    fs.stat(inode).is_ok_and(|stat| {
-        // The times of an inode that holds an attribute's value are no times.
-        stat.flags.contains(InodeFlags::EA_INODE_FL) || stat.ctime.seconds() <= made.seconds()
-    })
+    // The times of an inode that holds an attribute's value are no times.
+    let holds_value = fs.holds_value(inode).unwrap_or(false);
+    let is_older = |stat: Stat| stat.ctime.seconds() <= made.seconds();
+    holds_value || fs.stat(inode).is_ok_and(is_older)
 }
 
 /// Where in a range of a file the first byte is that is not zero.

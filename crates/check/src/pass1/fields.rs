@@ -32,8 +32,9 @@ enum Role {
 }
 
 impl Scanner<'_> {
-    /// Looks at one inode.
+    /// Looks at one inode; at the copy of the journal's, if that stands in for it.
     pub(super) fn inode(&mut self, inode: &InodeView<'_>) {
+        let inode = &self.volume.stand_in_for(*inode);
         let role = self.role(inode.number);
         if role == Role::Ordinary && inode.mode() == 0 && inode.links() == 0 && inode.is_blank() {
             return;
@@ -181,6 +182,12 @@ impl Scanner<'_> {
                 fault("INDEX_FL", "without the feature dir_index");
             }
         }
+        if inode.has(InodeFlags::EA_INODE_FL) && file_type != Some(FileType::Regular) {
+            fault(
+                "EA_INODE_FL",
+                "not a regular file, so it holds no value of an attribute",
+            );
+        }
         if file_type == Some(FileType::Symlink) && extents && inode.is_fast_symlink() {
             fault("EXTENTS_FL", "on a symbolic link inside its inode");
         }
@@ -211,7 +218,11 @@ impl Scanner<'_> {
             let inode = inode.number;
             self.findings.push(Finding::ReservedMode { inode, found });
         }
-        self.blocks(inode, Charge::default());
+        match self.volume.is_copy_of_journal(inode.number) {
+            // The copy does not count blocks.
+            true => drop(self.follow(inode)),
+            false => self.blocks(inode, Charge::default()),
+        }
     }
 
     fn reserved(&mut self, inode: &InodeView<'_>) {
@@ -304,9 +315,6 @@ impl Scanner<'_> {
             self.state.encrypted.insert(nr);
             self.encryption(inode);
         }
-        if inode.has(InodeFlags::EA_INODE_FL) {
-            self.state.value_inodes.insert(nr);
-        }
         match inode.file_type() {
             Some(FileType::Directory) => {
                 self.state.directories.insert(nr);
@@ -314,6 +322,9 @@ impl Scanner<'_> {
             }
             Some(FileType::Regular) => {
                 self.state.regular.insert(nr);
+                if inode.has(InodeFlags::EA_INODE_FL) {
+                    self.state.value_inodes.insert(nr);
+                }
             }
             Some(FileType::Symlink) => {
                 self.state.symlinks.insert(nr);

@@ -39,12 +39,16 @@ impl Sink for Places {
 /// Where the content of an inode lies, as far as its map can be followed.
 pub(crate) fn places_of(volume: &Volume, nr: InodeNr, bytes: &mut Vec<u8>) -> Option<Places> {
     volume.read_inode(nr, bytes)?;
-    let inode = InodeView::new(bytes, nr)?;
+    Some(places_in(volume, &InodeView::new(bytes, nr)?))
+}
+
+/// The same of an inode that was read.
+pub(crate) fn places_in(volume: &Volume, inode: &InodeView<'_>) -> Places {
     let mut places = Places::default();
-    if super::blocks::has_map(&inode) {
-        Walker::new(volume).follow(&inode, &mut places);
+    if super::blocks::has_map(inode) {
+        Walker::new(volume).follow(inode, &mut places);
     }
-    Some(places)
+    places
 }
 
 /// All inodes on record.

@@ -212,6 +212,18 @@ impl Reader<'_> {
         if !self.leads_somewhere(dir, block, entry) {
             return;
         }
+        // One that no attribute uses is a file with a flag too many: pass 4 tells of it.
+        let holds_value = self.state.value_inodes.contains(inode.0.into());
+        if holds_value && self.state.value_users.get(inode) > 0 {
+            let (dir, name) = (dir.nr, entry.name.into());
+            self.findings.push(Finding::EntryValue {
+                dir,
+                block,
+                name,
+                inode,
+            });
+            return;
+        }
         self.spelling(dir, block, entry);
         self.kind(dir, block, entry, found);
         if self.state.directories.contains(inode.0.into())
@@ -271,6 +283,10 @@ impl Reader<'_> {
             if name.iter().any(|byte| matches!(byte, b'/' | 0)) {
                 let (dir, name) = (dir.nr, name.into());
                 self.findings.push(Finding::EntryName { dir, block, name });
+            } else if !dir.may_have_name(name) {
+                let (dir, name) = (dir.nr, name.into());
+                self.findings
+                    .push(Finding::EntryEncoding { dir, block, name });
             }
             return;
         }

@@ -62,7 +62,8 @@ struct Dir {
     /// Its place among all that are read.
     turn: u32,
     format: DirFormat,
-    casefold: bool,
+    /// How names are encoded, if the directory ignores case.
+    casefold: Option<Encoding>,
     /// How it is encrypted, if it is and says so.
     policy: Option<PolicyId>,
     end: LogicalBlock,
@@ -165,7 +166,14 @@ impl Reader<'_> {
                 inodes_count: InodeNr(volume.geometry().inodes()),
                 seed: volume.sb.has_metadata_csum().then_some(directory.seed),
             },
-            casefold: form.casefold && volume.incompat(Incompat::CASEFOLD),
+            casefold: volume
+                .sb
+                .encoding()
+                .filter(|_| form.casefold)
+                .map(|encoding| match encoding.strict {
+                    true => Encoding::Strict,
+                    false => Encoding::Lenient,
+                }),
             policy: self.policies.of(nr),
             end: LogicalBlock(directory.end),
             hasher: None,
@@ -271,9 +279,14 @@ impl Reader<'_> {
 }
 
 impl Dir {
+    /// Whether the encoding of the directory allows this name.
+    fn may_have_name(&self, name: &[u8]) -> bool {
+        self.casefold != Some(Encoding::Strict) || std::str::from_utf8(name).is_ok()
+    }
+
     /// The form under which a name is compared and hashed: folded in directories that ignore case.
     fn with_folded<R>(&self, name: &[u8], then: impl FnOnce(&[u8]) -> R) -> R {
-        if self.casefold
+        if self.casefold.is_some()
             && self.format.names == NameForm::Plain
             && let Ok(folded) = FoldedName::new(name, Encoding::Lenient)
         {

@@ -136,6 +136,8 @@ cases! { PASS_0(s):
         let backup = s.block(PhysBlock(first.0 + 1));
         s.overwrite(&backup, 0, &[1, 2, 3, 4])
     };
+    "superblock-field" on EXT4 => s.sb("s_journal_inum", |_| 0xffff_ffff);
+    "journal-copy-used" on EXT4 => s.reserved(InodeNr::JOURNAL, "i_links_count", |_| 0);
     "journal-inode" on EXT4 => s.reserved(InodeNr::JOURNAL, "i_links_count", |_| 0);
     "journal-unreadable" on EXT4 => {
         let log = s.nth(Kind::Journal, 0)?;
@@ -168,7 +170,7 @@ cases! { PASS_1(s):
     "inode-zero-dtime" on EXT4 => s.inode("plain", "i_links_count", |_| 0);
     "inode-dtime-in-use" on EXT4 => s.inode("plain", "i_dtime", |_| 0x6000_0000);
     "root-mode" on EXT4 => s.reserved(InodeNr::ROOT, "i_mode", |_| REGULAR | 0o644);
-    "reserved-mode" on EXT4 => s.reserved(InodeNr::JOURNAL, "i_mode", |_| FIFO | 0o600);
+    "reserved-mode" on EXT4 => s.reserved(InodeNr(6), "i_mode", |_| FIFO | 0o600);
     "reserved-in-use" on EXT4 => s.reserved(InodeNr(3), "i_links_count", |_| 1);
     "bad-blocks-inode" on EXT4 => s.reserved(InodeNr(1), "i_uid", |_| 5);
     "inode-mode" on EXT4 => s.inode("plain", "i_mode", |_| 0x3000);

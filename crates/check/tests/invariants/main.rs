@@ -11,9 +11,15 @@
 //! | `surgery` | damage by paths and names of fields |
 //! | `cases` | what to damage, and the invariant that breaks |
 //! | `apart` | devices that are short or fail, logs, other shapes of trees |
+//! | `links` | what names lead to, and how many do |
+//! | `journals` | journals that are not where they should be |
+//! | `superblocks` | fields of the superblock that reading does not depend on |
 
 mod apart;
 mod cases;
+mod journals;
+mod links;
+mod superblocks;
 mod surgery;
 
 use std::collections::BTreeSet;
@@ -40,6 +46,26 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("journal-replayed", "--test recovered"),
     ("fast-commits-replayed", "--test recovered"),
     ("orphan", "--test recovered"),
+    (
+        "journal-not-given",
+        "journals::a_log_on_a_device_that_was_not_given_is_an_error",
+    ),
+    (
+        "entry-encoding",
+        "links::a_name_that_is_not_utf8_is_told_where_the_encoding_is_strict",
+    ),
+    (
+        "entry-value",
+        "links::a_name_of_an_inode_that_holds_a_value_is_told",
+    ),
+    (
+        "value-flag",
+        "links::a_flag_of_values_on_something_else_is_told_as_that",
+    ),
+    (
+        "dir-nlink",
+        "links::more_links_than_can_be_counted_need_a_feature",
+    ),
 ];
 
 /// The invariant of which it depends on threads how much of it is told.

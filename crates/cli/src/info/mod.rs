@@ -10,6 +10,7 @@
 //!
 //! **Model.** The superblock is a list of labels and values, printed as text or as JSON; only
 //! `--groups` reads descriptors and bitmaps, so that a file system of any size is shown at once.
+//! What is broken is told and left out, and the rest is shown.
 
 mod features;
 mod groups;
@@ -20,7 +21,7 @@ mod superblock;
 use serde_json::{Map, Value};
 
 use crate::args::Info;
-use crate::failure::{self, Result};
+use crate::failure::{self, Failure, Result};
 use crate::image::Image;
 use crate::output::Stdout;
 
@@ -30,6 +31,9 @@ const VALUE_COLUMN: usize = 26;
 /// What to do about a journal whose last transaction is damaged.
 const DAMAGE_ADVICE: &str =
     "what it changed is shown as it was before; e2fsck decides whether to go on without it";
+
+/// What to do about a field of the superblock that is wrong.
+const FAULT_ADVICE: &str = "reading goes on without it; e2fsck repairs it";
 
 /// Labels and values in the order of dumpe2fs.
 #[derive(Debug, Default)]
@@ -102,7 +106,20 @@ pub(crate) fn run(args: &Info) -> Result<()> {
     let image = Image::open(spec)?;
     let mut lines = Lines::default();
     superblock::describe(image.fs.superblock(), &mut lines);
-    journal::describe(&image, &mut lines)?;
+    let journal = journal::describe(&image, &mut lines);
+    let mmp = mmp::text(&image);
+    let unread = [journal.as_ref().err(), mmp.as_ref().err()];
+    let unread: Vec<String> = unread
+        .into_iter()
+        .flatten()
+        .map(Failure::to_string)
+        .collect();
+    let faults = image.fs.superblock().faults().iter();
+    let faults = faults.map(|fault| image.problem(fault).advise(FAULT_ADVICE).to_string());
+    let problems: Vec<String> = faults.chain(unread.iter().cloned()).collect();
+    for problem in &problems {
+        failure::say(problem);
+    }
     let damage = image.fs.journal_damage();
     if let Some(damage) = &damage {
         failure::say(
@@ -115,6 +132,7 @@ pub(crate) fn run(args: &Info) -> Result<()> {
     if args.json {
         let mut json = lines.to_json();
         let damage = damage.map(|damage| damage.to_string().into());
+        json.insert("problems".into(), problems.into());
         json.insert("journal_damage".into(), damage.unwrap_or(Value::Null));
         if args.groups {
             json.insert("groups".into(), groups::as_json(&image)?);
@@ -122,11 +140,15 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         out.write(format!("{:#}\n", Value::Object(json)).as_bytes())?;
     } else {
         out.write(lines.to_text().as_bytes())?;
-        out.write(mmp::text(&image)?.as_bytes())?;
+        out.write(mmp.unwrap_or_default().as_bytes())?;
         out.write(b"\n")?;
         if args.groups {
             groups::print(&image, &mut out)?;
         }
     }
-    out.flush()
+    out.flush()?;
+    match unread.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::AlreadyTold),
+    }
 }

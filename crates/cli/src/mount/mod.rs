@@ -36,7 +36,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fourscore::{Fs, MountOptions, OpenOptions, Replay};
+use fourscore::{Error, Fs, MountOptions, OpenOptions, Replay};
 use fourscore_block::{Access, BlockDevice, DeviceOptions, open_path};
 use fourscore_fuse::sandbox::{self, SandboxError};
 use fourscore_fuse::{Session, SessionOptions};
@@ -45,7 +45,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result, say};
-use crate::image::{ImageSpec, device, parse_size};
+use crate::image::{ImageSpec, JOURNAL_ADVICE, device, parse_size};
 use figures::Figures;
 use keeper::Keeper;
 use notify::Manager;
@@ -137,6 +137,7 @@ fn tell(line: &str) {
 fn serve(args: &Mount) -> Result<()> {
     let wanted = Wanted::of(args)?;
     let device = open_device(&wanted)?;
+    let reading = wanted.open_options()?;
     let point = args.point.display().to_string();
     let failed = |why: io::Error| Failure::new(point.as_str(), why);
     // Before the mount is there, so that no signal leaves it behind.
@@ -156,7 +157,7 @@ fn serve(args: &Mount) -> Result<()> {
         manager,
         keeper: keeper.clone(),
     };
-    let served = serve_mounted(args, &wanted, device, mount);
+    let served = serve_mounted(args, &wanted, (device, reading), mount);
     keeper.end();
     served
 }
@@ -175,7 +176,7 @@ struct Mounted {
 fn serve_mounted(
     args: &Mount,
     wanted: &Wanted,
-    device: Arc<dyn BlockDevice>,
+    (device, reading): (Arc<dyn BlockDevice>, OpenOptions),
     mut mount: Mounted,
 ) -> Result<()> {
     let image = wanted.image.path.display().to_string();
@@ -189,10 +190,13 @@ fn serve_mounted(
         false => Some(sandbox::enclose().map_err(not_locked)?),
     };
     let fs = match wanted.session.is_read_only {
-        true => Fs::open(device, &OpenOptions::new().replay(wanted.replay)),
-        false => Fs::mount(device, &wanted.options),
+        true => Fs::open(device, &reading),
+        false => Fs::mount(device, &wanted.options.clone().open(reading)),
     };
-    let fs = fs.map_err(in_image)?;
+    let fs = fs.map_err(|why| match why {
+        Error::JournalNotGiven { .. } => in_image(why).advise(JOURNAL_ADVICE),
+        _ => in_image(why),
+    })?;
     end_on_panics();
     let on_signals = (mount.keeper, Arc::downgrade(&fs));
     unmount_on_signals(mount.signals, on_signals, Arc::clone(&mount.manager));
@@ -224,6 +228,8 @@ fn serve_mounted(
 #[derive(Debug)]
 struct Wanted {
     image: ImageSpec,
+    /// The device of an external journal.
+    journal: Option<ImageSpec>,
     session: SessionOptions,
     replay: Replay,
     options: MountOptions,
@@ -237,6 +243,7 @@ impl Wanted {
         };
         let mut image = args.image.clone();
         let mut replay = Replay::InMemory;
+        let mut journal = None;
         let mut words = Vec::new();
         let others = session.take(&args.options.join(","));
         for word in others.split(',') {
@@ -246,6 +253,7 @@ impl Wanted {
                     replay = Replay::Ignore;
                     session.is_read_only = true;
                 }
+                Some(("journal_path", path)) => journal = Some(journal_spec(path)?),
                 Some(("offset", offset)) => image.offset_bytes = offset_of(&image, offset)?,
                 _ => words.push(word),
             }
@@ -254,6 +262,7 @@ impl Wanted {
         let options = options.map_err(|why| Failure::new(args.point.display().to_string(), why))?;
         Ok(Self {
             image,
+            journal,
             session,
             replay,
             // Where nothing may be in an unknown state, whoever finds one ends the server.
@@ -263,6 +272,31 @@ impl Wanted {
             }),
         })
     }
+}
+
+impl Wanted {
+    /// The image or the journal, opened for writing unless nothing is to be written.
+    fn device(&self, spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+        match self.session.is_read_only {
+            true => device(spec, DeviceOptions::default(), Access::ReadOnly),
+            false => device(spec, DeviceOptions::read_write(), Access::ReadWrite),
+        }
+    }
+
+    /// How the file system is read.
+    fn open_options(&self) -> Result<OpenOptions> {
+        let options = OpenOptions::new().replay(self.replay);
+        Ok(match &self.journal {
+            Some(journal) => options.journal_device(self.device(journal)?),
+            None => options,
+        })
+    }
+}
+
+/// The device of an external journal, by the option `journal_path=`.
+fn journal_spec(text: &str) -> Result<ImageSpec> {
+    let refused = |why| Failure::new(format!("journal_path={text}"), why);
+    ImageSpec::parse(text.as_ref()).map_err(refused)
 }
 
 /// Where the file system begins, by the option `offset=`.
@@ -299,12 +333,10 @@ fn source_of(image: &ImageSpec) -> OsString {
 
 /// Opens the image: for reading if nothing is to be written.
 fn open_device(wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
-    let image = &wanted.image;
-    if wanted.session.is_read_only {
-        return device(image, DeviceOptions::default(), Access::ReadOnly);
+    if !wanted.session.is_read_only {
+        wait_for_the_last_server(&wanted.image);
     }
-    wait_for_the_last_server(image);
-    device(image, DeviceOptions::read_write(), Access::ReadWrite)
+    wanted.device(&wanted.image)
 }
 
 /// Waits while somebody has the image open for writing, but not for long. Whether it can be opened

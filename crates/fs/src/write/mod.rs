@@ -126,7 +126,7 @@ use fourscore_journal::{Credits, Handle, Journal, JournalStats, Log, NewChecksum
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Privilege, Stamp, Tunables};
 use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::superblock::{JournalPlace, Superblock};
+use fourscore_ondisk::superblock::{Superblock, SuperblockRejected};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{GroupNr, PhysBlock, Tid};
 use fourscore_sync::rank::{Ranked, Waits};
@@ -358,6 +358,7 @@ impl Fs {
     pub fn mount(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Arc<Self>> {
         let superblock = crate::open::read_superblock(&*device, crate::SuperblockCopy::Primary)?;
         check_writable(&superblock)?;
+        options.check_journal_device(&superblock)?;
         check_unmounted(&superblock)?;
         let options = &options.over(&superblock);
         options.check(&superblock)?;
@@ -659,6 +660,9 @@ pub(crate) fn now() -> Timestamp {
 
 /// Refuses, by name, what is read but not written.
 fn check_writable(superblock: &Superblock) -> Result<()> {
+    if let Some(fault) = superblock.faults().first() {
+        return Err(SuperblockRejected::from(fault.clone()).into());
+    }
     let features = superblock.features();
     if let Err(refused) = features.check_writing()
         && let Some(feature) = refused.features().first()
@@ -676,9 +680,6 @@ fn check_writable(superblock: &Superblock) -> Result<()> {
     }
     if superblock.revision().0 == 0 {
         return Err(Error::ReadOnly("it has revision 0".into()));
-    }
-    if matches!(superblock.journal(), Some(JournalPlace::Device { .. })) {
-        return Err(Error::ReadOnly("its journal is on another device".into()));
     }
     Ok(())
 }

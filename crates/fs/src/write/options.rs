@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::{Privilege, Tunables};
-use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy, Superblock};
+use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy, JournalPlace, Superblock};
 use fourscore_sync::Arc;
 
 use super::access_times::AccessTimes;
@@ -223,7 +223,7 @@ impl MountOptions {
         u32::try_from(groups).unwrap_or(u32::MAX)
     }
 
-    /// How it is read: caches.
+    /// How it is read: caches, and the device of an external journal, which is opened for writing.
     #[must_use]
     pub fn open(mut self, options: OpenOptions) -> Self {
         self.open = options;
@@ -305,6 +305,16 @@ impl MountOptions {
         options.times = self.times.or(stored.times);
         options.discard = self.discard.or(stored.discard);
         options
+    }
+
+    /// Refuses a file system whose journal is on a device that was not given.
+    pub(super) fn check_journal_device(&self, superblock: &Superblock) -> Result<()> {
+        match superblock.journal() {
+            Some(JournalPlace::Device { uuid, .. }) if self.open.external_journal().is_none() => {
+                Err(Error::JournalNotGiven { uuid })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses what the file system with this superblock cannot do.

@@ -200,7 +200,7 @@ impl Plan<'_> {
         }
         let fs = self.fs();
         // Whoever looks for it meanwhile finds the version that is in memory.
-        let pinned = fs.pin_inode(nr)?;
+        let pinned = fs.pin_any_inode(nr)?;
         let inode = CachedInode::new(self.inode(slot)?, fs)?;
         let freed = self.with_any_room(|plan| plan.free_map(&inode, slot, LogicalBlock(0)))?;
         debug_assert_eq!(freed, Freed::All);

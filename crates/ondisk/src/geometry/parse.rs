@@ -44,7 +44,7 @@ impl Geometry {
         let groups =
             u32::try_from(groups).map_err(|_| SuperblockError::BlocksCount { found: blocks })?;
 
-        let geometry = Self {
+        let mut geometry = Self {
             block_size,
             blocks_per_cluster_log,
             first_data_block,
@@ -58,18 +58,13 @@ impl Geometry {
             desc_size_bytes: desc_size(raw, features)?,
             reserved_gdt_blocks: reserved_gdt_blocks(raw, block_size)?,
             backups: backups(raw, features),
-            first_meta_bg: features
-                .incompat
-                .contains(Incompat::META_BG)
-                .then(|| raw.s_first_meta_bg.get()),
+            first_meta_bg: None,
         };
-        match geometry.first_meta_bg {
-            Some(found) if found > geometry.desc_blocks() => Err(SuperblockError::FirstMetaBg {
-                found,
-                descriptor_blocks: geometry.desc_blocks(),
-            }),
-            _ => Ok(geometry),
-        }
+        // Where the field is wrong, all descriptors are looked for where they are without meta_bg.
+        let meta_bg = features.incompat.contains(Incompat::META_BG);
+        let most = geometry.desc_blocks();
+        geometry.first_meta_bg = meta_bg.then(|| raw.s_first_meta_bg.get().min(most));
+        Ok(geometry)
     }
 }
 

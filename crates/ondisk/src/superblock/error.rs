@@ -203,6 +203,14 @@ pub enum SuperblockError {
         /// `s_inodes_count`.
         inodes_count: u32,
     },
+    /// A quota file in an inode that is set aside for something else.
+    #[error("superblock: {field} {found} is an inode that has another role")]
+    QuotaInode {
+        /// The field's name.
+        field: &'static str,
+        /// Its value.
+        found: u32,
+    },
     /// An MMP block outside the file system, or on superblocks and descriptors.
     #[error("superblock: s_mmp_block {found} is outside the file system or on fixed metadata")]
     MmpBlock {

@@ -5,6 +5,7 @@ use uuid::Uuid;
 use super::{
     CreatorOs, DefaultMountOpts, ErrorPolicy, ErrorRecord, JournalPlace, MetadataChecksum,
     NameEncoding, QuotaInodes, State, SuperFlags, Superblock,
+    parse::{has_other_role, may_be_mmp_block},
 };
 use crate::dirhash::CharSign;
 use crate::features::{Compat, Incompat, RoCompat};
@@ -225,13 +226,15 @@ impl Superblock {
         if !self.features.compat.contains(Compat::HAS_JOURNAL) {
             return None;
         }
-        Some(match some_inode(raw.s_journal_inum.get()) {
-            Some(inode) => JournalPlace::Inode(inode),
-            None => JournalPlace::Device {
+        let device = raw.s_journal_dev.get();
+        match raw.s_journal_inum.get() {
+            0 if device == 0 && raw.s_journal_uuid == [0; 16] => None,
+            0 => Some(JournalPlace::Device {
                 uuid: Uuid::from_bytes(raw.s_journal_uuid),
-                device: raw.s_journal_dev.get(),
-            },
-        })
+                device,
+            }),
+            found => self.existing(found).map(JournalPlace::Inode),
+        }
     }
 
     /// The head of the list of orphan inodes. Not checked.
@@ -244,7 +247,8 @@ impl Superblock {
     #[must_use]
     pub fn orphan_file_inode(&self) -> Option<InodeNr> {
         let has = self.features.compat.contains(Compat::ORPHAN_FILE);
-        some_inode(self.raw.s_orphan_file_inum.get()).filter(|_| has)
+        self.existing(self.raw.s_orphan_file_inum.get())
+            .filter(|_| has)
     }
 
     /// The inodes of quota files. They exist.
@@ -255,18 +259,28 @@ impl Superblock {
             return QuotaInodes::default();
         }
         let project = ro_compat.contains(RoCompat::PROJECT);
+        let quota_file = |found| {
+            let inode = self.existing(found);
+            inode.filter(|&inode| !has_other_role(inode))
+        };
         QuotaInodes {
-            user: some_inode(self.raw.s_usr_quota_inum.get()),
-            group: some_inode(self.raw.s_grp_quota_inum.get()),
-            project: some_inode(self.raw.s_prj_quota_inum.get()).filter(|_| project),
+            user: quota_file(self.raw.s_usr_quota_inum.get()),
+            group: quota_file(self.raw.s_grp_quota_inum.get()),
+            project: quota_file(self.raw.s_prj_quota_inum.get()).filter(|_| project),
         }
+    }
+
+    /// An inode number of a field, if there is such an inode.
+    fn existing(&self, found: u32) -> Option<InodeNr> {
+        some_inode(found).filter(|inode| inode.0 <= self.geometry.inodes())
     }
 
     /// The MMP block; `None` without `mmp`. Inside the file system.
     #[must_use]
     pub fn mmp_block(&self) -> Option<PhysBlock> {
         let has = self.features.incompat.contains(Incompat::MMP);
-        has.then(|| PhysBlock(self.raw.s_mmp_block.get()))
+        let block = PhysBlock(self.raw.s_mmp_block.get());
+        (has && may_be_mmp_block(&self.geometry, block)).then_some(block)
     }
 
     /// Seconds between updates of the MMP block; 0 means the default.

@@ -7,18 +7,22 @@
 //! | `parse` | the checks between bytes and [`Superblock`] |
 //! | `fields` | accessors for everything dumpe2fs shows |
 //! | `values` | the types of fields: flags, policies, the journal's place |
+//! | `backup` | the copy of the journal's inode |
 //! | `error` | why a superblock is not accepted |
 //!
 //! **Not here.** Where things are: [`Geometry`], which a superblock
 //! owns.
 //!
 //! **Invariants.** A `Superblock` exists only for a file system that can be read: all features
-//! are known or harmless, sizes fit each other, inode numbers named here exist, the checksum is
-//! right where there is one. Free and reserved counts are hints from the last clean unmount and
-//! are *not* checked: the sums of the descriptors are the truth.
+//! are known or harmless, sizes fit each other, the checksum is right where there is one. Fields
+//! that are wrong and that reading does not depend on are told by [`Superblock::faults`]; the
+//! accessors treat them as if they named nothing, so inodes and blocks that they give exist. Free
+//! and reserved counts are hints from the last clean unmount and are *not* checked: the sums of
+//! the descriptors are the truth.
 //!
 //! **References.** Documentation/filesystems/ext4/super.rst of the kernel.
 
+mod backup;
 mod error;
 mod fields;
 mod parse;
@@ -49,6 +53,7 @@ pub struct Superblock {
     features: FeatureSet,
     geometry: Geometry,
     checksum_seed: ChecksumSeed,
+    faults: Vec<SuperblockError>,
 }
 
 impl Superblock {
@@ -62,6 +67,14 @@ impl Superblock {
     #[must_use]
     pub fn features(&self) -> FeatureSet {
         self.features
+    }
+
+    /// What is wrong with fields that reading does not depend on: `e2fsck` repairs them, and
+    /// nothing may be written before. A journal, quota file, orphan file or MMP block that is named
+    /// wrongly is treated as absent, and `s_first_meta_bg` as the greatest value that it can have.
+    #[must_use]
+    pub fn faults(&self) -> &[SuperblockError] {
+        &self.faults
     }
 
     /// Sizes, counts and places.

@@ -81,8 +81,8 @@ impl TryFrom<&RawSuperblock> for Superblock {
         raw.check_checksum(features)?;
         let geometry = Geometry::from_superblock(raw, features)?;
         check_descriptors(&geometry)?;
-        check_inodes(raw, features)?;
-        check_mmp(raw, features, &geometry)?;
+        check_first_inode(raw)?;
+        let faults = faults(raw, features, &geometry);
         let checksum_seed = match features.incompat.contains(Incompat::CSUM_SEED) {
             true => ChecksumSeed::from_stored(raw.s_checksum_seed.get()),
             false => ChecksumSeed::from_uuid(&raw.s_uuid),
@@ -92,6 +92,7 @@ impl TryFrom<&RawSuperblock> for Superblock {
             features,
             geometry,
             checksum_seed,
+            faults,
         })
     }
 }
@@ -116,63 +117,99 @@ fn check_format(raw: &RawSuperblock, features: FeatureSet) -> Result<(), Unsuppo
     Ok(())
 }
 
-/// Inode numbers that the superblock names must exist.
-fn check_inodes(raw: &RawSuperblock, features: FeatureSet) -> Result<(), SuperblockError> {
+fn check_first_inode(raw: &RawSuperblock) -> Result<(), SuperblockError> {
     let inodes_count = raw.s_inodes_count.get();
-    let first_ino = raw.first_ino().0;
-    if !(GOOD_OLD_FIRST_INO..=inodes_count).contains(&first_ino) {
-        return Err(SuperblockError::FirstInode {
-            found: first_ino,
+    let found = raw.first_ino().0;
+    if (GOOD_OLD_FIRST_INO..=inodes_count).contains(&found) {
+        Ok(())
+    } else {
+        Err(SuperblockError::FirstInode {
+            found,
             inodes_count,
-        });
+        })
     }
-    let FeatureSet {
-        compat, ro_compat, ..
-    } = features;
-    let journal_inum = raw.s_journal_inum.get();
-    if compat.contains(Compat::HAS_JOURNAL) {
-        let device = raw.s_journal_dev.get();
-        let external = device != 0 || raw.s_journal_uuid != [0; 16];
-        if (journal_inum == 0 && !external) || (journal_inum != 0 && device != 0) {
-            return Err(SuperblockError::Journal {
-                inode: journal_inum,
-                device,
-            });
-        }
-    }
+}
+
+/// The fields that are wrong but that reading does not depend on.
+fn faults(raw: &RawSuperblock, features: FeatureSet, geometry: &Geometry) -> Vec<SuperblockError> {
+    let meta_bg = features.incompat.contains(Incompat::META_BG);
+    let (found, descriptor_blocks) = (raw.s_first_meta_bg.get(), geometry.desc_blocks());
+    let first_meta_bg = SuperblockError::FirstMetaBg {
+        found,
+        descriptor_blocks,
+    };
+    let mut faults = Vec::new();
+    faults.extend((meta_bg && found > descriptor_blocks).then_some(first_meta_bg));
+    faults.extend(journal_fault(raw, features));
+    faults.extend(hidden_inode_faults(raw, features));
+    let has_mmp = features.incompat.contains(Incompat::MMP);
+    let found = raw.s_mmp_block.get();
+    let mmp = SuperblockError::MmpBlock { found };
+    faults.extend((has_mmp && !may_be_mmp_block(geometry, PhysBlock(found))).then_some(mmp));
+    faults
+}
+
+/// There must be one journal, in an inode or on a device, if there is any.
+fn journal_fault(raw: &RawSuperblock, features: FeatureSet) -> Option<SuperblockError> {
+    let (inode, device) = (raw.s_journal_inum.get(), raw.s_journal_dev.get());
+    let has_device = device != 0 || raw.s_journal_uuid != [0; 16];
+    let nowhere = inode == 0 && !has_device;
+    let twice = inode != 0 && device != 0;
+    let is_wrong = features.compat.contains(Compat::HAS_JOURNAL) && (nowhere || twice);
+    is_wrong.then_some(SuperblockError::Journal { inode, device })
+}
+
+/// Inode numbers that the superblock names must exist, and have no other role.
+fn hidden_inode_faults(
+    raw: &RawSuperblock,
+    features: FeatureSet,
+) -> impl Iterator<Item = SuperblockError> {
+    let inodes_count = raw.s_inodes_count.get();
+    let (compat, ro_compat) = (features.compat, features.ro_compat);
     let quota = ro_compat.contains(RoCompat::QUOTA);
     let project = quota && ro_compat.contains(RoCompat::PROJECT);
+    let journal = compat.contains(Compat::HAS_JOURNAL);
     let orphan_file = compat.contains(Compat::ORPHAN_FILE);
-    let orphan_file_inum = raw.s_orphan_file_inum.get();
-    if orphan_file && orphan_file_inum == 0 {
-        let field = "s_orphan_file_inum";
-        return Err(SuperblockError::HiddenInode {
-            field,
-            found: 0,
-            inodes_count,
-        });
-    }
-    let hidden = [
+    // Whether it counts, its least value, and whether it is of a quota file.
+    let fields = [
+        ("s_journal_inum", raw.s_journal_inum, journal, 0, false),
+        ("s_usr_quota_inum", raw.s_usr_quota_inum, quota, 0, true),
+        ("s_grp_quota_inum", raw.s_grp_quota_inum, quota, 0, true),
+        ("s_prj_quota_inum", raw.s_prj_quota_inum, project, 0, true),
         (
-            compat.contains(Compat::HAS_JOURNAL),
-            "s_journal_inum",
-            journal_inum,
+            "s_orphan_file_inum",
+            raw.s_orphan_file_inum,
+            orphan_file,
+            1,
+            false,
         ),
-        (quota, "s_usr_quota_inum", raw.s_usr_quota_inum.get()),
-        (quota, "s_grp_quota_inum", raw.s_grp_quota_inum.get()),
-        (project, "s_prj_quota_inum", raw.s_prj_quota_inum.get()),
-        (orphan_file, "s_orphan_file_inum", orphan_file_inum),
     ];
-    for (in_use, field, found) in hidden {
-        if in_use && found > inodes_count {
-            return Err(SuperblockError::HiddenInode {
+    let in_use = fields.into_iter().filter(|(_, _, counts, ..)| *counts);
+    in_use.filter_map(move |(field, found, _, least, is_quota)| {
+        let found = found.get();
+        if !(least..=inodes_count).contains(&found) {
+            return Some(SuperblockError::HiddenInode {
                 field,
                 found,
                 inodes_count,
             });
         }
-    }
-    Ok(())
+        let is_taken = is_quota && has_other_role(InodeNr(found));
+        is_taken.then_some(SuperblockError::QuotaInode { field, found })
+    })
+}
+
+/// Whether an inode is set aside for something else than quota, so that it cannot be a quota file.
+pub(super) fn has_other_role(inode: InodeNr) -> bool {
+    const USER_QUOTA: u32 = 3;
+    const GROUP_QUOTA: u32 = 4;
+    (1..GOOD_OLD_FIRST_INO).contains(&inode.0) && !matches!(inode.0, USER_QUOTA | GROUP_QUOTA)
+}
+
+/// Whether the block of multi-mount protection may lie there.
+pub(super) fn may_be_mmp_block(geometry: &Geometry, block: PhysBlock) -> bool {
+    let count = BlockCount(1);
+    geometry.contains(block, count) && !geometry.overlaps_base_meta(block, count)
 }
 
 /// Refuses a file system too small for its own descriptors. They lie in order, so those of the
@@ -188,20 +225,6 @@ fn check_descriptors(geometry: &Geometry) -> Result<(), SuperblockError> {
         {
             return Err(SuperblockError::Descriptors { found, blocks });
         }
-    }
-    Ok(())
-}
-
-fn check_mmp(
-    raw: &RawSuperblock,
-    features: FeatureSet,
-    geometry: &Geometry,
-) -> Result<(), SuperblockError> {
-    let found = raw.s_mmp_block.get();
-    let in_use = features.incompat.contains(Incompat::MMP);
-    let (start, count) = (PhysBlock(found), BlockCount(1));
-    if in_use && (!geometry.contains(start, count) || geometry.overlaps_base_meta(start, count)) {
-        return Err(SuperblockError::MmpBlock { found });
     }
     Ok(())
 }

@@ -171,16 +171,20 @@ fn parts_that_do_not_fit_a_block() {
             most: 1_024
         }
     );
+    let (sb, fault) = faulty(|raw| {
+        add(&mut raw.s_feature_incompat, Incompat::META_BG.bits());
+        raw.s_first_meta_bg = 2.into();
+    });
     assert_eq!(
-        corrupt(|raw| {
-            add(&mut raw.s_feature_incompat, Incompat::META_BG.bits());
-            raw.s_first_meta_bg = 2.into();
-        }),
+        fault,
         E::FirstMetaBg {
             found: 2,
             descriptor_blocks: 1
         }
     );
+    // The descriptors are where they are without the feature.
+    let places = |sb: &Superblock| [0, 1, 3].map(|nr| sb.geometry().desc_place(GroupNr(nr)));
+    assert_eq!(places(&sb), places(&image::metadata_csum()));
 }
 
 #[test]
@@ -228,53 +232,72 @@ fn counts_that_cannot_be() {
     }
 }
 
+/// A superblock that can be read, and the one thing that is wrong with it.
+fn faulty(change: impl FnOnce(&mut RawSuperblock)) -> (Superblock, SuperblockError) {
+    let sb = image::with(change);
+    let [fault] = sb.faults() else {
+        panic!("{:?}", sb.faults());
+    };
+    (sb.clone(), fault.clone())
+}
+
 #[test]
-fn named_inodes_and_blocks_must_exist() {
+fn what_is_named_wrongly_is_told_and_counts_as_absent() {
     use SuperblockError as E;
+    assert!(image::metadata_csum().faults().is_empty());
     let inodes_count = 4 * 8_192;
-    assert_eq!(
-        corrupt(|raw| add(&mut raw.s_feature_compat, Compat::HAS_JOURNAL.bits())),
-        E::Journal {
-            inode: 0,
-            device: 0
-        }
-    );
-    assert_eq!(
-        corrupt(|raw| {
-            add(&mut raw.s_feature_compat, Compat::HAS_JOURNAL.bits());
-            raw.s_journal_inum = 8.into();
-            raw.s_journal_dev = 0x801.into();
-        }),
-        E::Journal {
-            inode: 8,
-            device: 0x801
-        }
-    );
-    assert_eq!(
-        corrupt(|raw| {
-            add(&mut raw.s_feature_compat, Compat::HAS_JOURNAL.bits());
-            raw.s_journal_inum = (inodes_count + 1).into();
-        }),
-        E::HiddenInode {
-            field: "s_journal_inum",
-            found: inodes_count + 1,
-            inodes_count
-        }
-    );
-    assert_eq!(
-        corrupt(|raw| add(&mut raw.s_feature_compat, Compat::ORPHAN_FILE.bits())),
-        E::HiddenInode {
-            field: "s_orphan_file_inum",
-            found: 0,
-            inodes_count
-        }
-    );
+    let outside = |field, found| E::HiddenInode {
+        field,
+        found,
+        inodes_count,
+    };
+    let (sb, fault) = faulty(|raw| add(&mut raw.s_feature_compat, Compat::HAS_JOURNAL.bits()));
+    let (inode, device) = (0, 0);
+    assert_eq!(fault, E::Journal { inode, device });
+    assert_eq!(sb.journal(), None);
+    let (sb, fault) = faulty(|raw| {
+        add(&mut raw.s_feature_compat, Compat::HAS_JOURNAL.bits());
+        raw.s_journal_inum = 8.into();
+        raw.s_journal_dev = 0x801.into();
+    });
+    let (inode, device) = (8, 0x801);
+    assert_eq!(fault, E::Journal { inode, device });
+    assert_eq!(sb.journal(), Some(JournalPlace::Inode(InodeNr(8))));
+    let (sb, fault) = faulty(|raw| {
+        add(&mut raw.s_feature_compat, Compat::HAS_JOURNAL.bits());
+        raw.s_journal_inum = (inodes_count + 1).into();
+    });
+    assert_eq!(fault, outside("s_journal_inum", inodes_count + 1));
+    assert_eq!(sb.journal(), None);
+    let (sb, fault) = faulty(|raw| add(&mut raw.s_feature_compat, Compat::ORPHAN_FILE.bits()));
+    assert_eq!(fault, outside("s_orphan_file_inum", 0));
+    assert_eq!(sb.orphan_file_inode(), None);
     for found in [0, 3 * 32_768 + 20_000] {
-        let error = corrupt(|raw| {
+        let (sb, fault) = faulty(|raw| {
             add(&mut raw.s_feature_incompat, Incompat::MMP.bits());
             raw.s_mmp_block = found.into();
         });
-        assert_eq!(error, E::MmpBlock { found });
+        assert_eq!(fault, E::MmpBlock { found });
+        assert_eq!(sb.mmp_block(), None);
+    }
+}
+
+#[test]
+fn quota_files_are_in_inodes_without_another_role() {
+    use SuperblockError as E;
+    let field = "s_grp_quota_inum";
+    for found in [1, 2, 8, 10, 4 * 8_192 + 1] {
+        let (sb, fault) = faulty(|raw| {
+            add(&mut raw.s_feature_ro_compat, RoCompat::QUOTA.bits());
+            raw.s_usr_quota_inum = 3.into();
+            raw.s_grp_quota_inum = found.into();
+        });
+        match fault {
+            E::HiddenInode { field: told, .. } => assert_eq!((told, found > 10), (field, true)),
+            other => assert_eq!(other, E::QuotaInode { field, found }),
+        }
+        let files = sb.quota_inodes();
+        assert_eq!((files.user, files.group), (Some(InodeNr(3)), None));
     }
 }
 
