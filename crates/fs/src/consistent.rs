@@ -8,8 +8,7 @@
 //!
 //! ```text
 //! epoch        what a pointer led to stays readable until the reader's guard is dropped
-//! grace period freed blocks and freed inode numbers are reused only when every reader is gone
-//!              that could still reach them
+//! grace period freed blocks are reused only when every reader is gone that could still reach them
 //! sequence     a count in each inode, odd while a change of several objects is made visible:
 //!              a reader that saw it change looks again
 //! ```
@@ -41,7 +40,8 @@
 //!    A reader that finds one of these blocks by an older version has pinned the epoch before that
 //!    stamp, so the grace period waits for it.
 //!
-//! The number of a deleted inode is given out after step 8, when its cell has left the cache.
+//! The number of a deleted inode is given out after step 8, when its cell has left the cache. It
+//! does not wait for readers: who has only a number may find what was made of it since.
 //!
 //! **Invariants.**
 //! - A change that replaces one block or one version needs no sequence count: a reader sees it as

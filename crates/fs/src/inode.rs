@@ -281,6 +281,8 @@ impl InodeCell {
     }
 
     fn share(&self) -> Shared<'_> {
+        // The holder of the lock may wait until all guards are gone.
+        epoch::assert_not_pinned();
         let lock = &self.changing;
         self.place.lock(|| lock.try_read(), || lock.read())
     }
@@ -357,6 +359,7 @@ impl Pinned {
 
     /// Takes the inode's lock.
     pub(crate) fn lock(&self) -> Locked<'_> {
+        epoch::assert_not_pinned();
         let lock = &self.0.changing;
         self.0.place.lock(|| lock.try_write(), || lock.write())
     }

@@ -43,6 +43,8 @@ use reclaim as collector;
 #[cfg(test)]
 mod tests;
 
+#[cfg(debug_assertions)]
+use std::cell::Cell;
 use std::fmt;
 use std::ptr;
 
@@ -80,7 +82,7 @@ use std::ptr;
 /// fourscore_sync::thread::spawn(move || drop(guard));
 /// ```
 #[must_use = "values are protected only while the guard is held"]
-pub struct Guard(collector::Guard);
+pub struct Guard(collector::Guard, Counted);
 
 /// Enters the epoch on this thread.
 ///
@@ -88,7 +90,49 @@ pub struct Guard(collector::Guard);
 /// anything, but should not be held for long: it keeps alive what is replaced meanwhile.
 #[inline]
 pub fn pin() -> Guard {
-    Guard(collector::pin())
+    Guard(collector::pin(), Counted::new())
+}
+
+/// Asserts, in debug builds, that this thread holds no guard: before it waits for somebody who may
+/// wait until all guards are gone.
+///
+/// # Panics
+/// In debug builds, if it holds one.
+#[inline]
+#[cfg_attr(debug_assertions, track_caller)]
+pub fn assert_not_pinned() {
+    #[cfg(debug_assertions)]
+    assert_eq!(
+        GUARDS.with(Cell::get),
+        0,
+        "a thread waits with an epoch guard"
+    );
+}
+
+#[cfg(debug_assertions)]
+crate::thread::thread_local! {
+    /// The guards that the thread holds.
+    static GUARDS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts a guard in debug builds, and is nothing in others.
+struct Counted;
+
+impl Counted {
+    #[inline]
+    fn new() -> Self {
+        #[cfg(debug_assertions)]
+        let _ = GUARDS.try_with(|guards| guards.set(guards.get() + 1));
+        Self
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // A thread that is ending waits for nobody any more.
+        let _ = GUARDS.try_with(|guards| guards.set(guards.get().saturating_sub(1)));
+    }
 }
 
 /// Starts dropping what this thread has retired so far, instead of waiting for a full batch.

@@ -50,6 +50,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
                 .env(SKIP_LOG, &skip_log),
         )
     });
+    steps.step("tests with faults put back", || put_back(workspace));
     for feature in [Feature::Shuttle, Feature::Count] {
         steps.step(format!("{} suites", feature.name()), || {
             self::feature(workspace, feature)
@@ -91,6 +92,14 @@ fn summarise_skips(steps: &mut Steps, skip_log: &Path) -> Result<usize> {
         steps.note(format!("skipped  {line}"));
     }
     Ok(lines.len())
+}
+
+/// The library's tests that put a fault back and expect that it is seen, in a build that can.
+fn put_back(workspace: &Workspace) -> Result<()> {
+    let mut command = cargo(workspace);
+    command.args(["test", "--no-fail-fast", "--package", "fourscore"]);
+    command.args(["--features", "sabotage", "--lib"]);
+    run_command(command.args(["--test", "readers_beside_writers", "put_back"]))
 }
 
 /// Tests with `model` in their name, in all crates.

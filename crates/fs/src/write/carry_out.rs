@@ -325,3 +325,6 @@ impl Plan<'_> {
         self.memory.inodes.clear();
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -50,7 +50,7 @@ use std::time::{Duration, Instant};
 use fourscore_mballoc::shortage::Told;
 use fourscore_ondisk::Tid;
 use fourscore_sync::thread::{self, Thread};
-use fourscore_sync::{Condvar, Mutex};
+use fourscore_sync::{Condvar, Mutex, epoch};
 
 use super::Writer;
 use crate::{Error, Result};
@@ -272,6 +272,7 @@ impl Writer {
     /// # Errors
     /// Those of the attempt. `NoSpace` only as the module says.
     pub(crate) fn retried<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        epoch::assert_not_pinned();
         match attempt() {
             Err(Error::NoSpace) => self.retried_in_line(attempt),
             done => done,

@@ -77,9 +77,11 @@ impl Fs {
         self.mounted().is_some_and(|writer| writer.lacks(step))
     }
 
-    /// Whether what is found broken without a lock is looked at again under the lock.
+    /// Whether what is found broken without a lock is looked at again under the lock. A file system
+    /// that was opened for reading does not change, so there it would be found again.
     pub(crate) fn looks_again_at_damage(&self) -> bool {
-        !self.lacks(Sabotage::QuietKeyChange)
+        let writer = self.mounted();
+        writer.is_some_and(|writer| !writer.lacks(Sabotage::QuietKeyChange))
     }
 
     /// Whether a walk along a path revalidates names.

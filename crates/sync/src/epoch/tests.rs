@@ -241,3 +241,18 @@ fn readers_never_see_a_dropped_value() {
         3,
     );
 }
+
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
+#[test]
+fn waiting_is_refused_while_any_guard_of_the_thread_is_held() {
+    let is_refused = || std::panic::catch_unwind(assert_not_pinned).is_err();
+    assert!(!is_refused());
+    let (first, second) = (pin(), pin());
+    assert!(is_refused());
+    let elsewhere = crate::thread::spawn(assert_not_pinned);
+    elsewhere.join().expect("another thread's own");
+    drop(first);
+    assert!(is_refused());
+    drop(second);
+    assert!(!is_refused());
+}

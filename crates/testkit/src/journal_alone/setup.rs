@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use fourscore_block::{DeviceOp, Rule};
-use fourscore_journal::{
-    Background, Batching, Credits, FastCommitArea, JournalOptions, NewChecksums,
-};
+use fourscore_journal::{Background, Batching, Credits, JournalOptions, NewChecksums};
 use fourscore_ondisk::{BlockSize, Tid};
 
 use super::place::{Format, Place, SLOTS};
@@ -155,10 +153,10 @@ impl Setup {
                 self.batching
             },
             checksums: self.upgrade,
-            fast_commits: FastCommitArea::AsFound,
             seal_credits: Credits(u32::from(self.has_hook)),
             #[cfg(feature = "sabotage")]
             sabotage: breaking,
+            ..JournalOptions::default()
         }
     }
 }

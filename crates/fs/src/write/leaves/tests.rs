@@ -54,10 +54,9 @@ fn is_set(flag: &AtomicBool, within: Duration) -> bool {
 }
 
 fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
-    let guard = epoch::pin();
     let pinned = fs.pin_inode(dir).unwrap();
-    let inode = pinned.version(&guard).unwrap();
-    let leaf = fs.lock_leaf(fs.writer().unwrap(), (&pinned, inode), name);
+    let inode = pinned.copy().unwrap();
+    let leaf = fs.lock_leaf(fs.writer().unwrap(), (&pinned, &inode), name);
     leaf.unwrap().unwrap().block
 }
 
