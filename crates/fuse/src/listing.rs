@@ -8,11 +8,6 @@
 //! A list is made when it is first read and whenever it is read from the start again, and is kept
 //! in memory until the directory is closed.
 //!
-//! The kernel may keep a list, too, for all who read the directory later ([`KernelCache`]). It takes
-//! each reply for what the directory is at that time, so a list that it keeps is made again when the
-//! directory has changed since. That costs time in proportion to the directory for each reply, so
-//! the kernel keeps no lists of large directories.
-//!
 //! **Locking.** A shard's lock to find an open directory, then the directory's own.
 
 use std::collections::HashMap;
@@ -36,30 +31,7 @@ const FIRST_HASH: u64 = 3;
 pub(crate) struct Listing {
     entries: Vec<Entry>,
     names: Vec<u8>,
-    /// The version of the directory when the list was made.
-    made_of: Option<u64>,
-    kernel: KernelCache,
-}
-
-/// Whether the kernel keeps the list of a directory until the directory changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum KernelCache {
-    Kept,
-    #[default]
-    Unused,
-}
-
-/// A directory larger than this is not kept by the kernel, in bytes: some thousand names.
-const MOST_KEPT_BYTES: u64 = 256 << 10;
-
-impl KernelCache {
-    /// Of a directory of `size_bytes`.
-    pub(crate) fn of(size_bytes: u64) -> Self {
-        match size_bytes > MOST_KEPT_BYTES {
-            true => Self::Unused,
-            false => Self::Kept,
-        }
-    }
+    is_made: bool,
 }
 
 #[derive(Debug)]
@@ -81,29 +53,15 @@ pub(crate) struct Listed<'l> {
 }
 
 impl Listing {
-    fn of(kernel: KernelCache) -> Self {
-        Self {
-            kernel,
-            ..Self::default()
-        }
-    }
-
-    /// Makes the list, if it is read from the start, was not made yet, or would be kept by the
-    /// kernel and is older than the directory.
+    /// Makes the list, if it is read from the start or was not made yet.
     ///
     /// # Errors
     /// As [`Fs::for_each_entry`].
     pub(crate) fn prepare(&mut self, fs: &Fs, dir: InodeNr, from: u64) -> Result<(), Errno> {
-        // Before the names: what changes while they are read makes the list older than it is.
-        let version = fs.stat(dir)?.version;
-        let is_current = match self.kernel {
-            KernelCache::Kept => self.made_of == Some(version),
-            KernelCache::Unused => self.made_of.is_some(),
-        };
-        if is_current && from != 0 {
+        if self.is_made && from != 0 {
             return Ok(());
         }
-        *self = Self::of(self.kernel);
+        *self = Self::default();
         let superblock = fs.superblock();
         let (chars, seed) = (superblock.hash_sign(), superblock.hash_seed());
         let hasher = NameHasher::seeded(HashAlgorithm::HalfMd4, chars, seed);
@@ -127,7 +85,7 @@ impl Listing {
             entry.cookie = entry.cookie.max(last + 1);
             last = entry.cookie;
         }
-        self.made_of = Some(version);
+        self.is_made = true;
         Ok(())
     }
 
@@ -182,15 +140,12 @@ impl Listings {
     }
 
     /// Opens a directory: a new handle.
-    pub(crate) fn open(&self, kernel: KernelCache) -> u64 {
+    pub(crate) fn open(&self) -> u64 {
         let index = CoreNr::current().index() % SHARDS;
         let shard = &self.shards[index];
         let number = shard.opened.fetch_add(1, Ordering::Relaxed);
         let handle = number * SHARDS as u64 + index as u64;
-        shard
-            .open
-            .lock()
-            .insert(handle, Arc::new(Mutex::new(Listing::of(kernel))));
+        shard.open.lock().insert(handle, Arc::default());
         handle
     }
 

@@ -4,7 +4,7 @@ use fourscore::{Error, FileType};
 
 use super::{Call, Server};
 use crate::abi::{DIRENT_ALIGN, Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn, fopen};
-use crate::listing::{KernelCache, Listed};
+use crate::listing::Listed;
 use crate::reply::{Errno, Reply};
 
 /// The type of an entry, as getdents(2) tells it.
@@ -30,18 +30,13 @@ fn push_entry(entry: &Listed<'_>, reply: &mut Reply) -> Result<(), Errno> {
 
 impl Server<'_> {
     pub(super) fn opendir(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
-        let stat = self.fs.stat(call.inode)?;
-        if stat.file_type != FileType::Directory {
+        if self.fs.stat(call.inode)?.file_type != FileType::Directory {
             return Err(Error::NotADirectory.into());
         }
         // The kernel may keep the list until it changes the directory itself.
-        let kernel = KernelCache::of(stat.size_bytes);
         reply.push(&OpenOut {
-            fh: self.listings.open(kernel),
-            open_flags: match kernel {
-                KernelCache::Kept => fopen::KEEP_CACHE | fopen::CACHE_DIR,
-                KernelCache::Unused => 0,
-            },
+            fh: self.listings.open(),
+            open_flags: fopen::KEEP_CACHE | fopen::CACHE_DIR,
             ..OpenOut::default()
         })
     }

@@ -427,32 +427,6 @@ fn cookies_outlive_changes() {
 }
 
 #[test]
-fn what_the_kernel_may_keep_of_a_list_is_as_new_as_the_directory() {
-    with_kernel(|kernel| {
-        let dir = kernel.mkdir(ROOT_ID, "dir").nodeid;
-        let name = |number: usize| format!("a name {number}");
-        for number in 0..100 {
-            kernel.create(dir, &name(number), 0o644).expect("made");
-        }
-        // Some of the list is read, then all names go that are behind that, and others come.
-        let handle = kernel.opendir(dir);
-        let first = kernel.list(opcode::READDIR, dir, (handle, 0), 1 << 10);
-        let read: BTreeSet<_> = first.iter().map(|(_, name, _)| name.clone()).collect();
-        for name in (0..100).map(name).filter(|name| !read.contains(name)) {
-            kernel.unlink(dir, &name);
-        }
-        let new: BTreeSet<_> = (0..20).map(|number| format!("new {number}")).collect();
-        for name in &new {
-            kernel.create(dir, name, 0o644).expect("made");
-        }
-        let end = first.last().expect("some").0;
-        let rest = kernel.list(opcode::READDIR, dir, (handle, end), 1 << 16);
-        let rest: BTreeSet<_> = rest.into_iter().map(|(_, name, _)| name).collect();
-        assert!(!rest.is_empty() && rest.is_subset(&new), "{rest:?}");
-    });
-}
-
-#[test]
 fn readdirplus_tells_where_names_lead_now() {
     with_kernel(|kernel| {
         let dir = kernel.mkdir(ROOT_ID, "dir").nodeid;
