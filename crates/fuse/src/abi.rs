@@ -478,6 +478,7 @@ pub(crate) mod fattr {
 pub(crate) mod fopen {
     pub(crate) const DIRECT_IO: u32 = 1;
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+    #[cfg(feature = "null")]
     pub(crate) const CACHE_DIR: u32 = 1 << 3;
 }
 

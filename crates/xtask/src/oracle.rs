@@ -13,6 +13,8 @@ use crate::workspace::Workspace;
 
 /// How long the run is that is part of `test`, in seconds.
 const SMOKE_SECONDS: u64 = 120;
+/// How long the run through a mount is that is part of `test`, in seconds.
+const MOUNTED_SECONDS: u64 = 60;
 /// How long a fault that was put back may take to be found, in seconds.
 const BROKEN_SECONDS: u64 = 60;
 
@@ -29,6 +31,9 @@ pub(crate) struct Options {
     /// each round unless said.
     #[arg(long)]
     theme: Option<String>,
+    /// The threads use a mount instead of the library; needs root.
+    #[arg(long)]
+    mount: bool,
     /// Puts this fault back, or `each` in turn, and expects it to be found.
     #[arg(long)]
     broken: Option<String>,
@@ -47,6 +52,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if let Some(theme) = &options.theme {
         command.arg(format!("--theme={theme}"));
     }
+    if options.mount {
+        command.arg("--mount");
+    }
     if let Some(broken) = &options.broken {
         command.arg(format!("--broken={broken}"));
     }
@@ -59,13 +67,21 @@ pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
         seconds: SMOKE_SECONDS,
         seed: 0,
         theme: None,
+        mount: false,
         broken: None,
     };
     run(workspace, &sound)?;
+    let mounted = Options {
+        seconds: MOUNTED_SECONDS,
+        mount: true,
+        ..sound
+    };
+    run(workspace, &mounted)?;
     let broken = Options {
         seconds: BROKEN_SECONDS,
+        mount: false,
         broken: Some("each".to_owned()),
-        ..sound
+        ..mounted
     };
     run(workspace, &broken)
 }

@@ -3,7 +3,7 @@
 use fourscore::{Error, FileType};
 
 use super::{Call, Server};
-use crate::abi::{DIRENT_ALIGN, Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn, fopen};
+use crate::abi::{DIRENT_ALIGN, Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
 use crate::listing::Listed;
 use crate::reply::{Errno, Reply};
 
@@ -33,10 +33,10 @@ impl Server<'_> {
         if self.fs.stat(call.inode)?.file_type != FileType::Directory {
             return Err(Error::NotADirectory.into());
         }
-        // The kernel may keep the list until it changes the directory itself.
+        // The kernel is not told that it may keep the list (`FOPEN_CACHE_DIR`): beside changes, what
+        // it keeps is put together from replies to several lists, and lacks names.
         reply.push(&OpenOut {
             fh: self.listings.open(),
-            open_flags: fopen::KEEP_CACHE | fopen::CACHE_DIR,
             ..OpenOut::default()
         })
     }

@@ -59,6 +59,10 @@ impl Campaign {
         while tally.rounds < self.rounds && began.elapsed() < self.span {
             let seed = self.seed + tally.rounds;
             let shape = Shape::draw(seed, self.theme.or(self.breaking.theme()));
+            let shape = match self.through {
+                Through::Library => shape,
+                Through::Mount => shape.for_mount(),
+            };
             watch.begins(format!("seed {seed}, {shape:?}"));
             let calls = round::run(seed, &shape, (self.through, self.breaking), &self.findings);
             tally.calls += calls.with_context(|| format!("seed {seed}, {shape:?}"))?;

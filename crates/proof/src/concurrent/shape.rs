@@ -142,6 +142,18 @@ impl Shape {
         self.inodes == FEW_INODES
     }
 
+    /// The same for a round through a mount: where a small cache refuses content that goes through
+    /// the journal, the kernel says `EIO` of what it has kept, so there the cache is large.
+    pub(super) fn for_mount(self) -> Self {
+        match self.data {
+            DataMode::Journal => Self {
+                cache_bytes: LARGE_CACHE_BYTES,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// What the kernel does with what is written through a mount: follows from what was drawn.
     pub(super) fn cache(&self) -> Cache {
         match self.threads.is_multiple_of(2) {

@@ -46,9 +46,10 @@ impl Effect for SizeEffect {
             Self::Takes(len) => into.push(Some(size.saturating_sub(len))),
             Self::Any => into.push(None),
             Self::Sees(least, most, _) if (least..=most).contains(&size) => into.push(Some(size)),
-            // While it grows, what was seen is what it was then.
+            // While it grows, what was seen is what it was then; the call that makes it grow is
+            // placed behind this one, and starts from where it was before or from here.
             Self::Sees(least, _, limit) if size < least && least <= limit => {
-                into.push(Some(least));
+                into.extend([Some(least), Some(size)]);
             }
             Self::Sees(..) | Self::Steps(..) => {}
         }
