@@ -149,7 +149,7 @@ pub(super) fn work<T: Target>(
         has_links: shape.has_links,
         free_inodes: shape.free_inodes(),
         tiny_caches: shape.has_tiny_caches(),
-        reads_by_pages: T::READS_BY_PAGES,
+        kernel_keeps_sizes: T::KERNEL_KEEPS_SIZES,
         pointers: shape.format == Format::Pointers,
     };
     drop(shared);

@@ -24,9 +24,9 @@ pub(super) trait Target: Send + Sync {
     /// An open file.
     type File: Send + Sync;
 
-    /// Whether a read takes one page after the other, so that it may find the end of a file that
-    /// others truncate meanwhile at another place than it ever was.
-    const READS_BY_PAGES: bool;
+    /// Whether there are two sizes while a call changes the size: the kernel has its own, to which a
+    /// read goes page by page, and fstat(2) may tell that of the server already.
+    const KERNEL_KEEPS_SIZES: bool;
     /// Whether ranges can be taken out of files and put in.
     const HAS_MOVES: bool;
 

@@ -44,8 +44,8 @@ pub(super) struct Context {
     pub(super) free_inodes: usize,
     /// Whether the caches may be too small for what all threads do at once.
     pub(super) tiny_caches: bool,
-    /// Whether a read takes one page after the other, each as it is at another moment.
-    pub(super) reads_by_pages: bool,
+    /// Whether sizes that are seen while a call changes them mean nothing.
+    pub(super) kernel_keeps_sizes: bool,
     /// Whether files are mapped by pointers: ranges are then not preallocated or moved.
     pub(super) pointers: bool,
 }

@@ -46,10 +46,9 @@ impl Effect for SizeEffect {
             Self::Takes(len) => into.push(Some(size.saturating_sub(len))),
             Self::Any => into.push(None),
             Self::Sees(least, most, _) if (least..=most).contains(&size) => into.push(Some(size)),
-            // While it grows, what was seen is what it was then; the call that makes it grow is
-            // placed behind this one, and starts from where it was before or from here.
+            // While it grows, what was seen is what it was then.
             Self::Sees(least, _, limit) if size < least && least <= limit => {
-                into.extend([Some(least), Some(size)]);
+                into.push(Some(least));
             }
             Self::Sees(..) | Self::Steps(..) => {}
         }
@@ -94,18 +93,10 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
     let mut attributes: BTreeMap<(FileId, u32), Vec<Timed<AttributeEffect>>> = BTreeMap::new();
     for (index, event) in events.iter().enumerate() {
         if let Some((file, effect)) = size_effect(event) {
-            let calls = sizes.entry(file).or_default();
-            calls.push(timed(index, event, effect));
-            if let (true, SizeEffect::Sees(end, most, _)) = (context.reads_by_pages, effect)
-                && end == most
-                && matches!(event.call, Call::Read { .. })
-            {
-                // The file was that long when the last page was read, and ended there when the
-                // next one was to be read.
-                calls.pop();
-                calls.push(timed(index, event, SizeEffect::Sees(end, u64::MAX, 0)));
-                calls.push(timed(index, event, SizeEffect::Sees(0, end, 0)));
-            }
+            sizes
+                .entry(file)
+                .or_default()
+                .push(timed(index, event, effect));
         }
         if let Some((key, effect)) = attribute_effect(event) {
             attributes
@@ -115,6 +106,15 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
         }
     }
     for (file, mut calls) in sizes {
+        if context.kernel_keeps_sizes {
+            let changes: Vec<_> = calls.iter().filter(|call| !call.effect.is_look()).collect();
+            let changes: Vec<_> = changes.iter().map(|call| (call.begin, call.end)).collect();
+            calls.retain(|call| {
+                let mut beside = changes.iter();
+                !call.effect.is_look()
+                    || !beside.any(|(begin, end)| *begin < call.end && call.begin < *end)
+            });
+        }
         let growing: Vec<_> = calls.iter().filter_map(growth).collect();
         for call in &mut calls {
             if let SizeEffect::Sees(_, _, limit) = &mut call.effect {
