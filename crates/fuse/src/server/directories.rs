@@ -33,8 +33,8 @@ impl Server<'_> {
         if self.fs.stat(call.inode)?.file_type != FileType::Directory {
             return Err(Error::NotADirectory.into());
         }
-        // The kernel is not told that it may keep the list (`FOPEN_CACHE_DIR`): beside changes, what
-        // it keeps is put together from replies to several lists, and lacks names.
+        // The kernel is not told that it may keep the list (`FOPEN_CACHE_DIR`): beside changes,
+        // what it keeps is put together from replies to several lists, and lacks names.
         reply.push(&OpenOut {
             fh: self.listings.open(),
             ..OpenOut::default()

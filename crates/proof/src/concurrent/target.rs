@@ -24,8 +24,8 @@ pub(super) trait Target: Send + Sync {
     /// An open file.
     type File: Send + Sync;
 
-    /// Whether there are two sizes while a call changes the size: the kernel has its own, to which a
-    /// read goes page by page, and fstat(2) may tell that of the server already.
+    /// Whether there are two sizes while a call changes the size: the kernel has its own, to which
+    /// a read goes page by page, and fstat(2) may tell that of the server already.
     const KERNEL_KEEPS_SIZES: bool;
     /// Whether ranges can be taken out of files and put in.
     const HAS_MOVES: bool;
