@@ -13,6 +13,7 @@ use std::path::Path;
 use fourscore::block::{DeviceOptions, open_path};
 use fourscore::ondisk::acl::AclError;
 use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
+use fourscore::ondisk::relation::RelationError;
 use fourscore::{
     Arc, AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes,
     OpenOptions, Replace, Result, SetXattr,
@@ -645,6 +646,10 @@ fn anywhere() -> [(&'static str, Error); 13] {
         (
             "bytes on disk break the format",
             Corrupt::from(broken).into(),
+        ),
+        (
+            "the inode holds the value of an attribute (`EA_INODE_FL`), whatever name leads to it",
+            Corrupt::from(RelationError::UnexpectedEaInode).into(),
         ),
         (
             "an argument makes no sense for the object",

@@ -101,14 +101,32 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
     for (place, calls) in &registers {
         if let Err(at) = explain(State::Missing, calls) {
             let what = format!(
-                "no order of calls explains {:?} of {place:?}",
-                calls[at].effect
+                "no order of calls explains {:?} of {place:?}{}",
+                calls[at].effect,
+                around(calls, at)
             );
             let about = calls.iter().map(|call| call.event).collect();
             return Err(Wrong::among(events, calls[at].event, what, &about));
         }
     }
     Ok(())
+}
+
+/// What calls before and behind the one at `at` did to a name or saw of it, a line each.
+fn around(calls: &[Timed<NameEffect>], at: usize) -> String {
+    const SHOWN: usize = 12;
+    let begin = calls[at].begin;
+    let mut nearest: Vec<_> = calls.iter().collect();
+    nearest.sort_by_key(|call| call.begin.abs_diff(begin));
+    nearest.truncate(2 * SHOWN);
+    nearest.sort_by_key(|call| call.begin);
+    let line = |call: &&Timed<NameEffect>| {
+        let Timed {
+            begin, end, effect, ..
+        } = call;
+        format!("\n  its name [{begin}..{end}] {effect:?}")
+    };
+    nearest.iter().map(line).collect()
 }
 
 /// What a name leads to is there as long as the name is: judges calls about a number that follow on
