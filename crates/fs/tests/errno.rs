@@ -624,7 +624,7 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
 }
 
 /// What can go wrong in any call.
-fn anywhere() -> [(&'static str, Error); 13] {
+fn anywhere() -> [(&'static str, Error); 14] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
