@@ -12,11 +12,11 @@ use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
 /// How long the run is that is part of `test`, in seconds.
-const SMOKE_SECONDS: u64 = 120;
+const SMOKE_SECONDS: u64 = 60;
 /// How long the run through a mount is that is part of `test`, in seconds.
 const MOUNTED_SECONDS: u64 = 60;
 /// How long a fault that was put back may take to be found, in seconds.
-const BROKEN_SECONDS: u64 = 240;
+const BROKEN_SECONDS: u64 = 600;
 
 /// How long, and what the threads do.
 #[derive(Args)]
