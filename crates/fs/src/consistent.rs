@@ -48,6 +48,8 @@
 //!   a whole or not at all. A change that spans more, moves entries from one block to another,
 //!   forgets buffers, or hides mapped blocks behind a smaller size raises the count
 //!   (`Plan::raise_sequence`).
+//! - A count belongs to the inode in memory. When that leaves the cache its count becomes odd for
+//!   good: who is reading then would not see the changes of the next one ([`SeqCount::close`]).
 //! - Only the holder of the inode's lock, alone, raises its count. So a reader that has the lock,
 //!   shared or alone, needs no count: [`Fs::look_up_locked`] and everything that takes a
 //!   `&CachedInode` is for such callers, or is called inside of [`Fs::read_consistent`].
@@ -97,6 +99,13 @@ impl SeqCount {
     /// acquire ordering, so this load is not moved before it.
     pub(crate) fn is_still(&self, begun: Sequence) -> bool {
         self.0.load(Ordering::Acquire) == begun.0
+    }
+
+    /// The inode leaves memory. Who changes it next does so with a count that is made anew, so the
+    /// readers that are at this one look again, and so does who comes to it from now on.
+    pub(crate) fn close(&self) {
+        let before = self.0.fetch_add(1, Ordering::AcqRel);
+        debug_assert!(before.is_multiple_of(2), "it leaves while it is changed");
     }
 
     /// Begins a change, which ends when the result is dropped. Changes do not nest.
@@ -196,7 +205,7 @@ impl Fs {
                         found.not_a_value()?;
                     }
                     if let (Keep::Found, Some(key), Some(moment)) = (keep, key, moment) {
-                        self.keep_name(&key, inode, (cell, moment), &guard);
+                        self.keep_name(&key, inode, moment, &guard);
                     }
                     return Ok(inode);
                 }
@@ -298,3 +307,6 @@ impl Fs {
         Err(Error::NotFound)
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -9,7 +9,8 @@
 //! in the inode table are changed with it, so a cell that leaves the cache can be made anew.
 //!
 //! **Invariants.** An inode has at most one cell that can be changed: who wants to change it pins
-//! the cell, a pinned one is not retired, and a retired one is not pinned.
+//! the cell, a pinned one is not retired, and a retired one is not pinned. Who reads by a cell when
+//! it is retired is told by its sequence count, and looks again.
 //!
 //! **Locking.** A hit writes nothing. A miss takes the cache shard's lock to insert, never across
 //! the read of the table. The lock of a cell is the inode's lock (see the crate's head for the
@@ -28,7 +29,7 @@ use fourscore_ondisk::{Corrupt, InodeNr, Tid, blockmap, extent};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell, Guard};
 use fourscore_sync::rank::{Place, Ranked};
-use fourscore_sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use fourscore_sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Serial};
 
 use crate::consistent::{Change, SeqCount};
 use crate::fast_commit::{InodeChange, InodePatch};
@@ -247,8 +248,9 @@ impl Changing {
 }
 
 impl InodeCell {
-    /// A cell for `inode`, which transactions up to `last` may have changed.
-    fn new(inode: CachedInode, last: Option<Tid>) -> Self {
+    /// A cell for `inode`, which transactions up to `last` may have changed. `lives` has the number
+    /// of a directory's life.
+    fn new(inode: CachedInode, last: Option<Tid>, lives: &Serial) -> Self {
         let changing = Changing {
             last: LastTid::of(last),
             last_data: LastTid::of(last),
@@ -262,12 +264,16 @@ impl InodeCell {
             _ if inode.has(InodeFlags::EA_INODE_FL) => order::VALUE,
             _ => order::FILE,
         };
+        let departures = match inode.file_type() {
+            FileType::Directory => Departures::of_life(lives.next()),
+            _ => Departures::default(),
+        };
         Self {
             place: rank.place(inode.nr().0.into()),
             version: EpochCell::new(Some(Box::new(inode))),
             pins: AtomicU32::new(0),
             sequence: SeqCount::default(),
-            departures: Departures::default(),
+            departures,
             changing: RwLock::new(changing),
             only_leaf: Mutex::default(),
         }
@@ -304,7 +310,10 @@ impl InodeCell {
             return false;
         };
         let idle = self.pins.load(Ordering::Acquire) == 0;
-        changing.retired |= idle;
+        if idle && !changing.retired {
+            changing.retired = true;
+            self.sequence.close();
+        }
         idle
     }
 }
@@ -333,8 +342,8 @@ impl Pinned {
 
     /// A pin on an inode that is just being made and that nobody finds before
     /// [`Fs::enter_pinned`].
-    pub(crate) fn unseen(inode: CachedInode) -> Self {
-        let cell = InodeCell::new(inode, None);
+    pub(crate) fn unseen(inode: CachedInode, lives: &Serial) -> Self {
+        let cell = InodeCell::new(inode, None, lives);
         cell.pins.fetch_add(1, Ordering::AcqRel);
         Self(Arc::new(cell))
     }
@@ -673,7 +682,8 @@ impl Fs {
             // It may have left memory with changes that are not durable yet.
             let writer = self.writer.as_deref();
             let last = writer.map(|writer| writer.journal().running_tid());
-            Ok((Arc::new(InodeCell::new(cached, last)), weight_bytes))
+            let cell = InodeCell::new(cached, last, &self.lives);
+            Ok((Arc::new(cell), weight_bytes))
         })
     }
 

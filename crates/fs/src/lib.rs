@@ -117,6 +117,7 @@ pub use fourscore_ondisk::extent::{Extent, ExtentState};
 pub use fourscore_ondisk::inode::FileType;
 pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBlock};
 pub use fourscore_sync::Arc;
+use fourscore_sync::Serial;
 
 /// A file system that was opened. Shared between threads in an [`Arc`]; every call takes `&self`.
 #[derive(Debug)]
@@ -126,6 +127,8 @@ pub struct Fs {
     superblock: Arc<Superblock>,
     buffers: Arc<BufferCache>,
     inodes: ClockCache<InodeNr, InodeCell>,
+    /// Numbers for the lives of directories in memory.
+    lives: Serial,
     names: NameCache,
     /// Changes of fast commits, which are in no block; `None` but after a crash with some.
     fast_commit: Option<FastCommitOverlay>,

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A *moment* is the count of departures of a directory, taken while there is none under way. It is
-//! a word of the directory's cell ([`crate::inode::InodeCell`]), which who has a name depart holds
+//! kept in the directory's cell ([`crate::inode::InodeCell`]), which who has a name depart holds
 //! and has written to already.
 //!
 //! **Invariants.** As long as a sure entry can be found here, its name leads where it says:
@@ -30,8 +30,8 @@
 //!   sure after that is found by nobody who begins to look.
 //! - What ended before the moment was seen by the search: the end of a departure is released by the
 //!   word that the moment is read from.
-//! - A directory that leaves memory takes its count along. An entry therefore becomes sure only if
-//!   the cell whose moment it is was still the directory's when it was put in.
+//! - A directory that leaves memory takes its count along, and comes back with one of another
+//!   *life*. A moment belongs to a life, so no moment lasts from one to the next.
 //! - A directory goes when it is empty. Its names have departed then, and its number may become
 //!   that of another. Whether names are folded changes in empty directories only, too.
 //!
@@ -40,8 +40,6 @@
 //! of [`crate::write`], which keep two departures of one name apart.
 //!
 //! **Crash safety.** None of this is on disk.
-
-use std::ptr;
 
 use fourscore_cache::{ClockCache, Config, HitCounting, Seed};
 use fourscore_ondisk::InodeNr;
@@ -158,33 +156,49 @@ impl NameCache {
     }
 }
 
-/// How many names of a directory have begun to depart, in the upper half, and how many are at it.
+/// The names of a directory that depart, as long as it is in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Departures(AtomicU64);
+pub(crate) struct Departures {
+    /// No other directory in memory has or had this number, nor had this one before.
+    life: u64,
+    /// How many have begun to depart, in the upper half, and how many are at it.
+    count: AtomicU64,
+}
 
-/// A time at which no name of a directory was departing; it ends when one does.
+/// A time at which no name of a directory was departing; it ends when one does, or when the
+/// directory leaves memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Moment {
+    life: u64,
+    count: u64,
+}
 
 const ONE_BEGUN: u64 = 1 << 32;
 const UNDER_WAY: u64 = ONE_BEGUN - 1;
 
 impl Departures {
+    /// Those of a directory that has come into memory; nothing else has this number.
+    pub(crate) fn of_life(life: u64) -> Self {
+        let count = AtomicU64::new(0);
+        Self { life, count }
+    }
+
     /// This moment, unless a name is departing.
     pub(crate) fn moment(&self) -> Option<Moment> {
-        let word = self.0.load(Ordering::Acquire);
-        (word & UNDER_WAY == 0).then_some(Moment(word))
+        let count = self.count.load(Ordering::Acquire);
+        let life = self.life;
+        (count & UNDER_WAY == 0).then_some(Moment { life, count })
     }
 
     fn begin(&self) {
         // The count starts anew after four thousand million departures, which no search lasts for.
-        self.0.fetch_add(ONE_BEGUN + 1, Ordering::AcqRel);
+        self.count.fetch_add(ONE_BEGUN + 1, Ordering::AcqRel);
         // Against the fence of `NameCache::put`.
         fence(Ordering::SeqCst);
     }
 
     fn end(&self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        self.count.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -219,18 +233,17 @@ impl Fs {
         is_kept.then(|| self.names.key(dir.nr(), name))
     }
 
-    /// Keeps what a search has found that began at `moment` of the directory in `cell`.
+    /// Keeps what a search has found that began at `moment` of the directory.
     pub(crate) fn keep_name(
         &self,
         key: &NameKey<'_>,
         inode: InodeNr,
-        (cell, moment): (&InodeCell, Moment),
+        moment: Moment,
         guard: &Guard,
     ) {
         self.names.put(key, inode, || {
-            let there = self.inodes.get(&key.dir, guard);
-            there.is_some_and(|there| ptr::eq(there, cell))
-                && cell.departures().moment() == Some(moment)
+            let dir = self.inodes.get(&key.dir, guard);
+            dir.is_some_and(|dir| dir.departures().moment() == Some(moment))
         });
     }
 

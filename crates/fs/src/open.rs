@@ -20,7 +20,7 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock};
 use fourscore_ondisk::{BlockSize, Corrupt, InodeNr, PhysBlock, RawSuperblock};
-use fourscore_sync::Arc;
+use fourscore_sync::{Arc, Serial};
 
 use crate::fast_commit::FastCommitOverlay;
 use crate::inode::InodeCell;
@@ -190,6 +190,7 @@ impl Fs {
             superblock: Arc::new(superblock),
             buffers,
             inodes,
+            lives: Serial::default(),
             names: NameCache::new(name_bytes),
             fast_commit: None,
             journal_damage: None,

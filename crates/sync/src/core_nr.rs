@@ -127,6 +127,27 @@ impl<T: Default> Default for PerCore<T> {
 #[derive(Debug, Default)]
 pub struct Counter(PerCore<AtomicU64>);
 
+/// Numbers of which each is given once, by every core on a line of its own.
+#[derive(Debug)]
+pub struct Serial(PerCore<AtomicU64>);
+
+impl Default for Serial {
+    fn default() -> Self {
+        Self(PerCore::new(|core| AtomicU64::new(core.index() as u64)))
+    }
+}
+
+impl Serial {
+    /// A number that was not given before.
+    #[must_use]
+    #[cfg_attr(feature = "count", track_caller)]
+    pub fn next(&self) -> u64 {
+        // The numbers of a slot leave the same rest when divided by how many slots there are.
+        let step = self.0.slots.len() as u64;
+        self.0.mine().fetch_add(step, Ordering::Relaxed)
+    }
+}
+
 impl Counter {
     /// Adds `n` on this core.
     #[inline]

@@ -54,7 +54,7 @@ pub mod rank;
 pub mod sparse;
 pub mod thread;
 
-pub use core_nr::{CoreNr, Counter, PerCore};
+pub use core_nr::{CoreNr, Counter, PerCore, Serial};
 pub use crossbeam_utils::CachePadded;
 pub use lock::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use sparse::Sparse;

@@ -255,7 +255,7 @@ impl Fs {
         note: impl FnOnce(&mut Changing),
     ) -> Result<Pinned> {
         let nr = inode.nr();
-        let pinned = Pinned::unseen(inode);
+        let pinned = Pinned::unseen(inode, &self.lives);
         let mut locked = pinned.lock_unseen();
         self.enter_pinned(nr, &pinned);
         let own = [&locked.last, &locked.last_data];

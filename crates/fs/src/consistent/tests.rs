@@ -1,0 +1,89 @@
+//! What readers are told when the inode that they look at leaves memory.
+
+use fourscore_block::{DeviceOptions, RamDevice, open_path};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_sync::{Arc, thread};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use super::*;
+use crate::{MountOptions, NewAttributes};
+
+const OWNER: NewAttributes = NewAttributes {
+    permissions: 0o755,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+};
+
+fn mounted() -> (Image, Arc<Fs>) {
+    let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
+    let image = image.make().unwrap();
+    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
+    let options = MountOptions::new().journal(JournalOptions {
+        background: Background::None,
+        ..JournalOptions::default()
+    });
+    let device = Arc::new(RamDevice::over(Arc::new(base)));
+    (image, Fs::mount(device, &options).unwrap())
+}
+
+impl Fs {
+    /// The clock hand comes by, and nobody needs the inode.
+    fn evict(&self, nr: InodeNr) {
+        let left = self.inodes.remove_if(&nr, |cell| cell.retire());
+        assert!(left.is_some(), "it was in memory, and nobody needed it");
+    }
+
+    fn make_names(&self, dir: InodeNr) {
+        for number in 0..200 {
+            let name = format!("a name that is not short at all {number}");
+            self.create(dir, name.as_bytes(), &OWNER).unwrap();
+        }
+    }
+}
+
+/// The names are made under a count that the reader does not know.
+#[test]
+fn who_reads_an_inode_that_leaves_memory_looks_again() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = mounted();
+    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+    let mut sizes = Vec::new();
+    let found = fs.read_consistent(dir, |inode, _| {
+        if sizes.is_empty() {
+            fs.evict(dir);
+            thread::scope(|scope| {
+                scope.spawn(|| fs.make_names(dir));
+            });
+        }
+        sizes.push(inode.size_bytes());
+        Ok(inode.size_bytes())
+    });
+    let now = fs.stat(dir).unwrap().size_bytes;
+    assert_eq!(found.unwrap(), now);
+    assert_eq!(sizes, [1024, now]);
+}
+
+/// As many names leave the directory before it leaves memory as after it came back.
+#[test]
+fn a_moment_ends_when_the_directory_leaves_memory() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = mounted();
+    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+    fs.make_names(dir);
+    let remove = |number| {
+        let name = format!("a name that is not short at all {number}");
+        fs.unlink(dir, name.as_bytes()).unwrap();
+    };
+    let moment = || fs.cell(dir, &epoch::pin()).unwrap().departures().moment();
+    remove(0);
+    let before = moment();
+    assert!(before.is_some() && fs.has_kept_names(dir, before).unwrap());
+    remove(1);
+    fs.evict(dir);
+    remove(2);
+    assert!(!fs.has_kept_names(dir, before).unwrap());
+    assert!(fs.has_kept_names(dir, moment()).unwrap());
+}
