@@ -48,8 +48,9 @@
 //!   a whole or not at all. A change that spans more, moves entries from one block to another,
 //!   forgets buffers, or hides mapped blocks behind a smaller size raises the count
 //!   (`Plan::raise_sequence`).
-//! - A count belongs to the inode in memory. When that leaves the cache its count becomes odd for
-//!   good: who is reading then would not see the changes of the next one ([`SeqCount::close`]).
+//! - A count belongs to the inode in memory. When the inode leaves the cache, its count becomes odd
+//!   for good ([`SeqCount::close`]): who changes the inode next loads it anew, with another count
+//!   than the one that an earlier reader compares.
 //! - Only the holder of the inode's lock, alone, raises its count. So a reader that has the lock,
 //!   shared or alone, needs no count: [`Fs::look_up_locked`] and everything that takes a
 //!   `&CachedInode` is for such callers, or is called inside of [`Fs::read_consistent`].
@@ -80,7 +81,8 @@ const UNLOCKED_ATTEMPTS: u32 = 8;
 /// name just between two steps of this thread.
 const NAME_ATTEMPTS: u32 = 64;
 
-/// A sequence count: odd while the objects that it stands for are being changed.
+/// A sequence count: odd while the objects that it stands for are being changed, and for good once
+/// their inode has left memory.
 #[derive(Debug, Default)]
 pub(crate) struct SeqCount(AtomicU64);
 

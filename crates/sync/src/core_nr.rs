@@ -127,6 +127,26 @@ impl<T: Default> Default for PerCore<T> {
 #[derive(Debug, Default)]
 pub struct Counter(PerCore<AtomicU64>);
 
+impl Counter {
+    /// Adds `n` on this core.
+    #[inline]
+    #[cfg_attr(feature = "count", track_caller)]
+    pub fn add(&self, n: u64) {
+        self.0.mine().fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The sum over all cores; exact once the writers are quiet.
+    #[must_use]
+    #[cfg_attr(feature = "count", track_caller)]
+    pub fn sum(&self) -> u64 {
+        let mut sum = 0_u64;
+        for slot in self.0.iter() {
+            sum = sum.wrapping_add(slot.load(Ordering::Relaxed));
+        }
+        sum
+    }
+}
+
 /// Numbers of which each is given once, by every core on a line of its own.
 #[derive(Debug)]
 pub struct Serial(PerCore<AtomicU64>);
@@ -145,25 +165,5 @@ impl Serial {
         // The numbers of a slot leave the same rest when divided by how many slots there are.
         let step = self.0.slots.len() as u64;
         self.0.mine().fetch_add(step, Ordering::Relaxed)
-    }
-}
-
-impl Counter {
-    /// Adds `n` on this core.
-    #[inline]
-    #[cfg_attr(feature = "count", track_caller)]
-    pub fn add(&self, n: u64) {
-        self.0.mine().fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// The sum over all cores; exact once the writers are quiet.
-    #[must_use]
-    #[cfg_attr(feature = "count", track_caller)]
-    pub fn sum(&self) -> u64 {
-        let mut sum = 0_u64;
-        for slot in self.0.iter() {
-            sum = sum.wrapping_add(slot.load(Ordering::Relaxed));
-        }
-        sum
     }
 }

@@ -56,3 +56,17 @@ fn tasks_are_moved_between_questions() {
         10,
     );
 }
+
+#[cfg(not(feature = "shuttle"))]
+#[test]
+fn a_serial_number_is_given_once() {
+    let serial = Serial::default();
+    let take = || (0..1000).map(|_| serial.next()).collect::<Vec<_>>();
+    let mut given = crate::thread::scope(|scope| {
+        let takers = [(); 4].map(|()| scope.spawn(take));
+        takers.map(|taker| taker.join().expect("no panic")).concat()
+    });
+    given.sort_unstable();
+    given.dedup();
+    assert_eq!(given.len(), 4000);
+}

@@ -155,6 +155,24 @@ fn replace_compares_the_object_and_gives_back_what_it_did_not_use() {
     });
 }
 
+/// `tests/nested_cells.rs` has this for the collector that is used.
+#[cfg(feature = "shuttle")]
+#[test]
+fn cells_inside_retired_values_are_retired_in_turn() {
+    in_a_model(|| {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let inner = EpochCell::new(Some(Probe::new(9, &alive)));
+        let outer = EpochCell::new(Some(Box::new(inner)));
+        {
+            let guard = pin();
+            let inner = outer.load(&guard).expect("the inner cell");
+            outer.store(None);
+            assert_eq!(inner.load(&guard).map(|probe| probe.number), Some(9));
+        }
+        settles_at(&alive, 0);
+    });
+}
+
 /// Readers check every value they see while writers replace, exchange and empty the cell.
 #[cfg(not(feature = "shuttle"))]
 #[test]
