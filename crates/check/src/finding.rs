@@ -177,14 +177,14 @@ findings! {
     Zero {
         /// The primary superblock can be believed.
         Error SuperblockRejected "superblock" { why: SuperblockRejected }
-            => "superblock: {why}", "write a sound backup over it";
+            => "{why}", "write a sound backup over it";
         /// The primary superblock is the one in use.
         Error BackupInUse "superblock-backup-used" { block: PhysBlock, block_bytes: u32 }
             => "superblock: the backup at block {block} of {block_bytes} bytes is used instead",
             "write it over the primary one";
         /// Fields of the superblock that reading does not depend on name what there is.
         Error SuperblockField "superblock-field" { why: String }
-            => "superblock: {why}", "clear the field, and with s_first_meta_bg the feature meta_bg";
+            => "{why}", "clear the field, and the feature that needs it";
         /// Counts of the superblock lie within their limits.
         Error SuperblockCount "superblock-count" { field: &'static str, found: u64, most: u64 }
             => "superblock: {field} is {found}, at most {most} can be", "lower it";

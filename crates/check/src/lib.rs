@@ -84,7 +84,8 @@ pub struct CheckOptions {
     pub threads: NonZeroUsize,
     /// How many findings are kept of each code; by default 1000. All are counted.
     pub most_of_a_code: u64,
-    /// The device of an external journal; by default none. It is only read.
+    /// The device of an external journal; by default none. It is only read, and not at all where
+    /// the file system has its journal inside.
     pub journal: Option<Arc<dyn BlockDevice>>,
 }
 

@@ -81,14 +81,15 @@ fn recovered(
         sb,
         recovery: Recovery::Journal,
     };
-    let inode = match sb.journal() {
-        Some(JournalPlace::Inode(inode)) => inode,
-        Some(JournalPlace::Device { uuid, .. }) if journal.is_none() => {
+    let (inode, journal) = match (sb.journal(), journal) {
+        (Some(JournalPlace::Device { uuid, .. }), None) => {
             let uuid = uuid.to_string();
             findings.push(Finding::JournalNotGiven { uuid });
             return in_place(device, sb);
         }
-        _ => InodeNr::JOURNAL,
+        (Some(JournalPlace::Device { .. }), journal) => (InodeNr::JOURNAL, journal),
+        (Some(JournalPlace::Inode(inode)), _) => (inode, None),
+        (None, _) => (InodeNr::JOURNAL, None),
     };
     let options = match journal {
         Some(journal) => OpenOptions::new().journal_device(Arc::clone(journal)),

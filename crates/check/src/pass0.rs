@@ -105,8 +105,6 @@ fn check_superblock(volume: &Volume, findings: &mut Findings) {
     let (sb, geometry) = (&volume.sb, volume.geometry());
     for fault in sb.faults() {
         let why = fault.to_string();
-        // The finding says itself what it is about.
-        let why = why.trim_start_matches("superblock: ").to_owned();
         findings.push(Finding::SuperblockField { why });
     }
     let most = geometry.blocks().0 / 2;

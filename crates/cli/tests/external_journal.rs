@@ -128,6 +128,22 @@ fn a_journal_that_was_not_given_is_named() {
         assert!(complaint.contains(says), "{complaint}");
         assert_eq!(complaint.lines().count(), 1, "{complaint}");
     }
+    // A journal that is given to a file system that has its own.
+    let inside = place.text("inside");
+    printed(&mut fourscore(&[
+        "mkfs", "-q", "-t", "ext4", &inside, "64M",
+    ]));
+    for option in ["ro", "rw"] {
+        let option = format!("{option},journal_path={}", place.text("journal"));
+        let (status, complaint) = complained(&["mount", "-f", "-o", &option, &inside, &point]);
+        assert_eq!(status, Some(1));
+        let says = "no journal on a device of its own; leave the option out";
+        assert!(
+            complaint.contains("inside") && complaint.contains(says),
+            "{complaint}"
+        );
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    }
     // A clean one can be read without its journal.
     let walk = printed(&mut fourscore(&["walk", &clean]));
     assert!(walk.contains("/one ") && walk.contains("/two "), "{walk}");

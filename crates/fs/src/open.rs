@@ -18,7 +18,9 @@ use fourscore_block::{BlockDevice, BufferCache, CacheOptions, HitCounting};
 use fourscore_cache::{ClockCache, Config};
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock};
+use fourscore_ondisk::superblock::{
+    JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock,
+};
 use fourscore_ondisk::{BlockSize, Corrupt, InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::{Arc, Serial};
 
@@ -26,7 +28,7 @@ use crate::fast_commit::FastCommitOverlay;
 use crate::inode::InodeCell;
 use crate::name_cache::NameCache;
 use crate::replay::FoundBy;
-use crate::{Fs, Result};
+use crate::{Error, Fs, Result};
 
 /// Memory for decoded inodes, as a share of the whole cache budget.
 const INODE_SHARE: usize = 4;
@@ -101,7 +103,8 @@ impl OpenOptions {
         self
     }
 
-    /// The device of an external journal.
+    /// The device of an external journal. A file system that has its journal inside, or has none,
+    /// is not opened with one.
     #[must_use]
     pub fn journal_device(mut self, device: Arc<dyn BlockDevice>) -> Self {
         self.journal_device = Some(device);
@@ -111,6 +114,18 @@ impl OpenOptions {
     /// The device of an external journal, if one was given.
     pub(crate) fn external_journal(&self) -> Option<&Arc<dyn BlockDevice>> {
         self.journal_device.as_ref()
+    }
+
+    /// Refuses a device for the journal where the file system has no journal on a device.
+    pub(crate) fn check_journal_device(&self, superblock: &Superblock) -> Result<()> {
+        let is_external = matches!(superblock.journal(), Some(JournalPlace::Device { .. }));
+        match self.journal_device.is_some() && !is_external {
+            true => Err(Error::MountOption {
+                word: "journal_path".into(),
+                why: "the file system has no journal on a device of its own; leave the option out",
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Memory for caches, in bytes: five eighths for blocks of metadata, two for inodes, one for
@@ -130,9 +145,10 @@ impl Fs {
     /// `Refused` for what is not ext2, ext3 or ext4, or has features that forbid reading;
     /// `Corrupt` for a superblock or a journal that breaks the format, and for a device shorter
     /// than the file system; `JournalNotGiven` if the journal is dirty and on a device that was
-    /// not given; `Io`.
+    /// not given, and `MountOption` if a device was given for a journal that is not on one; `Io`.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Arc<Self>> {
         let superblock = read_superblock(&*device, options.superblock)?;
+        options.check_journal_device(&superblock)?;
         let dirty = superblock.features().incompat.contains(Incompat::RECOVER);
         let bare = Self::bare(device, superblock, options)?;
         if !dirty || options.replay == Replay::Ignore {

@@ -264,6 +264,13 @@ impl Geometry {
         PhysBlock(1024 >> self.block_size.bits())
     }
 
+    /// The first descriptor block that lies in its own meta group (`s_first_meta_bg`, within its
+    /// limits); `None` without `meta_bg`.
+    #[must_use]
+    pub fn first_meta_bg(&self) -> Option<u32> {
+        self.first_meta_bg
+    }
+
     /// The primary superblock and the descriptor blocks right behind it; blocks reserved for more
     /// descriptors are not counted.
     #[must_use]

@@ -151,19 +151,14 @@ impl<'i> Group<'i> {
             _ => self.blocks.start,
         };
         let has_super = geometry.has_super(self.nr);
-        let meta_bg = self.sb.features().incompat.contains(Incompat::META_BG);
         let (start, count) = if self.is_in_meta_group() {
             let per_block = geometry.descs_per_block();
             let place = self.nr.0 % per_block;
             let here = place == 0 || place == 1 || place == per_block - 1;
             (super_block.0 + u64::from(has_super), u64::from(here))
         } else if has_super {
-            let first = self.sb.raw().s_first_meta_bg.get();
-            let count = if meta_bg {
-                first
-            } else {
-                geometry.desc_blocks()
-            };
+            let before = geometry.first_meta_bg();
+            let count = before.unwrap_or_else(|| geometry.desc_blocks());
             (super_block.0 + 1, u64::from(count))
         } else {
             (super_block.0, 0)
@@ -172,9 +167,11 @@ impl<'i> Group<'i> {
     }
 
     fn is_in_meta_group(&self) -> bool {
-        let first = self.sb.raw().s_first_meta_bg.get();
-        let meta_group = self.nr.0 / self.sb.geometry().descs_per_block();
-        self.sb.features().incompat.contains(Incompat::META_BG) && meta_group >= first
+        let geometry = self.sb.geometry();
+        let meta_group = self.nr.0 / geometry.descs_per_block();
+        geometry
+            .first_meta_bg()
+            .is_some_and(|first| meta_group >= first)
     }
 
     /// Where a block lies relative to this group, or to the group it is in.

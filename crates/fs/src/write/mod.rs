@@ -126,7 +126,7 @@ use fourscore_journal::{Credits, Handle, Journal, JournalStats, Log, NewChecksum
 use fourscore_mballoc::stats::Tally;
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Privilege, Stamp, Tunables};
 use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::superblock::{Superblock, SuperblockRejected};
+use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{GroupNr, PhysBlock, Tid};
 use fourscore_sync::rank::{Ranked, Waits};
@@ -661,7 +661,9 @@ pub(crate) fn now() -> Timestamp {
 /// Refuses, by name, what is read but not written.
 fn check_writable(superblock: &Superblock) -> Result<()> {
     if let Some(fault) = superblock.faults().first() {
-        return Err(SuperblockRejected::from(fault.clone()).into());
+        return Err(Error::ReadOnly(format!(
+            "{fault}; open it for reading (ro), or let e2fsck repair it first"
+        )));
     }
     let features = superblock.features();
     if let Err(refused) = features.check_writing()

@@ -307,8 +307,10 @@ impl MountOptions {
         options
     }
 
-    /// Refuses a file system whose journal is on a device that was not given.
+    /// Refuses a file system whose journal is on a device that was not given, and a device for a
+    /// journal that is not on one.
     pub(super) fn check_journal_device(&self, superblock: &Superblock) -> Result<()> {
+        self.open.check_journal_device(superblock)?;
         match superblock.journal() {
             Some(JournalPlace::Device { uuid, .. }) if self.open.external_journal().is_none() => {
                 Err(Error::JournalNotGiven { uuid })
