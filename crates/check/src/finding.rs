@@ -19,7 +19,6 @@ use fourscore_ondisk::htree::HtreeError;
 use fourscore_ondisk::inline::InlineError;
 use fourscore_ondisk::mmp::MmpError;
 use fourscore_ondisk::orphan::OrphanError;
-use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::xattr::XattrError;
 use fourscore_ondisk::{ChecksumMismatch, GroupNr, InodeNr, LogicalBlock, PhysBlock};
 use serde_json::{Map, Value};
@@ -176,15 +175,15 @@ impl Invariant {
 findings! {
     Zero {
         /// The primary superblock can be believed.
-        Error SuperblockRejected "superblock" { why: SuperblockRejected }
-            => "{why}", "write a sound backup over it";
+        Error SuperblockRejected "superblock" { why: String }
+            => "superblock: {why}", "write a sound backup over it";
         /// The primary superblock is the one in use.
         Error BackupInUse "superblock-backup-used" { block: PhysBlock, block_bytes: u32 }
             => "superblock: the backup at block {block} of {block_bytes} bytes is used instead",
             "write it over the primary one";
         /// Fields of the superblock that reading does not depend on name what there is.
         Error SuperblockField "superblock-field" { why: String }
-            => "{why}", "clear the field, and the feature that needs it";
+            => "superblock: {why}", "clear the field, and the feature that needs it";
         /// Counts of the superblock lie within their limits.
         Error SuperblockCount "superblock-count" { field: &'static str, found: u64, most: u64 }
             => "superblock: {field} is {found}, at most {most} can be", "lower it";

@@ -23,6 +23,7 @@ use fourscore_sync::Arc;
 use crate::CheckError;
 use crate::finding::Finding;
 use crate::report::Findings;
+use crate::text;
 
 /// What is checked.
 pub(crate) struct Opened {
@@ -170,6 +171,7 @@ fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Super
             && descriptors_fault(&sb).is_none()
         {
             let block_bytes = u32::try_from(size.bytes()).unwrap_or(u32::MAX);
+            let why = text::of_superblock(&why);
             findings.push(Finding::SuperblockRejected { why });
             findings.push(Finding::BackupInUse { block, block_bytes });
             return Ok(sb);

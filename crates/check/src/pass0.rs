@@ -17,6 +17,7 @@ use crate::finding::Finding;
 use crate::open::read_superblock;
 use crate::report::Findings;
 use crate::state::State;
+use crate::text;
 use crate::volume::{Group, Volume};
 
 /// Reads all descriptors.
@@ -104,7 +105,7 @@ pub(crate) fn check(volume: &Volume, state: &State, findings: &mut Findings) {
 fn check_superblock(volume: &Volume, findings: &mut Findings) {
     let (sb, geometry) = (&volume.sb, volume.geometry());
     for fault in sb.faults() {
-        let why = fault.to_string();
+        let why = text::of_superblock(fault);
         findings.push(Finding::SuperblockField { why });
     }
     let most = geometry.blocks().0 / 2;

@@ -1,4 +1,7 @@
-//! **Purpose.** Bytes of names as text that fits into one line.
+//! **Purpose.** Text that fits into one line of a report: bytes of names, and what is wrong with a
+//! superblock.
+
+use std::fmt::Display;
 
 /// The bytes, with everything that is not visible ASCII as `\ooo`.
 pub(crate) fn shown(bytes: &[u8]) -> String {
@@ -11,6 +14,15 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+/// What an error says of a superblock, for a sentence that begins with "superblock: " itself.
+pub(crate) fn of_superblock(error: &impl Display) -> String {
+    let text = error.to_string();
+    match text.strip_prefix("superblock: ") {
+        Some(rest) => rest.to_owned(),
+        None => text,
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! A cell inside a retired value is retired in turn.
 //!
-//! The model that stands in with the feature `shuttle` has a test of its own. This test has a process of its own. The inner cell is retired by the thread that drops the outer
+//! This test has a process of its own. The inner cell is retired by the thread that drops the outer
 //! one, into a batch of that thread. Beside other tests that may be a thread of theirs, which ends
-//! with a batch that is not full and that nobody flushes.
+//! with a batch that is not full and that nobody flushes. The model that stands in with the feature
+//! `shuttle` has no batches; its test is beside the others.
 
 #![cfg(not(feature = "shuttle"))]
 

@@ -9,7 +9,6 @@ use fourscore_ondisk::htree::HtreeError;
 use fourscore_ondisk::inline::InlineError;
 use fourscore_ondisk::mmp::MmpError;
 use fourscore_ondisk::orphan::OrphanError;
-use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::xattr::XattrError;
 use fourscore_ondisk::{ChecksumMismatch, GroupNr, InodeNr, LogicalBlock, PhysBlock};
 use serde_json::Value;
@@ -60,7 +59,7 @@ macro_rules! text_fields {
 
 text_fields! {
     &'static str, String, ChecksumMismatch, DirentError, ExtentError, GroupDescError, HtreeError,
-    InlineError, MmpError, OrphanError, SuperblockRejected, XattrError, Name, Inodes,
+    InlineError, MmpError, OrphanError, XattrError, Name, Inodes,
 }
 
 /// A name of a directory entry, as stored; not sure to be text.
