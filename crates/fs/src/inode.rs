@@ -303,6 +303,13 @@ impl InodeCell {
         &self.departures
     }
 
+    /// Whether the cell has left the cache, or is about to.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.changing
+            .try_read()
+            .is_some_and(|changing| changing.retired)
+    }
+
     /// Lets the cell go, unless somebody needs it. What was claimed ahead for the file is found by
     /// the allocator when space is short.
     pub(crate) fn retire(&self) -> bool {

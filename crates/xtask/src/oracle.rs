@@ -27,8 +27,8 @@ pub(crate) struct Options {
     /// The seed of the first round; the next round has the next.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// What the threads mostly do: tree, names, listings, content, reuse or everything; drawn for
-    /// each round unless said.
+    /// What the threads mostly do: tree, names, listings, eviction, content, reuse or everything;
+    /// drawn for each round unless said.
     #[arg(long)]
     theme: Option<String>,
     /// The threads use a mount instead of the library; needs root.

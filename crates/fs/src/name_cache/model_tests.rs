@@ -69,13 +69,14 @@ impl Shared {
         }
         let found = self.leads.load(Ordering::Acquire);
         if let (1.., Some(moment)) = (found, moment) {
-            self.names.put(&key, InodeNr(found as u32), || {
-                let now = match self.fault {
-                    Fault::AnyCell => cell,
-                    _ => self.cell.load(Ordering::Acquire),
-                };
-                self.departures[now].moment() == Some(moment)
-            });
+            self.names
+                .put(&key, InodeNr(u32::try_from(found).expect("small")), || {
+                    let now = match self.fault {
+                        Fault::AnyCell => cell,
+                        _ => self.cell.load(Ordering::Acquire),
+                    };
+                    self.departures[now].moment() == Some(moment)
+                });
         }
         found
     }

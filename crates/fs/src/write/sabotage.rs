@@ -5,14 +5,14 @@
 //! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
 //! question is answered "no" at compile time.
 
-use std::time::Duration;
-
 use fourscore_journal::Credits;
 use fourscore_mballoc::Stamp;
 use fourscore_sync::thread;
 
 use super::Writer;
 use super::groups::BitsChange;
+use crate::consistent::Sequence;
+use crate::inode::InodeCell;
 use crate::{Fs, Result};
 
 /// A step that is left out, or done too early or too late.
@@ -51,6 +51,8 @@ pub enum Sabotage {
     ListingToOldEnd,
     /// A walk along a path does not revalidate names.
     PathWithoutRevalidation,
+    /// A reader does not notice that the inode which it looks at has left memory.
+    UnnoticedEviction,
 }
 
 /// What is left out, if anything.
@@ -70,6 +72,14 @@ pub(super) fn lacks(breaking: Breaking, step: Sabotage) -> bool {
 #[cfg(not(feature = "sabotage"))]
 pub(super) fn lacks(_: Breaking, _: Sabotage) -> bool {
     false
+}
+
+/// Others have time for a commit. In the model no time passes, and others come first.
+fn pass_time() {
+    #[cfg(not(feature = "shuttle"))]
+    thread::sleep(std::time::Duration::from_millis(2));
+    #[cfg(feature = "shuttle")]
+    thread::yield_now();
 }
 
 impl Fs {
@@ -94,6 +104,14 @@ impl Fs {
         self.lacks(Sabotage::ListingToOldEnd)
     }
 
+    /// Whether a reader by `cell` that began at `begun` takes what it found although the inode has
+    /// left memory meanwhile.
+    pub(crate) fn overlooks_eviction(&self, cell: &InodeCell, begun: Sequence) -> bool {
+        self.lacks(Sabotage::UnnoticedEviction)
+            && cell.is_retired()
+            && cell.sequence().was_only_closed(begun)
+    }
+
     /// Whether a copy reads its source as it is at the moment.
     pub(super) fn copies_without_lock(&self) -> bool {
         self.lacks(Sabotage::CopyWithoutLock)
@@ -111,7 +129,7 @@ impl Writer {
     pub(super) fn stamp_before_publish(&self) -> Option<Stamp> {
         self.lacks(Sabotage::StampBeforePublish).then(|| {
             let early = self.stamp();
-            thread::sleep(Duration::from_millis(2));
+            pass_time();
             early
         })
     }

@@ -24,11 +24,12 @@ impl Breaking {
 #[cfg(feature = "sabotage")]
 impl Breaking {
     /// All that there are, by name.
-    pub const ALL: [(&str, Self); 8] = {
-        use Theme::{Content, Listings, Names, Reuse, Tree};
+    pub const ALL: [(&str, Self); 9] = {
+        use Theme::{Content, Eviction, Listings, Names, Reuse, Tree};
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
             PathWithoutRevalidation, QuietKeyChange, RenameByNumber, StampBeforePublish,
+            UnnoticedEviction,
         };
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
@@ -45,6 +46,7 @@ impl Breaking {
                 "path-without-revalidation",
                 Self::fs(PathWithoutRevalidation, Names),
             ),
+            ("unnoticed-eviction", Self::fs(UnnoticedEviction, Eviction)),
         ]
     };
 

@@ -27,6 +27,7 @@ impl Name {
     const STEADY: u32 = 100;
     const TEMPORARY: u32 = 200;
     const FIXED: u32 = 300;
+    const BYSTANDER: u32 = 400;
     const LONG: u32 = 1000;
 
     /// One of the names that anything is done to.
@@ -47,6 +48,11 @@ impl Name {
     /// A name that nothing is done to.
     pub(super) fn fixed(number: usize) -> Self {
         Self::numbered(Self::FIXED, number)
+    }
+
+    /// The name of a file that is only looked at; there are 600 such names.
+    pub(super) fn bystander(number: usize) -> Self {
+        Self::numbered(Self::BYSTANDER, number)
     }
 
     /// A long name: few of them fill a block.

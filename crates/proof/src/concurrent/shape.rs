@@ -40,6 +40,8 @@ pub enum Theme {
     Listings,
     /// Files that are read while they are changed.
     Content,
+    /// Directories that grow and are listed, while their inodes leave memory and come back.
+    Eviction,
     /// Blocks that are freed and used again while slow reads are under way.
     Reuse,
     /// All of it.
@@ -67,6 +69,8 @@ pub(super) struct Shape {
     pub(super) files: usize,
     /// Whether inodes get second names.
     pub(super) has_links: bool,
+    /// Files that are there only to be looked at, so that other inodes leave memory.
+    pub(super) bystanders: usize,
     /// So much is left free beside what the files may take, in bytes; the rest is taken first.
     pub(super) spare_bytes: Option<u64>,
 }
@@ -79,10 +83,12 @@ const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
     pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
-        use Theme::{Content, Everything, Listings, Names, Reuse, Tree};
+        use Theme::{Content, Everything, Eviction, Listings, Names, Reuse, Tree};
         let random = &mut Rng::new(mix(seed));
-        let themes = [Tree, Content, Names, Reuse, Listings, Content, Everything];
-        let theme = wanted.unwrap_or(themes[usize::try_from(seed % 7).unwrap_or(0)]);
+        let themes = [
+            Tree, Content, Names, Reuse, Listings, Content, Eviction, Everything,
+        ];
+        let theme = wanted.unwrap_or(themes[usize::try_from(seed % 8).unwrap_or(0)]);
         let formats = [
             Format::Usual,
             Format::Usual,
@@ -109,6 +115,7 @@ impl Shape {
             file_bytes: *random.pick(&[8 << 10, 64 << 10, 256 << 10]),
             files: 1 + random.below(5),
             has_links: random.happens(1, 2),
+            bystanders: 0,
             spare_bytes: None,
         };
         match theme {
@@ -132,6 +139,18 @@ impl Shape {
                 file_bytes: 4 * u64::from(drawn.block_bytes),
                 files: 4,
                 spare_bytes: Some(128 << 10),
+                ..drawn
+            },
+            // A listing takes long, and the inodes that are in use do not fit into memory.
+            Eviction => Self {
+                threads: 6,
+                format: *random.pick(&[Format::Usual, Format::Pointers]),
+                block_bytes: 1024,
+                inodes: 1024,
+                cache_bytes: TINY_CACHE_BYTES,
+                read_micros: *random.pick(&[20, 100, 300]),
+                write_micros: 0,
+                bystanders: 500,
                 ..drawn
             },
             Names | Listings | Content | Everything => drawn,
@@ -165,7 +184,8 @@ impl Shape {
     /// So many inodes there are for certain beside those that are made before the threads begin.
     pub(super) fn free_inodes(&self) -> usize {
         const MADE_BEFORE: u64 = 40;
-        usize::try_from(self.inodes - MADE_BEFORE).unwrap_or(0)
+        let made = MADE_BEFORE + self.bystanders as u64;
+        usize::try_from(self.inodes - made).unwrap_or(0)
     }
 
     /// Whether what all threads do at once may need more than there is, such as the content of

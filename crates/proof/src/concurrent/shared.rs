@@ -58,6 +58,8 @@ pub(super) struct Shared<T: Target> {
     pub(super) grown: AtomicUsize,
     /// What the names in the growing directory lead to.
     pub(super) anchor: T::File,
+    /// The numbers of files that are only looked at.
+    pub(super) bystanders: Vec<u64>,
 }
 
 impl<T: Target> Shared<T> {
@@ -101,6 +103,7 @@ impl<T: Target> Shared<T> {
             },
             number,
         ));
+        let bystanders = bystanders(&target, shape.bystanders, &mut made)?;
         let shared = Self {
             target,
             shape,
@@ -116,6 +119,7 @@ impl<T: Target> Shared<T> {
             })),
             grown: AtomicUsize::new(1),
             anchor,
+            bystanders,
         };
         Ok((shared, made))
     }
@@ -180,6 +184,29 @@ fn lasting<T: Target>(target: &T) -> Answer<(Vec<Lasting<T>>, Made)> {
         });
     }
     Ok((lasting, made))
+}
+
+/// Makes so many files that are only looked at, in a directory of their own, and notes them in
+/// `made`.
+fn bystanders<T: Target>(target: &T, count: usize, made: &mut Made) -> Answer<Vec<u64>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let (root, name) = (target.root(), Name::fixed(9));
+    target.make(&root, name, Kind::Directory)?;
+    let dir = target.open_dir(&root, name)?;
+    let within = target.number(&dir);
+    let at = |dir, name| Place { dir, name };
+    made.push((at(target.number(&root), name), within));
+    let mut numbers = Vec::new();
+    for nth in 0..count {
+        let name = Name::bystander(nth);
+        target.make(&dir, name, Kind::File)?;
+        let number = target.lookup(&dir, name)?;
+        made.push((at(within, name), number));
+        numbers.push(number);
+    }
+    Ok(numbers)
 }
 
 /// Has a file take all that is free but so many bytes.

@@ -55,6 +55,7 @@ enum Step {
     Sync,
     StatFs,
     NewFile,
+    Bystander,
 }
 
 /// How often each step is done, relative to the others.
@@ -164,6 +165,8 @@ impl Theme {
             Self::Reuse if thread > 6 => &[(Step::Resolve, 1)],
             Self::Reuse if thread > 2 => &[(Step::Write, 1), (Step::Punch, 1)],
             Self::Reuse => &[(Step::Read, 1)],
+            Self::Eviction if thread <= 2 => &[(Step::Bystander, 1)],
+            Self::Eviction => LISTINGS,
             Self::Everything => EVERYTHING,
         }
     }
@@ -249,6 +252,7 @@ impl<'s, T: Target> Worker<'s, T> {
             Step::Sync => self.sync(),
             Step::StatFs => self.note(Call::StatFs, |shared| number(shared.target.stat_fs())),
             Step::NewFile => self.new_file(),
+            Step::Bystander => self.look_at_bystander(),
         }
     }
 

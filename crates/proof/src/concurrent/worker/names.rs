@@ -239,6 +239,15 @@ impl<T: Target> Worker<'_, T> {
         }
     }
 
+    /// Looks at a file that nobody changes, so that another inode leaves memory.
+    pub(super) fn look_at_bystander(&mut self) {
+        let bystanders = &self.shared.bystanders;
+        let number = bystanders[self.random.below(bystanders.len())];
+        self.note(Call::StatNumber(number), |shared| {
+            done(shared.target.stat_number(number))
+        });
+    }
+
     /// Has the number of a file become that of a directory, or the other way round, under the same
     /// name.
     pub(super) fn flip(&mut self) {
