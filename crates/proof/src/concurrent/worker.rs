@@ -165,8 +165,10 @@ impl Theme {
             Self::Reuse if thread > 6 => &[(Step::Resolve, 1)],
             Self::Reuse if thread > 2 => &[(Step::Write, 1), (Step::Punch, 1)],
             Self::Reuse => &[(Step::Read, 1)],
-            Self::Eviction if thread <= 2 => &[(Step::Bystander, 1)],
-            Self::Eviction => LISTINGS,
+            // Who changes an inode keeps it in memory, so that is done seldom.
+            Self::Eviction if thread == 1 => &[(Step::Grow, 1), (Step::Bystander, 2)],
+            Self::Eviction if thread == 2 => &[(Step::Bystander, 1)],
+            Self::Eviction => &[(Step::List, 1)],
             Self::Everything => EVERYTHING,
         }
     }

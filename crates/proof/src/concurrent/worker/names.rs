@@ -308,7 +308,8 @@ impl<T: Target> Worker<'_, T> {
 
     pub(super) fn list(&mut self) {
         let most = self.random.happens(1, 4).then(|| self.random.below(40));
-        let dir = if self.shared.shape.theme == Theme::Listings && self.random.happens(4, 5) {
+        let grows = matches!(self.shared.shape.theme, Theme::Listings | Theme::Eviction);
+        let dir = if grows && self.random.happens(4, 5) {
             self.shared.growing.read().dir.clone()
         } else {
             self.dir()
