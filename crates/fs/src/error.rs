@@ -224,29 +224,29 @@ impl From<fourscore_mballoc::Error> for Error {
 
 /// Linux's numbers, on every host: an image server may run elsewhere.
 mod libc_errno {
-    pub(super) const ENOENT: i32 = 2;
-    pub(super) const EIO: i32 = 5;
-    pub(super) const ENOMEM: i32 = 12;
-    pub(super) const ENOTDIR: i32 = 20;
-    pub(super) const EISDIR: i32 = 21;
-    pub(super) const EINVAL: i32 = 22;
-    pub(super) const ENAMETOOLONG: i32 = 36;
-    pub(super) const ELOOP: i32 = 40;
-    pub(super) const ENODATA: i32 = 61;
-    pub(super) const EOVERFLOW: i32 = 75;
-    pub(super) const EOPNOTSUPP: i32 = 95;
-    pub(super) const EPERM: i32 = 1;
-    pub(super) const E2BIG: i32 = 7;
-    pub(super) const EACCES: i32 = 13;
-    pub(super) const EXDEV: i32 = 18;
-    pub(super) const ERANGE: i32 = 34;
-    pub(super) const EBUSY: i32 = 16;
-    pub(super) const EEXIST: i32 = 17;
-    pub(super) const EFBIG: i32 = 27;
-    pub(super) const ENOSPC: i32 = 28;
-    pub(super) const EROFS: i32 = 30;
-    pub(super) const EMLINK: i32 = 31;
-    pub(super) const ENOTEMPTY: i32 = 39;
-    pub(super) const EUCLEAN: i32 = 117;
-    pub(super) const ENOKEY: i32 = 126;
+    pub(crate) const ENOENT: i32 = 2;
+    pub(crate) const EIO: i32 = 5;
+    pub(crate) const ENOMEM: i32 = 12;
+    pub(crate) const ENOTDIR: i32 = 20;
+    pub(crate) const EISDIR: i32 = 21;
+    pub(crate) const EINVAL: i32 = 22;
+    pub(crate) const ENAMETOOLONG: i32 = 36;
+    pub(crate) const ELOOP: i32 = 40;
+    pub(crate) const ENODATA: i32 = 61;
+    pub(crate) const EOVERFLOW: i32 = 75;
+    pub(crate) const EOPNOTSUPP: i32 = 95;
+    pub(crate) const EPERM: i32 = 1;
+    pub(crate) const E2BIG: i32 = 7;
+    pub(crate) const EACCES: i32 = 13;
+    pub(crate) const EXDEV: i32 = 18;
+    pub(crate) const ERANGE: i32 = 34;
+    pub(crate) const EBUSY: i32 = 16;
+    pub(crate) const EEXIST: i32 = 17;
+    pub(crate) const EFBIG: i32 = 27;
+    pub(crate) const ENOSPC: i32 = 28;
+    pub(crate) const EROFS: i32 = 30;
+    pub(crate) const EMLINK: i32 = 31;
+    pub(crate) const ENOTEMPTY: i32 = 39;
+    pub(crate) const EUCLEAN: i32 = 117;
+    pub(crate) const ENOKEY: i32 = 126;
 }

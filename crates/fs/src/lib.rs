@@ -56,30 +56,16 @@
 //! a group -> handle -> directory, xattr and extent buffers -> group -> core-local state.
 #![forbid(unsafe_code)]
 
-mod consistent;
 mod dir;
-mod dir_blocks;
 mod error;
-mod fast_commit;
 mod file;
 pub mod format;
 mod group;
-mod index;
-mod inline;
 mod inode;
-mod listing;
 mod map;
 mod metadata;
-mod name_cache;
-mod names;
-mod open;
-mod orphans;
-mod path;
-mod permission;
-mod replay;
-mod statfs;
-mod symlink;
-mod write;
+mod mount;
+mod txn;
 mod xattr;
 
 use fourscore_block::{BlockDevice, BufferCache};
@@ -87,29 +73,37 @@ use fourscore_cache::ClockCache;
 use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::superblock::Superblock;
 
-use crate::fast_commit::FastCommitOverlay;
-use crate::inode::InodeCell;
-use crate::name_cache::NameCache;
-use crate::write::Writer;
-
-pub use crate::dir::{DirEntry, OwnedDirEntry};
+pub use crate::dir::create::NewAttributes;
+pub use crate::dir::find::{DirEntry, OwnedDirEntry};
+use crate::dir::name_cache::NameCache;
+pub use crate::dir::path::Follow;
+pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
-pub use crate::file::{EXTENTS_AT_ONCE, Seek};
-pub use crate::group::Bitmap;
-pub use crate::inode::{Scanned, Stat};
-pub use crate::open::{OpenOptions, Replay, SuperblockCopy};
-pub use crate::path::Follow;
-pub use crate::permission::{Caller, Capabilities, Wish};
-pub use crate::replay::{FoundBy, JournalDamage};
-pub use crate::statfs::StatFs;
+pub use crate::file::fallocate::Fallocate;
+pub use crate::file::journaled::DataMode;
+pub use crate::file::read::{EXTENTS_AT_ONCE, Seek};
+pub use crate::file::write::WrittenAt;
+pub use crate::group::descriptor::Bitmap;
+pub use crate::inode::access_times::AccessTimes;
+pub use crate::inode::attributes::{AttributeChange, Noted, NotedTimes, Privileges};
+use crate::inode::cache::InodeCell;
+pub use crate::inode::cache::{Scanned, Stat};
+pub use crate::inode::lazy_times::Times;
+pub use crate::inode::open::OpenInode;
+pub use crate::inode::permission::{Caller, Capabilities, Wish};
+pub use crate::mount::errors::OnError;
+use crate::mount::fast_commit::FastCommitOverlay;
+pub use crate::mount::open::{OpenOptions, Replay, SuperblockCopy};
+pub use crate::mount::options::{Barriers, Discard, MountOptions};
+pub use crate::mount::replay::{FoundBy, JournalDamage};
+pub use crate::mount::statfs::StatFs;
+pub use crate::mount::trim::Trim;
+use crate::mount::writer::Writer;
+pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
+pub use crate::xattr::set::SetXattr;
+
 #[cfg(feature = "sabotage")]
-pub use crate::write::Sabotage;
-pub use crate::write::{
-    AccessTimes, AttributeChange, Barriers, DataMode, Discard, Fallocate, MountOptions,
-    NewAttributes, Noted, NotedTimes, OnError, OpenInode, Privileges, Replace, SetXattr, Times,
-    Trim, WrittenAt,
-};
-pub use crate::xattr::{MAX_VALUE_BYTES, Xattr, XattrPlace};
+pub use crate::txn::faults::Sabotage;
 pub use fourscore_block as block;
 pub use fourscore_mballoc as mballoc;
 pub use fourscore_ondisk as ondisk;

@@ -1,0 +1,388 @@
+//! **Purpose.** Going through the blocks of a directory in order, some of them at a time.
+//!
+//! **Not here.** Which blocks a directory that is being changed is listed by ([`crate::dir::listing`]),
+//! and the search for one name ([`crate::dir::find`], [`crate::dir::index`]).
+//!
+//! **Model.** A [`Course`] says how far a walk has come. Each call visits the entries of the next
+//! [`READAHEAD_BLOCKS`] blocks at most, which are read together, and notes where to go on;
+//! [`Course::accept`] takes that over. Between two calls the caller holds no epoch guard: a
+//! directory may have millions of names, and nothing that is retired becomes free under a guard.
+//!
+//! **Invariants.** Work is bounded by the content of the file system: a directory with more blocks
+//! than the file system, with a hole, or with the same block twice is `Corrupt`.
+//!
+//! **Locking.** None. The caller holds the directory's lock or compares its sequence count.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry};
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{BlockCount, Corrupt, LogicalBlock, PhysBlock, htree};
+use fourscore_sync::epoch::{self, Guard};
+
+use crate::dir::find::DirBlock;
+use crate::inode::cache::{CachedInode, Layout};
+use crate::map::lookup::Target;
+use crate::{Error, Fs, Result};
+
+/// Blocks of a directory read together.
+pub(crate) const READAHEAD_BLOCKS: u32 = 32;
+
+/// The blocks of a directory that were visited, as runs: first -> one past the last. Without them
+/// the same block, mapped again and again, would make a list as long as the file system is large,
+/// and a sparse image may claim to be very large.
+#[derive(Default)]
+struct OwnBlocks(BTreeMap<u64, u64>);
+
+impl OwnBlocks {
+    /// Whether one of the blocks of a run is there already.
+    fn has_any(&self, first: PhysBlock, blocks: u32) -> bool {
+        let end = first.0.saturating_add(blocks.into());
+        let before = self.0.range(..end).next_back();
+        before.is_some_and(|(_, last)| *last > first.0)
+    }
+
+    /// Adds a run of which no block is there.
+    fn add(&mut self, first: PhysBlock, blocks: u32) {
+        let end = first.0.saturating_add(blocks.into());
+        match self.0.range_mut(..=first.0).next_back() {
+            Some((_, last)) if *last == first.0 => *last = end,
+            _ => drop(self.0.insert(first.0, end)),
+        }
+    }
+}
+
+/// How far a walk through the blocks of a directory has come.
+#[derive(Default)]
+pub(crate) struct Course {
+    /// The next block of a directory that is visited in the order of its blocks.
+    at: LogicalBlock,
+    /// The least hash of the names to visit next, in a directory that is visited by its index.
+    hash: u32,
+    /// The blocks visited so far.
+    own: OwnBlocks,
+    /// Where the directory ended when the walk began, and which life of its number that was.
+    began: Option<(LogicalBlock, u32)>,
+    /// What the last call has visited, and is not accepted yet.
+    visited: Vec<(PhysBlock, u32)>,
+    next: (LogicalBlock, u32),
+}
+
+impl Course {
+    /// What the last call has visited counts: the walk goes on behind it.
+    pub(crate) fn accept(&mut self) {
+        for (first, blocks) in self.visited.drain(..) {
+            self.own.add(first, blocks);
+        }
+        (self.at, self.hash) = self.next;
+    }
+
+    /// Begins a piece anew: whatever was visited since the last [`Course::accept`] does not count.
+    /// Gives where the directory ended when the walk began.
+    ///
+    /// # Errors
+    /// `NotFound` if the number belongs to another directory by now.
+    pub(crate) fn begin_piece(&mut self, fs: &Fs, dir: &CachedInode) -> Result<LogicalBlock> {
+        self.visited.clear();
+        self.next = (self.at, self.hash);
+        let generation = dir.on_disk().generation().0;
+        let now = (fs.size_in_blocks(dir)?, generation);
+        let (end, began) = *self.began.get_or_insert(now);
+        match began == generation {
+            true => Ok(end),
+            false => Err(Error::NotFound),
+        }
+    }
+
+    /// The least hash of the names to visit next.
+    pub(crate) fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    /// Notes that the walk goes on with names whose hash is `hash` at least.
+    pub(crate) fn go_on_at_hash(&mut self, hash: u32) {
+        self.next.1 = hash;
+    }
+
+    /// Notes a run of blocks; `at` is the first in the directory.
+    ///
+    /// # Errors
+    /// `Corrupt` if one of them was visited before.
+    pub(crate) fn visit(
+        &mut self,
+        dir: &CachedInode,
+        at: LogicalBlock,
+        (first, blocks): (PhysBlock, u32),
+    ) -> Result<()> {
+        let is_twice = |&(other, count): &(PhysBlock, u32)| {
+            first.0 < other.0 + u64::from(count) && other.0 < first.0 + u64::from(blocks)
+        };
+        if self.own.has_any(first, blocks) || self.visited.iter().any(is_twice) {
+            let twice = RelationError::DirectoryBlockTwice { found: at };
+            return Err(Corrupt::from(twice).in_inode(dir.nr()).into());
+        }
+        self.visited.push((first, blocks));
+        Ok(())
+    }
+}
+
+/// Where a listing has the blocks of a directory in memory.
+pub(crate) enum Through<'r> {
+    /// In the buffer cache, for whoever asks next.
+    Cache,
+    /// Here, and nowhere afterwards.
+    Room(&'r mut Vec<u8>),
+}
+
+/// What is left of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    More,
+    Nothing,
+}
+
+/// A block of a directory that is visited.
+pub(crate) struct Listed<'b> {
+    block: PhysBlock,
+    pub(crate) bytes: &'b [u8],
+    what: DirBlock,
+}
+
+impl Listed<'_> {
+    pub(crate) fn broken(&self, dir: &CachedInode, error: DirentError) -> Corrupt {
+        Corrupt::from(error).in_inode(dir.nr()).in_block(self.block)
+    }
+}
+
+impl DirBlock {
+    /// How many of the block's records are entries of the directory.
+    fn entries_to_list(self) -> usize {
+        match self {
+            Self::Leaf => usize::MAX,
+            Self::Root => 2,
+            Self::Node => 0,
+        }
+    }
+}
+
+pub(crate) fn break_if(done: bool) -> ControlFlow<()> {
+    if done {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
+}
+
+impl Fs {
+    /// Calls `visit` for each entry as it is stored, until it returns false. For the holder of the
+    /// directory's lock.
+    pub(crate) fn visit_stored(
+        &self,
+        dir: &CachedInode,
+        guard: &Guard,
+        visit: &mut dyn FnMut(&Entry<'_>) -> bool,
+    ) -> Result<()> {
+        let mut course = Course::default();
+        let mut left = Left::More;
+        while left == Left::More {
+            let cache = &mut Through::Cache;
+            left = self.visit_entries(dir, &mut course, cache, guard, &mut |entry| {
+                Ok(break_if(!visit(entry)))
+            })?;
+            course.accept();
+        }
+        Ok(())
+    }
+
+    /// The bytes of block `at`, at `block`, of a directory; `None` if it holds no names.
+    pub(crate) fn listed_bytes<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        (at, block): (LogicalBlock, PhysBlock),
+        guard: &'g Guard,
+    ) -> Result<Option<&'g [u8]>> {
+        let (bytes, what) = self.listed_block(dir, format, at, block, guard)?;
+        Ok(Some(bytes).filter(|_| what == DirBlock::Leaf))
+    }
+
+    /// Calls `visit` for each entry in use of the next blocks.
+    pub(crate) fn visit_entries(
+        &self,
+        dir: &CachedInode,
+        course: &mut Course,
+        through: &mut Through<'_>,
+        guard: &Guard,
+        visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<Left> {
+        let format = self.dir_format(dir);
+        if dir.layout() == Layout::Inline {
+            self.visit_inline_entries(dir, &format, visit)?;
+            return Ok(Left::Nothing);
+        }
+        self.visit_blocks(dir, &format, course, through, guard, &mut |listed| {
+            let entries = format.entries(listed.bytes);
+            for entry in entries.take(listed.what.entries_to_list()) {
+                let entry = entry.map_err(|error| listed.broken(dir, error))?;
+                if visit(&entry)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Calls `visit` for the next blocks of a directory that has blocks, in order: as many as are
+    /// read together. The caller accepts the course then.
+    pub(crate) fn visit_blocks(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        course: &mut Course,
+        through: &mut Through<'_>,
+        guard: &Guard,
+        visit: &mut dyn FnMut(&Listed<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<Left> {
+        let end = course
+            .begin_piece(self, dir)?
+            .min(self.size_in_blocks(dir)?);
+        let at = course.at;
+        if at >= end {
+            return Ok(Left::Nothing);
+        }
+        let run = self.map(dir, at, guard)?;
+        let Target::Written(first) = run.target else {
+            let hole = RelationError::DirectoryHole { found: at };
+            return Err(Corrupt::from(hole).in_inode(dir.nr()).into());
+        };
+        let count = (run.end().min(end).0 - at.0).min(READAHEAD_BLOCKS);
+        let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
+        course.visit(dir, at, (start, count))?;
+        let passing = self.bring_in(start, count, through);
+        for nr in 0..count {
+            let at = LogicalBlock(at.0 + nr);
+            let block = PhysBlock(start.0 + u64::from(nr));
+            let (bytes, what) = match self.passing_block(dir, format, at, nr, passing) {
+                Some(listed) => listed,
+                None => self.listed_block(dir, format, at, block, guard)?,
+            };
+            if visit(&Listed { block, bytes, what })?.is_break() {
+                return Ok(Left::Nothing);
+            }
+        }
+        course.next.0 = LogicalBlock(at.0 + count);
+        Ok(match course.next.0 < end {
+            true => Left::More,
+            false => Left::Nothing,
+        })
+    }
+
+    /// Calls `visit` for each entry of block `at` of a directory, which is a leaf or the root of
+    /// its index.
+    pub(crate) fn visit_listed(
+        &self,
+        dir: &CachedInode,
+        (at, what): (LogicalBlock, DirBlock),
+        course: &mut Course,
+        guard: &Guard,
+        visit: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let format = self.dir_format(dir);
+        let run = self.map(dir, at, guard)?;
+        let block = self.dir_place(dir, at, guard)?;
+        course.visit(dir, at, (block, 1))?;
+        if !self.is_buffered(block) {
+            self.bring_in(block, run.blocks.min(READAHEAD_BLOCKS), &mut Through::Cache);
+        }
+        let bytes = self.check_dir_block(dir, &format, block, what, guard)?;
+        let listed = Listed { block, bytes, what };
+        for entry in format.entries(bytes).take(what.entries_to_list()) {
+            visit(&entry.map_err(|error| listed.broken(dir, error))?)?;
+        }
+        Ok(())
+    }
+
+    /// Reads `count` blocks from `start` on together: into the cache or, if none of them is there
+    /// (a block in the cache may be newer than on the device), into the room, and returns that.
+    fn bring_in<'r>(&self, start: PhysBlock, count: u32, through: &'r mut Through<'_>) -> &'r [u8] {
+        let blocks = || (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
+        match through {
+            Through::Room(room) if !blocks().any(|block| self.is_buffered(block)) => {
+                let block_size = self.geometry().block_size();
+                room.resize(block_size.bytes() * count as usize, 0);
+                // The cache reports a failure when it is asked for what is not here.
+                match self.device().read_at(room, block_size.offset(start)) {
+                    Ok(()) => room,
+                    Err(_) => &[],
+                }
+            }
+            _ => {
+                if count > 1 {
+                    self.buffers.read_ahead(start, BlockCount(count.into()));
+                }
+                &[]
+            }
+        }
+    }
+
+    fn is_buffered(&self, block: PhysBlock) -> bool {
+        self.buffers.cached(block, &epoch::pin()).is_some()
+    }
+
+    /// Block number `nr` of those that `passing` holds, for listing block `at` of the directory;
+    /// `None` if it is not there or not sound. It may have been written while it was read, so the
+    /// cache has the last word.
+    fn passing_block<'b>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        at: LogicalBlock,
+        nr: u32,
+        passing: &'b [u8],
+    ) -> Option<(&'b [u8], DirBlock)> {
+        let block_bytes = self.geometry().block_size().bytes();
+        let bytes = passing.chunks_exact(block_bytes).nth(nr as usize)?;
+        let what = listed_as(dir, at, bytes);
+        let sound = !is_checked(what, format) || self.check_bytes(dir, format, what, bytes).is_ok();
+        sound.then_some((bytes, what))
+    }
+
+    /// Reads block `at` of a directory for listing it, and tells by its place and its first record
+    /// what it is.
+    fn listed_block<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        at: LogicalBlock,
+        block: PhysBlock,
+        guard: &'g Guard,
+    ) -> Result<(&'g [u8], DirBlock)> {
+        let bytes = self.unchecked_metadata(block, guard)?;
+        let what = listed_as(dir, at, bytes);
+        if !is_checked(what, format) {
+            return Ok((bytes, what));
+        }
+        Ok((self.check_dir_block(dir, format, block, what, guard)?, what))
+    }
+}
+
+/// What block `at` of a directory is when it is listed, by its place and its first record.
+fn listed_as(dir: &CachedInode, at: LogicalBlock, bytes: &[u8]) -> DirBlock {
+    if !dir.has(InodeFlags::INDEX_FL) {
+        DirBlock::Leaf
+    } else if at == LogicalBlock(0) {
+        DirBlock::Root
+    } else if htree::looks_like_node(bytes) {
+        DirBlock::Node
+    } else {
+        DirBlock::Leaf
+    }
+}
+
+/// Whether a block can be checked: without checksums nothing tells an empty leaf from an index
+/// block; neither has entries.
+fn is_checked(what: DirBlock, format: &DirFormat) -> bool {
+    what != DirBlock::Node || format.seed.is_some()
+}

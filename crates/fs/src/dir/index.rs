@@ -1,0 +1,279 @@
+//! **Purpose.** Finding a name in a hashed directory.
+//!
+//! **Model.** The hash of the name picks one entry in each index block from the root down to a
+//! leaf. Names with equal hashes may go on in the next leaf; whether they do is told by the low
+//! bit of that leaf's hash, so the path is kept and moved one leaf to the right while it is set.
+//!
+//! **Invariants.** The path only moves to the right, and no more leaves are visited than the
+//! directory has blocks, whatever the index says.
+//!
+//! **Locking.** None.
+
+use fourscore_ondisk::dirent::DirFormat;
+use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
+use fourscore_ondisk::htree::{self, Index};
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
+use fourscore_sync::epoch::Guard;
+
+use crate::dir::blocks::READAHEAD_BLOCKS;
+use crate::dir::find::DirBlock;
+use crate::dir::names::Wanted;
+use crate::inode::cache::CachedInode;
+use crate::{Fs, Result};
+
+/// The bit of a leaf's least hash that says that the hash below goes on there.
+const CONTINUES: u32 = 1;
+/// Index blocks on the way to a leaf: the root and at most two levels below.
+const MAX_LEVELS: usize = 3;
+
+/// The index blocks on the way to a leaf, each with the entry taken.
+struct IndexPath<'g> {
+    steps: [Option<(Index<'g>, usize)>; MAX_LEVELS],
+    levels: usize,
+}
+
+/// An entry of an index block on the way to a leaf.
+#[derive(Clone, Copy)]
+struct NextEntry<'g> {
+    index: Index<'g>,
+    level: usize,
+    position: usize,
+}
+
+impl<'g> IndexPath<'g> {
+    /// The entry behind those taken: of the lowest block that has one.
+    fn next(&self) -> Option<NextEntry<'g>> {
+        (0..self.levels.min(MAX_LEVELS)).rev().find_map(|level| {
+            let (index, position) = self.steps[level]?;
+            (position + 1 < index.len()).then_some(NextEntry {
+                index,
+                level,
+                position: position + 1,
+            })
+        })
+    }
+
+    /// The leaf the path leads to.
+    fn leaf(&self) -> Option<LogicalBlock> {
+        let (index, position) = self.steps.get(self.levels.checked_sub(1)?)?.as_ref()?;
+        index.block(*position)
+    }
+}
+
+impl Fs {
+    /// The inode of the name in the indexed directory `dir`, or `None` if it is not found.
+    pub(crate) fn search_index(
+        &self,
+        dir: &CachedInode,
+        wanted: &Wanted<'_>,
+        guard: &Guard,
+    ) -> Result<Option<InodeNr>> {
+        let format = self.dir_format(dir);
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        let Some(input) = wanted.hash_input() else {
+            return Ok(None);
+        };
+        if input == b".." {
+            let dots = format
+                .dots(root)
+                .map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+            return Ok(Some(dots.parent));
+        }
+        let Some((hash, mut path)) = self.path_to(dir, &format, root, input, guard)? else {
+            return Ok(None);
+        };
+        for _ in 0..self.size_in_blocks(dir)?.0 {
+            let Some(leaf) = path.leaf() else {
+                return Ok(None);
+            };
+            let found = self.search_leaf(dir, &format, leaf, wanted, guard)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            if !self.move_right(dir, &format, &mut path, hash, guard)? {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The leaf of the indexed directory `dir` in which `name`, as it is stored, is if it is there
+    /// at all; `None` where that is not certain, because names with its hash may be in more than
+    /// one.
+    pub(crate) fn only_leaf(
+        &self,
+        dir: &CachedInode,
+        name: &[u8],
+        guard: &Guard,
+    ) -> Result<Option<LogicalBlock>> {
+        let format = self.dir_format(dir);
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        let Some((hash, mut path)) = self.path_to(dir, &format, root, name, guard)? else {
+            return Ok(None);
+        };
+        let leaf = path.leaf();
+        let goes_on = self.move_right(dir, &format, &mut path, hash, guard)?;
+        Ok(leaf.filter(|_| !goes_on))
+    }
+
+    /// The hash of a name, and the path that it takes through the index below `root`; `None` if
+    /// the hash function is not known.
+    fn path_to<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        root: &'g [u8],
+        input: &[u8],
+        guard: &'g Guard,
+    ) -> Result<Option<(u32, IndexPath<'g>)>> {
+        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
+        let info = htree::root_info(root).map_err(place)?;
+        let Some(hasher) = self.hasher(info.algorithm) else {
+            return Ok(None);
+        };
+        let hash = hasher.hash(input).hash;
+        let path = self.path_below(dir, format, root, hash, guard)?;
+        Ok(Some((hash, path)))
+    }
+
+    /// The path that a hash takes through the index below `root`.
+    fn path_below<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        root: &'g [u8],
+        hash: u32,
+        guard: &'g Guard,
+    ) -> Result<IndexPath<'g>> {
+        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
+        let info = htree::root_info(root).map_err(place)?;
+        let mut path = IndexPath {
+            steps: [None; MAX_LEVELS],
+            levels: usize::from(info.indirect_levels) + 1,
+        };
+        let top = Index::root(root).map_err(place)?;
+        path.steps[0] = Some((top, top.search(hash)));
+        self.descend(dir, format, &mut path, 0, hash, guard)?;
+        Ok(path)
+    }
+
+    /// The hash function that an indexed directory says it uses.
+    pub(crate) fn index_algorithm(
+        &self,
+        dir: &CachedInode,
+        guard: &Guard,
+    ) -> Result<Option<HashAlgorithm>> {
+        if !dir.is_encrypted() {
+            return Ok(None);
+        }
+        let format = self.dir_format(dir);
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        let info = htree::root_info(root).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+        Ok(Some(info.algorithm))
+    }
+
+    /// Fills the steps of `path` below `level` with the entries responsible for `hash`.
+    fn descend<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        path: &mut IndexPath<'g>,
+        level: usize,
+        hash: u32,
+        guard: &'g Guard,
+    ) -> Result<()> {
+        for below in level + 1..path.levels.min(MAX_LEVELS) {
+            let block = path.steps[below - 1].and_then(|(index, position)| index.block(position));
+            let Some(block) = block else { return Ok(()) };
+            let bytes = self.indexed_block(dir, format, block, DirBlock::Node, guard)?;
+            let index = Index::node(bytes).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+            path.steps[below] = Some((index, index.search(hash)));
+        }
+        Ok(())
+    }
+
+    /// Moves the path to the next leaf if names with `hash` may go on there.
+    fn move_right<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        path: &mut IndexPath<'g>,
+        hash: u32,
+        guard: &'g Guard,
+    ) -> Result<bool> {
+        match path.next() {
+            Some(next) if next.index.continues(next.position, hash) => {
+                self.take(dir, format, path, next, guard)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Moves the path to an entry of an index block, and below it to the lowest hash.
+    fn take<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        path: &mut IndexPath<'g>,
+        next: NextEntry<'g>,
+        guard: &'g Guard,
+    ) -> Result<()> {
+        path.steps[next.level] = Some((next.index, next.position));
+        // Below, the lowest hash is where it goes on.
+        self.descend(dir, format, path, next.level, 0, guard)
+    }
+
+    /// Calls `visit` with the leaves of the indexed directory `dir` in the order of the index, from
+    /// the one on that is responsible for `hash`; with as many as are listed together, and further
+    /// ones as long as a hash goes on there. Gives the least hash of the next leaf, if there is
+    /// one.
+    pub(crate) fn visit_leaves(
+        &self,
+        dir: &CachedInode,
+        hash: u32,
+        guard: &Guard,
+        visit: &mut dyn FnMut(LogicalBlock) -> Result<()>,
+    ) -> Result<Option<u32>> {
+        let format = self.dir_format(dir);
+        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+        let mut path = self.path_below(dir, &format, root, hash, guard)?;
+        let mut visited = 0;
+        while let Some(leaf) = path.leaf() {
+            visit(leaf)?;
+            visited += 1;
+            let Some(next) = path.next() else {
+                break;
+            };
+            let least = next.index.hash(next.position).unwrap_or(0);
+            let goes_on = least & CONTINUES != 0;
+            if visited >= READAHEAD_BLOCKS && !goes_on {
+                return Ok(Some(least));
+            }
+            self.take(dir, &format, &mut path, next, guard)?;
+        }
+        Ok(None)
+    }
+
+    /// Reads block `at` of an indexed directory, which its index says is `what`.
+    fn indexed_block<'g>(
+        &self,
+        dir: &CachedInode,
+        format: &DirFormat,
+        at: LogicalBlock,
+        what: DirBlock,
+        guard: &'g Guard,
+    ) -> Result<&'g [u8]> {
+        let block = self.dir_place(dir, at, guard)?;
+        self.check_dir_block(dir, format, block, what, guard)
+    }
+
+    /// The hash function of a directory; `None` for the one that needs an encryption key.
+    pub(crate) fn hasher(&self, algorithm: HashAlgorithm) -> Option<NameHasher> {
+        NameHasher::seeded(
+            algorithm,
+            self.superblock().hash_sign(),
+            self.superblock().hash_seed(),
+        )
+    }
+}

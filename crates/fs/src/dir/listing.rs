@@ -1,0 +1,307 @@
+//! **Purpose.** Listing the names of a directory, also while others make, remove and rename names
+//! in it.
+//!
+//! **Model.** A listing is made of pieces. Each piece is read in one state of the directory
+//! ([`crate::inode::consistent`]), copied, and then handed to the caller, who may take any time. Between
+//! two pieces names come and go, and full leaves are split. What a listing promises:
+//!
+//! - A name that is there from the beginning of the listing to its end is listed exactly once.
+//! - A name that is there at no moment of the listing is not listed.
+//!
+//! A split moves names with high hashes from a leaf to a new block at the end of the directory. So
+//! an indexed directory is not listed in the order of its blocks but in the order of its index: a
+//! piece is a run of leaves, and the next one begins at the least hash that is not listed yet. A
+//! split divides a range of hashes and never moves a name across the border between two pieces,
+//! because a piece does not end between two leaves that share a hash. Without an index names do not
+//! move, and the order is that of blocks.
+//!
+//! A file system that was opened for reading does not change. There all directories are listed in
+//! the order of blocks, which is how they lie on the device, and names are handed out as they stand
+//! in memory.
+//!
+//! **Invariants.** Index entries are not removed and their hashes do not change while a file system
+//! is mounted, so the hash at which a piece ends is the first of a leaf as long as the directory
+//! lives.
+//!
+//! **Locking.** None as a rule; no lock and no epoch guard is held while the caller looks at names
+//! of a mounted file system.
+
+use std::ops::{ControlFlow, Range};
+
+use fourscore_ondisk::dirent::{Entry, EntryType};
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
+use fourscore_sync::epoch::{self, Guard};
+
+use crate::dir::blocks::{Course, Left, Through};
+use crate::dir::find::{DirBlock, DirEntry, OwnedDirEntry};
+use crate::dir::names::Shown;
+use crate::inode::cache::CachedInode;
+use crate::mount::fast_commit::DirChanges;
+use crate::{Fs, Result};
+
+/// Names of a directory, copied one behind the other.
+#[derive(Default)]
+struct Piece {
+    bytes: Vec<u8>,
+    names: Vec<(InodeNr, Option<FileType>, Range<usize>)>,
+}
+
+impl Piece {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.names.clear();
+    }
+
+    fn add(&mut self, entry: DirEntry<'_>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(entry.name);
+        let range = start..self.bytes.len();
+        self.names.push((entry.inode, entry.file_type, range));
+    }
+
+    fn entries(&self) -> impl Iterator<Item = DirEntry<'_>> {
+        self.names.iter().map(|(inode, file_type, range)| DirEntry {
+            inode: *inode,
+            name: self.bytes.get(range.clone()).unwrap_or_default(),
+            file_type: *file_type,
+        })
+    }
+}
+
+impl Fs {
+    /// Calls `visit` for each entry of a directory, `.` and `..` included: in the order of their
+    /// blocks or, if the directory has an index and the file system is mounted for writing, of
+    /// their leaves in the index. What others change meanwhile may be listed or not; every other
+    /// name is listed once.
+    ///
+    /// # Errors
+    /// `NotADirectory`; `NotFound`, also if the directory is removed meanwhile; `Corrupt` for the
+    /// first block that is not what it must be.
+    pub fn for_each_entry(
+        &self,
+        dir: InodeNr,
+        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if self.writer.is_some() {
+            return self.list_live(dir, &mut visit);
+        }
+        let mut course = Course::default();
+        let mut left = Left::More;
+        while left == Left::More {
+            let guard = epoch::pin();
+            let dir = self.directory(self.inode(dir, &guard)?)?;
+            left = self.visit_shown(dir, &mut course, &mut Through::Cache, &guard, &mut visit)?;
+            course.accept();
+        }
+        Ok(())
+    }
+
+    /// Lists a directory that others may be changing.
+    fn list_live(
+        &self,
+        dir: InodeNr,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let (mut course, mut piece) = (Course::default(), Piece::default());
+        let mut left = Left::More;
+        while left == Left::More {
+            left = self.read_consistent(dir, |dir, guard| {
+                piece.clear();
+                let dir = self.directory(dir)?;
+                self.visit_piece(dir, &mut course, guard, &mut |entry| {
+                    piece.add(entry);
+                    ControlFlow::Continue(())
+                })
+            })?;
+            course.accept();
+            if piece.entries().any(|entry| visit(entry).is_break()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` for the next entries of a directory that may be changed between two calls.
+    fn visit_piece(
+        &self,
+        dir: &CachedInode,
+        course: &mut Course,
+        guard: &Guard,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<Left> {
+        if !self.is_indexed(dir) || self.dir_changes(dir.nr()).is_some() || self.lists_to_old_end()
+        {
+            return self.visit_shown(dir, course, &mut Through::Cache, guard, visit);
+        }
+        course.begin_piece(self, dir)?;
+        let shown = self.shown(dir, self.index_algorithm(dir, guard)?);
+        let mut room = Vec::new();
+        if course.hash() == 0 {
+            let root = (LogicalBlock(0), DirBlock::Root);
+            self.visit_listed(dir, root, course, guard, &mut |entry| {
+                show(&shown, dir, entry, &mut room, visit).map(drop)
+            })?;
+        }
+        let next = self.visit_leaves(dir, course.hash(), guard, &mut |at| {
+            let leaf = (at, DirBlock::Leaf);
+            self.visit_listed(dir, leaf, course, guard, &mut |entry| {
+                show(&shown, dir, entry, &mut room, visit).map(drop)
+            })
+        })?;
+        Ok(match next {
+            Some(hash) => {
+                course.go_on_at_hash(hash);
+                Left::More
+            }
+            None => Left::Nothing,
+        })
+    }
+
+    /// As [`Fs::for_each_entry`], for whoever lists many directories once, such as a walk of the
+    /// whole tree: neither the directory nor its blocks enter a cache, which costs more than
+    /// reading them. What is not in memory is read into `room`, which is reused from call to call.
+    ///
+    /// # Errors
+    /// As [`Fs::for_each_entry`].
+    pub fn scan_entries(
+        &self,
+        dir: InodeNr,
+        room: &mut Vec<u8>,
+        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if self.writer.is_some() {
+            // What is in memory is newer than the device.
+            return self.list_live(dir, &mut visit);
+        }
+        let mut course = Course::default();
+        let mut through = Through::Room(room);
+        let mut left = Left::More;
+        while left == Left::More {
+            let guard = epoch::pin();
+            let loaded;
+            let dir = self.directory(match self.inodes.get(&dir, &guard) {
+                Some(cell) => cell.version(&guard)?,
+                None => {
+                    loaded = self.uncached_inode(dir)?;
+                    &loaded
+                }
+            })?;
+            left = self.visit_shown(dir, &mut course, &mut through, &guard, &mut visit)?;
+            course.accept();
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` for the next entries of `dir` as a user sees them.
+    fn visit_shown(
+        &self,
+        dir: &CachedInode,
+        course: &mut Course,
+        through: &mut Through<'_>,
+        guard: &Guard,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<Left> {
+        if let Some(changes) = self.dir_changes(dir.nr()) {
+            return self.visit_changed(dir, changes, course, guard, visit);
+        }
+        let root = if self.is_indexed(dir) {
+            self.index_algorithm(dir, guard)?
+        } else {
+            None
+        };
+        let shown = self.shown(dir, root);
+        let mut name_room = Vec::new();
+        self.visit_entries(dir, course, through, guard, &mut |entry| {
+            show(&shown, dir, entry, &mut name_room, visit)
+        })
+    }
+
+    /// As [`Fs::for_each_entry`], for a directory whose names fast commits changed: what is left
+    /// of those on disk, then the new ones. Such a directory is not encrypted.
+    fn visit_changed(
+        &self,
+        dir: &CachedInode,
+        changes: &DirChanges,
+        course: &mut Course,
+        guard: &Guard,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<Left> {
+        let mut flow = ControlFlow::Continue(());
+        if changes.made_in().is_none() {
+            let cache = &mut Through::Cache;
+            let left = self.visit_entries(dir, course, cache, guard, &mut |entry| {
+                let wanted = self.wanted(dir, entry.name);
+                if changes.find(&wanted, entry.name).is_none() {
+                    let (inode, name) = (entry.inode, entry.name);
+                    let file_type = file_type(entry.kind);
+                    flow = visit(DirEntry {
+                        inode,
+                        name,
+                        file_type,
+                    });
+                }
+                Ok(flow)
+            })?;
+            if left == Left::More {
+                return Ok(left);
+            }
+        }
+        for (name, inode, file_type) in changes.entries(dir.nr()) {
+            if flow.is_break() {
+                break;
+            }
+            flow = visit(DirEntry {
+                inode,
+                name,
+                file_type: Some(file_type),
+            });
+        }
+        Ok(Left::Nothing)
+    }
+
+    /// All entries of a directory, as [`Fs::for_each_entry`] visits them.
+    ///
+    /// # Errors
+    /// As [`Fs::for_each_entry`].
+    pub fn read_dir(&self, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> {
+        let mut entries = Vec::new();
+        self.for_each_entry(dir, |entry| {
+            entries.push(entry.to_owned());
+            ControlFlow::Continue(())
+        })?;
+        Ok(entries)
+    }
+}
+
+/// Calls `visit` for an entry as a user sees it; `room` is for the name.
+fn show(
+    shown: &Shown,
+    dir: &CachedInode,
+    entry: &Entry<'_>,
+    room: &mut Vec<u8>,
+    visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    let name = shown
+        .name(entry, room)
+        .map_err(|error| Corrupt::from(error).in_inode(dir.nr()))?;
+    Ok(visit(DirEntry {
+        inode: entry.inode,
+        name,
+        file_type: file_type(entry.kind),
+    }))
+}
+
+/// What the type byte of an entry says.
+fn file_type(kind: EntryType) -> Option<FileType> {
+    Some(match kind {
+        EntryType::Unknown => return None,
+        EntryType::Regular => FileType::Regular,
+        EntryType::Directory => FileType::Directory,
+        EntryType::CharDevice => FileType::CharDevice,
+        EntryType::BlockDevice => FileType::BlockDevice,
+        EntryType::Fifo => FileType::Fifo,
+        EntryType::Socket => FileType::Socket,
+        EntryType::Symlink => FileType::Symlink,
+    })
+}

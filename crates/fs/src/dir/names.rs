@@ -1,0 +1,174 @@
+//! **Purpose.** How names in a directory are compared, hashed and shown: as bytes, without regard
+//! to case, or encrypted and without the key.
+//!
+//! **Model.** A name that a user asks for becomes a [`Wanted`] once, which is then held against
+//! the stored names. In an encrypted directory users see and ask for the form that Linux shows
+//! without the key: it contains the hash of the stored name, so that it could be found again.
+//!
+//! **References.** Kernel documentation, `filesystems/fscrypt`, "No-key names"; `ext4_dx_readdir`
+//! for where the hash comes from.
+
+use fourscore_ondisk::Corrupt;
+use fourscore_ondisk::casefold::{Encoding, FoldedName};
+use fourscore_ondisk::crypt::{self, NoKeyName};
+use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry, StoredHash};
+use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
+use fourscore_ondisk::features::Compat;
+use fourscore_ondisk::inode::InodeFlags;
+
+use crate::inode::cache::{CachedInode, Layout};
+use crate::{Fs, Result};
+
+/// A name that is looked for in one directory.
+#[derive(Debug)]
+pub(crate) enum Wanted<'n> {
+    /// These bytes.
+    Exact(&'n [u8]),
+    /// Any name that differs in case only.
+    Folded(FoldedName<'n>),
+    /// The name that has this form without the key.
+    NoKey(NoKeyName),
+    /// Not a name that this directory could have.
+    Impossible,
+}
+
+impl Wanted<'_> {
+    /// What the hash of the name is taken of; `None` where it cannot be known.
+    pub(crate) fn hash_input(&self) -> Option<&[u8]> {
+        match self {
+            Self::Exact(name) => Some(name),
+            Self::Folded(name) => Some(name.hash_input()),
+            Self::NoKey(_) | Self::Impossible => None,
+        }
+    }
+
+    /// Whether a name that its hash does not find may still be there: it may have been folded by
+    /// another version of Unicode.
+    pub(crate) fn hash_may_mislead(&self) -> bool {
+        matches!(self, Self::Folded(_))
+    }
+
+    /// Whether this is the entry.
+    pub(crate) fn matches(&self, entry: &Entry<'_>) -> bool {
+        match self {
+            Self::Exact(name) => entry.name == *name,
+            Self::Folded(name) => name.matches(entry.name),
+            Self::NoKey(name) => name.matches(entry.name),
+            Self::Impossible => false,
+        }
+    }
+
+    /// The entry of a checked block of entries.
+    pub(crate) fn find_in<'a>(
+        &self,
+        format: &DirFormat,
+        block: &'a [u8],
+    ) -> std::result::Result<Option<Entry<'a>>, DirentError> {
+        match self {
+            Self::Exact(name) => format.find(block, name),
+            _ => format
+                .entries(block)
+                .find(|entry| entry.as_ref().map_or(true, |entry| self.matches(entry)))
+                .transpose(),
+        }
+    }
+}
+
+/// How the names of one directory are shown.
+#[derive(Debug)]
+pub(crate) enum Shown {
+    /// As they are stored.
+    Stored,
+    /// Without the key, with the hash of the stored name where the kernel uses one.
+    NoKey(Option<NameHasher>),
+}
+
+impl Shown {
+    /// The name of `entry` as a user sees it; `room` holds it where it is not the stored one.
+    pub(crate) fn name<'a>(
+        &self,
+        entry: &Entry<'a>,
+        room: &'a mut Vec<u8>,
+    ) -> std::result::Result<&'a [u8], crypt::CryptError> {
+        let Self::NoKey(hasher) = self else {
+            return Ok(entry.name);
+        };
+        if entry.is_dots() {
+            return Ok(entry.name);
+        }
+        let computed = || {
+            let hash = hasher.as_ref().map(|hasher| hasher.hash(entry.name));
+            hash.map_or(
+                StoredHash {
+                    hash: 0,
+                    minor_hash: 0,
+                },
+                |hash| StoredHash {
+                    hash: hash.hash,
+                    minor_hash: hash.minor_hash,
+                },
+            )
+        };
+        *room = crypt::no_key_name(entry.name, entry.hash.unwrap_or_else(computed))?.into_bytes();
+        Ok(room)
+    }
+}
+
+impl Fs {
+    /// The rule by which `name` is looked for in `dir`.
+    pub(crate) fn wanted<'n>(&self, dir: &CachedInode, name: &'n [u8]) -> Wanted<'n> {
+        if name == b".." {
+            return Wanted::Exact(name);
+        }
+        if dir.is_encrypted() {
+            return NoKeyName::parse(name).map_or(Wanted::Impossible, Wanted::NoKey);
+        }
+        match self
+            .superblock()
+            .encoding()
+            .filter(|_| dir.has(InodeFlags::CASEFOLD_FL))
+        {
+            None => Wanted::Exact(name),
+            Some(encoding) => {
+                let strict = if encoding.strict {
+                    Encoding::Strict
+                } else {
+                    Encoding::Lenient
+                };
+                FoldedName::new(name, strict).map_or(Wanted::Impossible, Wanted::Folded)
+            }
+        }
+    }
+
+    /// The rule by which the names of `dir` are shown.
+    pub(crate) fn shown(&self, dir: &CachedInode, root: Option<HashAlgorithm>) -> Shown {
+        if !dir.is_encrypted() {
+            return Shown::Stored;
+        }
+        // The kernel lists indexed directories and those of one block by hash, others in order.
+        let block_bytes = self.geometry().block_size().bytes() as u64;
+        let by_hash = dir.layout() == Layout::Inline
+            || dir.has(InodeFlags::INDEX_FL)
+            || dir.size_bytes() == block_bytes;
+        let indexed = self
+            .superblock()
+            .features()
+            .compat
+            .contains(Compat::DIR_INDEX);
+        let default = HashAlgorithm::from_disk(self.superblock().def_hash_version());
+        let algorithm = root.or(default).filter(|_| by_hash && indexed);
+        Shown::NoKey(algorithm.and_then(|algorithm| self.hasher(algorithm)))
+    }
+
+    /// The target of an encrypted symbolic link as it is shown without the key.
+    pub(crate) fn shown_link_target(&self, link: &CachedInode, content: &[u8]) -> Result<Vec<u8>> {
+        let no_hash = StoredHash {
+            hash: 0,
+            minor_hash: 0,
+        };
+        let target = crypt::symlink_target(content)
+            .and_then(|target| crypt::no_key_name(target, no_hash))
+            .map_err(|error| Corrupt::from(error).in_inode(link.nr()))?;
+        Ok(target.into_bytes())
+    }
+}

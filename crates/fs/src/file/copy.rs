@@ -1,0 +1,192 @@
+//! **Purpose.** Writes of several buffers at once, and copies from one file to another or inside
+//! of one: pwritev(2) and copy_file_range(2).
+//!
+//! **Model.** A copy goes through a buffer, piece by piece; holes and preallocated parts of the
+//! source become holes, so that a copy takes no more space than what it was made of. Linux copies
+//! zeroes there; a reader cannot tell.
+//!
+//! **Locking.** Several buffers are written under one hold of the inode's lock, so that nobody
+//! writes between them. A copy reads each piece of the source as any reader does
+//! ([`crate::inode::consistent`]) and takes the lock of the target to write it; what is written to either
+//! file meanwhile may be in the copy or not, as in Linux.
+//!
+//! **Crash safety.** As with single writes: after a cut a part at the front is there.
+//!
+//! **References.** copy_file_range(2), pwritev(2); `generic_copy_file_checks` of Linux.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_sync::epoch;
+
+use crate::file::write::Decided;
+use crate::{Error, Fallocate, FileType, Fs, Result, Seek};
+
+/// Buffers from this length on are written as they are; shorter ones are gathered, since each
+/// write of its own costs a plan and a handle.
+const ALONE_BYTES: usize = 64 << 10;
+/// What is gathered, and what a copy moves, at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+impl Fs {
+    /// Writes like [`Fs::write_at`] from several buffers, one after the other. No other write to
+    /// the file comes between them.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`].
+    pub fn write_vectored_at(
+        &self,
+        inode: InodeNr,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        self.noting(self.write_gathered(inode, bufs, offset))
+    }
+
+    fn write_gathered(&self, inode: InodeNr, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        let total = bufs
+            .iter()
+            .try_fold(0_usize, |sum, buf| sum.checked_add(buf.len()));
+        let total = total.ok_or(Error::FileTooLarge)?;
+        let pinned = self.pin_inode(inode)?;
+        let mut locked = pinned.lock();
+        let end = offset.checked_add(total as u64);
+        let limit = self.max_file_bytes(pinned.version(&epoch::pin())?);
+        if end.is_none_or(|end| end > limit) {
+            return Err(Error::FileTooLarge);
+        }
+        let mut at = offset;
+        let mut write = |data: &[u8]| -> Result<()> {
+            self.write_locked((&pinned, &mut locked), (data, at), Decided::Now)?;
+            at += data.len() as u64;
+            Ok(())
+        };
+        let mut gathered = Vec::new();
+        for buf in bufs {
+            let is_alone = buf.len() >= ALONE_BYTES;
+            if is_alone || gathered.len() + buf.len() > PIECE_BYTES {
+                write(&gathered)?;
+                gathered.clear();
+            }
+            match is_alone {
+                true => write(buf)?,
+                false => gathered.extend_from_slice(buf),
+            }
+        }
+        // Also when there is nothing, so that what may not be written to is refused.
+        write(&gathered)?;
+        Ok(total)
+    }
+
+    /// Copies up to `len` bytes from one place of a regular file to another, each an inode and an
+    /// offset in bytes; the target grows as need be. Returns how many bytes were copied, less than
+    /// `len` only where the source ends or something failed after a part was copied. Durable after
+    /// [`Fs::fsync`] of the target.
+    ///
+    /// # Errors
+    /// `IsADirectory`; `InvalidArgument` for what is no file, and for ranges of one file that
+    /// overlap; `OffsetOverflow` for a range without an end; `FileTooLarge`, `NoSpace`,
+    /// `NotPermitted`, `NoKey`, `ReadOnly`.
+    pub fn copy_file_range(
+        &self,
+        (from, from_offset): (InodeNr, u64),
+        (to, to_offset): (InodeNr, u64),
+        len: u64,
+    ) -> Result<u64> {
+        self.writer()?;
+        let (source_bytes, limit) = self.noting(self.check_copy(from, to))?;
+        let end = |offset: u64| offset.checked_add(len).ok_or(Error::OffsetOverflow);
+        let (from_end, to_end) = (end(from_offset)?, end(to_offset)?);
+        let len = from_end.min(source_bytes).saturating_sub(from_offset);
+        if to_offset >= limit {
+            return Err(Error::FileTooLarge);
+        }
+        let len = len.min(to_end - to_offset);
+        let len = len.min(limit - to_offset);
+        if from == to && to_offset < from_offset + len && from_offset < to_offset + len {
+            return Err(Error::InvalidArgument("the ranges overlap"));
+        }
+        let mut done = 0;
+        let mut buffer = Vec::new();
+        while done < len {
+            let (at, target) = (from_offset + done, (to, to_offset + done));
+            match self.noting(self.copy_piece((from, at), target, len - done, &mut buffer)) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Refuses what is not copied from or to. Gives the size of the source, and the largest that
+    /// the target can have, in bytes.
+    fn check_copy(&self, from: InodeNr, to: InodeNr) -> Result<(u64, u64)> {
+        let (source, target) = (&self.inode_copy(from)?, &self.inode_copy(to)?);
+        for inode in [source, target] {
+            match inode.file_type() {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Error::IsADirectory),
+                _ => return Err(Error::InvalidArgument("not a regular file")),
+            }
+        }
+        if source.is_encrypted() {
+            return Err(Error::NoKey { inode: from });
+        }
+        if target.has(InodeFlags::IMMUTABLE_FL) || target.has(InodeFlags::VERITY_FL) {
+            return Err(Error::NotPermitted);
+        }
+        Ok((source.size_bytes(), self.max_file_bytes(target)))
+    }
+
+    /// Copies the hole, or a piece of the data, at the front of a range, and says how long it is;
+    /// 0 if the source has become shorter meanwhile. What is found broken in the source was looked
+    /// at under its lock, so it may be noted.
+    fn copy_piece(
+        &self,
+        (from, at): (InodeNr, u64),
+        (to, target): (InodeNr, u64),
+        len: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<u64> {
+        let limit = at + len;
+        let data = self.seek(from, at, Seek::Data)?.unwrap_or(limit).min(limit);
+        if data > at {
+            self.make_hole(to, target, data - at)?;
+            return Ok(data - at);
+        }
+        let hole = self.seek(from, at, Seek::Hole)?.unwrap_or(limit).min(limit);
+        let wanted = usize::try_from(hole - at).unwrap_or(usize::MAX);
+        buffer.resize(wanted.min(PIECE_BYTES), 0);
+        let got = match self.copies_without_lock() {
+            true => self.read_at_once(from, buffer, at)?,
+            false => self.read_at(from, buffer, at)?,
+        };
+        self.write_to(to, &buffer[..got], Some(target), Decided::Now)?;
+        Ok(got as u64)
+    }
+
+    /// Reads without a look at the sequence count: a fault on purpose.
+    fn read_at_once(&self, inode: InodeNr, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let guard = epoch::pin();
+        let inode = self.inode(inode, &guard)?;
+        self.read_content(inode, &mut [IoSliceMut::new(buffer)], offset, &guard)
+    }
+
+    /// Lets a range read as zeroes; the file is long enough for it then.
+    fn make_hole(&self, inode: InodeNr, offset: u64, len: u64) -> Result<()> {
+        let size = self.stat(inode)?.size_bytes;
+        if offset < size {
+            self.change_range(inode, Fallocate::PunchHole, offset, len)?;
+        }
+        let pinned = self.pin_inode(inode)?;
+        let mut locked = pinned.lock();
+        let size = pinned.version(&epoch::pin())?.size_bytes();
+        match offset + len > size {
+            true => self.truncate_locked(&pinned, &mut locked, offset + len),
+            false => Ok(()),
+        }
+    }
+}

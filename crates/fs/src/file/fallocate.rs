@@ -1,0 +1,460 @@
+//! **Purpose.** Changing what is mapped in a range of a file: preallocating, punching holes,
+//! zeroing, and taking out or putting in a part, as fallocate(2) does.
+//!
+//! **Model.** A range may have any number of extents, so it is done in steps: each is a plan of
+//! bounded size and leaves a file that makes sense. Extents move without their data being
+//! read: one after the other is taken out of the tree and put in again where it belongs. What a
+//! range has of a block at either end is zeroed with the step that comes there, or with the first.
+//!
+//! **Locking.** The inode's lock is held for the whole call. While extents move readers wait: they
+//! see the file of before or that of after.
+//!
+//! **Crash safety.** What one step has room for, which is some hundred extents, happens wholly or
+//! not at all. Of a range with more a cut leaves the steps that were committed: a part at its front
+//! is preallocated, punched or zeroed, or a part of the file has moved already. Linux takes several
+//! transactions sooner than that. Zeroes in blocks that stay mapped go where data goes: with
+//! `data=journal` they are part of the step, else they are on the device before it, and a crash
+//! between the two shows them alone.
+//!
+//! **References.** fallocate(2); `ext4_fallocate` of Linux.
+
+use std::ops::Range;
+
+use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+use fourscore_sync::epoch;
+
+use crate::file::write::{WrittenAt, finish, finish_in_change, low32};
+use crate::inode::cache::{CachedInode, Changing, Pinned};
+use crate::map::clusters::Clusters;
+use crate::map::lookup::Target;
+use crate::map::update::{Freed, MapForm};
+use crate::txn::plan::Plan;
+use crate::txn::slot::Slot;
+use crate::{Error, Fs, Result};
+
+/// What is done to a range of a file; named after the flags of fallocate(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Holes become preallocated blocks, which read as zeroes. The file grows to the range's end.
+    Allocate,
+    /// The same, and the size stays.
+    AllocateKeepSize,
+    /// The range reads as zeroes, and whole blocks in it are freed. The size stays.
+    PunchHole,
+    /// The range reads as zeroes and is preallocated. The file grows to the range's end.
+    ZeroRange,
+    /// The same, and the size stays.
+    ZeroRangeKeepSize,
+    /// The range is taken out: what lay behind it moves down, and the file gets shorter. Offset and
+    /// length are multiples of the block size (with `bigalloc` of the cluster size), and the range
+    /// ends before the file does.
+    CollapseRange,
+    /// A hole of the range's length is put in: what lay behind its offset moves up, and the file
+    /// gets longer. Offset and length are multiples as of `CollapseRange`, and the range begins
+    /// before the file ends.
+    InsertRange,
+}
+
+impl Fallocate {
+    fn grows(self) -> bool {
+        matches!(self, Self::Allocate | Self::ZeroRange)
+    }
+
+    /// Whether nothing that was written goes, so that files may be treated so that only grow.
+    fn only_adds(self) -> bool {
+        matches!(self, Self::Allocate | Self::AllocateKeepSize)
+    }
+
+    fn moves(self) -> bool {
+        matches!(self, Self::CollapseRange | Self::InsertRange)
+    }
+}
+
+/// What becomes of what is written in a range that is preallocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Existing {
+    /// It stays.
+    Kept,
+    /// It reads as zeroes: whole blocks are as if they had just been preallocated.
+    Zeroed,
+}
+
+/// A file that is changed in steps, by the holder of its lock.
+struct Steps<'a> {
+    fs: &'a Fs,
+    pinned: &'a Pinned,
+    locked: &'a mut Changing,
+    /// Whether the sequence count of the inode is raised for all steps together.
+    is_sequence_raised: bool,
+}
+
+/// How far a range has been taken out.
+#[derive(Clone, Copy, Debug)]
+struct Collapsing {
+    /// How much of what the range held is free.
+    freed: Freed,
+    /// Where the rest begins that has to move.
+    from: LogicalBlock,
+    is_done: bool,
+}
+
+impl Fs {
+    /// Does `what` to the `len` bytes of a regular file from `offset` on. Durable after
+    /// [`Fs::fsync`].
+    ///
+    /// # Errors
+    /// `IsADirectory`; `InvalidArgument` for what is no file, for a range that is empty, and for
+    /// one that cannot be moved; `Unsupported` for all but `PunchHole` if the file is mapped by
+    /// pointers, as in ext2 and ext3; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
+    /// `NoSpace` a part at the front may be done.
+    pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.noting(self.change_range(inode, what, offset, len))
+    }
+
+    /// The same for who notes errors himself.
+    pub(crate) fn change_range(
+        &self,
+        inode: InodeNr,
+        what: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.writer()?;
+        let limit = u64::from(LOGICAL_END.0) << self.geometry().block_size().bits();
+        if len == 0 {
+            return Err(Error::InvalidArgument("an empty range"));
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= limit);
+        let bytes = offset..end.ok_or(Error::FileTooLarge)?;
+        let pinned = self.pin_inode(inode)?;
+        let mut locked = pinned.lock();
+        self.end_truncation(&pinned, &mut locked)?;
+        let (size, only_grows) = {
+            let inode = self.file_to_change(&pinned)?;
+            (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
+        };
+        if only_grows && !what.only_adds() {
+            return Err(Error::NotPermitted);
+        }
+        self.retried(|| self.move_out((&pinned, &mut locked)))?;
+        let form = MapForm::of(pinned.version(&epoch::pin())?);
+        if form == MapForm::Pointers && what != Fallocate::PunchHole {
+            return Err(Error::Unsupported(
+                "a file mapped by pointers has holes and nothing else".into(),
+            ));
+        }
+        // In between a file makes no sense: readers wait for the inode's lock.
+        let _change = what.moves().then(|| pinned.change_sequence());
+        let mut steps = Steps {
+            fs: self,
+            pinned: &pinned,
+            locked: &mut locked,
+            is_sequence_raised: what.moves(),
+        };
+        match what {
+            Fallocate::Allocate | Fallocate::AllocateKeepSize => {
+                steps.allocate(&bytes, Existing::Kept, what.grows())
+            }
+            Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize => {
+                steps.discard_preallocation()?;
+                steps.allocate(&bytes, Existing::Zeroed, what.grows())
+            }
+            Fallocate::PunchHole => steps.punch(bytes, size),
+            Fallocate::CollapseRange => steps.collapse(&bytes, size),
+            Fallocate::InsertRange => steps.insert(&bytes, size, limit),
+        }
+    }
+}
+
+impl<'a> Steps<'a> {
+    fn begin(&self) -> Result<(CachedInode, Plan<'a>, Slot)> {
+        let inode = self.fs.file_to_change(self.pinned)?;
+        let mut plan = Plan::new(self.fs, self.fs.writer()?);
+        let slot = plan.slot(inode.nr())?;
+        Ok((inode, plan, slot))
+    }
+
+    /// Carries a step out; the file has `size` bytes then.
+    fn end(&self, plan: Plan<'_>, slot: Slot, size: u64) -> Result<()> {
+        let (change, file) = ((size, WrittenAt::Now), (self.pinned, &*self.locked));
+        match self.is_sequence_raised {
+            true => finish_in_change(plan, slot, change, file),
+            false => finish(plan, slot, change, file),
+        }
+    }
+
+    /// Gives back what is kept for this file alone. It would hide space that is free, or be in the
+    /// way of what moves.
+    fn discard_preallocation(&self) -> Result<()> {
+        if let Some(file) = &self.locked.prealloc {
+            self.fs.writer()?.allocator().discard(file);
+        }
+        Ok(())
+    }
+
+    fn bits(&self) -> u32 {
+        self.fs.geometry().block_size().bits()
+    }
+
+    /// The blocks that lie in a range of bytes as a whole.
+    fn whole_blocks(&self, bytes: &Range<u64>) -> Range<LogicalBlock> {
+        let bits = self.bits();
+        let start = LogicalBlock(low32((bytes.start + (1 << bits) - 1) >> bits));
+        let end = LogicalBlock(low32(bytes.end >> bits));
+        start..end.max(start)
+    }
+
+    /// Maps unwritten blocks wherever the range touches a hole, and makes of what is written there
+    /// what `existing` says.
+    fn allocate(&mut self, bytes: &Range<u64>, existing: Existing, grows: bool) -> Result<()> {
+        let bits = self.bits();
+        let end = LogicalBlock(low32((bytes.end + (1 << bits) - 1) >> bits));
+        let mut at = LogicalBlock(low32(bytes.start >> bits));
+        let writer = self.fs.writer()?;
+        while at < end {
+            let size = if grows { bytes.end } else { 0 };
+            at = writer.retried(|| self.allocate_step(at..end, bytes, existing, size))?;
+        }
+        Ok(())
+    }
+
+    /// Does the front of `blocks`, as much as one plan has room for, and says how far that reached.
+    /// The file grows that far, at most to `size` bytes.
+    fn allocate_step(
+        &mut self,
+        blocks: Range<LogicalBlock>,
+        bytes: &Range<u64>,
+        existing: Existing,
+        size: u64,
+    ) -> Result<LogicalBlock> {
+        let room = self.fs.writer()?.room_of_a_step();
+        let (mut at, end) = (blocks.start, blocks.end);
+        let (inode, mut plan, slot) = self.begin()?;
+        let inode = &inode;
+        if size > inode.size_bytes() {
+            self.fs.zero_tail(&mut plan, inode, inode.size_bytes())?;
+        }
+        let whole = self.whole_blocks(bytes);
+        while at < end && plan.size() < room {
+            let mapping = self.fs.map(inode, at, &epoch::pin())?;
+            let mut run = mapping.blocks.min(end.0 - at.0);
+            match mapping.target {
+                Target::Hole => {
+                    let hole = (at, run.min(ExtentState::Unwritten.max_blocks()));
+                    let file = (inode, slot, &mut *self.locked);
+                    let (physical, got) = self.fs.claim(&mut plan, file, hole, bytes.end)?;
+                    let extent = Extent {
+                        logical: at,
+                        physical,
+                        blocks: got,
+                        state: ExtentState::Unwritten,
+                    };
+                    plan.map_extent(inode, slot, extent)?;
+                    run = got;
+                }
+                Target::Written(_) if existing == Existing::Zeroed => {
+                    let end = LogicalBlock(at.0 + run).min(whole.end);
+                    let part = at.max(whole.start)..end;
+                    plan.set_state(inode, slot, part, ExtentState::Unwritten)?;
+                }
+                Target::Written(_) | Target::Unwritten(_) => {}
+            }
+            at = LogicalBlock(at.0 + run);
+        }
+        let reached = u64::from(at.0) << self.bits();
+        if existing == Existing::Zeroed {
+            let from = u64::from(blocks.start.0) << self.bits();
+            let done = from.max(bytes.start)..reached.min(bytes.end);
+            self.zero_edges(&mut plan, inode, &done)?;
+        }
+        let reached = reached.min(size);
+        self.end(plan, slot, inode.size_bytes().max(reached))?;
+        Ok(at)
+    }
+
+    /// Zeroes the parts of blocks at both ends of a range.
+    fn zero_edges(
+        &self,
+        plan: &mut Plan<'_>,
+        inode: &CachedInode,
+        bytes: &Range<u64>,
+    ) -> Result<()> {
+        let mask = (1_u64 << self.bits()) - 1;
+        let head = bytes.start..bytes.end.min((bytes.start + mask) & !mask);
+        self.fs.zero_in_block(plan, inode, head.clone())?;
+        let tail = head.end.max(bytes.end & !mask)..bytes.end;
+        self.fs.zero_in_block(plan, inode, tail)
+    }
+
+    fn punch(&mut self, bytes: Range<u64>, size: u64) -> Result<()> {
+        if bytes.start >= size {
+            return Ok(());
+        }
+        self.discard_preallocation()?;
+        // Behind the end there is nothing in the last block that anybody sees.
+        let mask = (1_u64 << self.bits()) - 1;
+        let end = bytes.end.min((size + mask) & !mask);
+        let edges = bytes.start..bytes.end.min(size);
+        self.unmap(self.whole_blocks(&(bytes.start..end)), edges)
+    }
+
+    /// Frees whole blocks, and zeroes the parts of blocks at both ends of `edges`.
+    fn unmap(&mut self, blocks: Range<LogicalBlock>, edges: Range<u64>) -> Result<()> {
+        let mut edges = Some(edges);
+        while self.retried(|| self.unmap_step(&blocks, edges.as_ref()))? != Freed::All {
+            edges = None;
+        }
+        Ok(())
+    }
+
+    fn unmap_step(
+        &self,
+        blocks: &Range<LogicalBlock>,
+        edges: Option<&Range<u64>>,
+    ) -> Result<Freed> {
+        let (inode, mut plan, slot) = self.begin()?;
+        let inode = &inode;
+        if let Some(edges) = edges {
+            self.zero_edges(&mut plan, inode, edges)?;
+        }
+        let range = (blocks.start, blocks.end);
+        let freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
+        self.end(plan, slot, inode.size_bytes())?;
+        Ok(freed)
+    }
+
+    /// Makes an attempt at a step, and again when it finds no space and some is coming.
+    fn retried<T>(&self, step: impl FnMut() -> Result<T>) -> Result<T> {
+        self.fs.writer()?.retried(step)
+    }
+
+    /// The blocks of a range that is to be taken out or put in.
+    fn moved_range(&self, bytes: &Range<u64>) -> Result<Range<LogicalBlock>> {
+        let mask = self.fs.geometry().cluster_size_bytes() as u64 - 1;
+        if (bytes.start | bytes.end) & mask != 0 {
+            return Err(Error::InvalidArgument("not whole clusters"));
+        }
+        Ok(self.whole_blocks(bytes))
+    }
+
+    fn collapse(&mut self, bytes: &Range<u64>, size: u64) -> Result<()> {
+        let blocks = self.moved_range(bytes)?;
+        if bytes.end >= size {
+            return Err(Error::InvalidArgument("nothing lies behind the range"));
+        }
+        self.discard_preallocation()?;
+        let by = blocks.end.0 - blocks.start.0;
+        let mut at = Collapsing {
+            freed: Freed::Part,
+            from: blocks.end,
+            is_done: false,
+        };
+        while !at.is_done {
+            at = self.retried(|| {
+                let (inode, mut plan, slot) = self.begin()?;
+                let inode = &inode;
+                let mut at = at;
+                if at.freed != Freed::All {
+                    let range = (blocks.start, blocks.end);
+                    at.freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
+                }
+                at.is_done = at.freed == Freed::All
+                    && self.move_down(&mut plan, (inode, slot), &mut at.from, by)?;
+                let cut_bytes = match at.is_done {
+                    true => bytes.end - bytes.start,
+                    false => 0,
+                };
+                self.end(plan, slot, size - cut_bytes)?;
+                Ok(at)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Moves what lies at `from` and behind it down by so many blocks, as far as the plan has room
+    /// for; `from` is where the rest begins. Says whether nothing is left.
+    fn move_down(
+        &self,
+        plan: &mut Plan<'_>,
+        (inode, slot): (&CachedInode, Slot),
+        from: &mut LogicalBlock,
+        by: u32,
+    ) -> Result<bool> {
+        let clusters = Clusters::of(self.fs);
+        let room = self.fs.writer()?.room_of_a_step();
+        loop {
+            // A cluster moves as a whole.
+            let has_room = plan.size() < room;
+            let end = if has_room {
+                LOGICAL_END
+            } else {
+                clusters.ceil(*from)
+            };
+            let Some(found) = plan.first_extent(inode, slot, *from..end)? else {
+                return Ok(has_room);
+            };
+            *from = found.logical_end();
+            plan.move_extent(inode, slot, found, LogicalBlock(found.logical.0 - by))?;
+        }
+    }
+
+    fn insert(&mut self, bytes: &Range<u64>, size: u64, limit: u64) -> Result<()> {
+        let blocks = self.moved_range(bytes)?;
+        let len = bytes.end - bytes.start;
+        if bytes.start >= size {
+            return Err(Error::InvalidArgument("the file ends before the range"));
+        }
+        if size > limit - len {
+            return Err(Error::FileTooLarge);
+        }
+        self.discard_preallocation()?;
+        let by = blocks.end.0 - blocks.start.0;
+        let (mut until, mut is_done) = (LOGICAL_END, false);
+        while !is_done {
+            (until, is_done) = self.retried(|| {
+                let (inode, mut plan, slot) = self.begin()?;
+                let inode = &inode;
+                let mut until = until;
+                let is_done =
+                    self.move_up(&mut plan, (inode, slot), (blocks.start, &mut until), by)?;
+                // The size comes first: what has moved must not lie behind the end.
+                self.end(plan, slot, size + len)?;
+                Ok((until, is_done))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Moves what lies between `from` and `until` up by so many blocks, as far as the plan has room
+    /// for; `until` is where the rest ends. Says whether nothing is left.
+    fn move_up(
+        &self,
+        plan: &mut Plan<'_>,
+        (inode, slot): (&CachedInode, Slot),
+        (from, until): (LogicalBlock, &mut LogicalBlock),
+        by: u32,
+    ) -> Result<bool> {
+        let clusters = Clusters::of(self.fs);
+        let room = self.fs.writer()?.room_of_a_step();
+        loop {
+            // A cluster moves as a whole.
+            let has_room = plan.size() < room;
+            let start = if has_room {
+                from
+            } else {
+                clusters.floor(*until)
+            };
+            let Some(found) = plan.last_extent(inode, slot, start..*until)? else {
+                return Ok(has_room);
+            };
+            *until = found.logical;
+            // Blocks behind the end of the file may be mapped, too.
+            let to = found.logical.0.checked_add(by);
+            let to = to.filter(|to| LOGICAL_END.0 - found.blocks >= *to);
+            let to = to.ok_or(Error::InvalidArgument("preallocated to the last block"))?;
+            plan.move_extent(inode, slot, found, LogicalBlock(to))?;
+        }
+    }
+}

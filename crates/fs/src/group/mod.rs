@@ -1,0 +1,5 @@
+//! **Purpose.** TODO-HEADER.
+
+pub(crate) mod descriptor;
+pub(crate) mod prefetch;
+pub(crate) mod table;

@@ -1,0 +1,220 @@
+//! **Purpose.** Changing what an inode says of itself: permissions, owner, times.
+//!
+//! **Model.** The access control list follows the permission bits. A change of owner takes set-id
+//! bits and capabilities away from what is no directory, unless the same call says which bits it
+//! wants.
+//!
+//! **Locking.** The inode's lock.
+
+use fourscore_ondisk::inode::{FileMode, InodeFlags};
+use fourscore_ondisk::xattr::NameIndex;
+use fourscore_ondisk::{InodeNr, Timestamp};
+use fourscore_sync::epoch::{self, Guard};
+
+use crate::inode::cache::CachedInode;
+use crate::inode::flags::{check_changeable, check_is_no_value};
+use crate::mount::writer::now;
+use crate::txn::plan::Plan;
+use crate::txn::slot::Slot;
+use crate::xattr::set::{NewXattr, finish, finish_timed};
+use crate::{Caller, Capabilities, Error, FileType, Fs, Result};
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// What of an inode is to be changed; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttributeChange {
+    /// Permissions, set-id bits and the sticky bit.
+    pub permissions: Option<u16>,
+    /// The user that owns it.
+    pub uid: Option<u32>,
+    /// The group that owns it.
+    pub gid: Option<u32>,
+    /// The time of the last access.
+    pub atime: Option<Timestamp>,
+    /// The time of the last change of the content.
+    pub mtime: Option<Timestamp>,
+}
+
+/// Times that nobody has chosen; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NotedTimes {
+    /// Of the last access.
+    pub atime: Option<Timestamp>,
+    /// Of the last change of the content.
+    pub mtime: Option<Timestamp>,
+    /// Of the last change of anything; otherwise it is now.
+    pub ctime: Option<Timestamp>,
+}
+
+/// Why times are noted that nobody has chosen, which decides what flags forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// Somebody says that it is now (utimensat(2) without times): what is immutable refuses.
+    Touched,
+    /// Content was changed earlier, by somebody who might then: nothing refuses.
+    Written,
+}
+
+/// Whether a file has lost what it must not keep when its content changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privileges {
+    /// It had nothing of that.
+    Kept,
+    /// Its mode or its attributes have changed.
+    Taken,
+}
+
+impl Fs {
+    /// Changes attributes of an inode. With the permissions the access control list changes. A new
+    /// owner or group takes the set-user bit, the set-group bit (where the group may execute) and
+    /// `security.capability` from anything but a directory, as in Linux, whoever asks.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
+    pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
+        let change = || self.change_attributes(inode, change, None, check_changeable);
+        self.noting(self.retried(change))
+    }
+
+    /// Notes times as [`Fs::set_attributes`] does, but for what flags forbid.
+    ///
+    /// # Errors
+    /// As `set_attributes`; `NotPermitted` as `why` says.
+    pub fn note_times(&self, inode: InodeNr, times: &NotedTimes, why: Noted) -> Result<()> {
+        let change = AttributeChange {
+            atime: times.atime,
+            mtime: times.mtime,
+            ..AttributeChange::default()
+        };
+        let check = |inode: &CachedInode| {
+            check_is_no_value(inode)?;
+            match why {
+                Noted::Touched if inode.has(InodeFlags::IMMUTABLE_FL) => Err(Error::NotPermitted),
+                Noted::Touched | Noted::Written => Ok(()),
+            }
+        };
+        let note = || self.change_attributes(inode, &change, times.ctime, check);
+        self.noting(self.retried(note))
+    }
+
+    fn change_attributes(
+        &self,
+        inode: InodeNr,
+        change: &AttributeChange,
+        ctime: Option<Timestamp>,
+        check: impl FnOnce(&CachedInode) -> Result<()>,
+    ) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let current = &pinned.copy()?;
+        check(current)?;
+        let on_disk = current.on_disk();
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        let mut mode = on_disk.mode();
+        let changes_owner = change.uid.is_some() || change.gid.is_some();
+        if changes_owner && current.file_type() != FileType::Directory {
+            mode = without_set_id(mode);
+            plan.remove_capability(slot)?;
+        }
+        if let Some(permissions) = change.permissions {
+            mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
+            plan.chmod_acl(current, slot, permissions, &epoch::pin())?;
+        }
+        plan.edit(slot, |inode| {
+            inode.set_mode(mode);
+            let uid = change.uid.unwrap_or(on_disk.uid());
+            inode.set_owner(uid, change.gid.unwrap_or(on_disk.gid()));
+            if let Some(atime) = change.atime {
+                inode.set_atime(atime);
+            }
+            if let Some(mtime) = change.mtime {
+                inode.set_mtime(mtime);
+            }
+            inode.set_ctime(ctime.unwrap_or_else(now));
+        })?;
+        finish_timed(plan, slot, (&pinned, &locked))
+    }
+
+    /// Takes away what a file must not keep when `caller` changes its content: what Linux does
+    /// before each write, truncation and preallocation. To be called before those by who speaks for
+    /// users; costs a look at the inode if there is nothing to take.
+    ///
+    /// From regular files it takes `security.capability`, whoever asks; and unless the caller has
+    /// [`Capabilities::FSETID`] the set-user bit, and the set-group bit where the group may execute
+    /// or the caller is not in it.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
+    pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
+        self.noting(self.retried(|| self.take_privileges(inode, caller)))
+    }
+
+    fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
+        let writer = self.writer()?;
+        let has_something = |inode: &CachedInode, guard: &Guard| -> Result<bool> {
+            let mode = inode.on_disk().mode();
+            let has_capability = || {
+                let (index, name) = (NameIndex::SECURITY, b"capability");
+                Ok::<_, Error>(self.stored_xattr(inode, index, name, guard)?.is_some())
+            };
+            let is_file = inode.file_type() == FileType::Regular;
+            Ok(is_file && (kept_when_written(inode, caller) != mode || has_capability()?))
+        };
+        if !self.read_consistent(inode, has_something)? {
+            return Ok(Privileges::Kept);
+        }
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let current = &pinned.copy()?;
+        if !has_something(current, &epoch::pin())? {
+            return Ok(Privileges::Kept);
+        }
+        if current.has(InodeFlags::IMMUTABLE_FL) {
+            return Err(Error::NotPermitted);
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        plan.remove_capability(slot)?;
+        let mode = kept_when_written(current, caller);
+        plan.edit(slot, |inode| inode.set_mode(mode))?;
+        finish(plan, slot, (&pinned, &locked))?;
+        Ok(Privileges::Taken)
+    }
+}
+
+impl Plan<'_> {
+    /// Removes `security.capability`, if it is there.
+    fn remove_capability(&mut self, slot: Slot) -> Result<()> {
+        let (index, name) = (NameIndex::SECURITY, b"capability");
+        match self.change_xattr(slot, index, name, NewXattr::Remove) {
+            Ok(_) | Err(Error::NoAttribute) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The mode that a regular file has after `caller` has written to it.
+fn kept_when_written(inode: &CachedInode, caller: &Caller<'_>) -> FileMode {
+    let mode = inode.on_disk().mode();
+    if caller.has(Capabilities::FSETID) {
+        return mode;
+    }
+    let kept = without_set_id(mode);
+    match caller.is_in(inode.on_disk().gid()) {
+        true => kept,
+        false => FileMode(kept.0 & !SET_GID),
+    }
+}
+
+fn without_set_id(mode: FileMode) -> FileMode {
+    let mut gone = SET_UID;
+    if mode.0 & GROUP_EXECUTE != 0 {
+        gone |= SET_GID;
+    }
+    FileMode(mode.0 & !gone)
+}

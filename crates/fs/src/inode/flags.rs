@@ -1,0 +1,213 @@
+//! **Purpose.** Flags, project and generation of an inode, as chattr(1) and its kin set them, and
+//! what flags forbid.
+//!
+//! **Model.** An immutable inode does not change but for losing that flag; one that only grows is
+//! not cut, and its names stay. A directory with `PROJINHERIT_FL` gives its project to what is made
+//! inside, and takes no names of inodes of other projects.
+//!
+//! **Locking.** The inode's lock.
+//!
+//! **References.** ioctl_iflags(2), chattr(1).
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_sync::epoch;
+
+use crate::inode::cache::CachedInode;
+use crate::txn::plan::Plan;
+use crate::xattr::set::finish;
+use crate::{Error, FileType, Fs, Result};
+
+impl Fs {
+    /// Sets the flags of an inode (`FS_IOC_SETFLAGS`). Those that only the file system changes stay
+    /// as they are, whatever `flags` says of them.
+    ///
+    /// # Errors
+    /// `Unsupported` for flags that users do not see or that the inode's type does not have, and
+    /// for `CASEFOLD_FL` without the feature; `NotEmpty` for `CASEFOLD_FL` of a directory with
+    /// entries; `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
+    /// `Unsupported` for `EXTENTS_FL`, too, which would change how the content is stored; as in
+    /// Linux the other flags have changed then.
+    pub fn set_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
+        self.noting(self.change_flags(inode, flags))
+    }
+
+    fn change_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let current = &pinned.copy()?;
+        check_is_no_value(current)?;
+        let unsupported = |what: &str| Error::Unsupported(what.into());
+        if !InodeFlags::USER_VISIBLE.contains(flags) {
+            return Err(unsupported("flags that are not shown are not set"));
+        }
+        let flags = flags & InodeFlags::USER_MODIFIABLE;
+        if flags.of_type(current.file_type()) != flags {
+            return Err(unsupported("this type of inode does not have the flag"));
+        }
+        let old = current.on_disk().flags();
+        let changed = (flags ^ old) & InodeFlags::USER_MODIFIABLE;
+        let stays_immutable = (flags & old).contains(InodeFlags::IMMUTABLE_FL);
+        if stays_immutable && !changed.is_empty() {
+            return Err(Error::NotPermitted);
+        }
+        if changed.contains(InodeFlags::CASEFOLD_FL) {
+            self.check_casefold(current)?;
+        }
+        let is_stored_anew = changed.contains(InodeFlags::EXTENTS_FL);
+        let mut changed = changed - InodeFlags::EXTENTS_FL;
+        if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
+            if writer.journal().has_log() {
+                self.forget_content(writer, current)?;
+            } else {
+                // As in Linux: there is nothing that the flag could say.
+                changed -= InodeFlags::JOURNAL_DATA_FL;
+            }
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        plan.edit(slot, |inode| inode.set_flags(old ^ changed))?;
+        finish(plan, slot, (&pinned, &locked))?;
+        if is_stored_anew {
+            return Err(unsupported("how the content is stored is not changed"));
+        }
+        Ok(())
+    }
+
+    /// Refuses to let a directory begin or cease to ignore case, unless it has no names.
+    fn check_casefold(&self, dir: &CachedInode) -> Result<()> {
+        if self.superblock().encoding().is_none() {
+            return Err(Error::Unsupported(
+                "the file system has no feature casefold".into(),
+            ));
+        }
+        match self.is_empty_dir(dir, &epoch::pin())? {
+            true => Ok(()),
+            false => Err(Error::NotEmpty),
+        }
+    }
+
+    /// Sets the project that an inode counts for (`FS_IOC_FSSETXATTR`).
+    ///
+    /// # Errors
+    /// `Unsupported` without the feature `project`, or if the inode has no room for it;
+    /// `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
+    pub fn set_project(&self, inode: InodeNr, project_id: u32) -> Result<()> {
+        self.noting(self.change_project(inode, project_id))
+    }
+
+    fn change_project(&self, inode: InodeNr, project_id: u32) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        let current = &pinned.copy()?;
+        check_is_no_value(current)?;
+        if current.on_disk().project_id() == project_id {
+            return Ok(());
+        }
+        if !self.has_projects() {
+            return Err(Error::Unsupported(
+                "the file system has no feature project".into(),
+            ));
+        }
+        if current.has(InodeFlags::IMMUTABLE_FL) {
+            return Err(Error::NotPermitted);
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        plan.edit(slot, |inode| {
+            // Without room the project is not stored, which is found below.
+            let _ = inode.expand_extra_isize();
+            inode.set_project_id(project_id);
+        })?;
+        if plan.inode(slot)?.project_id() != project_id {
+            return Err(Error::Unsupported(
+                "the inode has no room for a project".into(),
+            ));
+        }
+        finish(plan, slot, (&pinned, &locked))
+    }
+
+    /// Sets what tells lives of the same inode number apart (`FS_IOC_SETVERSION`).
+    ///
+    /// # Errors
+    /// `Unsupported` with the feature `metadata_csum`: the checksums of all blocks of the inode
+    /// depend on it; `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
+    pub fn set_generation(&self, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
+        self.noting(self.change_generation(inode, generation))
+    }
+
+    fn change_generation(&self, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
+        let writer = self.writer()?;
+        let pinned = self.pin_inode(inode)?;
+        let locked = pinned.lock();
+        if self.superblock().has_metadata_csum() {
+            return Err(Error::Unsupported(
+                "with checksums the generation stays as it is".into(),
+            ));
+        }
+        let current = &pinned.copy()?;
+        check_is_no_value(current)?;
+        if current.has(InodeFlags::IMMUTABLE_FL) {
+            return Err(Error::NotPermitted);
+        }
+        let mut plan = Plan::new(self, writer);
+        let slot = plan.slot(inode)?;
+        plan.edit(slot, |inode| inode.set_generation(generation))?;
+        finish(plan, slot, (&pinned, &locked))
+    }
+
+    fn has_projects(&self) -> bool {
+        let features = self.superblock().features();
+        features.ro_compat.contains(RoCompat::PROJECT)
+    }
+}
+
+/// The flags and the project that a new inode gets from its directory.
+pub(crate) fn inherited(parent: &CachedInode, file_type: FileType) -> (InodeFlags, u32) {
+    let parent = parent.on_disk();
+    let flags = (parent.flags() & InodeFlags::INHERITED).of_type(file_type);
+    if parent.flags().contains(InodeFlags::PROJINHERIT_FL) {
+        (flags, parent.project_id())
+    } else {
+        (flags, 0)
+    }
+}
+
+/// Refuses to take a name out of a directory that only grows, or from an inode that does not
+/// change.
+pub(crate) fn check_name_may_go(dir: &CachedInode, inode: &CachedInode) -> Result<()> {
+    if dir.has(InodeFlags::APPEND_FL) {
+        return Err(Error::NotPermitted);
+    }
+    check_changeable(inode)
+}
+
+/// Refuses what holds the value of an attribute, and is nobody's to change.
+pub(crate) fn check_is_no_value(inode: &CachedInode) -> Result<()> {
+    if inode.has(InodeFlags::EA_INODE_FL) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// Refuses what is immutable, or may only grow.
+pub(crate) fn check_changeable(inode: &CachedInode) -> Result<()> {
+    check_is_no_value(inode)?;
+    if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::APPEND_FL) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// Refuses to give an inode a name in a directory that keeps to another project.
+pub(crate) fn check_project(dir: &CachedInode, inode: &CachedInode) -> Result<()> {
+    let same = dir.on_disk().project_id() == inode.on_disk().project_id();
+    if dir.has(InodeFlags::PROJINHERIT_FL) && !same {
+        return Err(Error::CrossDevice);
+    }
+    Ok(())
+}

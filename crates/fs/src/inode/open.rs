@@ -1,0 +1,159 @@
+//! **Purpose.** Having an inode open: as long as somebody does, it can be used, with a name or
+//! without.
+//!
+//! **Model.** All calls take inode numbers, and that of an inode that is open stays valid. Who
+//! keeps a number across calls, while others may remove names, opens the inode. The last who closes
+//! one without a name frees it.
+//!
+//! **Locking.** Opening and closing take the inode's lock.
+//!
+//! **Crash safety.** An inode without a name is on record, so it goes if the program does.
+
+use std::fmt;
+use std::ops::Deref;
+
+use fourscore_ondisk::InodeNr;
+use fourscore_sync::Arc;
+use fourscore_sync::epoch;
+
+use crate::dir::create::NewAttributes;
+use crate::inode::cache::Pinned;
+use crate::{Fs, Result};
+
+/// An inode that is open. It is closed when this is dropped; [`OpenInode::close`] also tells
+/// whether that went well.
+///
+/// `F` is what it reaches the file system through: an `Arc<Fs>`, or a reference, which writes no
+/// count that all cores share. A file system cannot be unmounted while inodes of it are open.
+///
+/// ```no_run
+/// # use fourscore::{Arc, Fs, InodeNr, NewAttributes, OpenInode, Result};
+/// # fn temporary(fs: &Arc<Fs>, new: &NewAttributes) -> Result<()> {
+/// let file = OpenInode::unnamed(&**fs, InodeNr::ROOT, new)?;
+/// fs.write_at(file.inode(), b"nobody else finds this", 0)?;
+/// file.close()
+/// # }
+/// ```
+pub struct OpenInode<F: Deref<Target = Fs> = Arc<Fs>> {
+    fs: F,
+    nr: InodeNr,
+    pinned: Pinned,
+    is_closed: bool,
+}
+
+impl<F: Deref<Target = Fs>> OpenInode<F> {
+    /// Opens an inode by its number.
+    ///
+    /// # Errors
+    /// `NotFound` if no such inode is in use; `Corrupt`, `Io`.
+    pub fn new(fs: F, inode: InodeNr) -> Result<Self> {
+        let pinned = fs.pin_inode(inode)?;
+        {
+            let mut locked = pinned.lock();
+            pinned.version(&epoch::pin())?;
+            locked.opens += 1;
+        }
+        Ok(Self::opened(fs, inode, pinned))
+    }
+
+    /// Opens what `name` leads to in `dir`, whatever others do to names meanwhile.
+    ///
+    /// # Errors
+    /// As [`Fs::lookup`].
+    pub fn named(fs: F, dir: InodeNr, name: &[u8]) -> Result<Self> {
+        let (inode, pinned) = fs.revalidated(&[(dir, name)], || {
+            loop {
+                let inode = fs.lookup(dir, name)?;
+                let pinned = fs.pin_inode(inode)?;
+                // The number is not used again while it is pinned. So if the name leads there now,
+                // and the pinned inode is not gone, the name led to this inode.
+                if fs.lookup(dir, name)? != inode {
+                    continue;
+                }
+                let mut locked = pinned.lock();
+                pinned.version(&epoch::pin())?;
+                locked.opens += 1;
+                drop(locked);
+                return Ok((inode, pinned));
+            }
+        })?;
+        Ok(Self::opened(fs, inode, pinned))
+    }
+
+    /// Makes an empty regular file and opens it, whatever others do to names meanwhile.
+    ///
+    /// # Errors
+    /// As [`Fs::create`].
+    pub fn created(fs: F, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<Self> {
+        let (nr, pinned) = fs.create_open(dir, name, new)?;
+        Ok(Self::opened(fs, nr, pinned))
+    }
+
+    /// Makes a regular file without a name, as `O_TMPFILE` does, in the neighbourhood of the
+    /// directory `dir`. [`Fs::link`] gives it one; if nobody does, it goes when it is closed.
+    ///
+    /// # Errors
+    /// `NotADirectory`, `NotFound`, `NoSpace`, `ReadOnly`.
+    pub fn unnamed(fs: F, dir: InodeNr, new: &NewAttributes) -> Result<Self> {
+        let (nr, pinned) = fs.noting(fs.retried(|| fs.make_unnamed(dir, new)))?;
+        Ok(Self::opened(fs, nr, pinned))
+    }
+
+    fn opened(fs: F, nr: InodeNr, pinned: Pinned) -> Self {
+        Self {
+            fs,
+            nr,
+            pinned,
+            is_closed: false,
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn inode(&self) -> InodeNr {
+        self.nr
+    }
+
+    /// Closes it. If it has no name and nobody else has it open, what it holds is freed when this
+    /// returns.
+    ///
+    /// # Errors
+    /// `Io` if the device fails; whoever mounts the file system next frees it then.
+    pub fn close(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
+        let mut locked = self.pinned.lock();
+        locked.opens = locked.opens.saturating_sub(1);
+        let is_nameless = {
+            let guard = epoch::pin();
+            match self.pinned.version(&guard) {
+                Ok(inode) => inode.on_disk().links_count() == 0,
+                Err(_) => false,
+            }
+        };
+        if locked.opens > 0 || !is_nameless {
+            return Ok(());
+        }
+        let freed = self.fs.free_closed((self.nr, &self.pinned), &locked);
+        self.fs.noting(freed)
+    }
+}
+
+impl<F: Deref<Target = Fs>> Drop for OpenInode<F> {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!(inode = self.nr.0, %error, "what is left is freed at the next mount");
+        }
+    }
+}
+
+impl<F: Deref<Target = Fs>> fmt::Debug for OpenInode<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OpenInode").field(&self.nr).finish()
+    }
+}

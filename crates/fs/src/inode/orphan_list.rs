@@ -1,0 +1,139 @@
+//! **Purpose.** The inodes that a crash left half deleted or half truncated.
+//!
+//! **Model.** An inode that loses blocks or its last name is first put on record: in a chain
+//! through `i_dtime` that begins in the superblock, or in a block of the orphan file. Whoever
+//! writes the file system next finishes what was begun. A reader needs nothing of this: what is
+//! to be deleted has no name, and what is to be cut off lies behind the file's size.
+//!
+//! **Invariants.** An inode that is on record twice is `Corrupt`, so no chain that comes back to
+//! itself makes the list grow without end. A file longer than the kernel takes is `Corrupt` too, so
+//! none that maps the same block again and again is read for ever.
+
+use std::collections::HashSet;
+
+use fourscore_block::Structure;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr, InodeSeed, LogicalBlock, PhysBlock, orphan};
+use fourscore_sync::epoch;
+
+use crate::map::lookup::Target;
+use crate::{Fs, Result};
+
+/// The longest orphan file that the kernel and e2fsprogs take, in bytes.
+const ORPHAN_FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// An inode on record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) inode: InodeNr,
+    pub(crate) place: Where,
+}
+
+/// Where it is on record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Where {
+    /// In the chain that begins in the superblock.
+    Chain,
+    /// In a slot of a block of the orphan file.
+    File { block: usize, index: usize },
+}
+
+impl Fs {
+    /// The inodes on record as orphans: the chain from its head on, then the orphan file.
+    ///
+    /// # Errors
+    /// `Corrupt` for a chain that forms a loop, and for an orphan file that breaks the format or is
+    /// longer than 8 MiB.
+    pub fn orphans(&self) -> Result<Vec<InodeNr>> {
+        if let Some(writer) = self.mounted() {
+            let all = writer.orphans().all().into_iter();
+            return Ok(all.map(|(inode, _)| inode).collect());
+        }
+        let found = self.read_orphans()?;
+        Ok(found.into_iter().map(|found| found.inode).collect())
+    }
+
+    /// The record as it is on disk.
+    pub(crate) fn read_orphans(&self) -> Result<Vec<Found>> {
+        let mut orphans = Orphans::default();
+        self.read_orphan_chain(&mut orphans)?;
+        if let Some(file) = self.superblock().orphan_file_inode() {
+            self.read_orphan_file(file, &mut orphans)?;
+        }
+        Ok(orphans.list)
+    }
+
+    fn read_orphan_chain(&self, orphans: &mut Orphans) -> Result<()> {
+        let mut next = self.superblock().last_orphan();
+        while let Some(inode) = next {
+            orphans.add(inode, Where::Chain)?;
+            next = Some(InodeNr(self.load_inode(inode)?.dtime())).filter(|next| next.0 != 0);
+        }
+        Ok(())
+    }
+
+    fn read_orphan_file(&self, file: InodeNr, orphans: &mut Orphans) -> Result<()> {
+        let guard = epoch::pin();
+        let sb = self.superblock();
+        let (blocks, seed) = self.orphan_file_blocks(file)?;
+        for (nth, &place) in blocks.iter().enumerate() {
+            let check = |bytes: &[u8]| {
+                orphan::parse(bytes, place, seed, sb)
+                    .map(drop)
+                    .map_err(|error| Corrupt::from(error).in_inode(file))
+            };
+            let bytes = self.metadata(place, Structure::OrphanFile, file, &guard, check)?;
+            let entries = orphan::parse(bytes, place, seed, sb)
+                .map_err(|error| Corrupt::from(error).in_inode(file).in_block(place))?;
+            for (index, inode) in entries {
+                orphans.add(inode, Where::File { block: nth, index })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of the orphan file, and the seed of their checksums.
+    pub(crate) fn orphan_file_blocks(&self, file: InodeNr) -> Result<(Vec<PhysBlock>, InodeSeed)> {
+        let guard = epoch::pin();
+        let inode = self.inode(file, &guard)?;
+        if inode.size_bytes() > ORPHAN_FILE_BYTES_MAX {
+            let error = RelationError::OrphanFileSize {
+                found_bytes: inode.size_bytes(),
+                limit_bytes: ORPHAN_FILE_BYTES_MAX,
+            };
+            return Err(Corrupt::from(error).in_inode(file).into());
+        }
+        let end = self.size_in_blocks(inode)?;
+        let place = |at| match self.map(inode, at, &guard)?.target {
+            Target::Written(place) => Ok(place),
+            Target::Hole | Target::Unwritten(_) => {
+                let hole = RelationError::OrphanFileHole { found: at };
+                Err(Corrupt::from(hole).in_inode(file).into())
+            }
+        };
+        let places = (0..end.0).map(|block| place(LogicalBlock(block)));
+        Ok((
+            places.collect::<Result<_>>()?,
+            inode.on_disk().checksum_seed(),
+        ))
+    }
+}
+
+/// The orphans found so far.
+#[derive(Default)]
+struct Orphans {
+    list: Vec<Found>,
+    seen: HashSet<InodeNr>,
+}
+
+impl Orphans {
+    fn add(&mut self, inode: InodeNr, place: Where) -> Result<()> {
+        if !self.seen.insert(inode) {
+            return Err(Corrupt::from(RelationError::OrphanTwice)
+                .in_inode(inode)
+                .into());
+        }
+        self.list.push(Found { inode, place });
+        Ok(())
+    }
+}

@@ -1,0 +1,291 @@
+//! **Purpose.** Clusters of several blocks (`bigalloc`): which blocks of a file share one, and so
+//! when one is claimed and when it is freed.
+//!
+//! **Model.** A map names blocks, the allocator gives clusters. A cluster of the file system
+//! belongs to one cluster of one file, block for block:
+//!
+//! ```text
+//! logical % blocks_per_cluster = physical % blocks_per_cluster
+//! ```
+//!
+//! So the first block of a file's cluster that is mapped claims it, others find their place in it,
+//! and the last one that is unmapped frees it. What of it is not mapped is read by nobody, and is
+//! not zeroed. A node of a tree and a block of attributes take a cluster each, as in Linux. An
+//! inode counts its space in clusters.
+//!
+//! Without `bigalloc` a cluster is a block, and nothing is looked for.
+//!
+//! **Invariants.** No transaction ends with blocks of two clusters of files in one cluster.
+//!
+//! **Locking.** The inode's lock is held.
+
+use std::ops::Range;
+
+use fourscore_block::VerifiedAs;
+use fourscore_mballoc::{ClusterCount, LogicalCluster};
+use fourscore_ondisk::extent::{Extent, LOGICAL_END};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
+
+use crate::inode::cache::CachedInode;
+use crate::map::update::MapForm;
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot::Slot;
+use crate::{Fs, Result};
+
+/// How the blocks of files fall into clusters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clusters {
+    bits: u32,
+}
+
+/// Where blocks that are to be mapped can lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// So many of them from this block on, in a cluster that the file has.
+    There(PhysBlock, u32),
+    /// So many of them in new clusters.
+    New(u32),
+}
+
+impl Clusters {
+    pub(crate) fn of(fs: &Fs) -> Self {
+        Self {
+            bits: fs.geometry().blocks_per_cluster_log(),
+        }
+    }
+
+    fn are_blocks(self) -> bool {
+        self.bits == 0
+    }
+
+    /// The first block of the cluster that has `at`.
+    pub(crate) fn floor(self, at: LogicalBlock) -> LogicalBlock {
+        LogicalBlock(at.0 >> self.bits << self.bits)
+    }
+
+    /// `at`, if a cluster begins there, else the first block of the next one; no further than a
+    /// file can reach.
+    pub(crate) fn ceil(self, at: LogicalBlock) -> LogicalBlock {
+        let mask = (1 << self.bits) - 1;
+        let up = at.0.checked_add(mask).map(|up| up & !mask);
+        up.map_or(LOGICAL_END, LogicalBlock)
+    }
+
+    /// The blocks of the cluster that has `at`.
+    fn around(self, at: LogicalBlock) -> Range<LogicalBlock> {
+        self.floor(at)..self.ceil(LogicalBlock(at.0.saturating_add(1)))
+    }
+
+    /// How many blocks lie in front of `at` in its cluster.
+    pub(crate) fn inside(self, at: LogicalBlock) -> u32 {
+        at.0 - self.floor(at).0
+    }
+
+    /// The cluster of the file that has `at`.
+    pub(crate) fn nr(self, at: LogicalBlock) -> LogicalCluster {
+        LogicalCluster(at.0 >> self.bits)
+    }
+
+    /// How many clusters have a block in `blocks`.
+    pub(crate) fn count(self, blocks: &Range<LogicalBlock>) -> ClusterCount {
+        match blocks.end.0.checked_sub(1) {
+            Some(last) if blocks.start < blocks.end => {
+                ClusterCount((last >> self.bits) - (blocks.start.0 >> self.bits) + 1)
+            }
+            _ => ClusterCount(0),
+        }
+    }
+
+    /// How many of the blocks from `at` on so many clusters hold.
+    pub(crate) fn blocks(self, clusters: ClusterCount, at: LogicalBlock) -> u32 {
+        let all = u64::from(clusters.0) << self.bits;
+        let behind = all.saturating_sub(self.inside(at).into());
+        u32::try_from(behind).unwrap_or(u32::MAX)
+    }
+
+    /// Where block `at` of a file belongs that has `extent` in the same cluster, or in clusters
+    /// between.
+    fn place(self, extent: &Extent, at: LogicalBlock) -> std::result::Result<PhysBlock, Corrupt> {
+        let first = extent.physical.0 + u64::from(at.0);
+        let apart = extent.physical.0 ^ u64::from(extent.logical.0);
+        match first.checked_sub(extent.logical.0.into()) {
+            Some(place) if apart & ((1 << self.bits) - 1) == 0 => Ok(PhysBlock(place)),
+            _ => Err(RelationError::Cluster {
+                logical: extent.logical,
+                physical: extent.physical,
+            }
+            .into()),
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// The place of block `at` of a file that has other blocks of its cluster, as it will be.
+    fn place_in_cluster(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        at: LogicalBlock,
+    ) -> Result<Option<PhysBlock>> {
+        let clusters = Clusters::of(self.fs());
+        if clusters.are_blocks() {
+            return Ok(None);
+        }
+        let Some(found) = self.first_extent(inode, slot, clusters.around(at))? else {
+            return Ok(None);
+        };
+        let place = clusters.place(&found, at);
+        Ok(Some(place.map_err(|error| error.in_inode(inode.nr()))?))
+    }
+
+    /// Where the blocks from `at` on can lie, which are not mapped: as many as are of one kind.
+    pub(crate) fn place_for(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        (at, blocks): (LogicalBlock, u32),
+    ) -> Result<Place> {
+        if let Some(place) = self.place_in_cluster(inode, slot, at)? {
+            let clusters = Clusters::of(self.fs());
+            let left = clusters.around(at).end.0 - at.0;
+            return Ok(Place::There(place, blocks.min(left)));
+        }
+        let clusters = Clusters::of(self.fs());
+        let end = LogicalBlock(at.0.saturating_add(blocks));
+        let last = clusters.floor(end);
+        // The file may have the last of the clusters, for what lies behind these blocks.
+        let is_cut = at < last
+            && self
+                .first_extent(inode, slot, end..clusters.ceil(end))?
+                .is_some();
+        Ok(Place::New(if is_cut { last.0 - at.0 } else { blocks }))
+    }
+
+    /// The part of `blocks`, none of which is mapped, in whose clusters nothing else is mapped,
+    /// with the rest of these clusters.
+    pub(crate) fn own_clusters(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        blocks: Range<LogicalBlock>,
+    ) -> Result<Range<LogicalBlock>> {
+        let clusters = Clusters::of(self.fs());
+        if clusters.are_blocks() {
+            return Ok(blocks);
+        }
+        let mut own = clusters.floor(blocks.start)..clusters.ceil(blocks.end);
+        let head = own.start..blocks.start;
+        if self.first_extent(inode, slot, head)?.is_some() {
+            own.start = clusters.around(own.start).end;
+        }
+        let tail = blocks.end..own.end;
+        if own.start < own.end && self.first_extent(inode, slot, tail)?.is_some() {
+            own.end = clusters.floor(blocks.end);
+        }
+        own.end = own.end.max(own.start);
+        Ok(own)
+    }
+
+    /// Frees what was taken out of a map, in ascending order: clusters of which nothing is left.
+    pub(crate) fn release(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        pieces: &[Extent],
+        was: Content,
+    ) -> Result<()> {
+        let clusters = Clusters::of(self.fs());
+        let mut freed = LogicalBlock(0);
+        for piece in pieces {
+            let blocks = piece.logical..piece.logical_end();
+            let own = self.own_clusters(inode, slot, blocks)?;
+            // Two pieces may have lain in one cluster.
+            let own = own.start.max(freed)..own.end;
+            let count = clusters.count(&own);
+            if count > ClusterCount(0) {
+                let place = clusters.place(piece, own.start);
+                let first = place.map_err(|error| error.in_inode(inode.nr()))?;
+                self.free_clusters(first, count)?;
+                self.count_clusters(slot, -i64::from(count.0))?;
+                freed = own.end;
+            }
+            if was == Content::Metadata {
+                self.forget(piece.physical, piece.blocks);
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps a new block for metadata at the logical block `at`, to be written as `tag` says.
+    pub(crate) fn new_block(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        at: LogicalBlock,
+        tag: VerifiedAs,
+    ) -> Result<(PhysBlock, RegionId)> {
+        let block = match self.place_in_cluster(inode, slot, at)? {
+            Some(block) => block,
+            None => {
+                let goal = self.goal_behind(inode, at)?;
+                let owner = (inode.nr(), MapForm::of(inode).reach());
+                let first = self.claim_metadata(owner, goal)?;
+                let inside = Clusters::of(self.fs()).inside(at);
+                PhysBlock(first.0 + u64::from(inside))
+            }
+        };
+        self.map_block(inode, slot, at, block)?;
+        Ok((block, self.fresh(block, tag)))
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use fourscore_ondisk::extent::ExtentState;
+
+    const FOUR: Clusters = Clusters { bits: 2 };
+
+    #[test]
+    fn blocks_fall_into_clusters() {
+        let floor = |at| FOUR.floor(LogicalBlock(at)).0;
+        let ceil = |at| FOUR.ceil(LogicalBlock(at)).0;
+        assert_eq!([floor(0), floor(3), floor(4), floor(7)], [0, 0, 4, 4]);
+        assert_eq!([ceil(0), ceil(1), ceil(4), ceil(5)], [0, 4, 4, 8]);
+        assert_eq!(ceil(u32::MAX - 2), u32::MAX, "no file reaches further");
+        let count = |from, to| FOUR.count(&(LogicalBlock(from)..LogicalBlock(to))).0;
+        assert_eq!(
+            [count(3, 3), count(3, 4), count(3, 5), count(4, 8)],
+            [0, 1, 2, 1]
+        );
+        let blocks = |clusters, at| FOUR.blocks(ClusterCount(clusters), LogicalBlock(at));
+        assert_eq!([blocks(1, 4), blocks(1, 7), blocks(3, 5)], [4, 1, 11]);
+    }
+
+    #[test]
+    fn a_block_has_its_place_beside_others_of_its_cluster() {
+        let extent = |logical, physical| Extent {
+            logical: LogicalBlock(logical),
+            physical: PhysBlock(physical),
+            blocks: 1,
+            state: ExtentState::Written,
+        };
+        let place = |extent, at| FOUR.place(&extent, LogicalBlock(at)).map(|place| place.0);
+        assert_eq!(place(extent(6, 102), 4), Ok(100));
+        assert_eq!(place(extent(6, 102), 7), Ok(103));
+        assert!(
+            place(extent(6, 101), 7).is_err(),
+            "not the same place in a cluster"
+        );
+        assert!(
+            place(extent(6, 2), 3).is_err(),
+            "in front of the first block"
+        );
+        let blocks = Clusters { bits: 0 };
+        assert_eq!(
+            blocks.place(&extent(6, 101), LogicalBlock(6)),
+            Ok(PhysBlock(101))
+        );
+    }
+}

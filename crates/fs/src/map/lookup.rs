@@ -1,0 +1,245 @@
+//! **Purpose.** From a block of a file to where it lies: one question, [`Fs::map`], over extent
+//! trees and block maps.
+//!
+//! **Model.** A file's logical blocks are cut into runs; `map` answers with the run that starts at
+//! the block asked for. A hole may be reported in pieces (a tree's leaf does not know what the
+//! next leaf holds), so callers that need the whole hole go on asking.
+//!
+//! ```text
+//! map(b) = (blocks n >= 1, target)      target of b + i is target.physical + i  for i < n
+//! ```
+//!
+//! **Invariants.** Every answer makes progress (`blocks >= 1`) and stays inside the file system.
+//! A walk down a tree ends because each node's depth is compared with what its parent said, for
+//! cached nodes too: a node that is its own child is `Corrupt`, not a loop.
+//!
+//! **Locking.** None. Nodes are read from the buffer cache under the caller's guard.
+
+use fourscore_block::Structure;
+use fourscore_ondisk::extent::{Child, Extent, ExtentState, LOGICAL_END, Node};
+use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock, blockmap, extent};
+use fourscore_sync::epoch::Guard;
+
+use crate::inode::cache::{CachedInode, Layout};
+use crate::{Fs, Result};
+
+/// What a run of a file's blocks maps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Nothing: reads as zeroes.
+    Hole,
+    /// Blocks that belong to the file and read as zeroes.
+    Unwritten(PhysBlock),
+    /// Blocks that hold data.
+    Written(PhysBlock),
+}
+
+/// A run of a file's blocks, starting at the block that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    /// First block of the run.
+    pub(crate) logical: LogicalBlock,
+    /// Length of the run, at least 1.
+    pub(crate) blocks: u32,
+    /// What it maps to.
+    pub(crate) target: Target,
+}
+
+impl Mapping {
+    /// A hole from `logical` up to `end`.
+    fn hole(logical: LogicalBlock, end: LogicalBlock) -> Self {
+        let blocks = end.0.saturating_sub(logical.0).max(1);
+        Self {
+            logical,
+            blocks,
+            target: Target::Hole,
+        }
+    }
+
+    /// The part of `extent` that begins at `logical`, which lies inside.
+    fn inside(extent: &Extent, logical: LogicalBlock) -> Self {
+        let skipped = logical.0.saturating_sub(extent.logical.0);
+        let physical = PhysBlock(extent.physical.0.saturating_add(skipped.into()));
+        let target = match extent.state {
+            ExtentState::Written => Target::Written(physical),
+            ExtentState::Unwritten => Target::Unwritten(physical),
+        };
+        Self {
+            logical,
+            blocks: extent.blocks.saturating_sub(skipped).max(1),
+            target,
+        }
+    }
+
+    /// The run cut off at `end`, which lies behind its first block.
+    fn until(self, end: LogicalBlock) -> Self {
+        let room = end.0.saturating_sub(self.logical.0).max(1);
+        Self {
+            blocks: self.blocks.min(room),
+            ..self
+        }
+    }
+
+    /// One past the last block of the run.
+    pub(crate) fn end(&self) -> LogicalBlock {
+        LogicalBlock(self.logical.0.saturating_add(self.blocks))
+    }
+
+    /// The blocks as an extent; `None` for a hole.
+    pub(crate) fn extent(&self) -> Option<Extent> {
+        let (physical, state) = match self.target {
+            Target::Hole => return None,
+            Target::Unwritten(physical) => (physical, ExtentState::Unwritten),
+            Target::Written(physical) => (physical, ExtentState::Written),
+        };
+        Some(Extent {
+            logical: self.logical,
+            physical,
+            blocks: self.blocks,
+            state,
+        })
+    }
+}
+
+impl Fs {
+    /// The run of `inode` that starts at `logical`.
+    pub(crate) fn map(
+        &self,
+        inode: &CachedInode,
+        logical: LogicalBlock,
+        guard: &Guard,
+    ) -> Result<Mapping> {
+        let Some(edits) = self.range_edits(inode.nr()) else {
+            return self.map_on_disk(inode, logical, guard);
+        };
+        match edits.at(logical) {
+            Some(edited) => Ok(edited),
+            None => {
+                let on_disk = self.map_on_disk(inode, logical, guard)?;
+                Ok(on_disk.until(edits.next_after(logical)))
+            }
+        }
+    }
+
+    fn map_on_disk(
+        &self,
+        inode: &CachedInode,
+        logical: LogicalBlock,
+        guard: &Guard,
+    ) -> Result<Mapping> {
+        match inode.layout() {
+            Layout::Extents => self.map_in_tree(inode, logical, guard),
+            Layout::BlockMap => self.map_through_pointers(inode, logical, guard),
+            Layout::Inline | Layout::FastSymlink | Layout::Nothing => {
+                Ok(Mapping::hole(logical, LOGICAL_END))
+            }
+        }
+    }
+
+    fn map_in_tree(
+        &self,
+        inode: &CachedInode,
+        logical: LogicalBlock,
+        guard: &Guard,
+    ) -> Result<Mapping> {
+        let in_inode = |error: extent::ExtentError| Corrupt::from(error).in_inode(inode.nr());
+        let mut node = Node::parse(inode.i_block()).map_err(in_inode)?;
+        let mut end = LOGICAL_END;
+        loop {
+            let inner = match node {
+                Node::Leaf(leaf) => {
+                    return Ok(match leaf.find(logical) {
+                        Some(extent) if extent.logical <= logical => {
+                            Mapping::inside(&extent, logical)
+                        }
+                        Some(extent) => Mapping::hole(logical, extent.logical),
+                        None => Mapping::hole(logical, end),
+                    });
+                }
+                Node::Inner(inner) => inner,
+            };
+            let Some(child) = inner.find(logical, end) else {
+                return Ok(Mapping::hole(logical, end));
+            };
+            if logical < child.logical.start {
+                return Ok(Mapping::hole(logical, child.logical.start));
+            }
+            end = child.logical.end;
+            node = self.extent_node(inode, &child, guard)?;
+        }
+    }
+
+    /// Reads and checks the extent node that `child` describes.
+    fn extent_node<'g>(
+        &self,
+        inode: &CachedInode,
+        child: &Child,
+        guard: &'g Guard,
+    ) -> Result<Node<'g>> {
+        let place = |error: extent::ExtentError| {
+            Corrupt::from(error)
+                .in_inode(inode.nr())
+                .in_block(child.block)
+        };
+        let physical = self.data_blocks();
+        let check =
+            |bytes: &[u8]| extent::check_node(bytes, child, &physical, inode.seed()).map_err(place);
+        let bytes = self.metadata(child.block, Structure::ExtentNode, inode.nr(), guard, check)?;
+        let node = Node::parse(bytes).map_err(place)?;
+        // It may have been checked before as another node of this inode. With the right depth and
+        // the right first key it cannot be reached on two ways, so a walk ends.
+        if node.depth() != child.depth || node.first().is_some_and(|key| key != child.logical.start)
+        {
+            check(bytes)?;
+        }
+        Ok(node)
+    }
+
+    fn map_through_pointers(
+        &self,
+        inode: &CachedInode,
+        logical: LogicalBlock,
+        guard: &Guard,
+    ) -> Result<Mapping> {
+        let block_size = self.geometry().block_size();
+        let end = blockmap::logical_end(block_size);
+        let Some(path) = blockmap::Path::to(logical, block_size) else {
+            return Ok(Mapping::hole(logical, LOGICAL_END));
+        };
+        let mut bytes = inode.i_block();
+        let (&last, above) = path.slots().split_last().unwrap_or((&0, &[]));
+        for (level, &slot) in above.iter().enumerate() {
+            let Some(block) = blockmap::pointer(bytes, slot) else {
+                let below = u32::try_from(path.blocks_below(level)).unwrap_or(u32::MAX);
+                return Ok(Mapping::hole(
+                    logical,
+                    LogicalBlock(logical.0.saturating_add(below)),
+                ));
+            };
+            bytes = self.pointer_block(inode, block, guard)?;
+        }
+        let limit = end.0.saturating_sub(logical.0);
+        let run = blockmap::run(bytes, last, limit);
+        let (blocks, physical) = run.map_or((1, None), |run| (run.pointers, run.physical));
+        let target = physical.map_or(Target::Hole, Target::Written);
+        Ok(Mapping {
+            logical,
+            blocks,
+            target,
+        })
+    }
+
+    /// Reads and checks an indirect block.
+    fn pointer_block<'g>(
+        &self,
+        inode: &CachedInode,
+        block: PhysBlock,
+        guard: &'g Guard,
+    ) -> Result<&'g [u8]> {
+        let physical = self.data_blocks();
+        self.metadata(block, Structure::IndirectMap, inode.nr(), guard, |bytes| {
+            blockmap::check_block(bytes, self.geometry().block_size(), &physical)
+                .map_err(|error| Corrupt::from(error).in_inode(inode.nr()).in_block(block))
+        })
+    }
+}

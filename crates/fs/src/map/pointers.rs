@@ -1,0 +1,248 @@
+//! **Purpose.** Changing the pointers that map a file of ext2 or ext3, as part of a plan.
+//!
+//! **Not here.** The bytes of a block of pointers (`fourscore_ondisk::blockmap`); extent trees
+//! ([`crate::map::update`] asks which form a map has); reading the map ([`crate::map::lookup`]).
+//!
+//! **Model.** Mapping goes down from `i_block` and makes the blocks of pointers that are missing.
+//! Unmapping goes down all branches that reach into the range; a block of pointers goes with the
+//! last pointer in it, and is revoked like any metadata.
+//!
+//! ```text
+//! i_block -> block of pointers (in the plan) -> .. -> slots -> data
+//! ```
+//!
+//! **Invariants.** A branch has one level less than the one it hangs from, so a walk ends whatever
+//! the pointers are; what is freed twice, because two of them lead to the same block, the allocator
+//! refuses. A cluster is a block here: file systems with larger ones have no such maps.
+//!
+//! **Locking.** The inode's lock is held.
+
+use std::ops::Range;
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_mballoc::ClusterCount;
+use fourscore_ondisk::blockmap::{self, BlockMapEditError, BlockMapError, Branch, Path};
+use fourscore_ondisk::extent::Extent;
+use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
+
+use crate::dir::entries::tag;
+use crate::inode::cache::CachedInode;
+use crate::map::update::{Freed, MapForm};
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot::Slot;
+use crate::{Error, Result};
+
+/// A file whose pointers are changed.
+#[derive(Clone, Copy, Debug)]
+struct Mapped<'i> {
+    inode: &'i CachedInode,
+    slot: Slot,
+}
+
+impl Mapped<'_> {
+    fn tag(&self) -> VerifiedAs {
+        tag(Structure::IndirectMap, self.inode)
+    }
+
+    fn broken(&self, error: BlockMapError) -> Error {
+        Error::Corrupt(Corrupt::from(error).in_inode(self.inode.nr()))
+    }
+}
+
+/// What holds pointers.
+#[derive(Clone, Copy, Debug)]
+enum Holder {
+    /// `i_block`.
+    Inode,
+    /// A block of the plan.
+    Block(RegionId),
+}
+
+/// What is unmapped.
+#[derive(Clone, Debug)]
+struct Cut {
+    range: Range<LogicalBlock>,
+    was: Content,
+}
+
+impl Plan<'_> {
+    /// Has pointers lead to the blocks of `extent`, where the map has a hole.
+    pub(crate) fn point_to(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        extent: Extent,
+    ) -> Result<()> {
+        let file = Mapped { inode, slot };
+        let block_size = self.fs().geometry().block_size();
+        let mut done = 0;
+        while done < extent.blocks {
+            let at = LogicalBlock(extent.logical.0.saturating_add(done));
+            let path = Path::to(at, block_size).ok_or(Error::FileTooLarge)?;
+            let count = path.neighbours().min(extent.blocks - done);
+            // Behind the data, which then stays in one piece as far as it goes.
+            let goal = PhysBlock(extent.physical.0 + u64::from(extent.blocks));
+            let (holder, entry) = self.holder_of(file, &path, goal)?;
+            let hole = blockmap::run(self.pointers(file, holder)?, entry, count);
+            if hole.is_none_or(|hole| hole.physical.is_some() || hole.pointers < count) {
+                return Err(file.broken(BlockMapError::Taken { entry }));
+            }
+            let first = PhysBlock(extent.physical.0 + u64::from(done));
+            // No block of pointers has more than 2^14.
+            let pointers = u16::try_from(count).unwrap_or(u16::MAX);
+            self.change_pointers(file, holder, |bytes| {
+                blockmap::set_run(bytes, entry, first, pointers)
+            })?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// What holds the last pointer of `path`, and the pointer's place in it. Blocks of pointers
+    /// that are missing are allocated near `goal`.
+    fn holder_of(
+        &mut self,
+        file: Mapped<'_>,
+        path: &Path,
+        goal: PhysBlock,
+    ) -> Result<(Holder, u16)> {
+        let (&last, above) = path.slots().split_last().unwrap_or((&0, &[]));
+        let mut holder = Holder::Inode;
+        for &entry in above {
+            let below = blockmap::pointer(self.pointers(file, holder)?, entry);
+            let region = match below {
+                Some(block) => self.pointer_block(file, block)?,
+                None => {
+                    let owner = (file.inode.nr(), MapForm::Pointers.reach());
+                    let (block, region) = self.allocate_metadata(owner, goal, file.tag())?;
+                    self.count_clusters(file.slot, 1)?;
+                    self.change_pointers(file, holder, |bytes| {
+                        blockmap::set_pointer(bytes, entry, block).map(drop)
+                    })?;
+                    region
+                }
+            };
+            holder = Holder::Block(region);
+        }
+        Ok((holder, last))
+    }
+
+    /// Has pointers in `range` lead nowhere, and frees what they led to, from the front on and as
+    /// far as the plan has room for.
+    pub(crate) fn cut_pointers(
+        &mut self,
+        inode: &CachedInode,
+        slot: Slot,
+        range: Range<LogicalBlock>,
+        was: Content,
+    ) -> Result<Freed> {
+        let file = Mapped { inode, slot };
+        let block_size = self.fs().geometry().block_size();
+        let root = <&[u8; 60]>::try_from(self.i_block(slot)?).map_err(|_| Error::NotFound)?;
+        let branches: Vec<Branch> =
+            blockmap::root_branches(root, block_size, range.clone()).collect();
+        let cut = Cut { range, was };
+        self.cut_branches(file, Holder::Inode, &branches, &cut)
+    }
+
+    /// Cuts `branches`, which are the pointers of `holder` that reach into the range.
+    fn cut_branches(
+        &mut self,
+        file: Mapped<'_>,
+        holder: Holder,
+        branches: &[Branch],
+        cut: &Cut,
+    ) -> Result<Freed> {
+        let mut rest = branches;
+        while let Some(first) = rest.first() {
+            if self.size() >= self.room() {
+                return Ok(Freed::Part);
+            }
+            if first.levels > 0 {
+                if self.cut_below(file, holder, first, cut)? == Freed::Part {
+                    return Ok(Freed::Part);
+                }
+                rest = &rest[1..];
+                continue;
+            }
+            let run = data_run(rest);
+            let blocks = u32::try_from(run.len()).unwrap_or(u32::MAX);
+            self.free_clusters(first.block, ClusterCount(blocks))?;
+            self.count_clusters(file.slot, -i64::from(blocks))?;
+            if cut.was == Content::Metadata {
+                self.forget(first.block, blocks);
+            }
+            self.change_pointers(file, holder, |bytes| {
+                run.iter()
+                    .try_for_each(|data| blockmap::clear_pointer(bytes, data.slot).map(drop))
+            })?;
+            rest = &rest[run.len()..];
+        }
+        Ok(Freed::All)
+    }
+
+    /// Cuts what hangs from a block of pointers, and the block if nothing is left in it.
+    fn cut_below(
+        &mut self,
+        file: Mapped<'_>,
+        holder: Holder,
+        branch: &Branch,
+        cut: &Cut,
+    ) -> Result<Freed> {
+        let block_size = self.fs().geometry().block_size();
+        let region = self.pointer_block(file, branch.block)?;
+        let below: Vec<Branch> =
+            blockmap::branches(self.bytes(region), branch, block_size, cut.range.clone()).collect();
+        let freed = self.cut_branches(file, Holder::Block(region), &below, cut)?;
+        if freed == Freed::All && blockmap::is_empty(self.bytes(region)) {
+            // A reader with the old pointer may look for the block in vain.
+            self.raise_sequence();
+            self.change_pointers(file, holder, |bytes| {
+                blockmap::clear_pointer(bytes, branch.slot).map(drop)
+            })?;
+            self.free_metadata(branch.block)?;
+            self.count_clusters(file.slot, -1)?;
+        }
+        Ok(freed)
+    }
+
+    /// The block of pointers at `block`.
+    fn pointer_block(&mut self, file: Mapped<'_>, block: PhysBlock) -> Result<RegionId> {
+        let fs = self.fs();
+        self.block(block, file.tag(), |bytes| {
+            blockmap::check_block(bytes, fs.geometry().block_size(), &fs.data_blocks())
+                .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))
+        })
+    }
+
+    fn pointers(&self, file: Mapped<'_>, holder: Holder) -> Result<&[u8]> {
+        match holder {
+            Holder::Inode => self.i_block(file.slot),
+            Holder::Block(region) => Ok(self.bytes(region)),
+        }
+    }
+
+    fn change_pointers(
+        &mut self,
+        file: Mapped<'_>,
+        holder: Holder,
+        change: impl FnOnce(&mut [u8]) -> std::result::Result<(), BlockMapEditError>,
+    ) -> Result<()> {
+        let changed = match holder {
+            Holder::Inode => self.edit(file.slot, |inode| change(inode.i_block_mut()))?,
+            Holder::Block(region) => change(self.bytes_mut(region)),
+        };
+        changed.map_err(|error| Error::Io(std::io::Error::other(error)))
+    }
+}
+
+/// The branches at the front that are neighbours in the file and on disk.
+fn data_run(branches: &[Branch]) -> &[Branch] {
+    let follows = |pair: &[Branch]| {
+        pair[1].levels == 0
+            && pair[1].slot == pair[0].slot + 1
+            && pair[1].block.0 == pair[0].block.0 + 1
+    };
+    let more = branches.windows(2).take_while(|pair| follows(pair)).count();
+    &branches[..=more]
+}

@@ -1,0 +1,295 @@
+//! **Purpose.** What happens when the file system is found to be broken while it is written, or its
+//! journal cannot go on.
+//!
+//! **Model.** Every operation that changes something hands its result through [`Fs::noting`]. An
+//! error that speaks of the disk's content, or of an aborted journal, is noted in the superblock
+//! (how often, the first and the last: when, inode, block, and where in this program), which is
+//! marked as having errors; `e2fsck` takes that away again. Then it is for the mount to say:
+//!
+//! | `errors=` | broken structure | aborted journal |
+//! |---|---|---|
+//! | `continue` | noted by a transaction | as `remount-ro` |
+//! | `remount-ro` | the journal is aborted, nothing is written any more | nothing is written any more |
+//! | `panic` | as `remount-ro`, then the program's hook | the same |
+//!
+//! As in Linux, an abort gives up what was not committed: what was found broken may have spoilt it.
+//!
+//! **Not here.** Readers: they change nothing, so what they find broken is returned and not noted.
+//!
+//! **Locking.** [`Fs::noting`] opens handles and waits, so nobody calls it with an open handle or
+//! with the chain of orphans locked. One lock, before handles, puts those who note in order.
+//!
+//! **Crash safety.** With a journal that goes on the note is part of a transaction. Else it is
+//! written in place, when all who wrote have ended; a log that is recovered later may hold an older
+//! superblock, so whoever mounts carries what was noted over the recovery, and takes over the error
+//! that the log itself tells of.
+//!
+//! **References.** `ext4_handle_error` of Linux; Documentation/filesystems/ext4/super.rst.
+
+use std::fmt;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::panic::Location;
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_journal::LastTid;
+use fourscore_ondisk::superblock::{ErrorPolicy, State};
+use fourscore_ondisk::time::Timestamp;
+use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use fourscore_sync::{Arc, Mutex, OnceLock};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::mount::state::{superblock_part, time_halves};
+use crate::mount::writer::{Writer, now};
+use crate::txn::plan::Plan;
+use crate::{Error, Fs, OpenOptions, Result};
+
+/// The parts of the superblock that tell of errors.
+const PARTS: [Range<usize>; 3] = [
+    offset_of!(RawSuperblock, s_state)..offset_of!(RawSuperblock, s_errors),
+    offset_of!(RawSuperblock, s_error_count)..offset_of!(RawSuperblock, s_mount_opts),
+    offset_of!(RawSuperblock, s_first_error_time_hi)..offset_of!(RawSuperblock, s_encoding),
+];
+
+/// What to do when the file system is found to be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// Note it and go on.
+    Continue,
+    /// Note it, and write nothing any more.
+    RemountReadOnly,
+    /// The same, and call the hook of the program
+    /// ([`on_panic`](crate::MountOptions::on_panic)).
+    Panic,
+}
+
+impl From<ErrorPolicy> for OnError {
+    /// As Linux reads it.
+    fn from(policy: ErrorPolicy) -> Self {
+        match policy {
+            ErrorPolicy::Continue => Self::Continue,
+            ErrorPolicy::Panic => Self::Panic,
+            ErrorPolicy::RemountReadOnly | ErrorPolicy::Unknown(_) => Self::RemountReadOnly,
+        }
+    }
+}
+
+/// What a program wants called instead of a panic of the machine; it is told why.
+#[derive(Clone)]
+pub(crate) struct PanicHook(pub(crate) Arc<dyn Fn(&str) + Send + Sync>);
+
+impl fmt::Debug for PanicHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PanicHook")
+    }
+}
+
+/// What becomes of errors.
+#[derive(Debug)]
+pub(crate) struct Errors {
+    on_error: OnError,
+    hook: Option<PanicHook>,
+    /// Why nothing is written any more.
+    stopped: OnceLock<String>,
+    noting: Mutex<()>,
+}
+
+impl Errors {
+    pub(crate) fn new(on_error: OnError, hook: Option<PanicHook>) -> Self {
+        Self {
+            on_error,
+            hook,
+            stopped: OnceLock::new(),
+            noting: Mutex::new(()),
+        }
+    }
+
+    /// Refuses to write, after an error.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.stopped.get() {
+            None => Ok(()),
+            Some(why) => Err(Error::ReadOnly(why.clone())),
+        }
+    }
+}
+
+/// The kinds of errors, as the kernel numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Code {
+    /// `EXT4_ERR_EIO`
+    Io = 2,
+    /// `EXT4_ERR_EFSCORRUPTED`
+    Corrupt = 5,
+}
+
+/// What is noted of an error.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    time: Timestamp,
+    inode: Option<InodeNr>,
+    block: Option<PhysBlock>,
+    at: &'static Location<'static>,
+    code: Code,
+}
+
+impl Note {
+    /// Adds it to what a superblock tells of.
+    fn put(&self, raw: &mut RawSuperblock) {
+        set_error_state(raw);
+        let (low, high) = time_halves(self.time);
+        let inode = self.inode.map_or(0, |nr| nr.0);
+        let block = self.block.map_or(0, |block| block.0);
+        let (place, line) = (place(self.at), self.at.line());
+        if raw.s_error_count.get() == 0 {
+            (raw.s_first_error_time, raw.s_first_error_time_hi) = (low.into(), high);
+            raw.s_first_error_ino = inode.into();
+            raw.s_first_error_block = block.into();
+            (raw.s_first_error_func, raw.s_first_error_line) = (place, line.into());
+            raw.s_first_error_errcode = self.code as u8;
+        }
+        (raw.s_last_error_time, raw.s_last_error_time_hi) = (low.into(), high);
+        raw.s_last_error_ino = inode.into();
+        raw.s_last_error_block = block.into();
+        (raw.s_last_error_func, raw.s_last_error_line) = (place, line.into());
+        raw.s_last_error_errcode = self.code as u8;
+        raw.s_error_count = raw.s_error_count.get().saturating_add(1).into();
+    }
+}
+
+/// Where in this program, in the field where the kernel names a function: the end of the file's
+/// name, with a zero behind it.
+fn place(at: &Location<'_>) -> [u8; 32] {
+    let mut place = [0; 32];
+    let name = at.file().as_bytes();
+    let name = &name[name.len().saturating_sub(place.len() - 1)..];
+    place[..name.len()].copy_from_slice(name);
+    place
+}
+
+/// Whether `before` tells of errors that `after` knows nothing of.
+fn tells_more(before: &RawSuperblock, after: &RawSuperblock) -> bool {
+    let state = State::from_bits_retain(before.s_state.get());
+    let count = |raw: &RawSuperblock| raw.s_error_count.get();
+    state.contains(State::ERROR_FS) && count(before) > count(after)
+}
+
+/// Lets `to` tell of the errors that `from` tells of.
+fn carry_over(from: &RawSuperblock, to: &mut RawSuperblock) {
+    let state = to.s_state;
+    for part in PARTS {
+        to.as_mut_bytes()[part.clone()].copy_from_slice(&from.as_bytes()[part]);
+    }
+    to.s_state = state;
+    set_error_state(to);
+}
+
+fn set_error_state(raw: &mut RawSuperblock) {
+    let state = State::from_bits_retain(raw.s_state.get()) | State::ERROR_FS;
+    raw.s_state = state.bits().into();
+}
+
+impl Fs {
+    /// Hands on the result of an operation that changes something, and does what the mount says if
+    /// it tells of a file system that is broken.
+    #[track_caller]
+    #[inline]
+    pub(crate) fn noting<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.note_error(error, Location::caller());
+        }
+        result
+    }
+
+    #[cold]
+    fn note_error(&self, error: &Error, at: &'static Location<'static>) {
+        let Some(writer) = self.mounted() else {
+            return;
+        };
+        let (place, code) = match error {
+            Error::Corrupt(corrupt) => (corrupt.place(), Code::Corrupt),
+            _ if writer.journal.abort_cause().is_some() => (Default::default(), Code::Io),
+            _ => return,
+        };
+        let errors = &writer.errors;
+        let noting = errors.noting.lock();
+        if errors.stopped.get().is_some() {
+            return;
+        }
+        tracing::error!(%error, place = %at, "the file system has an error");
+        let note = Note {
+            time: now(),
+            inode: place.inode,
+            block: place.block,
+            at,
+            code,
+        };
+        let goes_on = errors.on_error == OnError::Continue && code == Code::Corrupt;
+        if goes_on && self.note_in_transaction(writer, &note).is_ok() {
+            return;
+        }
+        self.stop_writing(writer, &note, error);
+        drop(noting);
+        if let (OnError::Panic, Some(PanicHook(hook))) = (errors.on_error, &errors.hook) {
+            hook(&error.to_string());
+        }
+    }
+
+    /// Notes an error while the journal goes on.
+    fn note_in_transaction(&self, writer: &Writer, note: &Note) -> Result<()> {
+        let mut plan = Plan::new(self, writer);
+        let mut raw = RawSuperblock::new_zeroed();
+        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
+        let mut regions = Vec::with_capacity(PARTS.len());
+        for part in PARTS {
+            let (block, range) = superblock_part(self, part.clone());
+            let region = plan.part(block, range, tag)?;
+            raw.as_mut_bytes()[part].copy_from_slice(plan.bytes(region));
+            regions.push(region);
+        }
+        note.put(&mut raw);
+        for (part, region) in PARTS.into_iter().zip(regions) {
+            plan.bytes_mut(region)
+                .copy_from_slice(&raw.as_bytes()[part]);
+        }
+        plan.carry_out(&[&LastTid::new()]).map(drop)
+    }
+
+    /// Carries the errors that the superblock told of `before` the journal was replayed over the
+    /// replay.
+    pub(crate) fn keep_errors(&self, before: &RawSuperblock) -> Result<()> {
+        if !tells_more(before, &self.raw_superblock()?) {
+            return Ok(());
+        }
+        self.rewrite_superblock(|raw| carry_over(before, raw))
+    }
+
+    /// Takes over the error that the journal tells of, if it was aborted.
+    pub(crate) fn take_over_error(&self, options: &OpenOptions) -> Result<()> {
+        if self.superblock().journal().is_none() {
+            return Ok(());
+        }
+        let mut log = self.log(options)?;
+        if log.superblock().errno() == 0 {
+            return Ok(());
+        }
+        self.rewrite_superblock(set_error_state)?;
+        Ok(log.clear_errno()?)
+    }
+
+    /// Lets nobody write any more, and notes why in place.
+    fn stop_writing(&self, writer: &Writer, note: &Note, error: &Error) {
+        // Latched already if the journal had to give up.
+        writer.journal.fail();
+        writer.journal.wait_idle();
+        // The device may be what has failed.
+        if let Err(error) = self.rewrite_superblock(|raw| note.put(raw)) {
+            tracing::error!(%error, "the error could not be noted");
+        }
+        // The lock is held, so nobody else has set it.
+        let _ = writer
+            .errors
+            .stopped
+            .set(format!("after an error: {error}"));
+    }
+}

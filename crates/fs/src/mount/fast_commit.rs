@@ -1,0 +1,292 @@
+//! **Purpose.** Fast commits, read as if they had been replayed: what the records of the journal's
+//! fast-commit area change in inodes, in the maps of files and in directories, kept in memory
+//! beside the device.
+//!
+//! **Not here.** Which records count (crate `journal`). Replaying them onto a device, which also
+//! has to mark blocks and inodes as used.
+//!
+//! # Model
+//! ```text
+//! inode n   = bytes in its table, laid over with the last INODE record, and its link count
+//! map of n  = its tree on disk, laid over with ADD_RANGE and DEL_RANGE in log order
+//! names in d = entries on disk, laid over with CREAT, LINK and UNLINK in log order
+//! ```
+//! Whoever loads an inode asks [`Fs::inode_change`], whoever maps a block [`Fs::range_edits`],
+//! whoever looks into a directory [`Fs::dir_changes`].
+//!
+//! # How records are applied
+//! As the kernel does (`ext4_fc_replay_*`): each sets a state, so applying it twice does no harm.
+//! A record about an inode that is not in use is ignored. INODE leaves the block map alone, unless
+//! the content is inline. LINK and CREAT leave a name alone that exists; UNLINK does nothing
+//! without the name, and takes one link from its inode even where the name now leads to another.
+//! CREAT of a directory makes an empty one. An inode without links is gone. Names in encrypted
+//! directories are never fast-committed; records that say otherwise are ignored.
+//!
+//! Where the kernel's own replay goes wrong, the state before the crash is what is shown:
+//! - It leaves link counts of parents alone when directories come and go, and gives a new
+//!   directory one link: e2fsck then finds errors. Here they are counted.
+//! - It refuses to mount when a file that was unlinked but open has an INODE record. Here that
+//!   file is gone.
+//! - It loses the target of a short symbolic link and the number of a device, which are in the
+//!   block map. Here they are taken from the record. (Current kernels log no such inodes.)
+//! - It sets times of directories and links to the time of the mount. Here they stay.
+//!
+//! # Invariants
+//! Memory is proportional to the records. Ranges lie inside the file system.
+//!
+//! # Locking
+//! None: an overlay never changes once it is built.
+//!
+//! # References
+//! Kernel `fs/ext4/fast_commit.c`; documentation, `filesystems/ext4/journal.rst`.
+
+mod apply;
+mod patch;
+mod ranges;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+
+use fourscore_journal::FastCommits;
+use fourscore_ondisk::dirent::{Entry as DirRecord, EntryType};
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::{Inode, InodeNr};
+use fourscore_sync::epoch;
+
+use crate::dir::names::Wanted;
+use crate::{Error, Fs, Result};
+
+pub(crate) use patch::{Base, InodePatch};
+pub(crate) use ranges::RangeEdits;
+
+/// What the records need to know of the state before them.
+pub(crate) trait Before {
+    /// An inode as its table has it; `None` if it is not in use, or broken.
+    fn inode(&self, nr: InodeNr) -> Result<Option<Inode>>;
+
+    /// What `name` leads to in directory `dir`.
+    fn find(&self, dir: InodeNr, name: &[u8]) -> Result<Option<InodeNr>>;
+
+    /// The form of a name in which it equals every name that `dir` takes for the same; the name
+    /// itself if `dir` is new.
+    fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>>;
+}
+
+/// Everything that fast commits change.
+#[derive(Debug, Default)]
+pub(crate) struct FastCommitOverlay {
+    inodes: HashMap<InodeNr, InodeChange>,
+    ranges: HashMap<InodeNr, RangeEdits>,
+    dirs: HashMap<InodeNr, DirChanges>,
+}
+
+/// How an inode differs from its bytes on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum InodeChange {
+    /// It is not in use any more.
+    Deleted,
+    /// Some of its bytes are others.
+    Patched(InodePatch),
+}
+
+/// How the names in a directory differ from those on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DirChanges {
+    /// The parent of a directory that the fast commits made.
+    made_in: Option<InodeNr>,
+    /// By [`Before::key`]. Entries on disk with one of these keys do not count.
+    names: BTreeMap<Vec<u8>, Option<NewName>>,
+}
+
+/// A name that was added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NewName {
+    name: Box<[u8]>,
+    inode: InodeNr,
+    file_type: FileType,
+}
+
+impl NewName {
+    /// The name as an entry of a directory. What tells where it lies is zero.
+    fn entry(&self) -> DirRecord<'_> {
+        let kind = EntryType::Unknown;
+        DirRecord {
+            at: 0,
+            rec_len: 0,
+            inode: self.inode,
+            name: &self.name,
+            kind,
+            hash: None,
+        }
+    }
+}
+
+impl FastCommitOverlay {
+    /// Applies the records of `commits` to the state `before`; `None` if there are none.
+    ///
+    /// # Errors
+    /// A record maps blocks outside the file system or adds a name that none can have; or the
+    /// state before cannot be read.
+    pub(crate) fn build(
+        commits: &FastCommits,
+        before: &impl Before,
+        superblock: &Superblock,
+    ) -> Result<Option<Self>> {
+        if commits.is_empty() {
+            return Ok(None);
+        }
+        apply::apply(commits.records(), before, superblock).map(Some)
+    }
+}
+
+/// What whoever writes them asks.
+impl FastCommitOverlay {
+    /// Every inode that differs from its bytes on disk, in ascending order.
+    pub(crate) fn changed_inodes(&self) -> Vec<(InodeNr, &InodeChange)> {
+        sorted(&self.inodes)
+    }
+
+    /// How the bytes of inode `nr` differ, if they do.
+    pub(crate) fn change_of(&self, nr: InodeNr) -> Option<&InodeChange> {
+        self.inodes.get(&nr)
+    }
+
+    /// How the map of inode `nr` differs.
+    pub(crate) fn ranges_of(&self, nr: InodeNr) -> Option<&RangeEdits> {
+        self.ranges.get(&nr)
+    }
+
+    /// Every inode whose map differs, in ascending order.
+    pub(crate) fn changed_maps(&self) -> Vec<(InodeNr, &RangeEdits)> {
+        sorted(&self.ranges)
+    }
+
+    /// Every directory in which names differ, in ascending order.
+    pub(crate) fn changed_dirs(&self) -> Vec<(InodeNr, &DirChanges)> {
+        sorted(&self.dirs)
+    }
+
+    /// The parent of a directory that the fast commits made.
+    pub(crate) fn made_in(&self, dir: InodeNr) -> Option<InodeNr> {
+        self.dirs.get(&dir)?.made_in
+    }
+}
+
+fn sorted<T>(map: &HashMap<InodeNr, T>) -> Vec<(InodeNr, &T)> {
+    let mut all: Vec<_> = map.iter().map(|(&nr, change)| (nr, change)).collect();
+    all.sort_unstable_by_key(|&(nr, _)| nr);
+    all
+}
+
+/// What the read path asks. The answer is `None` at the price of one test in a file system
+/// without fast commits.
+impl Fs {
+    /// How inode `nr` differs from its bytes on disk.
+    pub(crate) fn inode_change(&self, nr: InodeNr) -> Option<&InodeChange> {
+        self.fast_commit.as_ref()?.change_of(nr)
+    }
+
+    /// The ranges of inode `nr` that do not map as its tree on disk says.
+    pub(crate) fn range_edits(&self, nr: InodeNr) -> Option<&RangeEdits> {
+        self.fast_commit.as_ref()?.ranges.get(&nr)
+    }
+
+    /// How the names in directory `nr` differ from those on disk.
+    pub(crate) fn dir_changes(&self, nr: InodeNr) -> Option<&DirChanges> {
+        self.fast_commit.as_ref()?.dirs.get(&nr)
+    }
+}
+
+/// A file system whose log was replayed and whose fast commits were not yet.
+impl Before for Fs {
+    fn inode(&self, nr: InodeNr) -> Result<Option<Inode>> {
+        match self.load_inode(nr) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Error::NotFound | Error::Corrupt(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn find(&self, dir: InodeNr, name: &[u8]) -> Result<Option<InodeNr>> {
+        match self.lookup(dir, name) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
+        let guard = epoch::pin();
+        let dir = match Fs::inode(self, dir, &guard) {
+            Ok(dir) => dir,
+            Err(Error::NotFound | Error::Corrupt(_)) => return Ok(name.to_vec()),
+            Err(error) => return Err(error),
+        };
+        let wanted = self.wanted(dir, name);
+        Ok(wanted.hash_input().unwrap_or(name).to_vec())
+    }
+}
+
+impl DirChanges {
+    /// What the name with this key leads to now: `None` if the disk knows, `Some(None)` if it
+    /// leads nowhere.
+    fn get(&self, key: &[u8]) -> Option<Option<InodeNr>> {
+        match self.names.get(key) {
+            Some(now) => Some(now.as_ref().map(|new| new.inode)),
+            // Of a directory that was just made the disk knows nothing.
+            None => self.made_in.map(|_| None),
+        }
+    }
+
+    /// As [`get`](Self::get), for a name that somebody looks for.
+    pub(crate) fn find(&self, wanted: &Wanted<'_>, name: &[u8]) -> Option<Option<InodeNr>> {
+        if name == b".." && self.made_in.is_some() {
+            return Some(self.made_in);
+        }
+        match self.get(wanted.hash_input()?) {
+            // The names of a new directory are kept as they are: how they compare was not known.
+            Some(None) if self.made_in.is_some() && wanted.hash_may_mislead() => {
+                let same = |new: &&NewName| wanted.matches(&new.entry());
+                Some(self.added().find(same).map(|new| new.inode))
+            }
+            now => now,
+        }
+    }
+
+    /// For a directory that fast commits made, its parent: nothing on disk counts.
+    pub(crate) fn made_in(&self) -> Option<InodeNr> {
+        self.made_in
+    }
+
+    /// Every entry that is not on disk, for the directory `dir`.
+    pub(crate) fn entries(&self, dir: InodeNr) -> impl Iterator<Item = (&[u8], InodeNr, FileType)> {
+        let dots = self
+            .made_in
+            .map(|parent| [(&b"."[..], dir), (b"..", parent)]);
+        let dots = dots.into_iter().flatten();
+        dots.map(|(name, inode)| (name, inode, FileType::Directory))
+            .chain(
+                self.added()
+                    .map(|new| (&*new.name, new.inode, new.file_type)),
+            )
+    }
+
+    /// Every name that differs: what it leads to now, if to anything. A directory whose names are
+    /// not compared as they are is never fast-committed by whoever writes here.
+    pub(crate) fn changed_names(
+        &self,
+    ) -> impl Iterator<Item = (&[u8], Option<(InodeNr, FileType)>)> {
+        let names = self.names.iter();
+        names.map(|(key, now)| match now {
+            Some(new) => (&*new.name, Some((new.inode, new.file_type))),
+            None => (&**key, None),
+        })
+    }
+
+    /// The names that were added, by key.
+    fn added(&self) -> impl Iterator<Item = &NewName> {
+        self.names.values().flatten()
+    }
+}

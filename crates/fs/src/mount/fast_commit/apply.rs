@@ -1,0 +1,411 @@
+//! **Purpose.** Applies the records one after the other.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use fourscore_ondisk::fast_commit::{AddRange, DelRange, Dentry, RangeState, Record};
+use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags, RawInode};
+use fourscore_ondisk::jbd2::JournalError;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::{BlockCount, Corrupt, Inode, InodeNr};
+use zerocopy::FromBytes;
+
+use crate::Result;
+use crate::map::lookup::Target;
+use crate::mount::fast_commit::patch::Base;
+use crate::mount::fast_commit::ranges::RangeSet;
+use crate::mount::fast_commit::{
+    Before, DirChanges, FastCommitOverlay, InodeChange, InodePatch, NewName,
+};
+
+/// What is known of an inode that some record is about.
+#[derive(Debug)]
+struct Known {
+    /// Its type; `None` while it is not in use.
+    file_type: Option<FileType>,
+    links: u16,
+    flags: InodeFlags,
+    base: Base,
+    record: Option<Box<[u8]>>,
+    ranges: RangeSet,
+    changed: bool,
+}
+
+impl Known {
+    fn not_in_use() -> Self {
+        Self {
+            file_type: None,
+            links: 0,
+            flags: InodeFlags::empty(),
+            base: Base::Zeroes,
+            record: None,
+            ranges: RangeSet::default(),
+            changed: false,
+        }
+    }
+
+    fn on_disk(inode: &Inode) -> Self {
+        let file_type = inode.file_type().filter(|_| inode.links_count() > 0);
+        if file_type.is_none() {
+            return Self::not_in_use();
+        }
+        Self {
+            file_type,
+            links: inode.links_count(),
+            flags: inode.flags(),
+            base: Base::Table,
+            ..Self::not_in_use()
+        }
+    }
+
+    /// The inode has lost its last name: whatever was known of it is void.
+    fn delete(&mut self) {
+        *self = Self {
+            changed: true,
+            ..Self::not_in_use()
+        };
+    }
+
+    /// Whether it is in use, and its blocks are in an extent tree.
+    fn has_extents(&self) -> bool {
+        self.file_type.is_some() && self.flags.contains(InodeFlags::EXTENTS_FL)
+    }
+
+    /// Whether names can be added and removed.
+    fn is_open_directory(&self) -> bool {
+        self.file_type == Some(FileType::Directory) && !self.flags.contains(InodeFlags::ENCRYPT_FL)
+    }
+
+    fn set_links(&mut self, links: u16) {
+        self.links = links;
+        self.changed = true;
+    }
+}
+
+struct Apply<'a, 'r, B> {
+    before: &'a B,
+    superblock: &'a Superblock,
+    inodes: HashMap<InodeNr, Known>,
+    dirs: HashMap<InodeNr, DirChanges>,
+    /// What a commit says of inodes that are not in use yet: of a file that was made without a name
+    /// it tells the name that the file was given, and its ranges, before it tells of the inode.
+    early: HashMap<InodeNr, Vec<Record<'r>>>,
+}
+
+/// The overlay that `records` make of the state `before`.
+pub(crate) fn apply<'r, B: Before>(
+    records: impl Iterator<Item = Record<'r>>,
+    before: &B,
+    superblock: &Superblock,
+) -> Result<FastCommitOverlay> {
+    let mut apply = Apply {
+        before,
+        superblock,
+        inodes: HashMap::new(),
+        dirs: HashMap::new(),
+        early: HashMap::new(),
+    };
+    for record in records {
+        if apply.comes_early(record)? {
+            continue;
+        }
+        match record {
+            Record::AddRange(range) => apply.add_range(&range)?,
+            Record::DelRange(range) => apply.delete_range(&range)?,
+            Record::Creat(dentry) => apply.creat(&dentry)?,
+            Record::Link(dentry) => apply.link(&dentry)?,
+            Record::Unlink(dentry) => apply.unlink(&dentry)?,
+            Record::Inode { inode, raw } => apply.inode(inode, raw)?,
+            Record::Tail { .. } => apply.early.clear(),
+            Record::Pad | Record::Head { .. } => {}
+        }
+    }
+    Ok(apply.finish())
+}
+
+impl<'r, B: Before> Apply<'_, 'r, B> {
+    /// What is known of `nr`, at first what the disk says. Numbers that no name may lead to are
+    /// never in use here: a record about the journal's own inode, say, is ignored.
+    fn known(&mut self, nr: InodeNr) -> Result<&mut Known> {
+        match self.inodes.entry(nr) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(vacant) => {
+                let inode = match self.superblock.may_be_named(nr) {
+                    true => self.before.inode(nr)?,
+                    false => None,
+                };
+                let known = inode
+                    .as_ref()
+                    .map_or_else(Known::not_in_use, Known::on_disk);
+                Ok(vacant.insert(known))
+            }
+        }
+    }
+
+    fn inode(&mut self, nr: InodeNr, raw: &[u8]) -> Result<()> {
+        if !self.superblock.may_be_named(nr) {
+            return Ok(());
+        }
+        let Ok((fields, _)) = RawInode::ref_from_prefix(raw) else {
+            return Ok(());
+        };
+        let early = self.early.remove(&nr).unwrap_or_default();
+        let known = self.known(nr)?;
+        let file_type = FileType::from_mode(FileMode(fields.i_mode.get()));
+        if file_type.is_none() || fields.i_links_count.get() == 0 {
+            known.delete();
+            return Ok(());
+        }
+        let flags = InodeFlags::from_bits_retain(fields.i_flags.get());
+        known.file_type = file_type;
+        known.flags = flags;
+        known.record = Some(raw.into());
+        known.set_links(fields.i_links_count.get());
+        for record in early {
+            match record {
+                Record::AddRange(range) => self.add_range(&range)?,
+                Record::DelRange(range) => self.delete_range(&range)?,
+                // The inode counts it.
+                Record::Link(dentry) => {
+                    if let Some(file_type) = self.types(&dentry)? {
+                        self.add_name(&dentry, file_type)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a record that must wait for its inode; says whether it did.
+    fn comes_early(&mut self, record: Record<'r>) -> Result<bool> {
+        let inode = match record {
+            Record::AddRange(range) => range.inode,
+            Record::DelRange(range) => range.inode,
+            Record::Link(dentry) => dentry.inode,
+            _ => return Ok(false),
+        };
+        let is_early = self.known(inode)?.file_type.is_none();
+        if is_early {
+            self.early.entry(inode).or_default().push(record);
+        }
+        Ok(is_early)
+    }
+
+    fn delete_range(&mut self, range: &DelRange) -> Result<()> {
+        let known = self.known(range.inode)?;
+        if known.has_extents() {
+            known.ranges.set(range.logical, range.blocks, Target::Hole);
+        }
+        Ok(())
+    }
+
+    fn add_range(&mut self, range: &AddRange) -> Result<()> {
+        let AddRange {
+            inode,
+            logical,
+            physical,
+            blocks,
+            state,
+        } = *range;
+        let inside = self
+            .superblock
+            .geometry()
+            .contains(physical, BlockCount(blocks.into()));
+        let known = self.known(inode)?;
+        if !known.has_extents() || blocks == 0 {
+            return Ok(());
+        }
+        if !inside {
+            let error = JournalError::FastCommitRange {
+                block: physical,
+                blocks,
+            };
+            return Err(Corrupt::from(error).in_inode(inode).into());
+        }
+        let target = match state {
+            RangeState::Written => Target::Written(physical),
+            RangeState::Unwritten => Target::Unwritten(physical),
+        };
+        known.ranges.set(logical, blocks, target);
+        Ok(())
+    }
+
+    /// The type of what a name is to lead to, if both it and the directory are in use.
+    fn types(&mut self, dentry: &Dentry<'_>) -> Result<Option<FileType>> {
+        let file_type = self.known(dentry.inode)?.file_type;
+        let parent = self.known(dentry.parent)?;
+        Ok(file_type.filter(|_| parent.is_open_directory()))
+    }
+
+    /// What the name leads to now.
+    fn find(&self, dentry: &Dentry<'_>, key: &[u8]) -> Result<Option<InodeNr>> {
+        match self
+            .dirs
+            .get(&dentry.parent)
+            .and_then(|changes| changes.get(key))
+        {
+            Some(now) => Ok(now),
+            None => self.before.find(dentry.parent, dentry.name),
+        }
+    }
+
+    /// Adds the name unless it exists; tells whether it did.
+    fn add_name(&mut self, dentry: &Dentry<'_>, file_type: FileType) -> Result<Added> {
+        let Dentry {
+            parent,
+            inode,
+            name,
+        } = *dentry;
+        if name.iter().any(|&byte| byte == b'/' || byte == 0) || name == b"." || name == b".." {
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Err(Corrupt::from(JournalError::FastCommitName { name })
+                .in_inode(parent)
+                .into());
+        }
+        let key = self.before.key(parent, name)?;
+        if self.find(dentry, &key)?.is_some() {
+            return Ok(Added::No);
+        }
+        let new = NewName {
+            name: name.into(),
+            inode,
+            file_type,
+        };
+        self.dirs
+            .entry(parent)
+            .or_default()
+            .names
+            .insert(key, Some(new));
+        Ok(Added::Yes)
+    }
+
+    fn creat(&mut self, dentry: &Dentry<'_>) -> Result<()> {
+        let Some(file_type) = self.types(dentry)? else {
+            return Ok(());
+        };
+        let added = self.add_name(dentry, file_type)?;
+        if file_type != FileType::Directory {
+            self.known(dentry.inode)?.set_links(1);
+            return Ok(());
+        }
+        if added == Added::Yes {
+            self.count_subdirectory(dentry.parent, Change::More)?;
+            let made_in = Some(dentry.parent);
+            self.dirs.insert(
+                dentry.inode,
+                DirChanges {
+                    made_in,
+                    ..DirChanges::default()
+                },
+            );
+            // Its own name and `.`; what is made in it follows.
+            self.known(dentry.inode)?.set_links(2);
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, dentry: &Dentry<'_>) -> Result<()> {
+        let Some(file_type) = self.types(dentry)? else {
+            return Ok(());
+        };
+        if self.add_name(dentry, file_type)? == Added::Yes {
+            let known = self.known(dentry.inode)?;
+            known.set_links(known.links.saturating_add(1));
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self, dentry: &Dentry<'_>) -> Result<()> {
+        let Some(file_type) = self.types(dentry)? else {
+            if let Some(early) = self.early.get_mut(&dentry.inode) {
+                early.retain(|early| *early != Record::Link(*dentry));
+            }
+            return Ok(());
+        };
+        let key = self.before.key(dentry.parent, dentry.name)?;
+        let Some(found) = self.find(dentry, &key)? else {
+            return Ok(());
+        };
+        if found == dentry.inode {
+            self.dirs
+                .entry(dentry.parent)
+                .or_default()
+                .names
+                .insert(key, None);
+            if file_type == FileType::Directory {
+                self.count_subdirectory(dentry.parent, Change::Fewer)?;
+            }
+        }
+        let known = self.known(dentry.inode)?;
+        let links = known.links.saturating_sub(1);
+        // A directory has one name; only an empty one is ever removed.
+        if links == 0 || (file_type == FileType::Directory && found == dentry.inode) {
+            known.delete();
+            self.dirs.remove(&dentry.inode);
+        } else {
+            known.set_links(links);
+        }
+        Ok(())
+    }
+
+    /// Counts the `..` of a subdirectory that came or went. A count of 1 means that there are
+    /// too many to count.
+    fn count_subdirectory(&mut self, dir: InodeNr, change: Change) -> Result<()> {
+        let known = self.known(dir)?;
+        if known.links > 1 {
+            known.set_links(match change {
+                Change::More => known.links.saturating_add(1),
+                Change::Fewer => known.links.saturating_sub(1).max(2),
+            });
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> FastCommitOverlay {
+        let mut overlay = FastCommitOverlay {
+            dirs: self.dirs,
+            ..FastCommitOverlay::default()
+        };
+        for (nr, known) in self.inodes {
+            let Known {
+                file_type,
+                links,
+                base,
+                record,
+                ranges,
+                changed,
+                ..
+            } = known;
+            if file_type.is_some()
+                && let Some(ranges) = ranges.finish()
+            {
+                overlay.ranges.insert(nr, ranges);
+            }
+            if changed {
+                let change = match file_type {
+                    Some(_) => InodeChange::Patched(InodePatch {
+                        base,
+                        record,
+                        links,
+                    }),
+                    None => InodeChange::Deleted,
+                };
+                overlay.inodes.insert(nr, change);
+            }
+        }
+        overlay
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Added {
+    Yes,
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    More,
+    Fewer,
+}

@@ -1,0 +1,286 @@
+//! **Purpose.** Freezing: the file system stands still and its device holds all of it, so that a
+//! copy of the device needs no recovery, until it is thawed.
+//!
+//! **Model.** Whoever changes something is *inside* while he does: a plan from its beginning to its
+//! end, with the data that is written for it. Freezing lets nobody in any more, waits until all are
+//! out, commits, brings everything to its place and says on the device that nothing is left to be
+//! recovered. Who wants in meanwhile waits.
+//!
+//! ```text
+//! thawed -> freezing: nobody comes in, all leave -> frozen -> thawed
+//! ```
+//!
+//! **Invariants.** *Nobody is inside while it is frozen.* Coming in and freezing are the two sides
+//! of Dekker's protocol: each writes its own word, then reads the other's, with a full fence
+//! between. So at least one sees the other.
+//!
+//! **Locking.** Coming in and leaving write a word of this core and read one that is written by
+//! freezing alone. Who waits inside of nothing holds locks of inodes while he waits, as in Linux;
+//! nobody comes in twice, since he would wait for himself.
+//!
+//! **Crash safety.** While it is frozen the device holds a file system that was left clean, but for
+//! open files without names, which are on record.
+//!
+//! **References.** fsfreeze(8); ioctl `FIFREEZE`, `FITHAW`.
+
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
+
+use crate::mount::state::Mounted;
+use crate::mount::writer::Writer;
+use crate::{Error, Fs, Result};
+
+/// Who is inside, and whether anybody may be.
+#[derive(Debug, Default)]
+pub(crate) struct Freezer {
+    inside: PerCore<AtomicU64>,
+    /// Whether nobody may come in.
+    closed: CachePadded<AtomicBool>,
+    phase: Mutex<Phase>,
+    /// Somebody has left while it was closed, or it was thawed.
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Thawed,
+    Freezing,
+    Frozen,
+}
+
+/// Somebody is inside as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Inside<'f> {
+    freezer: &'f Freezer,
+    core: CoreNr,
+}
+
+impl Freezer {
+    /// Comes in; waits while it is frozen.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        loop {
+            let core = CoreNr::current();
+            self.inside.of(core).fetch_add(1, Ordering::AcqRel);
+            fence(Ordering::SeqCst);
+            if !self.closed.load(Ordering::Acquire) {
+                return Inside {
+                    freezer: self,
+                    core,
+                };
+            }
+            self.leave(core);
+            self.wait_until_thawed();
+        }
+    }
+
+    fn leave(&self, core: CoreNr) {
+        self.inside.of(core).fetch_sub(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::Relaxed) {
+            // Under the lock under which it is looked whether anybody is inside.
+            drop(self.phase.lock());
+            self.changed.notify_all();
+        }
+    }
+
+    #[cold]
+    fn wait_until_thawed(&self) {
+        let mut phase = self.phase.lock();
+        while *phase != Phase::Thawed {
+            self.changed.wait(&mut phase);
+        }
+    }
+
+    /// Lets nobody in any more, and waits until all are out.
+    fn close(&self) -> Result<()> {
+        let mut phase = self.phase.lock();
+        if *phase != Phase::Thawed {
+            return Err(Error::Busy);
+        }
+        *phase = Phase::Freezing;
+        self.closed.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        while self
+            .inside
+            .iter()
+            .any(|core| core.load(Ordering::Acquire) > 0)
+        {
+            self.changed.wait(&mut phase);
+        }
+        Ok(())
+    }
+
+    fn set_frozen(&self) {
+        *self.phase.lock() = Phase::Frozen;
+    }
+
+    /// Begins to thaw it: nobody else does then.
+    fn begin_thaw(&self) -> Result<()> {
+        let mut phase = self.phase.lock();
+        if *phase != Phase::Frozen {
+            return Err(Error::InvalidArgument("the file system is not frozen"));
+        }
+        *phase = Phase::Freezing;
+        Ok(())
+    }
+
+    /// Lets everybody in again.
+    fn open(&self) {
+        let mut phase = self.phase.lock();
+        *phase = Phase::Thawed;
+        self.closed.store(false, Ordering::Release);
+        drop(phase);
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.freezer.leave(self.core);
+    }
+}
+
+impl Fs {
+    /// Freezes the file system (`FIFREEZE`): when this returns, everything is durable and in its
+    /// place, and a copy of the device mounts without recovery. Whoever changes something waits
+    /// until [`Fs::thaw`]; who reads does not.
+    ///
+    /// # Errors
+    /// `Busy` if it is frozen already; `Io`, and then it is not frozen; `ReadOnly`.
+    pub fn freeze(&self) -> Result<()> {
+        self.noting(self.stand_still())
+    }
+
+    fn stand_still(&self) -> Result<()> {
+        let writer = self.writer()?;
+        self.write_times()?;
+        writer.freezer().close()?;
+        match self.settle(writer) {
+            Ok(()) => {
+                writer.freezer().set_frozen();
+                Ok(())
+            }
+            Err(error) => {
+                writer.rest_mmp(Rest::Ends);
+                writer.freezer().open();
+                Err(error)
+            }
+        }
+    }
+
+    /// Brings everything to its place, and says so on the device.
+    fn settle(&self, writer: &Writer) -> Result<()> {
+        writer.journal().quiesce()?;
+        writer.rest_mmp(Rest::Begins);
+        let left = Mounted::left_behind(writer.orphans());
+        self.mark(left, Some(self.free_on_disk(writer.groups())))?;
+        Ok(self.device().flush()?)
+    }
+
+    /// Thaws the file system (`FITHAW`).
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not frozen; `Io`, and then it still is; `ReadOnly`.
+    pub fn thaw(&self) -> Result<()> {
+        let writer = self.writer()?;
+        writer.freezer().begin_thaw()?;
+        if let Err(error) = self.mark(Mounted::Again, None) {
+            writer.freezer().set_frozen();
+            return Err(error);
+        }
+        writer.rest_mmp(Rest::Ends);
+        writer.freezer().open();
+        Ok(())
+    }
+}
+
+/// Whether other hosts are not told for a while that the file system is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Begins,
+    Ends,
+}
+
+#[cfg(all(test, not(feature = "shuttle"), not(feature = "count")))]
+mod tests {
+    use std::time::Duration;
+
+    use fourscore_sync::thread;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_inside_while_it_is_closed_and_all_come_in_afterwards() {
+        let freezer = Freezer::default();
+        let (entered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let inside = freezer.enter();
+                        entered.fetch_add(1, Ordering::Relaxed);
+                        drop(inside);
+                    }
+                });
+            }
+            for _ in 0..20 {
+                freezer.close().unwrap();
+                assert!(matches!(freezer.close(), Err(Error::Busy)));
+                let before = entered.load(Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(2));
+                assert_eq!(entered.load(Ordering::Relaxed), before);
+                freezer.set_frozen();
+                freezer.begin_thaw().unwrap();
+                freezer.open();
+                assert!(freezer.begin_thaw().is_err());
+                while entered.load(Ordering::Relaxed) == before {
+                    thread::yield_now();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(
+            freezer
+                .inside
+                .iter()
+                .all(|core| core.load(Ordering::Relaxed) == 0)
+        );
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod model_tests {
+    use fourscore_sync::{Arc, model, thread};
+
+    use super::*;
+
+    #[test]
+    fn two_who_come_in_and_one_who_freezes_meet_in_any_order() {
+        model::check(2_000, || {
+            let freezer = Arc::new(Freezer::default());
+            let halves = Arc::new(AtomicU64::new(0));
+            let writers: Vec<_> = (0..2)
+                .map(|_| {
+                    let (freezer, halves) = (Arc::clone(&freezer), Arc::clone(&halves));
+                    thread::spawn(move || {
+                        let _inside = freezer.enter();
+                        halves.fetch_add(1, Ordering::SeqCst);
+                        thread::yield_now();
+                        halves.fetch_add(1, Ordering::SeqCst);
+                    })
+                })
+                .collect();
+            freezer.close().unwrap();
+            let seen = halves.load(Ordering::SeqCst);
+            assert_eq!(seen % 2, 0, "somebody is inside");
+            thread::yield_now();
+            assert_eq!(halves.load(Ordering::SeqCst), seen, "somebody came in");
+            freezer.open();
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            assert_eq!(halves.load(Ordering::SeqCst), 4);
+        });
+    }
+}

@@ -1,0 +1,16 @@
+//! **Purpose.** TODO-HEADER.
+
+pub(crate) mod errors;
+pub(crate) mod fast_commit;
+pub(crate) mod fast_commit_replay;
+pub(crate) mod freeze;
+pub(crate) mod mmp;
+pub(crate) mod open;
+pub(crate) mod options;
+pub(crate) mod recovery;
+pub(crate) mod replay;
+pub(crate) mod state;
+pub(crate) mod statfs;
+pub(crate) mod superblock;
+pub(crate) mod trim;
+pub(crate) mod writer;

@@ -1,0 +1,237 @@
+//! **Purpose.** Opening: from a device to a file system that can be read.
+//!
+//! **Model.** A superblock is read and checked, and its features are held against the table. If it
+//! says that the journal must be replayed, a first, bare file system is made just to find the
+//! journal's blocks; the log is recovered into a plan, the device is wrapped so that it answers
+//! as if the plan had been carried out, and everything starts anew on that device, superblock
+//! included.
+//!
+//! ```text
+//! device -> superblock -> clean ----------------------------------> Fs
+//!                      \-> dirty -> journal inode -> plan -> overlay -> superblock -> Fs
+//! ```
+//!
+//! **Crash safety.** Nothing is written. A crashed image can be opened any number of times and
+//! reads the same each time.
+
+use fourscore_block::{BlockDevice, BufferCache, CacheOptions, HitCounting};
+use fourscore_cache::{ClockCache, Config};
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::superblock::{
+    JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock,
+};
+use fourscore_ondisk::{BlockSize, Corrupt, InodeNr, PhysBlock, RawSuperblock};
+use fourscore_sync::{Arc, Serial};
+
+use crate::dir::name_cache::NameCache;
+use crate::inode::cache::InodeCell;
+use crate::mount::fast_commit::FastCommitOverlay;
+use crate::mount::replay::FoundBy;
+use crate::{Error, Fs, Result};
+
+/// Memory for decoded inodes, as a share of the whole cache budget.
+const INODE_SHARE: usize = 4;
+/// Memory for names that were found, likewise.
+const NAME_SHARE: usize = 8;
+/// What a decoded inode takes, as a rule.
+const TYPICAL_INODE_BYTES: usize = 640;
+
+/// What to do with a journal that holds changes which are not in place yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replay {
+    /// Read as if it had been replayed. Nothing is written.
+    #[default]
+    InMemory,
+    /// Read what is in place, as after `mount -o ro,norecovery`. May be inconsistent.
+    Ignore,
+}
+
+/// Where the superblock is read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SuperblockCopy {
+    /// The primary one, at byte 1024.
+    #[default]
+    Primary,
+    /// The backup at the start of `block`, in a file system with blocks of `block_size`.
+    Backup {
+        /// The block, such as 32768.
+        block: PhysBlock,
+        /// The block size, which is not known before a superblock is read.
+        block_size: BlockSize,
+    },
+}
+
+/// How to open a file system. Made by [`OpenOptions::new`] and changed by its methods.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    replay: Replay,
+    superblock: SuperblockCopy,
+    journal_device: Option<Arc<dyn BlockDevice>>,
+    cache_bytes: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            replay: Replay::InMemory,
+            superblock: SuperblockCopy::Primary,
+            journal_device: None,
+            cache_bytes: 128 << 20,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// The primary superblock, the journal replayed in memory, 128 MiB for caches.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What to do with a dirty journal.
+    #[must_use]
+    pub fn replay(mut self, replay: Replay) -> Self {
+        self.replay = replay;
+        self
+    }
+
+    /// Where the superblock is read from.
+    #[must_use]
+    pub fn superblock(mut self, copy: SuperblockCopy) -> Self {
+        self.superblock = copy;
+        self
+    }
+
+    /// The device of an external journal. A file system that has its journal inside, or has none,
+    /// is not opened with one.
+    #[must_use]
+    pub fn journal_device(mut self, device: Arc<dyn BlockDevice>) -> Self {
+        self.journal_device = Some(device);
+        self
+    }
+
+    /// The device of an external journal, if one was given.
+    pub(crate) fn external_journal(&self) -> Option<&Arc<dyn BlockDevice>> {
+        self.journal_device.as_ref()
+    }
+
+    /// Refuses a device for the journal where the file system has no journal on a device.
+    pub(crate) fn check_journal_device(&self, superblock: &Superblock) -> Result<()> {
+        let is_external = matches!(superblock.journal(), Some(JournalPlace::Device { .. }));
+        match self.journal_device.is_some() && !is_external {
+            true => Err(Error::MountOption {
+                word: "journal_path".into(),
+                why: "the file system has no journal on a device of its own; leave the option out",
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Memory for caches, in bytes: five eighths for blocks of metadata, two for inodes, one for
+    /// names. Data is never cached here.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+}
+
+impl Fs {
+    /// Opens the file system on `device` for reading. Fields of the superblock that are wrong and
+    /// that reading does not depend on do not keep it from that ([`Superblock::faults`]).
+    ///
+    /// # Errors
+    /// `Refused` for what is not ext2, ext3 or ext4, or has features that forbid reading;
+    /// `Corrupt` for a superblock or a journal that breaks the format, and for a device shorter
+    /// than the file system; `JournalNotGiven` if the journal is dirty and on a device that was
+    /// not given, and `MountOption` if a device was given for a journal that is not on one; `Io`.
+    pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Arc<Self>> {
+        let superblock = read_superblock(&*device, options.superblock)?;
+        options.check_journal_device(&superblock)?;
+        let dirty = superblock.features().incompat.contains(Incompat::RECOVER);
+        let bare = Self::bare(device, superblock, options)?;
+        if !dirty || options.replay == Replay::Ignore {
+            return Ok(Arc::new(bare));
+        }
+        let replayed = bare.replay(options)?;
+        let superblock = read_superblock(&*replayed.device, SuperblockCopy::Primary)?;
+        let mut fs = Self::bare(replayed.device, superblock, options)?;
+        if let Some(overlay) = FastCommitOverlay::build(&replayed.records, &fs, &fs.superblock)? {
+            // What was cached on the way is the state before.
+            let superblock = Superblock::clone(&fs.superblock);
+            fs = Self::bare(fs.device, superblock, options)?;
+            fs.fast_commit = Some(overlay);
+        }
+        fs.journal_damage = replayed.damage;
+        fs.journal_found_by = replayed.found_by;
+        Ok(Arc::new(fs))
+    }
+
+    /// A file system that reads what is in place.
+    pub(crate) fn bare(
+        device: Arc<dyn BlockDevice>,
+        superblock: Superblock,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let geometry = superblock.geometry();
+        let (found_bytes, expected_bytes) = (device.len_bytes(), geometry.size_bytes());
+        if found_bytes < expected_bytes {
+            return Err(Corrupt::from(RelationError::DeviceSize {
+                found_bytes,
+                expected_bytes,
+            })
+            .into());
+        }
+        let inode_bytes = options.cache_bytes / INODE_SHARE;
+        let name_bytes = options.cache_bytes / NAME_SHARE;
+        let buffer_options = CacheOptions {
+            budget_bytes: options.cache_bytes - inode_bytes - name_bytes,
+            hits: HitCounting::Off,
+        };
+        let buffers = Arc::new(BufferCache::new(
+            Arc::clone(&device),
+            geometry.block_size(),
+            buffer_options,
+        ));
+        let inodes = ClockCache::new(&Config {
+            number: |nr: &InodeNr| nr.0.into(),
+            budget_bytes: inode_bytes,
+            expected_weight_bytes: TYPICAL_INODE_BYTES,
+            evictable: InodeCell::retire,
+            hits: HitCounting::Off,
+        });
+        Ok(Self {
+            device,
+            superblock: Arc::new(superblock),
+            buffers,
+            inodes,
+            lives: Serial::default(),
+            names: NameCache::new(name_bytes),
+            fast_commit: None,
+            journal_damage: None,
+            journal_found_by: FoundBy::default(),
+            writer: None,
+        })
+    }
+}
+
+pub(crate) fn read_superblock(
+    device: &dyn BlockDevice,
+    copy: SuperblockCopy,
+) -> Result<Superblock> {
+    let offset = match copy {
+        SuperblockCopy::Primary => SUPERBLOCK_OFFSET_BYTES,
+        SuperblockCopy::Backup { block, block_size } => block_size.offset(block),
+    };
+    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+    let there = device
+        .len_bytes()
+        .saturating_sub(offset)
+        .min(SUPERBLOCK_SIZE_BYTES as u64);
+    let part = &mut bytes[..usize::try_from(there).unwrap_or(0)];
+    if !part.is_empty() {
+        device.read_at(part, offset)?;
+    }
+    Ok(Superblock::try_from(RawSuperblock::from_bytes(part)?)?)
+}

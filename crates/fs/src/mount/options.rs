@@ -1,0 +1,479 @@
+//! **Purpose.** How a file system is opened for writing, said by calls or in the words of
+//! mount(8).
+//!
+//! **Not here.** Words that concern a mount point and not the file system (`ro`, `nosuid`): who
+//! makes the mount takes them out first.
+
+use std::time::Duration;
+
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_mballoc::{Privilege, Tunables};
+use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy, JournalPlace, Superblock};
+use fourscore_sync::Arc;
+
+use crate::file::journaled::DataMode;
+use crate::inode::access_times::AccessTimes;
+use crate::inode::lazy_times::Times;
+use crate::mount::errors::{OnError, PanicHook};
+use crate::mount::trim::Discards;
+use crate::txn::faults::Breaking;
+use crate::{Error, Fs, OpenOptions, Result};
+
+/// What the kernel takes for `commit=0`.
+const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
+/// The longest `commit=` that the kernel takes, so that its clock does not wrap.
+const LONGEST_COMMIT_SECS: u32 = i32::MAX as u32 / 1000;
+
+/// Memory for the buddies of groups that are not in use, unless told otherwise: those of 4 TiB.
+const BUDDY_BYTES: u64 = 256 << 20;
+
+/// Whether the device is told when something has to be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barriers {
+    /// It is: what was synced outlives a power cut.
+    On,
+    /// It is not while the file system is mounted: after a power cut, anything may be missing.
+    /// What was unmounted is whole.
+    Off,
+}
+
+/// How to open a file system for writing.
+///
+/// What is not said, the superblock of the file system decides, as its `s_default_mount_opts` and
+/// `s_errors` tell the kernel.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    pub(crate) open: OpenOptions,
+    journal: JournalOptions,
+    commit: Option<Duration>,
+    pub(crate) access_times: Option<AccessTimes>,
+    pub(crate) nodiratime: Option<bool>,
+    data: Option<DataMode>,
+    grpid: Option<bool>,
+    pub(crate) on_error: Option<OnError>,
+    pub(crate) panic_hook: Option<PanicHook>,
+    barriers: Option<Barriers>,
+    times: Option<Times>,
+    tunables: Vec<(String, u32)>,
+    buddy_bytes: u64,
+    privilege: Privilege,
+    discard: Option<Discard>,
+    pub(crate) breaking: Breaking,
+}
+
+/// Whether the device is told what was freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discard {
+    /// When somebody asks for it ([`Fs::trim`]).
+    #[default]
+    OnDemand,
+    /// After the commit, too.
+    Online,
+}
+
+impl MountOptions {
+    /// Ordered data, a commit every five seconds.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            open: OpenOptions::new(),
+            journal: JournalOptions::default(),
+            commit: None,
+            access_times: None,
+            nodiratime: None,
+            data: None,
+            grpid: None,
+            on_error: None,
+            panic_hook: None,
+            barriers: None,
+            times: None,
+            tunables: Vec::new(),
+            buddy_bytes: BUDDY_BYTES,
+            privilege: Privilege::User,
+            discard: None,
+            breaking: Breaking::default(),
+        }
+    }
+
+    /// Adds options in the words of mount(8), separated by commas: `data=ordered`,
+    /// `data=writeback`, `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl`,
+    /// `user_xattr` and `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
+    /// `errors=remount-ro`, `errors=panic`, `barrier`,
+    /// `barrier=0`, `barrier=1`, `nobarrier`, `relatime`, `strictatime`, `noatime`, `nodiratime`,
+    /// `diratime`, `lazytime`, `nolazytime`, `discard`, `nodiscard` and the allocator's tunables
+    /// (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
+    ///
+    /// # Errors
+    /// `MountOption` with the word that is unknown or whose value makes no sense. Whether a tunable
+    /// exists and takes its value is only known when the file system is mounted.
+    pub fn parse(mut self, words: &str) -> Result<Self> {
+        for word in words.split(',').filter(|word| !word.is_empty()) {
+            let refused = |why| Error::MountOption {
+                word: word.to_owned(),
+                why,
+            };
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let number = || value.parse().map_err(|_| refused("not a number"));
+            match name {
+                "defaults" if value.is_empty() => {}
+                "acl" | "user_xattr" | "no_mbcache" if value.is_empty() => {}
+                "data" => {
+                    let known = data_mode(value).ok_or_else(|| refused("no such mode"))?;
+                    self.data = Some(known);
+                }
+                "grpid" | "bsdgroups" if value.is_empty() => self.grpid = Some(true),
+                "nogrpid" | "sysvgroups" if value.is_empty() => self.grpid = Some(false),
+                "errors" => {
+                    let known =
+                        ErrorPolicy::named(value).ok_or_else(|| refused("no such policy"))?;
+                    self.on_error = Some(known.into());
+                }
+                "barrier" if matches!(value, "" | "1") => self.barriers = Some(Barriers::On),
+                "barrier" if value == "0" => self.barriers = Some(Barriers::Off),
+                "nobarrier" if value.is_empty() => self.barriers = Some(Barriers::Off),
+                "relatime" if value.is_empty() => {
+                    self.access_times = Some(AccessTimes::Relative);
+                }
+                "strictatime" if value.is_empty() => {
+                    self.access_times = Some(AccessTimes::Strict);
+                }
+                "noatime" if value.is_empty() => self.access_times = Some(AccessTimes::Never),
+                "nodiratime" if value.is_empty() => self.nodiratime = Some(true),
+                "diratime" if value.is_empty() => self.nodiratime = Some(false),
+                "lazytime" if value.is_empty() => self.times = Some(Times::Lazily),
+                "nolazytime" if value.is_empty() => self.times = Some(Times::AtOnce),
+                "discard" if value.is_empty() => self.discard = Some(Discard::Online),
+                "nodiscard" if value.is_empty() => self.discard = Some(Discard::OnDemand),
+                "commit" => {
+                    let interval = commit_interval(number()?)
+                        .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
+                    self.commit = Some(interval);
+                }
+                name if name.starts_with("mb_") => self = self.tunable(name, number()?),
+                _ => return Err(refused("not an option that is known here")),
+            }
+        }
+        Ok(self)
+    }
+
+    /// Sets a tunable of the allocator, such as `mb_optimize_scan`; the names are those of sysfs
+    /// and of mount options. An unknown one is refused when the file system is mounted.
+    #[must_use]
+    pub fn tunable(mut self, name: &str, value: u32) -> Self {
+        self.tunables.push((name.to_owned(), value));
+        self
+    }
+
+    /// Lets everything that is written through this mount use the blocks that are kept for the
+    /// super-user (`s_r_blocks_count`), as Linux lets the super-user: for a program that is alone
+    /// with an image.
+    #[must_use]
+    pub fn use_reserve(mut self) -> Self {
+        self.privilege = Privilege::Root;
+        self
+    }
+
+    pub(crate) fn privilege(&self) -> Privilege {
+        self.privilege
+    }
+
+    /// What is done wrong on purpose, to show that the crash harness notices.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub fn sabotage(mut self, breaking: Option<crate::txn::faults::Sabotage>) -> Self {
+        self.breaking = breaking;
+        self
+    }
+
+    /// Whether the device is told what was freed, after its commit. That delays commits.
+    #[must_use]
+    pub fn discard(mut self, discard: Discard) -> Self {
+        self.discard = Some(discard);
+        self
+    }
+
+    /// Who is told what is freed in `fs`; nobody, where the device gives no space back.
+    pub(crate) fn discards(&self, fs: &Fs) -> Option<Discards> {
+        let by_default = DefaultMountOpts::DISCARD;
+        let default = match fs.superblock().default_mount_opts().contains(by_default) {
+            true => Discard::Online,
+            false => Discard::OnDemand,
+        };
+        match self.discard.unwrap_or(default) {
+            Discard::OnDemand => None,
+            Discard::Online => Discards::of(fs),
+        }
+    }
+
+    pub(crate) fn has_lazy_times(&self) -> bool {
+        self.times.unwrap_or_default() == Times::Lazily
+    }
+
+    /// How much memory the buddies of groups may take that nobody has allocated in lately, in
+    /// bytes. They are made again of their bitmaps when they are needed.
+    #[must_use]
+    pub fn buddy_bytes(mut self, bytes: u64) -> Self {
+        self.buddy_bytes = bytes;
+        self
+    }
+
+    /// The same as a number of groups: a bitmap, and another of all its orders, of a block each.
+    pub(crate) fn most_groups_loaded(&self, block_bytes: usize) -> u32 {
+        let groups = self.buddy_bytes / (2 * block_bytes as u64);
+        u32::try_from(groups).unwrap_or(u32::MAX)
+    }
+
+    /// How it is read: caches, and the device of an external journal, which is opened for writing.
+    #[must_use]
+    pub fn open(mut self, options: OpenOptions) -> Self {
+        self.open = options;
+        self
+    }
+
+    /// When accesses are noted ([`Fs::accessed`](crate::Fs::accessed)).
+    #[must_use]
+    pub fn access_times(mut self, access_times: AccessTimes) -> Self {
+        self.access_times = Some(access_times);
+        self
+    }
+
+    /// When times are written that are all that is changed.
+    #[must_use]
+    pub fn times(mut self, times: Times) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    /// How the journal works.
+    #[must_use]
+    pub fn journal(mut self, options: JournalOptions) -> Self {
+        self.journal = options;
+        self.commit = None;
+        self
+    }
+
+    pub(crate) fn journal_options(&self) -> JournalOptions {
+        let background = match self.commit {
+            Some(interval) => Background::Threads { interval },
+            None => self.journal.background,
+        };
+        JournalOptions {
+            background,
+            ..self.journal
+        }
+    }
+
+    /// How the content of files becomes durable.
+    #[must_use]
+    pub fn data(mut self, mode: DataMode) -> Self {
+        self.data = Some(mode);
+        self
+    }
+
+    /// The same for a mount of the file system with this superblock.
+    pub(crate) fn data_mode(&self, superblock: &Superblock) -> DataMode {
+        self.data.unwrap_or(DataMode::of(superblock))
+    }
+
+    pub(crate) fn gives_group(&self, superblock: &Superblock) -> bool {
+        let default = superblock.default_mount_opts();
+        let default = default.contains(DefaultMountOpts::BSDGROUPS);
+        self.grpid.unwrap_or(default)
+    }
+
+    /// These options, and where they say nothing those that the superblock holds as text
+    /// (`s_mount_opts`). As in Linux, of those nothing is refused.
+    pub(crate) fn over(&self, superblock: &Superblock) -> Self {
+        let mut stored = Self::new();
+        let text = String::from_utf8_lossy(superblock.mount_opts());
+        for word in text.split(',') {
+            match stored.clone().parse(word) {
+                Ok(parsed) => stored = parsed,
+                Err(error) => tracing::warn!(%error, "in the superblock"),
+            }
+        }
+        let mut options = self.clone();
+        if self.journal.background == JournalOptions::default().background {
+            options.commit = self.commit.or(stored.commit);
+        }
+        options.access_times = self.access_times.or(stored.access_times);
+        options.nodiratime = self.nodiratime.or(stored.nodiratime);
+        options.data = self.data.or(stored.data);
+        options.grpid = self.grpid.or(stored.grpid);
+        options.on_error = self.on_error.or(stored.on_error);
+        options.barriers = self.barriers.or(stored.barriers);
+        options.times = self.times.or(stored.times);
+        options.discard = self.discard.or(stored.discard);
+        options
+    }
+
+    /// Refuses a file system whose journal is on a device that was not given, and a device for a
+    /// journal that is not on one.
+    pub(crate) fn check_journal_device(&self, superblock: &Superblock) -> Result<()> {
+        self.open.check_journal_device(superblock)?;
+        match superblock.journal() {
+            Some(JournalPlace::Device { uuid, .. }) if self.open.external_journal().is_none() => {
+                Err(Error::JournalNotGiven { uuid })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what the file system with this superblock cannot do.
+    pub(crate) fn check(&self, superblock: &Superblock) -> Result<()> {
+        if self.data == Some(DataMode::Journal) && superblock.journal().is_none() {
+            return Err(Error::MountOption {
+                word: "data=journal".into(),
+                why: "the file system has no journal",
+            });
+        }
+        Ok(())
+    }
+
+    /// What to do when the file system is found to be broken, or its journal cannot go on.
+    #[must_use]
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = Some(on_error);
+        self
+    }
+
+    /// What is called instead of a panic of the machine, with a line that says why, where
+    /// `errors=panic` is in force, in this call or in the superblock. A library does not end its
+    /// program: if `hook` returns, or there is none, nothing is written any more. It is called by
+    /// the thread that found the error, which may hold locks: it must not use the file system.
+    #[must_use]
+    pub fn on_panic(mut self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.panic_hook = Some(PanicHook(Arc::new(hook)));
+        self
+    }
+
+    /// Whether the device is told when something has to be durable.
+    #[must_use]
+    pub fn barriers(mut self, barriers: Barriers) -> Self {
+        self.barriers = Some(barriers);
+        self
+    }
+
+    /// The same for a mount of the file system with this superblock.
+    pub(crate) fn barriers_of(&self, superblock: &Superblock) -> Barriers {
+        let nobarrier = DefaultMountOpts::NOBARRIER;
+        let default = match superblock.default_mount_opts().contains(nobarrier) {
+            true => Barriers::Off,
+            false => Barriers::On,
+        };
+        self.barriers.unwrap_or(default)
+    }
+
+    pub(crate) fn tune(&self, tunables: &Tunables) -> Result<()> {
+        for (name, value) in &self.tunables {
+            tunables.set_by_name(name, *value)?;
+        }
+        Ok(())
+    }
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn data_mode(value: &str) -> Option<DataMode> {
+    match value {
+        "ordered" => Some(DataMode::Ordered),
+        "writeback" => Some(DataMode::Writeback),
+        "journal" => Some(DataMode::Journal),
+        _ => None,
+    }
+}
+
+fn commit_interval(seconds: u32) -> Option<Duration> {
+    match seconds {
+        0 => Some(DEFAULT_COMMIT),
+        1..=LONGEST_COMMIT_SECS => Some(Duration::from_secs(seconds.into())),
+        _ => None,
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    fn interval(words: &str) -> Duration {
+        let options = MountOptions::new().parse(words).unwrap().journal_options();
+        match options.background {
+            Background::Threads { interval } => interval,
+            Background::None => panic!("nobody commits"),
+        }
+    }
+
+    #[test]
+    fn words_of_mount_are_understood() {
+        assert_eq!(interval(""), DEFAULT_COMMIT);
+        assert_eq!(
+            interval("commit=30,defaults,data=ordered"),
+            Duration::from_secs(30)
+        );
+        assert_eq!(interval("commit=30,commit=0"), DEFAULT_COMMIT);
+        let times = |words| MountOptions::new().parse(words).unwrap().access_times;
+        assert_eq!(times("noatime"), Some(AccessTimes::Never));
+        assert_eq!(times("noatime,relatime"), Some(AccessTimes::Relative));
+        assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
+        let data = |words| MountOptions::new().parse(words).unwrap().data;
+        assert_eq!(data("acl,user_xattr,no_mbcache"), None);
+        assert_eq!(data("data=journal"), Some(DataMode::Journal));
+        assert_eq!(
+            data("data=journal,data=writeback"),
+            Some(DataMode::Writeback)
+        );
+        let policy = |words| MountOptions::new().parse(words).unwrap().on_error;
+        assert_eq!(policy(""), None);
+        assert_eq!(
+            policy("errors=panic,errors=continue"),
+            Some(OnError::Continue)
+        );
+        assert_eq!(policy("errors=remount-ro"), Some(OnError::RemountReadOnly));
+        let barriers = |words| MountOptions::new().parse(words).unwrap().barriers;
+        assert_eq!(barriers("nobarrier,barrier"), Some(Barriers::On));
+        assert_eq!(barriers("barrier=1,barrier=0"), Some(Barriers::Off));
+        let lazy = |words| MountOptions::new().parse(words).unwrap().times;
+        assert_eq!(lazy("lazytime"), Some(Times::Lazily));
+        assert_eq!(lazy("lazytime,nolazytime"), Some(Times::AtOnce));
+        let discard = |words| MountOptions::new().parse(words).unwrap().discard;
+        assert_eq!(discard("discard"), Some(Discard::Online));
+        assert_eq!(discard("discard,nodiscard"), Some(Discard::OnDemand));
+        let tuned = MountOptions::new().parse("mb_optimize_scan=0,mb_stream_req=32");
+        let expected = [
+            ("mb_optimize_scan".to_owned(), 0),
+            ("mb_stream_req".to_owned(), 32),
+        ];
+        assert_eq!(tuned.unwrap().tunables, expected);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_its_word() {
+        let words = [
+            "commit",
+            "commit=often",
+            "commit=2147484",
+            "commit=-1",
+            "data",
+            "data=fast",
+            "noacl",
+            "errors",
+            "errors=ignore",
+            "barrier=2",
+            "nobarrier=1",
+            "mb_stream_req=",
+            "defaults=1",
+            "noatime=1",
+            "nosuid",
+        ];
+        for word in words {
+            match MountOptions::new().parse(&format!("defaults,{word}")) {
+                Err(Error::MountOption { word: found, .. }) => assert_eq!(found, word),
+                other => panic!("{word}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! **Purpose.** Reading a crashed file system as if its journal had been replayed.
+//!
+//! **Model.** The journal's blocks are found through its inode, or on a device of their own. The
+//! log is recovered into a plan; the plan becomes an overlay over the device.
+//!
+//! **Crash safety.** Nothing is written, so it can be cut and done again at will.
+
+use std::fmt;
+
+use fourscore_block::BlockDevice;
+use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
+use fourscore_ondisk::extent::Extent;
+use fourscore_ondisk::inode::{FileType, Inode};
+use fourscore_ondisk::jbd2::{Damage, JournalBlock};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::superblock::JournalPlace;
+use fourscore_ondisk::{Corrupt, InodeNr, Tid};
+use fourscore_sync::{Arc, epoch};
+
+use crate::inode::cache::CachedInode;
+use crate::{Error, Fs, OpenOptions, Result};
+
+/// What a dirty journal changes.
+pub(crate) struct Replayed {
+    /// The device as it reads after the log was replayed.
+    pub(crate) device: Arc<dyn BlockDevice>,
+    /// What was fast-committed after that.
+    pub(crate) records: FastCommits,
+    /// What was left out.
+    pub(crate) damage: Option<JournalDamage>,
+    /// How the log was found.
+    pub(crate) found_by: FoundBy,
+}
+
+/// How the blocks of a journal were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FoundBy {
+    /// By its inode, or on a device of its own.
+    #[default]
+    Inode,
+    /// By the copy of its inode in the superblock (`s_jnl_blocks`), since the inode cannot be used.
+    Copy,
+}
+
+/// A transaction at the end of a dirty journal that was left out, because it does not match its
+/// checksums: what it changed reads as it was before. With asynchronous commits that is how a
+/// crash ordinarily ends the log; else something has damaged it, and the kernel refuses to mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalDamage {
+    /// The transaction.
+    pub tid: Tid,
+    /// The first part of it that does not match.
+    pub damage: Damage,
+}
+
+impl fmt::Display for JournalDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tid, damage } = self;
+        write!(f, "transaction {tid}, the last one, was left out: {damage}")
+    }
+}
+
+impl Fs {
+    /// Recovers the journal of this file system, which was opened without it.
+    pub(crate) fn replay(&self, options: &OpenOptions) -> Result<Replayed> {
+        let (log, found_by) = self.log_to_read(options)?;
+        let recovered = recover(&log, self.geometry().blocks())?;
+        let inode_bytes = self.geometry().inode_size_bytes();
+        // As for the kernel, fast commits count only behind a log that is not empty.
+        let records = match log.superblock().start() {
+            Some(_) => FastCommits::read(&log, recovered.end_tid(), inode_bytes)?,
+            None => FastCommits::default(),
+        };
+        let device: Arc<dyn BlockDevice> = if recovered.copies().is_empty() {
+            fourscore_sync::clone_arc(&self.device)
+        } else {
+            let base = fourscore_sync::clone_arc(&self.device);
+            Arc::new(recovered.overlay(&log, base)?)
+        };
+        let damage = recovered.damage();
+        Ok(Replayed {
+            device,
+            records,
+            damage: damage.map(|(tid, damage)| JournalDamage { tid, damage }),
+            found_by,
+        })
+    }
+
+    /// The journal, also where its inode cannot be used: by the copy in the superblock. What is
+    /// found like this may be read only, since nothing else knows that its blocks are in use.
+    fn log_to_read(&self, options: &OpenOptions) -> Result<(Log, FoundBy)> {
+        let error = match self.log(options) {
+            Err(error @ Error::Corrupt(_)) => error,
+            other => return Ok((other?, FoundBy::Inode)),
+        };
+        match self.log_by_copy() {
+            Some(Ok(log)) => Ok((log, FoundBy::Copy)),
+            _ => Err(error),
+        }
+    }
+
+    /// The journal by the copy of its inode; `None` without one.
+    fn log_by_copy(&self) -> Option<Result<Log>> {
+        let (number, bytes) = self.superblock().journal_inode_copy()?;
+        let found = Inode::parse(&bytes, number, self.superblock());
+        Some(
+            found
+                .map_err(|error| Corrupt::from(error).in_inode(number).into())
+                .and_then(|inode| CachedInode::new(inode, self))
+                .and_then(|inode| self.extents_of(&inode, &epoch::pin()))
+                .and_then(|extents| self.internal_log(number, extents)),
+        )
+    }
+
+    /// The journal: inside the file system or on the device that the options name.
+    pub(crate) fn log(&self, options: &OpenOptions) -> Result<Log> {
+        let block_size = self.geometry().block_size();
+        match self.superblock().journal() {
+            Some(JournalPlace::Inode(inode)) => {
+                let found = self.load_inode(inode)?;
+                let (mode, links) = (found.mode().0, found.links_count());
+                if found.file_type() != Some(FileType::Regular) || links == 0 {
+                    let error = Corrupt::from(RelationError::JournalInode { mode, links });
+                    return Err(error.in_inode(inode).into());
+                }
+                self.internal_log(inode, self.extents(inode)?)
+            }
+            Some(JournalPlace::Device { uuid, .. }) => {
+                let device = options.external_journal();
+                let device = device.ok_or(Error::JournalNotGiven { uuid })?;
+                Ok(Log::open_external(
+                    fourscore_sync::clone_arc(device),
+                    uuid,
+                    block_size,
+                )?)
+            }
+            None => Err(Corrupt::from(RelationError::NoJournal).into()),
+        }
+    }
+
+    /// The journal whose inode maps `extents`.
+    fn internal_log(&self, inode: InodeNr, extents: Vec<Extent>) -> Result<Log> {
+        let runs = extents.into_iter().map(|extent| JournalRun {
+            journal_block: JournalBlock(extent.logical.0),
+            block: extent.physical,
+            blocks: extent.blocks,
+        });
+        let map = JournalMap::from_runs(runs, self.geometry().blocks());
+        let map = map.map_err(|error| Corrupt::from(error).in_inode(inode))?;
+        let device = fourscore_sync::clone_arc(&self.device);
+        Ok(Log::open(device, self.geometry().block_size(), map)?)
+    }
+}

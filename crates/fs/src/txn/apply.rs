@@ -1,0 +1,330 @@
+//! **Purpose.** Carrying a plan out: all of its changes in one handle, made visible in the order
+//! that readers rely on.
+//!
+//! **Not here.** Making a plan ([`crate::txn::plan`]); what readers do ([`crate::inode::consistent`]).
+//!
+//! **Model.**
+//!
+//! ```text
+//! start a handle with the credits that the plan needs
+//!   -> join: every block enters the transaction      a block that left the cache: begin anew
+//!   -> make visible: memory operations only          cannot fail
+//!   -> stop the handle
+//! ```
+//!
+//! **Invariants.** The order in which a plan becomes visible is the one that [`crate::inode::consistent`]
+//! states. It is kept inside the handle, so a transaction is sealed before all of it or after.
+//!
+//! **Locking.** The caller holds the locks of the inodes that change. Locks of buffers and groups
+//! are taken, one at a time.
+
+use std::mem;
+
+use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
+use fourscore_mballoc::Stamp;
+use fourscore_ondisk::{PhysBlock, Tid};
+
+use crate::dir::name_cache::Departure;
+use crate::dir::touch::Touch;
+use crate::group::table::BitsChange;
+use crate::inode::cache::Pinned;
+use crate::inode::consistent::Change;
+use crate::txn::faults::Sabotage;
+use crate::txn::memory::{Region, RegionKind, Stage};
+use crate::txn::plan::Plan;
+use crate::{Error, Result};
+
+/// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
+/// again, so a second time takes a cache that holds nothing.
+const MOST_ATTEMPTS: u32 = 64;
+
+/// The most inodes that one operation changes and readers look at: both directories of a renaming,
+/// what is renamed, and what is replaced.
+const MOST_CHANGES: usize = 4;
+
+/// A block could not be changed in a handle.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    error: ModifyError,
+    block: PhysBlock,
+}
+
+impl Refused {
+    pub(crate) fn new(error: ModifyError, block: PhysBlock) -> Self {
+        Self { error, block }
+    }
+}
+
+/// What a plan whose blocks have all joined does cannot be refused.
+fn must(made: std::result::Result<(), Refused>) {
+    made.expect("a block that has joined can be changed");
+}
+
+/// What readers are shown with a plan.
+#[derive(Clone, Copy)]
+pub(crate) struct Show<'s> {
+    /// The inodes whose sequence counts are raised, if the plan says so. The caller holds their
+    /// locks alone.
+    pub(crate) changes: &'s [&'s Pinned],
+    /// The directory that is touched, if that is not planned.
+    pub(crate) touch: Option<&'s Touch<'s>>,
+}
+
+impl<'s> Show<'s> {
+    /// Nothing: nobody reads what changes.
+    pub(crate) fn nothing() -> Self {
+        Self::of(&[])
+    }
+
+    /// A change of inodes that the caller has locked alone.
+    pub(crate) fn of(changes: &'s [&'s Pinned]) -> Self {
+        debug_assert!(
+            changes.len() <= MOST_CHANGES,
+            "more inodes than an operation has"
+        );
+        Self {
+            changes,
+            touch: None,
+        }
+    }
+
+    /// And of a directory that is shared with others.
+    pub(crate) fn touching(self, touch: Option<&'s Touch<'s>>) -> Self {
+        Self { touch, ..self }
+    }
+}
+
+impl Plan<'_> {
+    /// How many blocks the plan adds to a transaction, or more: found without looking for those
+    /// that it adds twice.
+    pub(crate) fn size(&self) -> usize {
+        /// A bitmap and its descriptor.
+        const BLOCKS_OF_BITS: usize = 2;
+        let bits = [
+            self.memory.claims.len(),
+            self.memory.frees.len(),
+            self.memory.inodes.len(),
+        ];
+        let bits = bits.iter().sum::<usize>() + self.memory.freed_inodes.len();
+        let revokes = self.memory.revoked.len();
+        self.memory.regions.len()
+            + BLOCKS_OF_BITS * bits
+            + revokes.div_ceil(self.writer.revokes_per_credit())
+    }
+
+    /// How many blocks the plan adds to a transaction at most.
+    fn credits(&mut self) -> Credits {
+        /// So few that it is not worth looking which are the same: what is too much is given back.
+        const FEW: usize = 16;
+        let size = self.size();
+        if size <= FEW {
+            return Credits(u32::try_from(size).unwrap_or(u32::MAX));
+        }
+        let mut blocks = mem::take(&mut self.memory.blocks);
+        blocks.extend(self.valid_regions().map(|region| region.buffer.block()));
+        blocks.extend(self.all_bits().flat_map(BitsChange::blocks));
+        blocks.sort_unstable();
+        blocks.dedup();
+        let revokes = self.memory.revoked.len();
+        let credits = blocks.len() + revokes.div_ceil(self.writer.revokes_per_credit());
+        self.memory.blocks = blocks;
+        Credits(u32::try_from(credits).unwrap_or(u32::MAX))
+    }
+
+    fn valid_regions(&self) -> impl Iterator<Item = &Region> {
+        self.memory.regions.iter().filter(|region| !region.is_void)
+    }
+
+    fn all_bits(&self) -> impl Iterator<Item = &BitsChange> {
+        let claimed = self.memory.claims.iter().map(|(_, bits)| bits);
+        let freed = self.memory.frees.iter().map(|free| &free.bits);
+        let inodes = self.memory.inodes.iter().chain(&self.memory.freed_inodes);
+        claimed.chain(freed).chain(inodes.map(|(_, bits)| bits))
+    }
+
+    /// Makes all changes in one handle, and notes its transaction in `last`. Nobody has the changed
+    /// inodes in memory, or sees a new version of them.
+    ///
+    /// # Errors
+    /// The journal was aborted, the plan is too large for it, or a block cannot be read again.
+    /// Nothing was changed then.
+    pub(crate) fn carry_out(self, last: &[&LastTid]) -> Result<Tid> {
+        self.carry_out_showing(last, Show::nothing(), || ())
+    }
+
+    /// The same, and shows readers what has become of the inodes that change: `publish` publishes
+    /// their versions. It is called inside the handle, so it does memory operations only.
+    ///
+    /// # Errors
+    /// As [`Plan::carry_out`]; then `publish` was not called.
+    pub(crate) fn carry_out_showing(
+        mut self,
+        last: &[&LastTid],
+        show: Show<'_>,
+        publish: impl FnOnce(),
+    ) -> Result<Tid> {
+        self.try_to_carry_out(last, show, publish)
+    }
+
+    /// The same for callers that have something to undo before the plan, if it fails, gives back
+    /// what it claimed. A plan that was carried out is empty.
+    pub(crate) fn try_to_carry_out(
+        &mut self,
+        last: &[&LastTid],
+        show: Show<'_>,
+        publish: impl FnOnce(),
+    ) -> Result<Tid> {
+        let credits = self.credits();
+        for _ in 0..MOST_ATTEMPTS {
+            let mut handle = self.writer.start(credits)?;
+            match self.join(&mut handle) {
+                Ok(()) => {
+                    last.iter().for_each(|last| handle.note(last));
+                    self.make_visible(&mut handle, show, publish);
+                    let tid = handle.stop();
+                    if let Some(recording) = self.recording.take() {
+                        self.writer.orphans().done(recording);
+                    }
+                    self.fs
+                        .forget_values(self.writer, mem::take(&mut self.gone_values));
+                    return Ok(tid);
+                }
+                Err(refused) => {
+                    drop(handle);
+                    self.begin_anew(&refused)?;
+                }
+            }
+        }
+        Err(Error::NoMemory)
+    }
+
+    fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
+        for region in self.valid_regions() {
+            handle
+                .join(&region.buffer, region.tag)
+                .map_err(|error| Refused::new(error, region.buffer.block()))?;
+        }
+        self.all_bits().try_for_each(|bits| bits.join(handle))
+    }
+
+    fn begin_anew(&mut self, refused: &Refused) -> Result<()> {
+        if refused.error == ModifyError::OutOfCredits {
+            return Err(Error::InvalidArgument(
+                "an operation planned too few credits",
+            ));
+        }
+        self.writer.count_retry();
+        for region in &mut self.memory.regions {
+            let block = region.buffer.block();
+            if block == refused.block {
+                region.buffer = if region.is_fresh {
+                    self.fs.buffers.create(block)
+                } else {
+                    self.fs.buffers.load(block)?
+                };
+            }
+        }
+        let groups = self.writer.groups();
+        let claimed = self.memory.claims.iter_mut().map(|(_, bits)| bits);
+        let freed = self.memory.frees.iter_mut().map(|free| &mut free.bits);
+        let inodes = self
+            .memory
+            .inodes
+            .iter_mut()
+            .chain(&mut self.memory.freed_inodes);
+        claimed
+            .chain(freed)
+            .chain(inodes.map(|(_, bits)| bits))
+            .filter(|bits| bits.blocks().contains(&refused.block))
+            .try_for_each(|bits| groups.reload(bits))
+    }
+
+    /// Makes all changes visible, in the order that [`crate::inode::consistent`] states. All blocks have
+    /// joined, so nothing can be refused.
+    fn make_visible(&mut self, handle: &mut Handle<'_>, show: Show<'_>, publish: impl FnOnce()) {
+        let early = match self.memory.frees.is_empty() {
+            true => None,
+            false => self.writer.stamp_before_publish(),
+        };
+        let departures = mem::take(&mut self.memory.departures);
+        departures.iter().for_each(|name| name.begin(self.fs));
+        let raised: [Option<Change<'_>>; MOST_CHANGES] = std::array::from_fn(|nth| {
+            let inode = show.changes.get(nth).filter(|_| self.raises_sequence);
+            inode.map(|inode| inode.change_sequence())
+        });
+        self.apply(handle, show.touch);
+        publish();
+        for value in &self.gone_values {
+            value.publish_end();
+        }
+        self.forget_revoked(handle);
+        drop(raised);
+        departures.iter().for_each(Departure::end);
+        self.memory.departures = departures;
+        let stamp = early.unwrap_or_else(|| self.writer.stamp());
+        self.hand_over_clusters(handle.tid(), stamp);
+    }
+
+    /// Changes the buffers of all blocks: first those that nothing leads to yet.
+    fn apply(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
+        let groups = self.writer.groups();
+        self.all_bits()
+            .for_each(|bits| must(groups.make(handle, bits)));
+        let dirs = self.memory.inodes.iter().map(|entry| (entry, 1));
+        let dirs = dirs.chain(self.memory.freed_inodes.iter().map(|entry| (entry, -1)));
+        for ((claim, bits), change) in dirs {
+            if claim.is_directory {
+                must(groups.change_used_dirs(handle, bits, change));
+            }
+        }
+        if self.writer.lacks(Sabotage::NameBeforeInode) {
+            let regions = self.valid_regions();
+            return regions.for_each(|region| self.put_region(handle, region, touch));
+        }
+        for stage in [Stage::NewBlock, Stage::NewInode, Stage::Rest] {
+            let regions = self.valid_regions();
+            for region in regions.filter(|region| region.stage() == stage) {
+                self.put_region(handle, region, touch);
+            }
+        }
+    }
+
+    fn put_region(&self, handle: &mut Handle<'_>, region: &Region, touch: Option<&Touch<'_>>) {
+        let own = self.memory.of(region);
+        let made = handle.modify(&region.buffer, region.tag, |bytes| {
+            region.put(own, bytes, self.fs.superblock());
+            if let (RegionKind::Touched, Some(touch)) = (region.kind, touch) {
+                touch.make(&mut bytes[region.offset..], self.fs);
+            }
+        });
+        must(made.map_err(|error| Refused::new(error, region.buffer.block())));
+    }
+
+    /// Forgets what blocks held as metadata that are metadata no more.
+    fn forget_revoked(&self, handle: &mut Handle<'_>) {
+        for &block in &self.memory.revoked {
+            let forgotten = handle.forget(&self.fs.buffers, block);
+            must(forgotten.map_err(|error| Refused::new(error, block)));
+        }
+    }
+
+    /// Tells the allocator which claims are used and which clusters are free once the transaction
+    /// `tid` is durable and the grace period of `stamp` has ended.
+    fn hand_over_clusters(&mut self, tid: Tid, stamp: Stamp) {
+        let allocator = self.writer.allocator();
+        for (claim, _) in self.memory.claims.drain(..) {
+            allocator.mark(claim, tid);
+        }
+        let (tid, stamp) = match self.writer.lacks(Sabotage::EarlyReuse) {
+            true => (self.writer.journal().committed_tid(), Stamp(0)),
+            false => (tid, stamp),
+        };
+        for free in self.memory.frees.drain(..) {
+            allocator.finish_free(free.freeing, tid, stamp);
+        }
+        self.memory.inodes.clear();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,0 +1,271 @@
+//! **Purpose.** The memory of plans: regions and lists, used again by the thread's next plan.
+//!
+//! **Model.** The bytes of all regions lie behind each other in one piece of memory, and a region
+//! knows its range. A thread keeps the memory of its last plan, emptied, unless that plan was
+//! unusually large. So an operation asks the allocator for nothing that the one before it had.
+//!
+//! **Locking.** None: what is kept is the thread's own.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use fourscore_block::{Buffer, VerifiedAs};
+use fourscore_mballoc::{Claim, Freeing};
+use fourscore_ondisk::inode::{self, InodeMut, RawInode};
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::{InodeNr, PhysBlock};
+use fourscore_sync::{Arc, thread};
+use zerocopy::FromBytes;
+
+use crate::dir::name_cache::Departure;
+use crate::group::table::BitsChange;
+use crate::inode::alloc::InodeClaim;
+
+/// The most that a thread keeps: some blocks of a directory and its index, and what belongs to
+/// them, of any but the largest block size.
+const MOST_KEPT_BYTES: usize = 256 << 10;
+/// The most entries that a list is kept with.
+const MOST_KEPT_ENTRIES: usize = 1024;
+
+thread::thread_local! {
+    /// The memory of the thread's last plan.
+    static KEPT: Cell<Option<Memory>> = const { Cell::new(None) };
+}
+
+/// A part of a metadata block, as it will be.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) tag: VerifiedAs,
+    /// Where it lies in the block, in bytes.
+    pub(crate) offset: usize,
+    /// Where its content is in the plan's memory.
+    pub(crate) bytes: Range<usize>,
+    pub(crate) kind: RegionKind,
+    /// Whether the block is new, so that the device is not asked for it.
+    pub(crate) is_fresh: bool,
+    /// Whether the block was freed since, so that nothing is to be changed.
+    pub(crate) is_void: bool,
+}
+
+/// What is written of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RegionKind {
+    /// Its bytes.
+    Bytes,
+    /// Its bytes, which are an inode, but for the word that links orphans: that one may have
+    /// changed meanwhile, since whoever unlinks a neighbour in the chain does not have this
+    /// inode's lock.
+    Slot(InodeNr),
+    /// Its bytes, which are an inode, that word included.
+    WholeSlot,
+    /// That word only, of an inode that is not changed otherwise.
+    Link(InodeNr, Option<InodeNr>),
+    /// What [`Touch`](crate::dir::touch::Touch) makes of the directory that is there by then.
+    Touched,
+}
+
+/// The order in which the regions of a plan become visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Blocks to which nothing leads yet.
+    NewBlock,
+    /// Inodes to which no name leads yet. A reader may still have the number of an earlier inode.
+    NewInode,
+    /// What leads to them, and all else.
+    Rest,
+}
+
+impl RegionKind {
+    /// Whether it has content in the plan.
+    pub(crate) fn has_content(self) -> bool {
+        !matches!(self, Self::Link(..) | Self::Touched)
+    }
+}
+
+impl Region {
+    /// When it becomes visible among the regions of its plan.
+    pub(crate) fn stage(&self) -> Stage {
+        match (self.is_fresh, self.kind) {
+            (true, _) => Stage::NewBlock,
+            (false, RegionKind::WholeSlot) => Stage::NewInode,
+            (false, _) => Stage::Rest,
+        }
+    }
+
+    /// Writes it, with the content `own`, into the block that `bytes` are.
+    pub(crate) fn put(&self, own: &[u8], bytes: &mut [u8], superblock: &Superblock) {
+        let bytes = &mut bytes[self.offset..];
+        let relink = |bytes: &mut [u8], nr, next| {
+            if let Ok(mut inode) = InodeMut::of(bytes, superblock) {
+                inode.set_next_orphan(next);
+            }
+            // Readers verify what they find.
+            let _ = inode::seal(bytes, nr, superblock);
+        };
+        match self.kind {
+            RegionKind::Bytes | RegionKind::WholeSlot => {
+                bytes[..own.len()].copy_from_slice(own);
+            }
+            RegionKind::Slot(nr) => {
+                let link = dtime(bytes);
+                bytes[..own.len()].copy_from_slice(own);
+                if dtime(bytes) != link {
+                    relink(bytes, nr, Some(InodeNr(link)));
+                }
+            }
+            RegionKind::Link(nr, next) => relink(bytes, nr, next),
+            RegionKind::Touched => {}
+        }
+    }
+}
+
+/// `i_dtime` of the inode at the start of `bytes`.
+fn dtime(bytes: &[u8]) -> u32 {
+    RawInode::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.i_dtime.get())
+}
+
+/// What frees clusters in a plan.
+#[derive(Debug)]
+pub(crate) struct Free {
+    pub(crate) freeing: Freeing,
+    pub(crate) bits: BitsChange,
+}
+
+/// What a plan holds.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) regions: Vec<Region>,
+    /// The content of all regions.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) claims: Vec<(Claim, BitsChange)>,
+    pub(crate) frees: Vec<Free>,
+    /// Metadata blocks that are freed.
+    pub(crate) revoked: Vec<PhysBlock>,
+    pub(crate) inodes: Vec<(InodeClaim, BitsChange)>,
+    pub(crate) freed_inodes: Vec<(InodeClaim, BitsChange)>,
+    /// Names that go or are led elsewhere.
+    pub(crate) departures: Vec<Departure>,
+    /// Room to count blocks in.
+    pub(crate) blocks: Vec<PhysBlock>,
+}
+
+impl Memory {
+    /// What the thread has kept, or something new.
+    pub(crate) fn take() -> Self {
+        let kept = KEPT.try_with(Cell::take);
+        kept.ok().flatten().unwrap_or_default()
+    }
+
+    /// Keeps the memory for the thread's next plan. What it holds ends here.
+    pub(crate) fn keep(mut self) {
+        self.regions.clear();
+        self.bytes.clear();
+        self.claims.clear();
+        self.frees.clear();
+        self.revoked.clear();
+        self.inodes.clear();
+        self.freed_inodes.clear();
+        self.departures.clear();
+        self.blocks.clear();
+        let lists = [
+            self.regions.capacity(),
+            self.claims.capacity(),
+            self.frees.capacity(),
+            self.revoked.capacity(),
+            self.blocks.capacity(),
+        ];
+        let is_usual = lists.iter().all(|&entries| entries <= MOST_KEPT_ENTRIES);
+        if is_usual && self.bytes.capacity() <= MOST_KEPT_BYTES {
+            // A thread that is ending keeps nothing.
+            let _ = KEPT.try_with(|kept| kept.set(Some(self)));
+        }
+    }
+
+    /// The content of a region.
+    pub(crate) fn of(&self, region: &Region) -> &[u8] {
+        &self.bytes[region.bytes.clone()]
+    }
+
+    /// The contents of different regions.
+    ///
+    /// # Panics
+    /// If two are the same.
+    pub(crate) fn disjoint_mut<const N: usize>(&mut self, regions: [usize; N]) -> [&mut [u8]; N] {
+        let ranges = regions.map(|at| self.regions[at].bytes.clone());
+        let parts = self.bytes.get_disjoint_mut(ranges);
+        parts.expect("different regions")
+    }
+
+    /// The contents of any number of regions, `None` if one is named twice.
+    pub(crate) fn all_mut(
+        &mut self,
+        wanted: impl Iterator<Item = usize>,
+    ) -> Option<Vec<&mut [u8]>> {
+        let ranges = wanted.map(|at| self.regions[at].bytes.clone());
+        let mut order: Vec<_> = ranges.enumerate().collect();
+        order.sort_unstable_by_key(|(_, range)| range.start);
+        let (mut rest, mut at) = (&mut self.bytes[..], 0);
+        let mut found = Vec::with_capacity(order.len());
+        for (nth, range) in order {
+            let (_, from) = rest.split_at_mut(range.start.checked_sub(at)?);
+            let (part, behind) = from.split_at_mut(range.len());
+            (rest, at) = (behind, range.end);
+            found.push((nth, part));
+        }
+        found.sort_unstable_by_key(|(nth, _)| *nth);
+        Some(found.into_iter().map(|(_, part)| part).collect())
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use fourscore_block::Structure;
+
+    fn add(memory: &mut Memory, content: &[u8]) {
+        let start = memory.bytes.len();
+        memory.bytes.extend_from_slice(content);
+        memory.regions.push(Region {
+            buffer: Arc::new(Buffer::new(PhysBlock(1), Arc::from([0; 8]))),
+            tag: VerifiedAs::new(Structure::InodeTable, InodeNr(0)),
+            offset: 0,
+            bytes: start..memory.bytes.len(),
+            kind: RegionKind::Bytes,
+            is_fresh: false,
+            is_void: false,
+        });
+    }
+
+    #[test]
+    fn regions_are_given_out_together_in_the_order_asked_for() {
+        let mut memory = Memory::default();
+        for content in [&b"one"[..], b"two!", b"three"] {
+            add(&mut memory, content);
+        }
+        let all = memory.all_mut([2, 0].into_iter()).unwrap();
+        assert_eq!(all, [&b"three"[..], b"one"]);
+        assert!(memory.all_mut([1, 2, 1].into_iter()).is_none());
+        let [last, first] = memory.disjoint_mut([1, 0]);
+        assert_eq!((&*last, &*first), (&b"two!"[..], &b"one"[..]));
+    }
+
+    #[test]
+    fn a_thread_uses_its_memory_again_unless_it_is_too_much() {
+        thread::spawn(|| {
+            let mut memory = Memory::take();
+            add(&mut memory, &[7; 5000]);
+            let (room, entries) = (memory.bytes.capacity(), memory.regions.capacity());
+            memory.keep();
+            let mut memory = Memory::take();
+            assert!(memory.bytes.is_empty() && memory.regions.is_empty());
+            assert_eq!(memory.bytes.capacity(), room);
+            assert_eq!(memory.regions.capacity(), entries);
+            add(&mut memory, &[7; 1 << 20]);
+            memory.keep();
+            assert_eq!(Memory::take().bytes.capacity(), 0);
+        })
+        .join()
+        .unwrap();
+    }
+}

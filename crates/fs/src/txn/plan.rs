@@ -1,0 +1,588 @@
+//! **Purpose.** One operation: what it will change, decided before anything is changed, and then
+//! done in one handle.
+//!
+//! **Model.** Planning reads blocks, as long as it takes, and notes changes: *regions* of metadata
+//! blocks, copied into the plan and changed there; bits of bitmaps; claims and frees of clusters.
+//! Nothing of it is visible. [`Plan::carry_out`] opens a handle with exactly the credits that this
+//! needs and makes all changes.
+//!
+//! ```text
+//! plan (reads, may fail, may wait for the device)      nothing has happened
+//!   -> join: every block enters the transaction         nothing has happened
+//!   -> apply: memory operations only                    cannot fail
+//! ```
+//!
+//! A block may leave the cache between planning and joining. Then the handle is closed, the block
+//! is loaded anew, and it begins again: a block that has joined does not leave.
+//!
+//! **Invariants.**
+//! - No device I/O under the open handle, and no lock but those of buffers and groups.
+//! - A plan that is dropped gives its claims back and cancels its frees.
+//! - What a region holds is protected by a lock of the caller (the inode's, for its blocks), or
+//!   changed by nobody else (an inode's slot), so that it is still true when it is applied.
+//!
+//! **Locking.** Buffers' and groups' locks, one at a time.
+
+use std::mem;
+use std::ops::Range;
+
+use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request};
+use fourscore_ondisk::inode::{InodeMut, NewInode};
+use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, extent};
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{Arc, MutexGuard};
+
+use crate::group::table::{BitsChange, Counted, Map};
+use crate::inode::alloc::InodeClaim;
+use crate::inode::orphans::Recording;
+use crate::map::update::MapForm;
+use crate::mount::freeze::Inside;
+use crate::mount::writer::Writer;
+use crate::txn::block_locks::BlockGuard;
+use crate::txn::faults::Sabotage;
+use crate::txn::memory::{Free, Memory, Region, RegionKind};
+use crate::txn::slot::Slot;
+use crate::xattr::ea_inode::GoneValue;
+use crate::{Error, Fs, Result};
+
+/// Names a region of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionId(usize);
+
+/// An operation that is being planned.
+#[derive(Debug)]
+pub(crate) struct Plan<'f> {
+    pub(crate) fs: &'f Fs,
+    pub(crate) writer: &'f Writer,
+    pub(crate) memory: Memory,
+    /// What becomes of the record of orphans: one change at most.
+    pub(crate) recording: Option<Recording<'f>>,
+    /// Whether readers of the changed inodes have to look again.
+    pub(crate) raises_sequence: bool,
+    /// How large it may become by freeing what is mapped.
+    room: usize,
+    /// The lock of the block of attributes that it changes.
+    xattr_block: Option<(PhysBlock, BlockGuard<'f>)>,
+    /// While it lives the file system is not frozen.
+    _inside: Inside<'f>,
+    /// The lock of values that attributes share.
+    values: Option<Ranked<MutexGuard<'f, ()>>>,
+    pub(crate) gone_values: Vec<GoneValue>,
+}
+
+impl<'f> Plan<'f> {
+    /// An operation without changes. Waits while the file system is frozen; a thread has one plan
+    /// at a time.
+    pub(crate) fn new(fs: &'f Fs, writer: &'f Writer) -> Self {
+        Self {
+            _inside: writer.freezer().enter(),
+            fs,
+            writer,
+            memory: Memory::take(),
+            recording: None,
+            raises_sequence: false,
+            room: writer.room_of_a_step(),
+            xattr_block: None,
+            values: None,
+            gone_values: Vec::new(),
+        }
+    }
+
+    /// Lets nobody else change the block of attributes `block` until the plan has been carried out.
+    ///
+    /// # Errors
+    /// If the plan has another such block already: two locks could wait for each other.
+    pub(crate) fn lock_xattr_block(&mut self, block: PhysBlock) -> Result<()> {
+        if let Some(RegionId(at)) = self.planned(block)
+            && self.memory.regions[at].is_fresh
+        {
+            // Nobody else knows it.
+            return Ok(());
+        }
+        match &self.xattr_block {
+            Some((locked, _)) if *locked == block => Ok(()),
+            Some(_) => Err(Error::InvalidArgument(
+                "an operation changes one block of attributes",
+            )),
+            None => {
+                let guard = self.writer.xattr_blocks().lock(block);
+                self.xattr_block = Some((block, guard));
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets nobody else change what values are that attributes share, until the plan has been
+    /// carried out.
+    pub(crate) fn lock_values(&mut self) {
+        if self.values.is_none() {
+            self.values = Some(self.writer.lock_values());
+        }
+    }
+
+    /// Notes the inode of a value that goes: it is forgotten when the plan has been carried out.
+    pub(crate) fn add_gone_value(&mut self, gone: GoneValue) {
+        self.gone_values.push(gone);
+    }
+
+    /// Whether the inode of a value goes with this plan.
+    pub(crate) fn is_gone_value(&self, nr: InodeNr) -> bool {
+        self.gone_values.iter().any(|gone| gone.is(nr))
+    }
+
+    /// Notes that a reader who sees one object as it was and another as it will be would be misled,
+    /// so that the sequence counts of the changed inodes are raised when the plan is carried out
+    /// ([`crate::inode::consistent`]).
+    pub(crate) fn raise_sequence(&mut self) {
+        self.raises_sequence = true;
+    }
+
+    /// The file system.
+    pub(crate) fn fs(&self) -> &'f Fs {
+        self.fs
+    }
+
+    pub(crate) fn writer(&self) -> &'f Writer {
+        self.writer
+    }
+
+    /// How large it may become, in blocks, by freeing what is mapped.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Lets it become as large as it must, so that nothing is left to be freed later.
+    pub(crate) fn in_one_step(mut self) -> Self {
+        self.room = usize::MAX;
+        self
+    }
+
+    /// Calls `change`, which may make it as large as it must.
+    pub(crate) fn with_any_room<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        let room = std::mem::replace(&mut self.room, usize::MAX);
+        let changed = change(self);
+        self.room = room;
+        changed
+    }
+
+    /// Notes what becomes of the record of orphans.
+    pub(crate) fn record(&mut self, recording: Recording<'f>) {
+        debug_assert!(self.recording.is_none(), "two changes of the record");
+        self.recording = Some(recording);
+    }
+
+    /// A whole block, after `check` has accepted it as what `tag` says.
+    pub(crate) fn block(
+        &mut self,
+        block: PhysBlock,
+        tag: VerifiedAs,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+    ) -> Result<RegionId> {
+        if let Some(found) = self.find(block, 0) {
+            return Ok(found);
+        }
+        let buffer = self.fs.buffers.load(block)?;
+        let start = self.memory.bytes.len();
+        let memory = &mut self.memory.bytes;
+        let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
+        buffer.look_verified(tag, check, |bytes| memory.extend_from_slice(bytes))?;
+        Ok(self.add(buffer, tag, 0, start, Origin::Disk))
+    }
+
+    /// A part of a block of which others change other parts. Nobody checks it here.
+    pub(crate) fn part(
+        &mut self,
+        block: PhysBlock,
+        range: Range<usize>,
+        tag: VerifiedAs,
+    ) -> Result<RegionId> {
+        if let Some(found) = self.find(block, range.start) {
+            return Ok(found);
+        }
+        let buffer = self.fs.buffers.load(block)?;
+        let (start, offset) = (self.memory.bytes.len(), range.start);
+        let memory = &mut self.memory.bytes;
+        buffer.look(|bytes| memory.extend_from_slice(bytes.get(range).unwrap_or_default()));
+        Ok(self.add(buffer, tag, offset, start, Origin::Disk))
+    }
+
+    /// The part of a block that `choose` picks, after `check` has accepted the block as what `tag`
+    /// says; `None` if it picks none. For who changes a block in one place only and asks for it
+    /// once.
+    pub(crate) fn chosen_part<T>(
+        &mut self,
+        block: PhysBlock,
+        tag: VerifiedAs,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+        choose: impl FnOnce(&[u8]) -> Result<Option<(T, Range<usize>)>>,
+    ) -> Result<Option<(T, RegionId)>> {
+        debug_assert!(self.find(block, 0).is_none(), "the block was asked for");
+        let buffer = self.fs.buffers.load(block)?;
+        let start = self.memory.bytes.len();
+        let memory = &mut self.memory.bytes;
+        let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
+        let chosen = buffer.look_verified(tag, check, |bytes| {
+            let Some((chosen, range)) = choose(bytes)? else {
+                return Ok(None);
+            };
+            let offset = range.start;
+            memory.extend_from_slice(bytes.get(range).unwrap_or_default());
+            Ok::<_, Error>(Some((chosen, offset)))
+        })??;
+        Ok(chosen.map(|(chosen, offset)| {
+            let region = self.add(buffer, tag, offset, start, Origin::Disk);
+            (chosen, region)
+        }))
+    }
+
+    /// The slot of inode `nr`, which lies in `range` of a block of the inode table.
+    pub(crate) fn slot_at(
+        &mut self,
+        nr: InodeNr,
+        block: PhysBlock,
+        range: Range<usize>,
+    ) -> Result<RegionId> {
+        let region = self.part(block, range, inode_table_tag())?;
+        let kind = &mut self.memory.regions[region.0].kind;
+        if *kind == RegionKind::Bytes {
+            *kind = RegionKind::Slot(nr);
+        }
+        Ok(region)
+    }
+
+    /// Has all of a slot written: the plan sets the word that links orphans.
+    pub(crate) fn set_whole(&mut self, region: RegionId) {
+        self.memory.regions[region.0].kind = RegionKind::WholeSlot;
+    }
+
+    /// Lets the orphan `nr` lead to `next`; its slot begins at `offset` in `block`, and is not
+    /// otherwise in the plan.
+    pub(crate) fn link_orphan(
+        &mut self,
+        nr: InodeNr,
+        (block, offset): (PhysBlock, usize),
+        next: Option<InodeNr>,
+    ) -> Result<()> {
+        self.without_content((block, offset), RegionKind::Link(nr, next))
+    }
+
+    /// Notes that the directory whose slot begins at `offset` in `block` is touched.
+    pub(crate) fn note_touched(&mut self, place: (PhysBlock, usize)) -> Result<()> {
+        self.without_content(place, RegionKind::Touched)
+    }
+
+    fn without_content(
+        &mut self,
+        (block, offset): (PhysBlock, usize),
+        kind: RegionKind,
+    ) -> Result<()> {
+        let (buffer, start) = (self.fs.buffers.load(block)?, self.memory.bytes.len());
+        let RegionId(at) = self.add(buffer, inode_table_tag(), offset, start, Origin::Disk);
+        self.memory.regions[at].kind = kind;
+        Ok(())
+    }
+
+    /// A block that this plan has allocated, all zeroes.
+    pub(crate) fn fresh(&mut self, block: PhysBlock, tag: VerifiedAs) -> RegionId {
+        let buffer = self.fs.buffers.create(block);
+        let start = self.memory.bytes.len();
+        let end = start + self.fs.geometry().block_size().bytes();
+        self.memory.bytes.resize(end, 0);
+        self.add(buffer, tag, 0, start, Origin::Nothing)
+    }
+
+    /// The region of a whole block, if the plan has it already.
+    pub(crate) fn planned(&self, block: PhysBlock) -> Option<RegionId> {
+        self.find(block, 0)
+    }
+
+    /// Whether the plan has a part of a block, or all of it, that begins at `offset`.
+    pub(crate) fn has_part(&self, block: PhysBlock, offset: usize) -> bool {
+        self.find(block, offset).is_some()
+    }
+
+    fn find(&self, block: PhysBlock, offset: usize) -> Option<RegionId> {
+        let same = |region: &Region| {
+            let has_content = region.kind.has_content();
+            region.buffer.block() == block && region.offset == offset && has_content
+        };
+        self.memory.regions.iter().position(same).map(RegionId)
+    }
+
+    /// Adds a region whose content is what lies in the plan's memory from `start` on.
+    fn add(
+        &mut self,
+        buffer: Arc<Buffer>,
+        tag: VerifiedAs,
+        offset: usize,
+        start: usize,
+        origin: Origin,
+    ) -> RegionId {
+        self.memory.regions.push(Region {
+            buffer,
+            tag,
+            offset,
+            bytes: start..self.memory.bytes.len(),
+            kind: RegionKind::Bytes,
+            is_fresh: origin == Origin::Nothing,
+            is_void: false,
+        });
+        RegionId(self.memory.regions.len() - 1)
+    }
+
+    /// The content of a region as it will be.
+    pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
+        self.memory.of(&self.memory.regions[region.0])
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn bytes_mut(&mut self, region: RegionId) -> &mut [u8] {
+        let range = self.memory.regions[region.0].bytes.clone();
+        &mut self.memory.bytes[range]
+    }
+
+    /// Different regions, to be changed together.
+    pub(crate) fn disjoint_mut<const N: usize>(
+        &mut self,
+        regions: [RegionId; N],
+    ) -> [&mut [u8]; N] {
+        self.memory.disjoint_mut(regions.map(|region| region.0))
+    }
+
+    /// Any number of regions, to be changed together; `None` if one is named twice, as a broken
+    /// tree may do.
+    pub(crate) fn all_mut(&mut self, wanted: &[RegionId]) -> Option<Vec<&mut [u8]>> {
+        self.memory.all_mut(wanted.iter().map(|region| region.0))
+    }
+
+    /// Lets a region become another kind of structure.
+    pub(crate) fn set_tag(&mut self, region: RegionId, tag: VerifiedAs) {
+        self.memory.regions[region.0].tag = tag;
+    }
+
+    /// Claims clusters: at least one, at most as many as the request is for. Gives the first block
+    /// and the number of clusters.
+    pub(crate) fn allocate(
+        &mut self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+    ) -> Result<(PhysBlock, u32)> {
+        let allocator = self.writer.allocator();
+        let privilege = self.writer.privilege();
+        let mut reservation = self
+            .writer
+            .with_room(|| allocator.reserve(u64::from(request.len.0), privilege))?;
+        let claimed = allocator.allocate(request, file, &mut reservation);
+        allocator.unreserve(reservation);
+        let claim = claimed.map_err(|error| self.writer.refused(error))?;
+        let run = claim.run();
+        let place = (run.group, Map::Blocks);
+        let bits = (run.start.0, run.len.0);
+        let bits =
+            self.writer
+                .groups()
+                .change(self.fs, place, bits, (ChangeKind::Set, Counted::Bits));
+        match bits {
+            Ok(bits) => self.memory.claims.push((claim, bits)),
+            Err(error) => {
+                allocator.give_back(claim);
+                return Err(error);
+            }
+        }
+        if let Some((_, bits)) = self.memory.claims.last() {
+            self.writer.mark_early(bits)?;
+        }
+        Ok((allocator.geometry().first_block(&run), run.len.0))
+    }
+
+    /// Allocates one block for metadata of `inode` near `goal` and within `reach`, to be written as
+    /// `tag` says.
+    pub(crate) fn allocate_metadata(
+        &mut self,
+        (inode, reach): (InodeNr, Reach),
+        goal: PhysBlock,
+        tag: VerifiedAs,
+    ) -> Result<(PhysBlock, RegionId)> {
+        let block = self.claim_metadata((inode, reach), goal)?;
+        Ok((block, self.fresh(block, tag)))
+    }
+
+    /// Claims a cluster for metadata of `inode` near `goal` and within `reach`; gives its first
+    /// block.
+    pub(crate) fn claim_metadata(
+        &mut self,
+        (inode, reach): (InodeNr, Reach),
+        goal: PhysBlock,
+    ) -> Result<PhysBlock> {
+        let request = Request::metadata(inode, ClusterCount(1), goal);
+        let (block, _) = self.allocate(&Request { reach, ..request }, None)?;
+        Ok(block)
+    }
+
+    /// Makes a new inode of a slot.
+    pub(crate) fn init_slot(
+        &mut self,
+        slot: Slot,
+        new: &NewInode,
+        content: NewContent,
+    ) -> Result<()> {
+        let fs = self.fs;
+        self.set_whole(slot.region());
+        let made = InodeMut::init(self.slot_bytes_mut(slot), fs.superblock(), new);
+        let mut made = made.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
+        if content == NewContent::Tree {
+            extent::init_root(made.i_block_mut());
+        }
+        Ok(())
+    }
+
+    /// Frees a block of metadata and its cluster, in which nothing else is. What it held is
+    /// forgotten.
+    pub(crate) fn free_metadata(&mut self, block: PhysBlock) -> Result<()> {
+        self.free_clusters(block, ClusterCount(1))?;
+        self.forget(block, 1);
+        Ok(())
+    }
+
+    /// Frees `count` clusters from the one on that holds `first`.
+    pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
+        let allocator = self.writer.allocator();
+        let runs = allocator.geometry().runs(first, count.0.into());
+        for run in runs.into_iter().flatten() {
+            let freeing = allocator.begin_free(run).map_err(Error::from)?;
+            let change = self.writer.groups().change(
+                self.fs,
+                (run.group, Map::Blocks),
+                (run.start.0, run.len.0),
+                (ChangeKind::Clear, Counted::Bits),
+            );
+            match change {
+                Ok(bits) => self.memory.frees.push(Free { freeing, bits }),
+                Err(error) => {
+                    allocator.cancel_free(freeing);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what `count` blocks from `first` on held as metadata, and were unmapped or freed.
+    pub(crate) fn forget(&mut self, first: PhysBlock, count: u32) {
+        if !self.writer.lacks(Sabotage::ForgetBeforePublish) {
+            // The device never had what a reader with the old map would look for there.
+            self.raise_sequence();
+        }
+        let blocks = first.0..first.0.saturating_add(u64::from(count));
+        self.memory.revoked.extend(blocks.clone().map(PhysBlock));
+        for region in &mut self.memory.regions {
+            region.is_void |= blocks.contains(&region.buffer.block().0);
+        }
+    }
+
+    /// Takes an inode that was claimed into the plan.
+    pub(crate) fn use_inode(&mut self, claim: InodeClaim) -> Result<()> {
+        match self.inode_bits(&claim, ChangeKind::Set) {
+            Ok(bits) => {
+                self.memory.inodes.push((claim, bits));
+                Ok(())
+            }
+            Err(error) => {
+                self.writer.inodes().give_back(claim.nr, self.fs);
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes that `name`, whose directory has blocks, will be gone or lead elsewhere.
+    pub(crate) fn lose_name(&mut self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        self.memory.departures.push(self.fs.departure(dir, name)?);
+        Ok(())
+    }
+
+    /// Frees an inode on disk. In memory it is free when the caller says so, after everybody was
+    /// shown that it is gone.
+    pub(crate) fn free_inode(&mut self, claim: InodeClaim) -> Result<()> {
+        let bits = self.inode_bits(&claim, ChangeKind::Clear)?;
+        self.memory.freed_inodes.push((claim, bits));
+        Ok(())
+    }
+
+    fn inode_bits(&self, claim: &InodeClaim, kind: ChangeKind) -> Result<BitsChange> {
+        let place = (claim.group, Map::Inodes);
+        let counted = if claim.is_directory {
+            Counted::Directory
+        } else {
+            Counted::Bits
+        };
+        self.writer
+            .groups()
+            .change(self.fs, place, (claim.index, 1), (kind, counted))
+    }
+}
+
+/// What a region begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// What the block holds.
+    Disk,
+    /// Zeroes: the block is new.
+    Nothing,
+}
+
+fn inode_table_tag() -> VerifiedAs {
+    VerifiedAs::new(Structure::InodeTable, InodeNr(0))
+}
+
+/// How the content of a new inode will be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewContent {
+    /// In blocks, mapped by an extent tree.
+    Tree,
+    /// In blocks, mapped by pointers.
+    Pointers,
+    /// In the inode, or nowhere.
+    InInode,
+}
+
+impl NewContent {
+    /// In blocks, with a map of this form.
+    pub(crate) fn mapped(form: MapForm) -> Self {
+        match form {
+            MapForm::Tree => Self::Tree,
+            MapForm::Pointers => Self::Pointers,
+        }
+    }
+}
+
+/// What freed blocks held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The content of a file.
+    Data,
+    /// Blocks that are journaled.
+    Metadata,
+}
+
+impl Drop for Plan<'_> {
+    fn drop(&mut self) {
+        if let Some(recording) = self.recording.take() {
+            self.writer.orphans().undo(&recording);
+        }
+        let allocator = self.writer.allocator();
+        while let Some((claim, _)) = self.memory.claims.pop() {
+            allocator.give_back(claim);
+        }
+        while let Some(free) = self.memory.frees.pop() {
+            allocator.cancel_free(free.freeing);
+        }
+        while let Some((claim, _)) = self.memory.inodes.pop() {
+            self.writer.inodes().give_back(claim.nr, self.fs);
+        }
+        mem::take(&mut self.memory).keep();
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,0 +1,95 @@
+//! **Purpose.** What is written once per commit into the committing copies: checksums of blocks,
+//! and descriptors, which follow from bitmaps.
+//!
+//! **Model.** A block says by its tag what it is, and brings the seed of its owner; so nothing has
+//! to be looked up. Bitmaps are finished first and note what they say; blocks of descriptors after
+//! them.
+//!
+//! **Locking.** Called under a buffer's lock: takes none.
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_journal::SealHook;
+use fourscore_ondisk::dirent::DirFormat;
+use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, Superblock};
+use fourscore_ondisk::{PhysBlock, RawSuperblock, Tid, extent, htree, orphan, xattr};
+use fourscore_sync::Arc;
+use zerocopy::FromBytes;
+
+use crate::group::table::Groups;
+use crate::txn::faults::{Breaking, Sabotage, lacks};
+use crate::txn::grace::Quiet;
+
+/// The file system's part in a commit.
+pub(crate) struct Seal {
+    superblock: Arc<Superblock>,
+    groups: Arc<Groups>,
+    quiet: Arc<Quiet>,
+    breaking: Breaking,
+}
+
+impl Seal {
+    pub(crate) fn new(
+        superblock: Arc<Superblock>,
+        groups: Arc<Groups>,
+        quiet: Arc<Quiet>,
+        breaking: Breaking,
+    ) -> Self {
+        Self {
+            superblock,
+            groups,
+            quiet,
+            breaking,
+        }
+    }
+
+    fn seal_checksum(&self, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
+        if !self.superblock.has_metadata_csum() || lacks(self.breaking, Sabotage::NoSeal) {
+            return;
+        }
+        let (seed, fs_seed) = (tag.seed(), self.superblock.checksum_seed());
+        // A block that its writer vouched for has room for its checksum.
+        match tag.structure() {
+            Some(Structure::ExtentNode) => drop(extent::seal(bytes, seed)),
+            Some(Structure::DirectoryLeaf) => drop(DirFormat::seal(bytes, seed)),
+            Some(Structure::DirectoryIndex) if htree::looks_like_node(bytes) => {
+                drop(htree::seal_node(bytes, seed));
+            }
+            Some(Structure::DirectoryIndex) => drop(htree::seal_root(bytes, seed)),
+            Some(Structure::Xattrs) => drop(xattr::seal_block(bytes, block, fs_seed)),
+            Some(Structure::OrphanFile) => {
+                drop(orphan::seal(bytes, block, seed, &self.superblock));
+            }
+            Some(Structure::Superblock) => {
+                let offset = SUPERBLOCK_OFFSET_BYTES % bytes.len().max(1) as u64;
+                let bytes = usize::try_from(offset)
+                    .ok()
+                    .and_then(|at| bytes.get_mut(at..));
+                let raw = RawSuperblock::mut_from_prefix(bytes.unwrap_or_default());
+                if let Ok((raw, _)) = raw {
+                    raw.seal();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl SealHook for Seal {
+    fn finish(&self, _: Tid, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
+        match tag.structure() {
+            Some(Structure::BlockBitmap | Structure::InodeBitmap) => {
+                self.groups.seal_bitmap(tag, bytes);
+            }
+            Some(Structure::GroupDescriptors) => self.groups.seal_descriptors(block, bytes),
+            _ => self.seal_checksum(block, tag, bytes),
+        }
+    }
+
+    fn follows_from_others(&self, block: PhysBlock) -> bool {
+        self.groups.is_descriptors(block)
+    }
+
+    fn on_durable(&self, tid: Tid) {
+        self.quiet.committed(tid);
+    }
+}

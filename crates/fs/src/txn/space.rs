@@ -1,0 +1,324 @@
+//! **Purpose.** Waiting for space: operations that find none although some is coming stand in line
+//! for it, and are told that there is none only if there was none.
+//!
+//! **Not here.** How many clusters there are, and how many are coming (crate `mballoc`,
+//! `shortage`); when readers are gone ([`crate::txn::grace`]).
+//!
+//! **Model.** An operation is an attempt that can be repeated: one that fails has given back what
+//! it claimed, and holds no epoch guard. The first attempt is made as ever. If it finds no space
+//! its thread joins a line, in which one thread has its *turn*:
+//!
+//! ```text
+//! attempt -- no space --> line -- turn --> attempt -- served, or fails otherwise --> leaves
+//!                          ^                  |
+//!                          |                  +-- NoSpace, nothing is coming --> leaves, ENOSPC
+//!                          |                  +-- CommitFirst
+//!          turn is over:   |                  v
+//!          to the end <----+--- commit, tick of the quiet clock, sleep until readers are gone
+//! ```
+//!
+//! Before the thread at its turn waits, the allocator begins to keep for it all space that is free
+//! or becomes it. Others who find nothing for that reason join the line. So after one commit and
+//! one grace period it has all that was free or waiting when it was refused. Linux only commits and
+//! tries again, three times (`ext4_should_retry_alloc`).
+//!
+//! **Invariants.**
+//! - ENOSPC for lack of clusters is returned only after an attempt at its turn was refused with
+//!   `NoSpace`, which the allocator says only if there were too few at one moment; or after
+//!   [`MOST_WAITING`].
+//! - A thread in line waits for the turns before its own. A turn lasts at most [`TURN`] while
+//!   somebody else stands in line; then it passes to the next thread with what was kept, and the
+//!   thread that had it goes to the end. That also resolves what would be a deadlock: a thread in
+//!   line may hold an inode's lock (it writes to a file in several parts), and the attempt of the
+//!   thread at its turn may wait for that lock.
+//! - A thread at its turn waits for a commit, which ends as the device does; for a token that
+//!   readers drop when they end; and for the device to be told of free blocks. Readers end: none
+//!   waits for space, and *no thread waits for an inode's lock while it holds an epoch guard*,
+//!   since the lock's holder may stand in line. A reader that hangs in the device, or a device that
+//!   hangs, makes it wait until [`MOST_WAITING`] is over.
+//! - No turn starves others. Whoever is passed over has its turn again after those who were in line
+//!   then, each of which takes what one operation needs.
+//!
+//! **Locking.** The lock of the line is a leaf but for the locks of the allocator. It is taken only
+//! by those who find no space. The caller must hold no epoch guard: it would wait for itself.
+//!
+//! **References.** `ext4_should_retry_alloc` of Linux.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use fourscore_mballoc::shortage::Told;
+use fourscore_ondisk::Tid;
+use fourscore_sync::thread::{self, Thread};
+use fourscore_sync::{Condvar, Mutex, epoch};
+
+use crate::mount::writer::Writer;
+use crate::{Error, Result};
+
+/// How long a thread keeps its turn while others stand in line.
+const TURN: Duration = Duration::from_millis(20);
+/// How long an operation waits for space in all. Commits and grace periods take milliseconds,
+/// unless a device hangs.
+const MOST_WAITING: Duration = Duration::from_secs(30);
+
+/// The line in front of space that is coming.
+#[derive(Debug)]
+pub(crate) struct Room {
+    line: Mutex<Line>,
+    /// Somebody else has the turn, or nobody.
+    moved: Condvar,
+}
+
+#[derive(Debug)]
+struct Line {
+    last_ticket: u64,
+    /// The first has its turn.
+    waiting: VecDeque<Place>,
+    /// How many turns there were, and when the last one began.
+    turns: u64,
+    turn_began: Instant,
+    /// Whether the allocator keeps space for the first.
+    is_favoured: bool,
+    /// What the first was told last in its attempt.
+    shortage: Option<Shortage>,
+}
+
+#[derive(Debug)]
+struct Place {
+    ticket: u64,
+    thread: Thread,
+}
+
+/// What has to happen before it makes sense to ask again.
+#[derive(Clone, Copy, Debug)]
+struct Shortage {
+    /// The transaction whose commit must be durable, if one must be.
+    tid: Option<Tid>,
+    told: Told,
+}
+
+/// What came of an attempt that found no space.
+#[derive(Debug)]
+enum Outcome {
+    /// It was not made at the thread's turn, or not as a whole.
+    TurnLost,
+    /// No space will come, or space is not what it lacked.
+    Refused,
+    Short(Shortage),
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        let line = Line {
+            last_ticket: 0,
+            waiting: VecDeque::new(),
+            turns: 0,
+            turn_began: Instant::now(),
+            is_favoured: false,
+            shortage: None,
+        };
+        Self {
+            line: Mutex::new(line),
+            moved: Condvar::new(),
+        }
+    }
+}
+
+impl Line {
+    fn has_turn(&self, ticket: u64) -> bool {
+        self.waiting
+            .front()
+            .is_some_and(|place| place.ticket == ticket)
+    }
+
+    /// Another one has the turn now.
+    fn begin_turn(&mut self) {
+        self.turns += 1;
+        self.turn_began = Instant::now();
+        self.shortage = None;
+    }
+}
+
+/// A place in line; given up when dropped.
+struct InLine<'a> {
+    writer: &'a Writer,
+    ticket: u64,
+    since: Instant,
+}
+
+impl<'a> InLine<'a> {
+    fn join(writer: &'a Writer) -> Self {
+        let mut line = writer.room.line.lock();
+        line.last_ticket += 1;
+        let ticket = line.last_ticket;
+        if line.waiting.is_empty() {
+            line.begin_turn();
+        }
+        line.waiting.push_back(Place {
+            ticket,
+            thread: thread::current(),
+        });
+        Self {
+            writer,
+            ticket,
+            since: Instant::now(),
+        }
+    }
+
+    /// Sleeps until it is this thread's turn, and gives the turn's number.
+    fn wait_for_turn(&self) -> u64 {
+        let room = &self.writer.room;
+        let mut line = room.line.lock();
+        while !line.has_turn(self.ticket) {
+            // Whoever stands in line may pass the turn on: those before may be waiting for a lock
+            // of this thread.
+            let left = TURN.saturating_sub(line.turn_began.elapsed());
+            if left.is_zero() {
+                self.pass_turn(&mut line);
+            } else {
+                room.moved.wait_for(&mut line, left);
+            }
+        }
+        line.shortage = None;
+        line.turns
+    }
+
+    /// Ends the turn of the first, who goes to the end. What is kept for it is kept for the next.
+    fn pass_turn(&self, line: &mut Line) {
+        line.waiting.rotate_left(1);
+        line.begin_turn();
+        if line.is_favoured {
+            let next = line.waiting.front().map(|place| place.thread.id());
+            self.writer.allocator().favour(next);
+        }
+        if let Some(passed) = line.waiting.back() {
+            // It may sleep for what is coming.
+            passed.thread.unpark();
+        }
+        self.writer.room.moved.notify_all();
+    }
+
+    /// What came of the attempt that this thread made at its `turn`. If it was short of space, the
+    /// allocator keeps space for it from here on.
+    fn outcome(&self, turn: u64) -> Outcome {
+        let mut line = self.writer.room.line.lock();
+        // The thread may have its turn again, and may have been told something in between.
+        if line.turns != turn {
+            return Outcome::TurnLost;
+        }
+        let Some(shortage) = line.shortage.take() else {
+            return Outcome::Refused;
+        };
+        if !line.is_favoured {
+            line.is_favoured = true;
+            let me = thread::current().id();
+            self.writer.allocator().favour(Some(me));
+        }
+        Outcome::Short(shortage)
+    }
+
+    /// Has what was waiting released, and sleeps until it is, or the turn is over.
+    fn wait_for_space(&self, shortage: Shortage) -> Result<()> {
+        let Writer {
+            journal,
+            quiet,
+            allocator,
+            only,
+            room,
+            ..
+        } = self.writer;
+        if let Some(tid) = shortage.tid.filter(|_| only.is_none()) {
+            journal.commit_and_wait(tid)?;
+        }
+        let stamp = quiet.hurry();
+        {
+            let line = room.line.lock();
+            if !line.has_turn(self.ticket) {
+                return Ok(());
+            }
+            // Under the lock: only one thread is woken, and that must be the one at its turn.
+            allocator.listen();
+        }
+        let has_turn = || room.line.lock().has_turn(self.ticket);
+        allocator.wait_for_quiet((stamp, shortage.told), self.deadline(), has_turn);
+        Ok(())
+    }
+
+    fn deadline(&self) -> Instant {
+        self.since + MOST_WAITING
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        let mut line = self.writer.room.line.lock();
+        let had_turn = line.has_turn(self.ticket);
+        line.waiting.retain(|place| place.ticket != self.ticket);
+        if had_turn {
+            line.begin_turn();
+            if std::mem::take(&mut line.is_favoured) {
+                self.writer.allocator().favour(None);
+                self.writer.allocator().stop_listening();
+            }
+        }
+        self.writer.room.moved.notify_all();
+    }
+}
+
+impl Writer {
+    /// Makes an attempt, and again when it finds no space and some is coming. The caller must hold
+    /// no epoch guard, and an attempt that fails must leave nothing behind.
+    ///
+    /// # Errors
+    /// Those of the attempt. `NoSpace` only as the module says.
+    pub(crate) fn retried<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        epoch::assert_not_pinned();
+        match attempt() {
+            Err(Error::NoSpace) => self.retried_in_line(attempt),
+            done => done,
+        }
+    }
+
+    #[cold]
+    fn retried_in_line<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let place = InLine::join(self);
+        loop {
+            let turn = place.wait_for_turn();
+            match attempt() {
+                Err(Error::NoSpace) => {}
+                done => return done,
+            }
+            match place.outcome(turn) {
+                Outcome::Refused => return Err(Error::NoSpace),
+                Outcome::TurnLost => {}
+                Outcome::Short(_) if Instant::now() >= place.deadline() => {
+                    return Err(Error::NoSpace);
+                }
+                Outcome::Short(shortage) => place.wait_for_space(shortage)?,
+            }
+        }
+    }
+
+    /// Asks for space. A refusal ends the attempt of [`Writer::retried`], which waits if that
+    /// helps.
+    pub(crate) fn with_room<T>(
+        &self,
+        ask: impl FnOnce() -> std::result::Result<T, fourscore_mballoc::Error>,
+    ) -> Result<T> {
+        ask().map_err(|error| self.refused(error))
+    }
+
+    /// Notes what a request for space has to wait for, if this thread has its turn.
+    #[cold]
+    pub(crate) fn refused(&self, error: fourscore_mballoc::Error) -> Error {
+        if let fourscore_mballoc::Error::CommitFirst { tid, .. } = error {
+            let told = self.allocator.told();
+            let mut line = self.room.line.lock();
+            let first = line.waiting.front().map(|place| place.thread.id());
+            if first == Some(thread::current().id()) {
+                line.shortage = Some(Shortage { tid, told });
+            }
+        }
+        error.into()
+    }
+}
