@@ -56,8 +56,10 @@
 //! a group -> handle -> directory, xattr and extent buffers -> group -> core-local state.
 #![forbid(unsafe_code)]
 
+mod core;
 mod dir;
 mod error;
+mod facade;
 mod file;
 pub mod format;
 mod group;
@@ -68,17 +70,17 @@ mod mount;
 mod txn;
 mod xattr;
 
-use fourscore_block::{BlockDevice, BufferCache};
-use fourscore_cache::ClockCache;
+use fourscore_block::BlockDevice;
 use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::superblock::Superblock;
 
+use crate::core::Core;
 pub use crate::dir::create::NewAttributes;
 pub use crate::dir::find::{DirEntry, OwnedDirEntry};
-use crate::dir::name_cache::NameCache;
 pub use crate::dir::path::Follow;
 pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
+pub use crate::facade::open_inode::OpenInode;
 pub use crate::file::fallocate::Fallocate;
 pub use crate::file::journaled::DataMode;
 pub use crate::file::read::{EXTENTS_AT_ONCE, Seek};
@@ -86,19 +88,16 @@ pub use crate::file::write::WrittenAt;
 pub use crate::group::descriptor::Bitmap;
 pub use crate::inode::access_times::AccessTimes;
 pub use crate::inode::attributes::{AttributeChange, Noted, NotedTimes, Privileges};
-use crate::inode::cache::InodeCell;
-pub use crate::inode::cache::{Scanned, Stat};
 pub use crate::inode::lazy_times::Times;
-pub use crate::inode::open::OpenInode;
 pub use crate::inode::permission::{Caller, Capabilities, Wish};
+pub use crate::inode::stat::{Scanned, Stat};
 pub use crate::mount::errors::OnError;
-use crate::mount::fast_commit::FastCommitOverlay;
 pub use crate::mount::open::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::mount::options::{Barriers, Discard, MountOptions};
 pub use crate::mount::replay::{FoundBy, JournalDamage};
+use crate::mount::state::Mount;
 pub use crate::mount::statfs::StatFs;
 pub use crate::mount::trim::Trim;
-use crate::mount::writer::Writer;
 pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use crate::xattr::set::SetXattr;
 
@@ -111,69 +110,68 @@ pub use fourscore_ondisk::extent::{Extent, ExtentState};
 pub use fourscore_ondisk::inode::FileType;
 pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBlock};
 pub use fourscore_sync::Arc;
-use fourscore_sync::Serial;
 
 /// A file system that was opened. Shared between threads in an [`Arc`]; every call takes `&self`.
 #[derive(Debug)]
 pub struct Fs {
-    /// What reads go to: the device, or the overlay of a replayed journal over it.
-    device: Arc<dyn BlockDevice>,
-    superblock: Arc<Superblock>,
-    buffers: Arc<BufferCache>,
-    inodes: ClockCache<InodeNr, InodeCell>,
-    /// Numbers for the lives of directories in memory.
-    lives: Serial,
-    names: NameCache,
-    /// Changes of fast commits, which are in no block; `None` but after a crash with some.
-    fast_commit: Option<FastCommitOverlay>,
-    journal_damage: Option<JournalDamage>,
-    journal_found_by: FoundBy,
-    /// What writing takes; `None` in a file system that was opened for reading.
-    writer: Option<Box<Writer>>,
+    pub(crate) core: Arc<Core>,
+    /// `None` in a file system that was opened for reading.
+    pub(crate) mount: Option<Box<Mount>>,
 }
 
 impl Fs {
     /// The superblock, as the journal left it.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
-        &self.superblock
+        self.core.superblock()
     }
 
     /// What the cache of metadata did since it was opened.
     #[must_use]
     pub fn buffer_stats(&self) -> fourscore_block::buffer_cache::CacheStats {
-        self.buffers.stats()
+        self.core.buffers.stats()
     }
 
     /// Sizes, counts and places.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
-        self.superblock.geometry()
+        self.core.geometry()
     }
 
     /// The transaction at the journal's end that was not replayed because it is damaged, if there
     /// is one. `None` also where no journal was replayed.
     #[must_use]
     pub fn journal_damage(&self) -> Option<JournalDamage> {
-        self.journal_damage
+        self.core.journal_damage
     }
 
     /// How the journal was found that was replayed.
     #[must_use]
     pub fn journal_found_by(&self) -> FoundBy {
-        self.journal_found_by
+        self.core.journal_found_by
     }
 
     /// Whether changes of fast commits are kept beside the device: the blocks of the device alone
     /// then do not tell what the file system holds.
     #[must_use]
     pub fn has_fast_commits(&self) -> bool {
-        self.fast_commit.is_some()
+        self.core.fast_commit.is_some()
     }
 
     /// What reads go to. Its `host_range` tells where bytes lie in a file of the host.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
-        &self.device
+        &self.core.device
+    }
+
+    /// The state of the read-write mount, for a call that changes something.
+    ///
+    /// # Errors
+    /// `ReadOnly` if it was opened for reading, or may not be written any more after an error.
+    pub(crate) fn writable(&self) -> Result<&Mount> {
+        let opened_for_reading = || Error::ReadOnly("opened for reading".into());
+        let mount = self.mount.as_deref().ok_or_else(opened_for_reading)?;
+        mount.errors.check()?;
+        Ok(mount)
     }
 }

@@ -6,76 +6,68 @@
 //!
 //! **Locking.** None on a hit; see `fourscore_block::buffer_cache` for a miss.
 
-use std::ops::Range;
+use crate::Result;
+use crate::core::Core;
 
 use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
 use fourscore_sync::epoch::Guard;
 
-use crate::{Fs, Result};
+/// The bytes of `block`, which `check` has accepted as `structure` of `owner`.
+pub(crate) fn metadata<'g>(
+    core: &Core,
+    block: PhysBlock,
+    structure: Structure,
+    owner: InodeNr,
+    guard: &'g Guard,
+    check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+) -> Result<&'g [u8]> {
+    tagged_metadata(core, block, VerifiedAs::new(structure, owner), guard, check)
+}
 
-impl Fs {
-    /// The bytes of `block`, which `check` has accepted as `structure` of `owner`.
-    pub(crate) fn metadata<'g>(
-        &self,
-        block: PhysBlock,
-        structure: Structure,
-        owner: InodeNr,
-        guard: &'g Guard,
-        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
-    ) -> Result<&'g [u8]> {
-        self.tagged_metadata(block, VerifiedAs::new(structure, owner), guard, check)
-    }
+/// The bytes of `block`, which `check` has accepted as what `tag` says.
+pub(crate) fn tagged_metadata<'g>(
+    core: &Core,
+    block: PhysBlock,
+    tag: VerifiedAs,
+    guard: &'g Guard,
+    check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+) -> Result<&'g [u8]> {
+    let buffer = buffer(core, block, guard)?;
+    Ok(buffer.verified(tag, guard, |bytes| {
+        check(bytes).map_err(|e| e.in_block(block))
+    })?)
+}
 
-    /// The bytes of `block`, which `check` has accepted as what `tag` says.
-    pub(crate) fn tagged_metadata<'g>(
-        &self,
-        block: PhysBlock,
-        tag: VerifiedAs,
-        guard: &'g Guard,
-        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
-    ) -> Result<&'g [u8]> {
-        let buffer = self.buffer(block, guard)?;
-        Ok(buffer.verified(tag, guard, |bytes| {
-            check(bytes).map_err(|e| e.in_block(block))
-        })?)
-    }
+/// The bytes of a block whose parts are checked one by one: descriptors, inodes.
+pub(crate) fn unchecked_metadata<'g>(
+    core: &Core,
+    block: PhysBlock,
+    guard: &'g Guard,
+) -> Result<&'g [u8]> {
+    Ok(buffer(core, block, guard)?.bytes(guard))
+}
 
-    /// The bytes of a block whose parts are checked one by one: descriptors, inodes.
-    pub(crate) fn unchecked_metadata<'g>(
-        &self,
-        block: PhysBlock,
-        guard: &'g Guard,
-    ) -> Result<&'g [u8]> {
-        Ok(self.buffer(block, guard)?.bytes(guard))
-    }
+/// What `look` makes of the bytes of `block`, after `check` has accepted them as what `tag`
+/// says: for who looks before something is changed there, as [`Buffer::look_verified`] says.
+pub(crate) fn look_at_metadata<R>(
+    core: &Core,
+    block: PhysBlock,
+    tag: VerifiedAs,
+    guard: &Guard,
+    check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
+    look: impl FnOnce(&[u8]) -> R,
+) -> Result<R> {
+    let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
+    Ok(buffer(core, block, guard)?.look_verified(tag, check, look)?)
+}
 
-    /// What `look` makes of the bytes of `block`, after `check` has accepted them as what `tag`
-    /// says: for who looks before something is changed there, as [`Buffer::look_verified`] says.
-    pub(crate) fn look_at_metadata<R>(
-        &self,
-        block: PhysBlock,
-        tag: VerifiedAs,
-        guard: &Guard,
-        check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
-        look: impl FnOnce(&[u8]) -> R,
-    ) -> Result<R> {
-        let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
-        Ok(self.buffer(block, guard)?.look_verified(tag, check, look)?)
-    }
-
-    fn buffer<'g>(&self, block: PhysBlock, guard: &'g Guard) -> Result<&'g Buffer> {
-        loop {
-            if let Some(buffer) = self.buffers.cached(block, guard) {
-                return Ok(buffer);
-            }
-            // In the cache afterwards, unless the cache is so short of room that it left again.
-            self.buffers.load(block)?;
+fn buffer<'g>(core: &Core, block: PhysBlock, guard: &'g Guard) -> Result<&'g Buffer> {
+    loop {
+        if let Some(buffer) = core.buffers.cached(block, guard) {
+            return Ok(buffer);
         }
-    }
-
-    /// The blocks that anything on disk may point to.
-    pub(crate) fn data_blocks(&self) -> Range<PhysBlock> {
-        self.geometry().first_data_block()..PhysBlock(self.geometry().blocks().0)
+        // In the cache afterwards, unless the cache is so short of room that it left again.
+        core.buffers.load(block)?;
     }
 }

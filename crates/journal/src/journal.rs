@@ -352,7 +352,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::Aborted`]; the log is left to be recovered then.
-    pub fn close(self) -> Result<(), Error> {
+    pub fn close(&self) -> Result<(), Error> {
         self.commit()?;
         self.stop_threads();
         self.checkpoint()?;

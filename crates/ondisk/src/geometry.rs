@@ -93,6 +93,12 @@ impl Geometry {
         PhysBlock(self.first_data_block.into())
     }
 
+    /// The blocks that data or metadata of a file may lie in: all from the first data block on.
+    #[must_use]
+    pub fn data_blocks(&self) -> Range<PhysBlock> {
+        self.first_data_block()..PhysBlock(self.blocks().0)
+    }
+
     /// All blocks of the file system, those before `first_data_block` included.
     #[must_use]
     pub fn blocks(&self) -> BlockCount {

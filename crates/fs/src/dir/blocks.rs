@@ -13,6 +13,14 @@
 //!
 //! **Locking.** None. The caller holds the directory's lock or compares its sequence count.
 
+use crate::core::Core;
+use crate::dir::find;
+use crate::dir::find::DirBlock;
+use crate::file::inline;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::map::lookup;
+use crate::map::lookup::Target;
+use crate::{Error, Result, metadata};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -21,11 +29,6 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{BlockCount, Corrupt, LogicalBlock, PhysBlock, htree};
 use fourscore_sync::epoch::{self, Guard};
-
-use crate::dir::find::DirBlock;
-use crate::inode::cache::{CachedInode, Layout};
-use crate::map::lookup::Target;
-use crate::{Error, Fs, Result};
 
 /// Blocks of a directory read together.
 pub(crate) const READAHEAD_BLOCKS: u32 = 32;
@@ -84,11 +87,11 @@ impl Course {
     ///
     /// # Errors
     /// `NotFound` if the number belongs to another directory by now.
-    pub(crate) fn begin_piece(&mut self, fs: &Fs, dir: &CachedInode) -> Result<LogicalBlock> {
+    pub(crate) fn begin_piece(&mut self, core: &Core, dir: &CachedInode) -> Result<LogicalBlock> {
         self.visited.clear();
         self.next = (self.at, self.hash);
         let generation = dir.on_disk().generation().0;
-        let now = (fs.size_in_blocks(dir)?, generation);
+        let now = (find::size_in_blocks(core, dir)?, generation);
         let (end, began) = *self.began.get_or_insert(now);
         match began == generation {
             true => Ok(end),
@@ -175,197 +178,209 @@ pub(crate) fn break_if(done: bool) -> ControlFlow<()> {
     }
 }
 
-impl Fs {
-    /// Calls `visit` for each entry as it is stored, until it returns false. For the holder of the
-    /// directory's lock.
-    pub(crate) fn visit_stored(
-        &self,
-        dir: &CachedInode,
-        guard: &Guard,
-        visit: &mut dyn FnMut(&Entry<'_>) -> bool,
-    ) -> Result<()> {
-        let mut course = Course::default();
-        let mut left = Left::More;
-        while left == Left::More {
-            let cache = &mut Through::Cache;
-            left = self.visit_entries(dir, &mut course, cache, guard, &mut |entry| {
-                Ok(break_if(!visit(entry)))
-            })?;
-            course.accept();
-        }
-        Ok(())
+/// Calls `visit` for each entry as it is stored, until it returns false. For the holder of the
+/// directory's lock.
+pub(crate) fn visit_stored(
+    core: &Core,
+    dir: &CachedInode,
+    guard: &Guard,
+    visit: &mut dyn FnMut(&Entry<'_>) -> bool,
+) -> Result<()> {
+    let mut course = Course::default();
+    let mut left = Left::More;
+    while left == Left::More {
+        let cache = &mut Through::Cache;
+        left = visit_entries(core, dir, &mut course, cache, guard, &mut |entry| {
+            Ok(break_if(!visit(entry)))
+        })?;
+        course.accept();
     }
+    Ok(())
+}
 
-    /// The bytes of block `at`, at `block`, of a directory; `None` if it holds no names.
-    pub(crate) fn listed_bytes<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        (at, block): (LogicalBlock, PhysBlock),
-        guard: &'g Guard,
-    ) -> Result<Option<&'g [u8]>> {
-        let (bytes, what) = self.listed_block(dir, format, at, block, guard)?;
-        Ok(Some(bytes).filter(|_| what == DirBlock::Leaf))
+/// The bytes of block `at`, at `block`, of a directory; `None` if it holds no names.
+pub(crate) fn listed_bytes<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    (at, block): (LogicalBlock, PhysBlock),
+    guard: &'g Guard,
+) -> Result<Option<&'g [u8]>> {
+    let (bytes, what) = listed_block(core, dir, format, at, block, guard)?;
+    Ok(Some(bytes).filter(|_| what == DirBlock::Leaf))
+}
+
+/// Calls `visit` for each entry in use of the next blocks.
+pub(crate) fn visit_entries(
+    core: &Core,
+    dir: &CachedInode,
+    course: &mut Course,
+    through: &mut Through<'_>,
+    guard: &Guard,
+    visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
+) -> Result<Left> {
+    let format = find::dir_format(core, dir);
+    if dir.layout() == Layout::Inline {
+        inline::visit_inline_entries(core, dir, &format, visit)?;
+        return Ok(Left::Nothing);
     }
-
-    /// Calls `visit` for each entry in use of the next blocks.
-    pub(crate) fn visit_entries(
-        &self,
-        dir: &CachedInode,
-        course: &mut Course,
-        through: &mut Through<'_>,
-        guard: &Guard,
-        visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<Left> {
-        let format = self.dir_format(dir);
-        if dir.layout() == Layout::Inline {
-            self.visit_inline_entries(dir, &format, visit)?;
-            return Ok(Left::Nothing);
-        }
-        self.visit_blocks(dir, &format, course, through, guard, &mut |listed| {
-            let entries = format.entries(listed.bytes);
-            for entry in entries.take(listed.what.entries_to_list()) {
-                let entry = entry.map_err(|error| listed.broken(dir, error))?;
-                if visit(&entry)?.is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
+    visit_blocks(core, dir, &format, course, through, guard, &mut |listed| {
+        let entries = format.entries(listed.bytes);
+        for entry in entries.take(listed.what.entries_to_list()) {
+            let entry = entry.map_err(|error| listed.broken(dir, error))?;
+            if visit(&entry)?.is_break() {
+                return Ok(ControlFlow::Break(()));
             }
-            Ok(ControlFlow::Continue(()))
-        })
-    }
-
-    /// Calls `visit` for the next blocks of a directory that has blocks, in order: as many as are
-    /// read together. The caller accepts the course then.
-    pub(crate) fn visit_blocks(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        course: &mut Course,
-        through: &mut Through<'_>,
-        guard: &Guard,
-        visit: &mut dyn FnMut(&Listed<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<Left> {
-        let end = course
-            .begin_piece(self, dir)?
-            .min(self.size_in_blocks(dir)?);
-        let at = course.at;
-        if at >= end {
-            return Ok(Left::Nothing);
         }
-        let run = self.map(dir, at, guard)?;
-        let Target::Written(first) = run.target else {
-            let hole = RelationError::DirectoryHole { found: at };
-            return Err(Corrupt::from(hole).in_inode(dir.nr()).into());
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// Calls `visit` for the next blocks of a directory that has blocks, in order: as many as are
+/// read together. The caller accepts the course then.
+pub(crate) fn visit_blocks(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    course: &mut Course,
+    through: &mut Through<'_>,
+    guard: &Guard,
+    visit: &mut dyn FnMut(&Listed<'_>) -> Result<ControlFlow<()>>,
+) -> Result<Left> {
+    let end = course
+        .begin_piece(core, dir)?
+        .min(find::size_in_blocks(core, dir)?);
+    let at = course.at;
+    if at >= end {
+        return Ok(Left::Nothing);
+    }
+    let run = lookup::map(core, dir, at, guard)?;
+    let Target::Written(first) = run.target else {
+        let hole = RelationError::DirectoryHole { found: at };
+        return Err(Corrupt::from(hole).in_inode(dir.nr()).into());
+    };
+    let count = (run.end().min(end).0 - at.0).min(READAHEAD_BLOCKS);
+    let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
+    course.visit(dir, at, (start, count))?;
+    let passing = bring_in(core, start, count, through);
+    for nr in 0..count {
+        let at = LogicalBlock(at.0 + nr);
+        let block = PhysBlock(start.0 + u64::from(nr));
+        let (bytes, what) = match passing_block(core, dir, format, at, nr, passing) {
+            Some(listed) => listed,
+            None => listed_block(core, dir, format, at, block, guard)?,
         };
-        let count = (run.end().min(end).0 - at.0).min(READAHEAD_BLOCKS);
-        let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
-        course.visit(dir, at, (start, count))?;
-        let passing = self.bring_in(start, count, through);
-        for nr in 0..count {
-            let at = LogicalBlock(at.0 + nr);
-            let block = PhysBlock(start.0 + u64::from(nr));
-            let (bytes, what) = match self.passing_block(dir, format, at, nr, passing) {
-                Some(listed) => listed,
-                None => self.listed_block(dir, format, at, block, guard)?,
-            };
-            if visit(&Listed { block, bytes, what })?.is_break() {
-                return Ok(Left::Nothing);
+        if visit(&Listed { block, bytes, what })?.is_break() {
+            return Ok(Left::Nothing);
+        }
+    }
+    course.next.0 = LogicalBlock(at.0 + count);
+    Ok(match course.next.0 < end {
+        true => Left::More,
+        false => Left::Nothing,
+    })
+}
+
+/// Calls `visit` for each entry of block `at` of a directory, which is a leaf or the root of
+/// its index.
+pub(crate) fn visit_listed(
+    core: &Core,
+    dir: &CachedInode,
+    (at, what): (LogicalBlock, DirBlock),
+    course: &mut Course,
+    guard: &Guard,
+    visit: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
+) -> Result<()> {
+    let format = find::dir_format(core, dir);
+    let run = lookup::map(core, dir, at, guard)?;
+    let block = find::dir_place(core, dir, at, guard)?;
+    course.visit(dir, at, (block, 1))?;
+    if !is_buffered(core, block) {
+        bring_in(
+            core,
+            block,
+            run.blocks.min(READAHEAD_BLOCKS),
+            &mut Through::Cache,
+        );
+    }
+    let bytes = find::check_dir_block(core, dir, &format, block, what, guard)?;
+    let listed = Listed { block, bytes, what };
+    for entry in format.entries(bytes).take(what.entries_to_list()) {
+        visit(&entry.map_err(|error| listed.broken(dir, error))?)?;
+    }
+    Ok(())
+}
+
+/// Reads `count` blocks from `start` on together: into the cache or, if none of them is there
+/// (a block in the cache may be newer than on the device), into the room, and returns that.
+fn bring_in<'r>(
+    core: &Core,
+    start: PhysBlock,
+    count: u32,
+    through: &'r mut Through<'_>,
+) -> &'r [u8] {
+    let blocks = || (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
+    match through {
+        Through::Room(room) if !blocks().any(|block| is_buffered(core, block)) => {
+            let block_size = core.geometry().block_size();
+            room.resize(block_size.bytes() * count as usize, 0);
+            // The cache reports a failure when it is asked for what is not here.
+            match core.device.read_at(room, block_size.offset(start)) {
+                Ok(()) => room,
+                Err(_) => &[],
             }
         }
-        course.next.0 = LogicalBlock(at.0 + count);
-        Ok(match course.next.0 < end {
-            true => Left::More,
-            false => Left::Nothing,
-        })
-    }
-
-    /// Calls `visit` for each entry of block `at` of a directory, which is a leaf or the root of
-    /// its index.
-    pub(crate) fn visit_listed(
-        &self,
-        dir: &CachedInode,
-        (at, what): (LogicalBlock, DirBlock),
-        course: &mut Course,
-        guard: &Guard,
-        visit: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let format = self.dir_format(dir);
-        let run = self.map(dir, at, guard)?;
-        let block = self.dir_place(dir, at, guard)?;
-        course.visit(dir, at, (block, 1))?;
-        if !self.is_buffered(block) {
-            self.bring_in(block, run.blocks.min(READAHEAD_BLOCKS), &mut Through::Cache);
-        }
-        let bytes = self.check_dir_block(dir, &format, block, what, guard)?;
-        let listed = Listed { block, bytes, what };
-        for entry in format.entries(bytes).take(what.entries_to_list()) {
-            visit(&entry.map_err(|error| listed.broken(dir, error))?)?;
-        }
-        Ok(())
-    }
-
-    /// Reads `count` blocks from `start` on together: into the cache or, if none of them is there
-    /// (a block in the cache may be newer than on the device), into the room, and returns that.
-    fn bring_in<'r>(&self, start: PhysBlock, count: u32, through: &'r mut Through<'_>) -> &'r [u8] {
-        let blocks = || (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
-        match through {
-            Through::Room(room) if !blocks().any(|block| self.is_buffered(block)) => {
-                let block_size = self.geometry().block_size();
-                room.resize(block_size.bytes() * count as usize, 0);
-                // The cache reports a failure when it is asked for what is not here.
-                match self.device().read_at(room, block_size.offset(start)) {
-                    Ok(()) => room,
-                    Err(_) => &[],
-                }
+        _ => {
+            if count > 1 {
+                core.buffers.read_ahead(start, BlockCount(count.into()));
             }
-            _ => {
-                if count > 1 {
-                    self.buffers.read_ahead(start, BlockCount(count.into()));
-                }
-                &[]
-            }
+            &[]
         }
     }
+}
 
-    fn is_buffered(&self, block: PhysBlock) -> bool {
-        self.buffers.cached(block, &epoch::pin()).is_some()
-    }
+fn is_buffered(core: &Core, block: PhysBlock) -> bool {
+    core.buffers.cached(block, &epoch::pin()).is_some()
+}
 
-    /// Block number `nr` of those that `passing` holds, for listing block `at` of the directory;
-    /// `None` if it is not there or not sound. It may have been written while it was read, so the
-    /// cache has the last word.
-    fn passing_block<'b>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        at: LogicalBlock,
-        nr: u32,
-        passing: &'b [u8],
-    ) -> Option<(&'b [u8], DirBlock)> {
-        let block_bytes = self.geometry().block_size().bytes();
-        let bytes = passing.chunks_exact(block_bytes).nth(nr as usize)?;
-        let what = listed_as(dir, at, bytes);
-        let sound = !is_checked(what, format) || self.check_bytes(dir, format, what, bytes).is_ok();
-        sound.then_some((bytes, what))
-    }
+/// Block number `nr` of those that `passing` holds, for listing block `at` of the directory;
+/// `None` if it is not there or not sound. It may have been written while it was read, so the
+/// cache has the last word.
+fn passing_block<'b>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    at: LogicalBlock,
+    nr: u32,
+    passing: &'b [u8],
+) -> Option<(&'b [u8], DirBlock)> {
+    let block_bytes = core.geometry().block_size().bytes();
+    let bytes = passing.chunks_exact(block_bytes).nth(nr as usize)?;
+    let what = listed_as(dir, at, bytes);
+    let sound =
+        !is_checked(what, format) || find::check_bytes(core, dir, format, what, bytes).is_ok();
+    sound.then_some((bytes, what))
+}
 
-    /// Reads block `at` of a directory for listing it, and tells by its place and its first record
-    /// what it is.
-    fn listed_block<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        at: LogicalBlock,
-        block: PhysBlock,
-        guard: &'g Guard,
-    ) -> Result<(&'g [u8], DirBlock)> {
-        let bytes = self.unchecked_metadata(block, guard)?;
-        let what = listed_as(dir, at, bytes);
-        if !is_checked(what, format) {
-            return Ok((bytes, what));
-        }
-        Ok((self.check_dir_block(dir, format, block, what, guard)?, what))
+/// Reads block `at` of a directory for listing it, and tells by its place and its first record
+/// what it is.
+fn listed_block<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    at: LogicalBlock,
+    block: PhysBlock,
+    guard: &'g Guard,
+) -> Result<(&'g [u8], DirBlock)> {
+    let bytes = metadata::unchecked_metadata(core, block, guard)?;
+    let what = listed_as(dir, at, bytes);
+    if !is_checked(what, format) {
+        return Ok((bytes, what));
     }
+    Ok((
+        find::check_dir_block(core, dir, format, block, what, guard)?,
+        what,
+    ))
 }
 
 /// What block `at` of a directory is when it is listed, by its place and its first record.

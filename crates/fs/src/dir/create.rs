@@ -6,6 +6,25 @@
 //! **Locking.** The directory, then the inode that the name leads to. A new name that fits into
 //! its leaf takes only that leaf ([`crate::dir::leaf`]).
 
+use crate::core::Core;
+use crate::dir::entries::{ChangedDir, tag};
+use crate::dir::{entries, find, leaf};
+use crate::file::inline_change;
+use crate::file::inline_change::Written;
+use crate::inode::alloc::Want;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::{Changing, Pinned};
+use crate::inode::{cache, flags, orphans};
+use crate::map::clusters;
+use crate::map::update::MapForm;
+use crate::mount::errors;
+use crate::mount::state::{Mount, now};
+use crate::txn::apply::Show;
+use crate::txn::plan::{NewContent, Plan};
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::xattr::acl;
+use crate::{Error, FileType, Result};
 use fourscore_block::Structure;
 use fourscore_journal::LastTid;
 use fourscore_mballoc::Kinship;
@@ -15,18 +34,6 @@ use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::{DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, InodeFlags, NewInode};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
-
-use crate::dir::entries::{ChangedDir, tag};
-use crate::file::inline_change::Written;
-use crate::inode::alloc::Want;
-use crate::inode::cache::{CachedInode, Changing, Layout, Pinned};
-use crate::inode::flags;
-use crate::map::update::MapForm;
-use crate::mount::writer::{Writer, now};
-use crate::txn::apply::Show;
-use crate::txn::plan::{NewContent, Plan};
-use crate::txn::slot::Slot;
-use crate::{Error, FileType, Fs, Result};
 
 /// The most names an inode can have.
 const LINKS_MAX: u16 = 65_000;
@@ -90,476 +97,486 @@ impl Kind<'_> {
     }
 }
 
-impl Fs {
-    /// Makes an empty regular file.
-    ///
-    /// # Errors
-    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`; `NoKey` where names are
-    /// encrypted; `InvalidArgument` for a name that the directory's encoding does not have, where
-    /// it is strict.
-    pub fn create(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
-        self.made(dir, name, new, Kind::File)
-    }
-
-    /// As [`Fs::create`], and has the file open.
-    pub(crate) fn create_open(
-        &self,
-        dir: InodeNr,
-        name: &[u8],
-        new: &NewAttributes,
-    ) -> Result<(InodeNr, Pinned)> {
-        let how = (Kind::File, Opening::Yes);
-        let made = self.retried(|| self.make(dir, name, new, how));
-        let (nr, pinned) = self.noting(made)?;
-        Ok((nr, pinned.expect("what is made to be open is")))
-    }
-
-    /// Makes a directory.
-    ///
-    /// # Errors
-    /// As [`Fs::create`]; `TooManyLinks` where the parent cannot have another subdirectory.
-    pub fn mkdir(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
-        self.made(dir, name, new, Kind::Directory)
-    }
-
-    /// Makes a symbolic link to `target`.
-    ///
-    /// # Errors
-    /// As [`Fs::create`]; `NameTooLong` for a target that does not fit into a block with a zero
-    /// behind it.
-    pub fn symlink(
-        &self,
-        dir: InodeNr,
-        name: &[u8],
-        target: &[u8],
-        new: &NewAttributes,
-    ) -> Result<InodeNr> {
-        if target.is_empty() {
-            return Err(Error::NotFound);
-        }
-        if target.len() >= self.geometry().block_size().bytes().min(4096) {
-            return Err(Error::NameTooLong);
-        }
-        self.made(dir, name, new, Kind::Symlink(target))
-    }
-
-    /// Makes a device node, a fifo or a socket; `device` counts for device nodes only.
-    ///
-    /// # Errors
-    /// As [`Fs::create`]; `InvalidArgument` for other types, and for a device number that does
-    /// not fit.
-    pub fn mknod(
-        &self,
-        dir: InodeNr,
-        name: &[u8],
-        file_type: FileType,
-        device: DeviceNr,
-        new: &NewAttributes,
-    ) -> Result<InodeNr> {
-        let kind = match file_type {
-            FileType::BlockDevice | FileType::CharDevice => Kind::Device(file_type, device),
-            FileType::Fifo | FileType::Socket => Kind::Endpoint(file_type),
-            FileType::Regular => Kind::File,
-            FileType::Directory | FileType::Symlink => {
-                return Err(Error::InvalidArgument("mknod does not make this type"));
-            }
-        };
-        self.made(dir, name, new, kind)
-    }
-
-    fn made(
-        &self,
-        dir: InodeNr,
-        name: &[u8],
-        new: &NewAttributes,
-        kind: Kind<'_>,
-    ) -> Result<InodeNr> {
-        let made = self.retried(|| self.make(dir, name, new, (kind, Opening::No)));
-        let (nr, _) = self.noting(made)?;
-        Ok(nr)
-    }
-
-    fn make(
-        &self,
-        dir: InodeNr,
-        name: &[u8],
-        new: &NewAttributes,
-        (kind, opening): (Kind<'_>, Opening),
-    ) -> Result<Made> {
-        let writer = self.writer()?;
-        check_name(name)?;
-        let pinned = self.pin_directory(dir)?;
-        let made = self.make_in_leaf((dir, &pinned), name, new, (kind, opening))?;
-        if let Some(made) = made {
-            return Ok(made);
-        }
-        let locked = pinned.lock();
-        let parent = &self.directory_to_change(&pinned)?;
-        match self.look_up_locked(parent, name, &epoch::pin()) {
-            Ok(_) => return Err(Error::Exists),
-            Err(Error::NotFound) => {}
-            Err(error) => return Err(error),
-        }
-        check_key(parent)?;
-        let is_directory = matches!(kind, Kind::Directory);
-        if is_directory {
-            self.check_subdirectory(parent)?;
-        }
-        let mut plan = Plan::new(self, writer);
-        let made = self.plan_inode(&mut plan, writer, parent, new, kind)?;
-        let slot = plan.slot(dir)?;
-        let mut changed = ChangedDir::new(self, parent, slot)?;
-        let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
-        plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
-        let links = i32::from(is_directory);
-        let version = self.touch_dir(&mut plan, parent, slot, links)?;
-        let changes = [&pinned];
-        let show = Show::of(&changes);
-        self.carry_out_making(plan, made, opening, (&locked.last, show), || {
-            pinned.publish(Some(version));
-        })
-    }
-
-    /// Carries out a plan that makes the inode of `slot` with a name in a directory, which `show`
-    /// and `publish` show; notes the transaction in `last`, the directory's.
-    pub(crate) fn carry_out_making(
-        &self,
-        plan: Plan<'_>,
-        slot: Slot,
-        opening: Opening,
-        (last, show): (&LastTid, Show<'_>),
-        publish: impl FnOnce(),
-    ) -> Result<Made> {
-        let pinned = match opening {
-            Opening::No => {
-                plan.carry_out_showing(&[last], show, publish)?;
-                None
-            }
-            Opening::Yes => {
-                let inode = CachedInode::new(plan.decoded(slot)?, self)?;
-                let parent = (Some(last), show);
-                Some(self.carry_out_opening(plan, inode, parent, publish, |_| ())?)
-            }
-        };
-        Ok((slot.nr, pinned))
-    }
-
-    /// Carries out a plan that makes `inode`, and has it open: it is in memory, locked, before
-    /// anybody can find it on disk. `note` is told of what its lock guards.
-    fn carry_out_opening(
-        &self,
-        mut plan: Plan<'_>,
-        inode: CachedInode,
-        (last, show): (Option<&LastTid>, Show<'_>),
-        publish: impl FnOnce(),
-        note: impl FnOnce(&mut Changing),
-    ) -> Result<Pinned> {
-        let nr = inode.nr();
-        let pinned = Pinned::unseen(inode, &self.lives);
-        let mut locked = pinned.lock_unseen();
-        self.enter_pinned(nr, &pinned);
-        let own = [&locked.last, &locked.last_data];
-        let all = [own[0], own[1], last.unwrap_or(own[0])];
-        if let Err(error) = plan.try_to_carry_out(&all, show, publish) {
-            // The plan gives the number back behind this; until then nobody else makes an inode
-            // of it, and would find what was never made in its place.
-            pinned.publish(None);
-            self.drop_pinned(nr, &pinned);
-            return Err(error);
-        }
-        locked.opens = 1;
-        note(&mut locked);
-        drop(locked);
-        Ok(pinned)
-    }
-
-    /// Makes a regular file without a name, which is on record until it gets one; the caller has it
-    /// open. The directory says where it lies and which group owns it.
-    pub(crate) fn make_unnamed(
-        &self,
-        dir: InodeNr,
-        new: &NewAttributes,
-    ) -> Result<(InodeNr, Pinned)> {
-        let writer = self.writer()?;
-        let pinned_dir = self.pin_directory(dir)?;
-        let parent = &self.directory_to_change(&pinned_dir)?;
-        check_key(parent)?;
-        let mut plan = Plan::new(self, writer);
-        let slot = self.plan_inode(&mut plan, writer, parent, new, Kind::Unnamed)?;
-        let place = plan.add_orphan(slot)?;
-        let version = plan.version(slot)?;
-        let nobody = (None, Show::nothing());
-        let note = |locked: &mut Changing| {
-            (locked.orphan, locked.is_linkable) = (Some(place), true);
-        };
-        let pinned = self.carry_out_opening(plan, version, nobody, || (), note)?;
-        Ok((slot.nr, pinned))
-    }
-
-    /// Plans the inode of a whiteout, for a name in `parent` that is there already.
-    pub(crate) fn plan_whiteout(
-        &self,
-        plan: &mut Plan<'_>,
-        parent: &CachedInode,
-        owner: &NewAttributes,
-    ) -> Result<InodeNr> {
-        let new = NewAttributes {
-            permissions: 0,
-            ..*owner
-        };
-        let kind = Kind::Device(FileType::CharDevice, DeviceNr { major: 0, minor: 0 });
-        Ok(self
-            .plan_inode(plan, self.writer()?, parent, &new, kind)?
-            .nr)
-    }
-
-    /// Plans a new inode in the directory `parent`, all but its name.
-    pub(crate) fn plan_inode(
-        &self,
-        plan: &mut Plan<'_>,
-        writer: &Writer,
-        parent: &CachedInode,
-        new: &NewAttributes,
-        kind: Kind<'_>,
-    ) -> Result<Slot> {
-        let (group, _) = self
-            .geometry()
-            .inode_group(parent.nr())
-            .ok_or(Error::NotFound)?;
-        let is_directory = matches!(kind, Kind::Directory);
-        let want = if !is_directory {
-            Want::File
-        } else if parent.nr() == InodeNr::ROOT || parent.has(InodeFlags::TOPDIR_FL) {
-            Want::Directory(Kinship::TopLevel(group.0))
-        } else {
-            Want::Directory(Kinship::Below)
-        };
-        let claim = writer.inodes().claim(self, writer, group, want)?;
-        let nr = claim.nr;
-        plan.use_inode(claim)?;
-        let slot = plan.slot(nr)?;
-        let generation = plan.next_generation(slot);
-        let wish = (new.permissions & 0o7777, new.umask);
-        let inherited = self.inherit(parent, kind.file_type(), wish, &epoch::pin())?;
-        let (mut permissions, mut gid) = (inherited.permissions, new.gid);
-        let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;
-        if is_set_gid || writer.gives_group() {
-            gid = parent.on_disk().gid();
-        }
-        if is_set_gid && is_directory {
-            permissions |= 0o2000;
-        }
-        let mode = FileMode(type_bits(kind.file_type()) | permissions);
-        let content = match kind {
-            Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => NewContent::InInode,
-            Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
-            Kind::File | Kind::Unnamed | Kind::Directory | Kind::Symlink(_) => {
-                NewContent::mapped(MapForm::of_new(self.superblock()))
-            }
-        };
-        let (mut flags, project_id) = flags::inherited(parent, kind.file_type());
-        if content == NewContent::Tree {
-            flags |= InodeFlags::EXTENTS_FL;
-        }
-        let made = NewInode {
-            mode,
-            uid: new.uid,
-            gid,
-            generation,
-            links: kind.links(),
-            flags,
-            project_id,
-            now: now(),
-        };
-        plan.init_slot(slot, &made, content)?;
-        // Before content that may lie beside them, as in Linux.
-        plan.store_inherited(slot, &inherited)?;
-        self.plan_content(plan, slot, parent.nr(), kind)?;
-        plan.end(slot)?;
-        Ok(slot)
-    }
-
-    /// Plans what a new inode holds.
-    fn plan_content(
-        &self,
-        plan: &mut Plan<'_>,
-        slot: Slot,
-        parent: InodeNr,
-        kind: Kind<'_>,
-    ) -> Result<()> {
-        match kind {
-            Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => {
-                let set = plan.edit(slot, |inode| {
-                    inode.set_fast_symlink(target)?;
-                    inode.set_size_bytes(target.len() as u64)
-                })?;
-                set.map_err(|_| Error::NameTooLong)?;
-            }
-            Kind::Device(_, device) => {
-                let set = plan.edit(slot, |inode| inode.set_device(device))?;
-                set.map_err(|_| Error::InvalidArgument("no such device number"))?;
-            }
-            Kind::Symlink(target) => self.plan_long_symlink(plan, slot, target)?,
-            Kind::Directory => {
-                if self.has_inline_data() && plan.init_inline_dir(slot, parent)? == Written::Inside
-                {
-                    return Ok(());
-                }
-                let inode = plan.version(slot)?;
-                let mut changed = ChangedDir::new(self, &inode, slot)?;
-                plan.init_directory(&mut changed, parent)?;
-            }
-            Kind::File | Kind::Unnamed | Kind::Endpoint(_) => {}
-        }
-        Ok(())
-    }
-
-    fn plan_long_symlink(&self, plan: &mut Plan<'_>, slot: Slot, target: &[u8]) -> Result<()> {
-        let inode = plan.version(slot)?;
-        let tag = tag(Structure::Symlink, &inode);
-        let (_, region) = plan.new_block(&inode, slot, LogicalBlock(0), tag)?;
-        plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
-        let sized = plan.edit(slot, |inode| inode.set_size_bytes(target.len() as u64))?;
-        sized.map_err(|_| Error::NameTooLong)
-    }
-
-    /// Gives `inode` another name, or the first one to a file that was made without
-    /// ([`OpenInode::unnamed`](crate::OpenInode::unnamed)). Directories cannot have two.
-    ///
-    /// # Errors
-    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`]; `NotFound`
-    /// for a file that has lost its last name.
-    pub fn link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
-        self.noting(self.retried(|| self.add_link(inode, dir, name)))
-    }
-
-    fn add_link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
-        let writer = self.writer()?;
-        check_name(name)?;
-        let pinned_dir = self.pin_directory(dir)?;
-        let pinned = self.pin_inode(inode)?;
-        if pinned.file_type()? == FileType::Directory {
-            return Err(Error::NotPermitted);
-        }
-        let place = (dir, &pinned_dir);
-        if let Some(()) = self.link_in_leaf(place, name, (inode, &pinned))? {
-            return Ok(());
-        }
-        let locked_dir = pinned_dir.lock();
-        let mut locked = pinned.lock();
-        let parent = &self.directory_to_change(&pinned_dir)?;
-        let target = &pinned.copy()?;
-        check_link(parent, target, &locked)?;
-        match self.look_up_locked(parent, name, &epoch::pin()) {
-            Ok(_) => return Err(Error::Exists),
-            Err(Error::NotFound) => {}
-            Err(error) => return Err(error),
-        }
-        check_key(parent)?;
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(dir)?;
-        let mut changed = ChangedDir::new(self, parent, slot)?;
-        let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
-        plan.add_name(&mut changed, &entry.ok_or(Error::NameTooLong)?)?;
-        let parent_version = self.touch_dir(&mut plan, parent, slot, 0)?;
-        let version = plan.gain_name(target, &locked)?;
-        let last = [&locked_dir.last, &locked.last];
-        plan.carry_out_showing(&last, Show::of(&[&pinned_dir, &pinned]), || {
-            pinned_dir.publish(Some(parent_version));
-            pinned.publish(Some(version));
-        })?;
-        locked.note_gained_name();
-        Ok(())
-    }
-
-    /// Plans what a changed directory says of itself: its times, and `links` more names that
-    /// lead to it.
-    pub(crate) fn touch_dir(
-        &self,
-        plan: &mut Plan<'_>,
-        dir: &CachedInode,
-        slot: Slot,
-        links: i32,
-    ) -> Result<CachedInode> {
-        let now = now();
-        let count = self.links_after(dir.on_disk().links_count(), links);
-        plan.edit(slot, |inode| {
-            inode.set_mtime(now);
-            inode.set_ctime(now);
-            inode.set_links_count(count);
-        })?;
-        plan.version(slot)
-    }
-
-    /// A directory's link count after a change; 1 means "too many to count".
-    pub(crate) fn links_after(&self, before: u16, change: i32) -> u16 {
-        if before == 1 && self.has_dir_nlink() {
-            return 1;
-        }
-        let after = i32::from(before).saturating_add(change);
-        if after > i32::from(LINKS_MAX) && self.has_dir_nlink() {
-            return 1;
-        }
-        u16::try_from(after).unwrap_or(u16::MAX)
-    }
-
-    pub(crate) fn has_dir_nlink(&self) -> bool {
-        let features = self.superblock().features();
-        features.ro_compat.contains(RoCompat::DIR_NLINK)
-    }
-
-    pub(crate) fn check_subdirectory(&self, parent: &CachedInode) -> Result<()> {
-        let links = parent.on_disk().links_count();
-        if links >= LINKS_MAX && !self.has_dir_nlink() {
-            return Err(Error::TooManyLinks);
-        }
-        Ok(())
-    }
-
-    /// The directory, if names in it can be changed.
-    pub(crate) fn directory_to_change(&self, pinned: &Pinned) -> Result<CachedInode> {
-        pinned.copy_if(|dir| {
-            if dir.file_type() != FileType::Directory {
-                return Err(Error::NotADirectory);
-            }
-            if dir.on_disk().links_count() == 0 {
-                return Err(Error::NotFound);
-            }
-            if !matches!(
-                dir.layout(),
-                Layout::Extents | Layout::BlockMap | Layout::Inline
-            ) {
-                return Err(Error::Unsupported(format!(
-                    "inode {}: a directory that has no blocks is not changed",
-                    dir.nr()
-                )));
-            }
-            if dir.has(InodeFlags::IMMUTABLE_FL) {
-                return Err(Error::NotPermitted);
-            }
-            Ok(())
-        })
-    }
+/// See [`Fs::create`](crate::Fs::create).
+pub(crate) fn create(
+    mount: &Mount,
+    dir: InodeNr,
+    name: &[u8],
+    new: &NewAttributes,
+) -> Result<InodeNr> {
+    made(mount, dir, name, new, Kind::File)
 }
 
-impl Plan<'_> {
-    /// Plans that an inode has one more name, which takes it off the record if it had none.
-    pub(crate) fn gain_name(
-        &mut self,
-        target: &CachedInode,
-        locked: &Changing,
-    ) -> Result<CachedInode> {
-        let links = target.on_disk().links_count();
-        let slot = self.slot(target.nr())?;
-        self.edit(slot, |inode| {
-            inode.set_links_count(links + 1);
-            inode.set_ctime(now());
-        })?;
-        if let (0, Some(place)) = (links, locked.orphan) {
-            self.remove_orphan(slot, place)?;
-        }
-        self.version(slot)
+/// As [`Fs::create`], and has the file open.
+pub(crate) fn create_open(
+    mount: &Mount,
+    dir: InodeNr,
+    name: &[u8],
+    new: &NewAttributes,
+) -> Result<(InodeNr, Pinned)> {
+    let how = (Kind::File, Opening::Yes);
+    let made = mount.space.retried(|| make(mount, dir, name, new, how));
+    let (nr, pinned) = errors::noting(mount, made)?;
+    Ok((nr, pinned.expect("what is made to be open is")))
+}
+
+/// See [`Fs::mkdir`](crate::Fs::mkdir).
+pub(crate) fn mkdir(
+    mount: &Mount,
+    dir: InodeNr,
+    name: &[u8],
+    new: &NewAttributes,
+) -> Result<InodeNr> {
+    made(mount, dir, name, new, Kind::Directory)
+}
+
+/// See [`Fs::symlink`](crate::Fs::symlink).
+pub(crate) fn symlink(
+    mount: &Mount,
+    dir: InodeNr,
+    name: &[u8],
+    target: &[u8],
+    new: &NewAttributes,
+) -> Result<InodeNr> {
+    if target.is_empty() {
+        return Err(Error::NotFound);
     }
+    if target.len() >= mount.core.geometry().block_size().bytes().min(4096) {
+        return Err(Error::NameTooLong);
+    }
+    made(mount, dir, name, new, Kind::Symlink(target))
+}
+
+/// See [`Fs::mknod`](crate::Fs::mknod).
+pub(crate) fn mknod(
+    mount: &Mount,
+    dir: InodeNr,
+    name: &[u8],
+    file_type: FileType,
+    device: DeviceNr,
+    new: &NewAttributes,
+) -> Result<InodeNr> {
+    let kind = match file_type {
+        FileType::BlockDevice | FileType::CharDevice => Kind::Device(file_type, device),
+        FileType::Fifo | FileType::Socket => Kind::Endpoint(file_type),
+        FileType::Regular => Kind::File,
+        FileType::Directory | FileType::Symlink => {
+            return Err(Error::InvalidArgument("mknod does not make this type"));
+        }
+    };
+    made(mount, dir, name, new, kind)
+}
+
+fn made(
+    mount: &Mount,
+    dir: InodeNr,
+    name: &[u8],
+    new: &NewAttributes,
+    kind: Kind<'_>,
+) -> Result<InodeNr> {
+    let made = mount
+        .space
+        .retried(|| make(mount, dir, name, new, (kind, Opening::No)));
+    let (nr, _) = errors::noting(mount, made)?;
+    Ok(nr)
+}
+
+fn make(
+    mount: &Mount,
+    dir: InodeNr,
+    name: &[u8],
+    new: &NewAttributes,
+    (kind, opening): (Kind<'_>, Opening),
+) -> Result<Made> {
+    check_name(name)?;
+    let pinned = cache::pin_directory(&mount.core, dir)?;
+    let made = leaf::make_in_leaf(mount, (dir, &pinned), name, new, (kind, opening))?;
+    if let Some(made) = made {
+        return Ok(made);
+    }
+    let locked = pinned.lock();
+    let parent = &directory_to_change(&mount.core, &pinned)?;
+    match find::look_up_locked(&mount.core, parent, name, &epoch::pin()) {
+        Ok(_) => return Err(Error::Exists),
+        Err(Error::NotFound) => {}
+        Err(error) => return Err(error),
+    }
+    check_key(parent)?;
+    let is_directory = matches!(kind, Kind::Directory);
+    if is_directory {
+        check_subdirectory(&mount.core, parent)?;
+    }
+    let mut plan = Plan::new(mount);
+    let made = plan_inode(mount, &mut plan, parent, new, kind)?;
+    let slot = slot::slot(&mut plan, dir)?;
+    let mut changed = ChangedDir::new(&mount.core, parent, slot)?;
+    let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
+    entries::add_name(&mut plan, &mut changed, &entry.ok_or(Error::NameTooLong)?)?;
+    let links = i32::from(is_directory);
+    let version = touch_dir(&mount.core, &mut plan, parent, slot, links)?;
+    let changes = [&pinned];
+    let show = Show::of(&changes);
+    carry_out_making(
+        &mount.core,
+        plan,
+        made,
+        opening,
+        (&locked.last, show),
+        || {
+            pinned.publish(Some(version));
+        },
+    )
+}
+
+/// Carries out a plan that makes the inode of `slot` with a name in a directory, which `show`
+/// and `publish` show; notes the transaction in `last`, the directory's.
+pub(crate) fn carry_out_making(
+    core: &Core,
+    plan: Plan<'_>,
+    slot: Slot,
+    opening: Opening,
+    (last, show): (&LastTid, Show<'_>),
+    publish: impl FnOnce(),
+) -> Result<Made> {
+    let pinned = match opening {
+        Opening::No => {
+            plan.carry_out_showing(&[last], show, publish)?;
+            None
+        }
+        Opening::Yes => {
+            let inode = CachedInode::new(slot::decoded(&plan, slot)?, core.superblock())?;
+            let parent = (Some(last), show);
+            Some(carry_out_opening(
+                core,
+                plan,
+                inode,
+                parent,
+                publish,
+                |_| (),
+            )?)
+        }
+    };
+    Ok((slot.nr, pinned))
+}
+
+/// Carries out a plan that makes `inode`, and has it open: it is in memory, locked, before
+/// anybody can find it on disk. `note` is told of what its lock guards.
+fn carry_out_opening(
+    core: &Core,
+    mut plan: Plan<'_>,
+    inode: CachedInode,
+    (last, show): (Option<&LastTid>, Show<'_>),
+    publish: impl FnOnce(),
+    note: impl FnOnce(&mut Changing),
+) -> Result<Pinned> {
+    let nr = inode.nr();
+    let pinned = Pinned::unseen(inode, &core.lives);
+    let mut locked = pinned.lock_unseen();
+    cache::enter_pinned(core, nr, &pinned);
+    let own = [&locked.last, &locked.last_data];
+    let all = [own[0], own[1], last.unwrap_or(own[0])];
+    if let Err(error) = plan.try_to_carry_out(&all, show, publish) {
+        // The plan gives the number back behind this; until then nobody else makes an inode
+        // of it, and would find what was never made in its place.
+        pinned.publish(None);
+        cache::drop_pinned(core, nr, &pinned);
+        return Err(error);
+    }
+    locked.opens = 1;
+    note(&mut locked);
+    drop(locked);
+    Ok(pinned)
+}
+/// Makes a regular file without a name, and opens it.
+pub(crate) fn unnamed(
+    mount: &Mount,
+    dir: InodeNr,
+    new: &NewAttributes,
+) -> Result<(InodeNr, Pinned)> {
+    errors::noting(mount, mount.space.retried(|| make_unnamed(mount, dir, new)))
+}
+
+/// Makes a regular file without a name, which is on record until it gets one; the caller has it
+/// open. The directory says where it lies and which group owns it.
+pub(crate) fn make_unnamed(
+    mount: &Mount,
+    dir: InodeNr,
+    new: &NewAttributes,
+) -> Result<(InodeNr, Pinned)> {
+    let pinned_dir = cache::pin_directory(&mount.core, dir)?;
+    let parent = &directory_to_change(&mount.core, &pinned_dir)?;
+    check_key(parent)?;
+    let mut plan = Plan::new(mount);
+    let slot = plan_inode(mount, &mut plan, parent, new, Kind::Unnamed)?;
+    let place = orphans::add_orphan(&mut plan, slot)?;
+    let version = slot::version(&mut plan, slot)?;
+    let nobody = (None, Show::nothing());
+    let note = |locked: &mut Changing| {
+        (locked.orphan, locked.is_linkable) = (Some(place), true);
+    };
+    let pinned = carry_out_opening(&mount.core, plan, version, nobody, || (), note)?;
+    Ok((slot.nr, pinned))
+}
+
+/// Plans the inode of a whiteout, for a name in `parent` that is there already.
+pub(crate) fn plan_whiteout(
+    mount: &Mount,
+    plan: &mut Plan<'_>,
+    parent: &CachedInode,
+    owner: &NewAttributes,
+) -> Result<InodeNr> {
+    let new = NewAttributes {
+        permissions: 0,
+        ..*owner
+    };
+    let kind = Kind::Device(FileType::CharDevice, DeviceNr { major: 0, minor: 0 });
+    Ok(plan_inode(mount, plan, parent, &new, kind)?.nr)
+}
+
+/// Plans a new inode in the directory `parent`, all but its name.
+pub(crate) fn plan_inode(
+    mount: &Mount,
+    plan: &mut Plan<'_>,
+    parent: &CachedInode,
+    new: &NewAttributes,
+    kind: Kind<'_>,
+) -> Result<Slot> {
+    let (group, _) = mount
+        .core
+        .geometry()
+        .inode_group(parent.nr())
+        .ok_or(Error::NotFound)?;
+    let is_directory = matches!(kind, Kind::Directory);
+    let want = if !is_directory {
+        Want::File
+    } else if parent.nr() == InodeNr::ROOT || parent.has(InodeFlags::TOPDIR_FL) {
+        Want::Directory(Kinship::TopLevel(group.0))
+    } else {
+        Want::Directory(Kinship::Below)
+    };
+    let claim = mount.inodes().claim(mount, group, want)?;
+    let nr = claim.nr;
+    plan.use_inode(claim)?;
+    let slot = slot::slot(plan, nr)?;
+    let generation = slot::next_generation(plan, slot);
+    let wish = (new.permissions & 0o7777, new.umask);
+    let inherited = acl::inherit(&mount.core, parent, kind.file_type(), wish, &epoch::pin())?;
+    let (mut permissions, mut gid) = (inherited.permissions, new.gid);
+    let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;
+    if is_set_gid || mount.gives_group() {
+        gid = parent.on_disk().gid();
+    }
+    if is_set_gid && is_directory {
+        permissions |= 0o2000;
+    }
+    let mode = FileMode(type_bits(kind.file_type()) | permissions);
+    let content = match kind {
+        Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => NewContent::InInode,
+        Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
+        Kind::File | Kind::Unnamed | Kind::Directory | Kind::Symlink(_) => {
+            NewContent::mapped(MapForm::of_new(mount.core.superblock()))
+        }
+    };
+    let (mut flags, project_id) = flags::inherited(parent, kind.file_type());
+    if content == NewContent::Tree {
+        flags |= InodeFlags::EXTENTS_FL;
+    }
+    let made = NewInode {
+        mode,
+        uid: new.uid,
+        gid,
+        generation,
+        links: kind.links(),
+        flags,
+        project_id,
+        now: now(),
+    };
+    slot::init(plan, slot, &made, content)?;
+    // Before content that may lie beside them, as in Linux.
+    acl::store_inherited(plan, slot, &inherited)?;
+    plan_content(&mount.core, plan, slot, parent.nr(), kind)?;
+    slot::end(plan, slot)?;
+    Ok(slot)
+}
+
+/// Plans what a new inode holds.
+fn plan_content(
+    core: &Core,
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    parent: InodeNr,
+    kind: Kind<'_>,
+) -> Result<()> {
+    match kind {
+        Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => {
+            let set = slot::edit(plan, slot, |inode| {
+                inode.set_fast_symlink(target)?;
+                inode.set_size_bytes(target.len() as u64)
+            })?;
+            set.map_err(|_| Error::NameTooLong)?;
+        }
+        Kind::Device(_, device) => {
+            let set = slot::edit(plan, slot, |inode| inode.set_device(device))?;
+            set.map_err(|_| Error::InvalidArgument("no such device number"))?;
+        }
+        Kind::Symlink(target) => plan_long_symlink(core, plan, slot, target)?,
+        Kind::Directory => {
+            if inline_change::has_inline_data(core)
+                && inline_change::init_inline_dir(plan, slot, parent)? == Written::Inside
+            {
+                return Ok(());
+            }
+            let inode = slot::version(plan, slot)?;
+            let mut changed = ChangedDir::new(core, &inode, slot)?;
+            entries::init_directory(plan, &mut changed, parent)?;
+        }
+        Kind::File | Kind::Unnamed | Kind::Endpoint(_) => {}
+    }
+    Ok(())
+}
+
+fn plan_long_symlink(_core: &Core, plan: &mut Plan<'_>, slot: Slot, target: &[u8]) -> Result<()> {
+    let inode = slot::version(plan, slot)?;
+    let tag = tag(Structure::Symlink, &inode);
+    let (_, region) = clusters::new_block(plan, &inode, slot, LogicalBlock(0), tag)?;
+    plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
+    let sized = slot::edit(plan, slot, |inode| {
+        inode.set_size_bytes(target.len() as u64)
+    })?;
+    sized.map_err(|_| Error::NameTooLong)
+}
+
+/// See [`Fs::link`](crate::Fs::link).
+pub(crate) fn link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
+    errors::noting(
+        mount,
+        mount.space.retried(|| add_link(mount, inode, dir, name)),
+    )
+}
+
+fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    let pinned_dir = cache::pin_directory(&mount.core, dir)?;
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    if pinned.file_type()? == FileType::Directory {
+        return Err(Error::NotPermitted);
+    }
+    let place = (dir, &pinned_dir);
+    if let Some(()) = leaf::link_in_leaf(mount, place, name, (inode, &pinned))? {
+        return Ok(());
+    }
+    let locked_dir = pinned_dir.lock();
+    let mut locked = pinned.lock();
+    let parent = &directory_to_change(&mount.core, &pinned_dir)?;
+    let target = &pinned.copy()?;
+    check_link(parent, target, &locked)?;
+    match find::look_up_locked(&mount.core, parent, name, &epoch::pin()) {
+        Ok(_) => return Err(Error::Exists),
+        Err(Error::NotFound) => {}
+        Err(error) => return Err(error),
+    }
+    check_key(parent)?;
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, dir)?;
+    let mut changed = ChangedDir::new(&mount.core, parent, slot)?;
+    let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
+    entries::add_name(&mut plan, &mut changed, &entry.ok_or(Error::NameTooLong)?)?;
+    let parent_version = touch_dir(&mount.core, &mut plan, parent, slot, 0)?;
+    let version = gain_name(&mut plan, target, &locked)?;
+    let last = [&locked_dir.last, &locked.last];
+    plan.carry_out_showing(&last, Show::of(&[&pinned_dir, &pinned]), || {
+        pinned_dir.publish(Some(parent_version));
+        pinned.publish(Some(version));
+    })?;
+    locked.note_gained_name();
+    Ok(())
+}
+
+/// Plans what a changed directory says of itself: its times, and `links` more names that
+/// lead to it.
+pub(crate) fn touch_dir(
+    core: &Core,
+    plan: &mut Plan<'_>,
+    dir: &CachedInode,
+    slot: Slot,
+    links: i32,
+) -> Result<CachedInode> {
+    let now = now();
+    let count = links_after(core, dir.on_disk().links_count(), links);
+    slot::edit(plan, slot, |inode| {
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        inode.set_links_count(count);
+    })?;
+    slot::version(plan, slot)
+}
+
+/// A directory's link count after a change; 1 means "too many to count".
+pub(crate) fn links_after(core: &Core, before: u16, change: i32) -> u16 {
+    if before == 1 && has_dir_nlink(core) {
+        return 1;
+    }
+    let after = i32::from(before).saturating_add(change);
+    if after > i32::from(LINKS_MAX) && has_dir_nlink(core) {
+        return 1;
+    }
+    u16::try_from(after).unwrap_or(u16::MAX)
+}
+
+pub(crate) fn has_dir_nlink(core: &Core) -> bool {
+    let features = core.superblock().features();
+    features.ro_compat.contains(RoCompat::DIR_NLINK)
+}
+
+pub(crate) fn check_subdirectory(core: &Core, parent: &CachedInode) -> Result<()> {
+    let links = parent.on_disk().links_count();
+    if links >= LINKS_MAX && !has_dir_nlink(core) {
+        return Err(Error::TooManyLinks);
+    }
+    Ok(())
+}
+
+/// The directory, if names in it can be changed.
+pub(crate) fn directory_to_change(_core: &Core, pinned: &Pinned) -> Result<CachedInode> {
+    pinned.copy_if(|dir| {
+        if dir.file_type() != FileType::Directory {
+            return Err(Error::NotADirectory);
+        }
+        if dir.on_disk().links_count() == 0 {
+            return Err(Error::NotFound);
+        }
+        if !matches!(
+            dir.layout(),
+            Layout::Extents | Layout::BlockMap | Layout::Inline
+        ) {
+            return Err(Error::Unsupported(format!(
+                "inode {}: a directory that has no blocks is not changed",
+                dir.nr()
+            )));
+        }
+        if dir.has(InodeFlags::IMMUTABLE_FL) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(())
+    })
+}
+
+/// Plans that an inode has one more name, which takes it off the record if it had none.
+pub(crate) fn gain_name(
+    plan: &mut Plan<'_>,
+    target: &CachedInode,
+    locked: &Changing,
+) -> Result<CachedInode> {
+    let links = target.on_disk().links_count();
+    let slot = slot::slot(plan, target.nr())?;
+    slot::edit(plan, slot, |inode| {
+        inode.set_links_count(links + 1);
+        inode.set_ctime(now());
+    })?;
+    if let (0, Some(place)) = (links, locked.orphan) {
+        orphans::remove_orphan(plan, slot, place)?;
+    }
+    slot::version(plan, slot)
 }
 
 /// Refuses names for an inode that has lost its last one, or cannot have another in `dir`.

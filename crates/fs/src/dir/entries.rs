@@ -10,6 +10,17 @@
 //!
 //! **Locking.** The directory's lock is held, so that its blocks change for nobody else.
 
+use crate::core::Core;
+use crate::dir::find::DirBlock;
+use crate::dir::names::Wanted;
+use crate::dir::{blocks, find, index, name_cache, names};
+use crate::file::inline_change;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::map::clusters;
+use crate::txn::plan::{Plan, RegionId};
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::{Error, Result};
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::dirent::{DirFormat, DirentError, Dots, EntryType};
@@ -22,13 +33,6 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, InodeSeed, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
-
-use crate::dir::find::DirBlock;
-use crate::dir::names::Wanted;
-use crate::inode::cache::{CachedInode, Layout};
-use crate::txn::plan::{Plan, RegionId};
-use crate::txn::slot::Slot;
-use crate::{Error, Fs, Result};
 
 /// A block of a directory.
 #[derive(Clone, Copy, Debug)]
@@ -55,12 +59,12 @@ pub(crate) struct ChangedDir<'d> {
 }
 
 impl<'d> ChangedDir<'d> {
-    pub(crate) fn new(fs: &Fs, inode: &'d CachedInode, slot: Slot) -> Result<Self> {
+    pub(crate) fn new(core: &Core, inode: &'d CachedInode, slot: Slot) -> Result<Self> {
         Ok(Self {
             inode,
             slot,
-            format: fs.dir_format(inode),
-            end: fs.size_in_blocks(inode)?,
+            format: find::dir_format(core, inode),
+            end: find::size_in_blocks(core, inode)?,
         })
     }
 
@@ -92,390 +96,400 @@ pub(crate) fn tag(structure: Structure, inode: &CachedInode) -> VerifiedAs {
     VerifiedAs::new(structure, inode.nr()).seeded(seed)
 }
 
-impl Fs {
-    /// Whether a directory holds nothing but `.` and `..`.
-    pub(crate) fn is_empty_dir(&self, dir: &CachedInode, guard: &Guard) -> Result<bool> {
-        let mut is_empty = true;
-        self.visit_stored(dir, guard, &mut |entry| {
-            is_empty &= entry.is_dots();
-            is_empty
-        })?;
-        Ok(is_empty)
-    }
+/// Whether a directory holds nothing but `.` and `..`.
+pub(crate) fn is_empty_dir(core: &Core, dir: &CachedInode, guard: &Guard) -> Result<bool> {
+    let mut is_empty = true;
+    blocks::visit_stored(core, dir, guard, &mut |entry| {
+        is_empty &= entry.is_dots();
+        is_empty
+    })?;
+    Ok(is_empty)
+}
 
-    /// Refuses a name that cannot be folded, where that is not allowed.
-    fn check_encoding(&self, dir: &CachedInode, name: &[u8]) -> Result<()> {
-        match self.wanted(dir, name) {
-            Wanted::Impossible => Err(Error::InvalidArgument("the name is not UTF-8")),
-            Wanted::Exact(_) | Wanted::Folded(_) | Wanted::NoKey(_) => Ok(()),
-        }
-    }
-
-    fn place(&self, dir: &CachedInode, at: LogicalBlock, guard: &Guard) -> Result<Place> {
-        let block = self.dir_place(dir, at, guard)?;
-        Ok(Place { at, block })
+/// Refuses a name that cannot be folded, where that is not allowed.
+fn check_encoding(core: &Core, dir: &CachedInode, name: &[u8]) -> Result<()> {
+    match names::wanted(core, dir, name) {
+        Wanted::Impossible => Err(Error::InvalidArgument("the name is not UTF-8")),
+        Wanted::Exact(_) | Wanted::Folded(_) | Wanted::NoKey(_) => Ok(()),
     }
 }
 
-impl Plan<'_> {
-    fn dir_block(
-        &mut self,
-        dir: &ChangedDir<'_>,
-        place: Place,
-        what: DirBlock,
-    ) -> Result<RegionId> {
-        let fs = self.fs();
-        self.block(place.block, dir.tag(what), |bytes| {
-            fs.check_bytes(dir.inode, &dir.format, what, bytes)
-        })
-    }
+fn place(core: &Core, dir: &CachedInode, at: LogicalBlock, guard: &Guard) -> Result<Place> {
+    let block = find::dir_place(core, dir, at, guard)?;
+    Ok(Place { at, block })
+}
 
-    /// Adds a name that the directory does not have.
-    pub(crate) fn add_name(&mut self, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
-        if dir.inode.has(InodeFlags::CASEFOLD_FL) {
-            self.fs().check_encoding(dir.inode, new.name())?;
-        }
-        if dir.is_inline() {
-            return self.add_inline(dir, new);
-        }
-        if self.fs().is_indexed(dir.inode) {
-            return self.add_indexed(dir, new);
-        }
-        if dir.inode.has(InodeFlags::INDEX_FL) {
-            // The feature is gone; who brings it back must not follow an index without this name.
-            self.edit(dir.slot, |inode| {
-                inode.set_flags(inode.flags() - InodeFlags::INDEX_FL);
-            })?;
-        }
-        let needed = dir.format.needed_bytes(new.name());
-        let guard = epoch::pin();
-        for at in 0..dir.end.0 {
-            let place = self.fs().place(dir.inode, LogicalBlock(at), &guard)?;
-            let (fs, format) = (self.fs(), &dir.format);
-            let room = |bytes: &[u8]| format.room(bytes, needed);
-            let room = match self.planned(place.block) {
-                Some(region) => room(self.bytes(region)),
-                None => fs.look_at_leaf(dir.inode, format, place.block, &guard, room)?,
-            };
-            if let Some(room) = room.map_err(|error| dir.broken(error))? {
-                let region = self.dir_block(dir, place, DirBlock::Leaf)?;
-                let done = dir.format.insert_into(self.bytes_mut(region), room, new);
-                return done.map(drop).map_err(|error| dir.broken(error));
-            }
-        }
-        drop(guard);
-        self.grow_linear(dir, new)
-    }
+fn dir_block(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    place: Place,
+    what: DirBlock,
+) -> Result<RegionId> {
+    let core = &*plan.mount.core;
+    plan.block(place.block, dir.tag(what), |bytes| {
+        find::check_bytes(core, dir.inode, &dir.format, what, bytes)
+    })
+}
 
-    /// Adds a name to a directory without an index in which there is no room.
-    fn grow_linear(&mut self, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
-        let fs = self.fs();
-        let has_index = fs
-            .superblock()
-            .features()
-            .compat
-            .contains(Compat::DIR_INDEX);
-        let default = HashAlgorithm::from_disk(fs.superblock().def_hash_version());
-        let hasher = default.and_then(|algorithm| fs.hasher(algorithm));
-        if let (Some(algorithm), Some(hasher), true, LogicalBlock(1)) =
-            (default, hasher, has_index, dir.end)
-        {
-            let guard = epoch::pin();
-            let first = fs.place(dir.inode, LogicalBlock(0), &guard)?;
-            let root = self.dir_block(dir, first, DirBlock::Leaf)?;
-            let (leaf_place, leaf) = self.append_block(dir, DirBlock::Leaf)?;
-            let [root_bytes, leaf_bytes] = self.disjoint_mut([root, leaf]);
-            edit::make_indexed(&dir.format, root_bytes, leaf_bytes, algorithm)
-                .map_err(|error| dir.broken(error))?;
-            self.set_tag(root, dir.tag(DirBlock::Root));
-            self.edit(dir.slot, |inode| {
-                inode.set_flags(inode.flags() | InodeFlags::INDEX_FL);
-            })?;
-            let step = PathStep {
-                place: first,
-                position: 0,
-            };
-            return self.add_splitting(dir, new, &hasher, &[step], leaf_place);
-        }
-        let (_, region) = self.append_block(dir, DirBlock::Leaf)?;
-        dir.format.init_leaf(self.bytes_mut(region));
-        let inserted = dir.format.insert(self.bytes_mut(region), new);
-        inserted.map(drop).map_err(|error| dir.broken(error))
+/// Adds a name that the directory does not have.
+pub(crate) fn add_name(
+    plan: &mut Plan<'_>,
+    dir: &mut ChangedDir<'_>,
+    new: &NewEntry<'_>,
+) -> Result<()> {
+    if dir.inode.has(InodeFlags::CASEFOLD_FL) {
+        check_encoding(&plan.mount.core, dir.inode, new.name())?;
     }
-
-    fn add_indexed(&mut self, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
-        let guard = epoch::pin();
-        let (hasher, path, leaf) = self.index_path(dir, new.name(), &guard)?;
-        let region = self.dir_block(dir, leaf, DirBlock::Leaf)?;
-        let inserted = dir.format.insert(self.bytes_mut(region), new);
-        if inserted.map_err(|error| dir.broken(error))?.is_some() {
-            return Ok(());
-        }
-        self.add_splitting(dir, new, &hasher, &path, leaf)
+    if dir.is_inline() {
+        return inline_change::add_inline(plan, dir, new);
     }
-
-    /// The way to the leaf to which the hash of `name` leads first.
-    fn index_path(
-        &self,
-        dir: &ChangedDir<'_>,
-        name: &[u8],
-        guard: &Guard,
-    ) -> Result<(NameHasher, Vec<PathStep>, Place)> {
-        let (fs, inode) = (self.fs(), dir.inode);
-        let wanted = fs.wanted(inode, name);
-        let first = fs.place(inode, LogicalBlock(0), guard)?;
-        let root = fs.check_dir_block(inode, &dir.format, first.block, DirBlock::Root, guard)?;
-        let info = htree::root_info(root).map_err(|error| dir.broken(error))?;
-        let no_hash = || Error::Unsupported("the directory's hash function is not known".into());
-        let hasher = fs.hasher(info.algorithm).ok_or_else(no_hash)?;
-        let input = wanted.hash_input().ok_or_else(no_hash)?;
-        let hash = hasher.hash(input).hash;
-        let mut index = Index::root(root).map_err(|error| dir.broken(error))?;
-        let mut place = first;
-        let mut path = Vec::with_capacity(3);
-        loop {
-            let position = index.search(hash);
-            path.push(PathStep { place, position });
-            let below = index.block(position).unwrap_or(LogicalBlock(0));
-            place = fs.place(inode, below, guard)?;
-            if path.len() > usize::from(info.indirect_levels) {
-                return Ok((hasher, path, place));
-            }
-            let node =
-                fs.check_dir_block(inode, &dir.format, place.block, DirBlock::Node, guard)?;
-            index = Index::node(node).map_err(|error| dir.broken(error))?;
-        }
+    if find::is_indexed(&plan.mount.core, dir.inode) {
+        return add_indexed(plan, dir, new);
     }
-
-    /// Divides the full `leaf` at the end of `path`, and adds the name to its half.
-    fn add_splitting(
-        &mut self,
-        dir: &mut ChangedDir<'_>,
-        new: &NewEntry<'_>,
-        hasher: &NameHasher,
-        path: &[PathStep],
-        leaf: Place,
-    ) -> Result<()> {
-        self.raise_sequence();
-        let old = self.dir_block(dir, leaf, DirBlock::Leaf)?;
-        let wanted_hash = |fs: &Fs, name: &[u8]| {
-            let wanted = fs.wanted(dir.inode, name);
-            hasher.hash(wanted.hash_input().unwrap_or(name)).hash
+    if dir.inode.has(InodeFlags::INDEX_FL) {
+        // The feature is gone; who brings it back must not follow an index without this name.
+        slot::edit(plan, dir.slot, |inode| {
+            inode.set_flags(inode.flags() - InodeFlags::INDEX_FL);
+        })?;
+    }
+    let needed = dir.format.needed_bytes(new.name());
+    let guard = epoch::pin();
+    for at in 0..dir.end.0 {
+        let place = place(&plan.mount.core, dir.inode, LogicalBlock(at), &guard)?;
+        let (core, format) = (&*plan.mount.core, &dir.format);
+        let room = |bytes: &[u8]| format.room(bytes, needed);
+        let room = match plan.planned(place.block) {
+            Some(region) => room(plan.bytes(region)),
+            None => find::look_at_leaf(core, dir.inode, format, place.block, &guard, room)?,
         };
-        let fs = self.fs();
-        let mut split = LeafSplit::default();
-        split
-            .plan(&dir.format, self.bytes(old), |entry| {
-                wanted_hash(fs, entry.name)
-            })
+        if let Some(room) = room.map_err(|error| dir.broken(error))? {
+            let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
+            let done = dir.format.insert_into(plan.bytes_mut(region), room, new);
+            return done.map(drop).map_err(|error| dir.broken(error));
+        }
+    }
+    drop(guard);
+    grow_linear(plan, dir, new)
+}
+
+/// Adds a name to a directory without an index in which there is no room.
+fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
+    let core = &*plan.mount.core;
+    let has_index = core
+        .superblock()
+        .features()
+        .compat
+        .contains(Compat::DIR_INDEX);
+    let default = HashAlgorithm::from_disk(core.superblock().def_hash_version());
+    let hasher = default.and_then(|algorithm| index::hasher(core, algorithm));
+    if let (Some(algorithm), Some(hasher), true, LogicalBlock(1)) =
+        (default, hasher, has_index, dir.end)
+    {
+        let guard = epoch::pin();
+        let first = place(core, dir.inode, LogicalBlock(0), &guard)?;
+        let root = dir_block(plan, dir, first, DirBlock::Leaf)?;
+        let (leaf_place, leaf) = append_block(plan, dir, DirBlock::Leaf)?;
+        let [root_bytes, leaf_bytes] = plan.disjoint_mut([root, leaf]);
+        edit::make_indexed(&dir.format, root_bytes, leaf_bytes, algorithm)
             .map_err(|error| dir.broken(error))?;
-        let hash = wanted_hash(fs, new.name());
-        let mut regions = Vec::with_capacity(path.len());
-        for (level, step) in path.iter().enumerate() {
-            let what = if level == 0 {
-                DirBlock::Root
-            } else {
-                DirBlock::Node
-            };
-            regions.push(self.dir_block(dir, step.place, what)?);
-        }
-        let growth = {
-            let mut steps = Vec::with_capacity(path.len());
-            for (level, (step, &region)) in path.iter().zip(&regions).enumerate() {
-                let bytes = self.bytes(region);
-                let index = if level == 0 {
-                    Index::root(bytes)
-                } else {
-                    Index::node(bytes)
-                };
-                steps.push(Step {
-                    index: index.map_err(|error| dir.broken(error))?,
-                    position: step.position,
-                });
-            }
-            let growth = edit::growth(&steps, split.hash(), fs.index_levels());
-            growth
-                .map_err(|error| dir.broken(error))?
-                .ok_or(Error::NoSpace)?
+        plan.set_tag(root, dir.tag(DirBlock::Root));
+        slot::edit(plan, dir.slot, |inode| {
+            inode.set_flags(inode.flags() | InodeFlags::INDEX_FL);
+        })?;
+        let step = PathStep {
+            place: first,
+            position: 0,
         };
-        let (new_place, fresh) = self.append_block(dir, DirBlock::Leaf)?;
-        let mut nodes = Vec::with_capacity(growth.new_nodes);
-        for _ in 0..growth.new_nodes {
-            nodes.push(self.append_block(dir, DirBlock::Node)?);
+        return add_splitting(plan, dir, new, &hasher, &[step], leaf_place);
+    }
+    let (_, region) = append_block(plan, dir, DirBlock::Leaf)?;
+    dir.format.init_leaf(plan.bytes_mut(region));
+    let inserted = dir.format.insert(plan.bytes_mut(region), new);
+    inserted.map(drop).map_err(|error| dir.broken(error))
+}
+
+fn add_indexed(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
+    let guard = epoch::pin();
+    let (hasher, path, leaf) = index_path(plan, dir, new.name(), &guard)?;
+    let region = dir_block(plan, dir, leaf, DirBlock::Leaf)?;
+    let inserted = dir.format.insert(plan.bytes_mut(region), new);
+    if inserted.map_err(|error| dir.broken(error))?.is_some() {
+        return Ok(());
+    }
+    add_splitting(plan, dir, new, &hasher, &path, leaf)
+}
+
+/// The way to the leaf to which the hash of `name` leads first.
+fn index_path(
+    plan: &Plan<'_>,
+    dir: &ChangedDir<'_>,
+    name: &[u8],
+    guard: &Guard,
+) -> Result<(NameHasher, Vec<PathStep>, Place)> {
+    let (core, inode) = (&*plan.mount.core, dir.inode);
+    let wanted = names::wanted(core, inode, name);
+    let first = place(core, inode, LogicalBlock(0), guard)?;
+    let root = find::check_dir_block(core, inode, &dir.format, first.block, DirBlock::Root, guard)?;
+    let info = htree::root_info(root).map_err(|error| dir.broken(error))?;
+    let no_hash = || Error::Unsupported("the directory's hash function is not known".into());
+    let hasher = index::hasher(core, info.algorithm).ok_or_else(no_hash)?;
+    let input = wanted.hash_input().ok_or_else(no_hash)?;
+    let hash = hasher.hash(input).hash;
+    let mut index = Index::root(root).map_err(|error| dir.broken(error))?;
+    let mut place = first;
+    let mut path = Vec::with_capacity(3);
+    loop {
+        let position = index.search(hash);
+        path.push(PathStep { place, position });
+        let below = index.block(position).unwrap_or(LogicalBlock(0));
+        place = self::place(core, inode, below, guard)?;
+        if path.len() > usize::from(info.indirect_levels) {
+            return Ok((hasher, path, place));
         }
-        let [old_bytes, new_bytes] = self.disjoint_mut([old, fresh]);
-        split.carry_out(&dir.format, old_bytes, new_bytes);
-        let child = Child {
-            hash: split.hash(),
-            block: new_place.at,
-        };
-        self.enter_leaf(dir, path, &regions, child, &nodes)?;
-        let half = if split.moves(hash) { fresh } else { old };
-        let inserted = dir.format.insert(self.bytes_mut(half), new);
-        match inserted.map_err(|error| dir.broken(error))? {
-            Some(_) => Ok(()),
-            None => Err(Error::NoSpace),
-        }
+        let node =
+            find::check_dir_block(core, inode, &dir.format, place.block, DirBlock::Node, guard)?;
+        index = Index::node(node).map_err(|error| dir.broken(error))?;
     }
+}
 
-    /// Enters a new leaf into the index blocks of `path`.
-    fn enter_leaf(
-        &mut self,
-        dir: &ChangedDir<'_>,
-        path: &[PathStep],
-        regions: &[RegionId],
-        leaf: Child,
-        nodes: &[(Place, RegionId)],
-    ) -> Result<()> {
-        let wanted: Vec<RegionId> = regions
-            .iter()
-            .copied()
-            .chain(nodes.iter().map(|&(_, region)| region))
-            .collect();
-        let twice = RelationError::DirectoryBlockTwice { found: leaf.block };
-        let all = self.all_mut(&wanted).ok_or_else(|| dir.broken(twice))?;
-        let mut bytes = all.into_iter();
-        let mut steps: Vec<StepMut<'_>> = path
-            .iter()
-            .zip(bytes.by_ref())
-            .map(|(step, block)| StepMut {
-                block,
-                position: step.position,
-            })
-            .collect();
-        let mut nodes: Vec<NewNode<'_>> = nodes
-            .iter()
-            .zip(bytes)
-            .map(|(&(place, _), block)| NewNode {
-                at: place.at,
-                block,
-            })
-            .collect();
-        edit::add_leaf(&dir.format, &mut steps, leaf, &mut nodes).map_err(|error| dir.broken(error))
-    }
-
-    /// Adds a block at the directory's end, all zeroes so far.
-    fn append_block(
-        &mut self,
-        dir: &mut ChangedDir<'_>,
-        what: DirBlock,
-    ) -> Result<(Place, RegionId)> {
-        let at = dir.end;
-        let (block, region) = self.new_block(dir.inode, dir.slot, at, dir.tag(what))?;
-        dir.end = LogicalBlock(at.0 + 1);
-        let size = u64::from(dir.end.0) << self.fs().geometry().block_size().bits();
-        let sized = self.edit(dir.slot, |inode| inode.set_size_bytes(size))?;
-        sized.map_err(|_| Error::FileTooLarge)?;
-        Ok((Place { at, block }, region))
-    }
-
-    /// Adds a block of entries at the directory's end.
-    pub(crate) fn append_leaf(&mut self, dir: &mut ChangedDir<'_>, block: &[u8]) -> Result<()> {
-        let (_, region) = self.append_block(dir, DirBlock::Leaf)?;
-        self.bytes_mut(region).copy_from_slice(block);
-        Ok(())
-    }
-
-    /// Finds the block and the byte at which the entry of `name` lies.
-    fn find_entry(&self, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Place, usize)> {
-        let guard = epoch::pin();
-        let fs = self.fs();
-        let wanted = fs.wanted(dir.inode, name);
-        let indexed = fs.is_indexed(dir.inode);
-        let start = if indexed && wanted.hash_input().is_some() {
-            let (_, _, leaf) = self.index_path(dir, name, &guard)?;
-            Some(leaf)
+/// Divides the full `leaf` at the end of `path`, and adds the name to its half.
+fn add_splitting(
+    plan: &mut Plan<'_>,
+    dir: &mut ChangedDir<'_>,
+    new: &NewEntry<'_>,
+    hasher: &NameHasher,
+    path: &[PathStep],
+    leaf: Place,
+) -> Result<()> {
+    plan.raise_sequence();
+    let old = dir_block(plan, dir, leaf, DirBlock::Leaf)?;
+    let wanted_hash = |core: &Core, name: &[u8]| {
+        let wanted = names::wanted(core, dir.inode, name);
+        hasher.hash(wanted.hash_input().unwrap_or(name)).hash
+    };
+    let core = &*plan.mount.core;
+    let mut split = LeafSplit::default();
+    split
+        .plan(&dir.format, plan.bytes(old), |entry| {
+            wanted_hash(core, entry.name)
+        })
+        .map_err(|error| dir.broken(error))?;
+    let hash = wanted_hash(core, new.name());
+    let mut regions = Vec::with_capacity(path.len());
+    for (level, step) in path.iter().enumerate() {
+        let what = if level == 0 {
+            DirBlock::Root
         } else {
-            None
+            DirBlock::Node
         };
-        let find_in_leaf = |leaf: Place| {
-            let found = fs.look_at_leaf(dir.inode, &dir.format, leaf.block, &guard, |bytes| {
+        regions.push(dir_block(plan, dir, step.place, what)?);
+    }
+    let growth = {
+        let mut steps = Vec::with_capacity(path.len());
+        for (level, (step, &region)) in path.iter().zip(&regions).enumerate() {
+            let bytes = plan.bytes(region);
+            let index = if level == 0 {
+                Index::root(bytes)
+            } else {
+                Index::node(bytes)
+            };
+            steps.push(Step {
+                index: index.map_err(|error| dir.broken(error))?,
+                position: step.position,
+            });
+        }
+        let growth = edit::growth(&steps, split.hash(), find::index_levels(core));
+        growth
+            .map_err(|error| dir.broken(error))?
+            .ok_or(Error::NoSpace)?
+    };
+    let (new_place, fresh) = append_block(plan, dir, DirBlock::Leaf)?;
+    let mut nodes = Vec::with_capacity(growth.new_nodes);
+    for _ in 0..growth.new_nodes {
+        nodes.push(append_block(plan, dir, DirBlock::Node)?);
+    }
+    let [old_bytes, new_bytes] = plan.disjoint_mut([old, fresh]);
+    split.carry_out(&dir.format, old_bytes, new_bytes);
+    let child = Child {
+        hash: split.hash(),
+        block: new_place.at,
+    };
+    enter_leaf(plan, dir, path, &regions, child, &nodes)?;
+    let half = if split.moves(hash) { fresh } else { old };
+    let inserted = dir.format.insert(plan.bytes_mut(half), new);
+    match inserted.map_err(|error| dir.broken(error))? {
+        Some(_) => Ok(()),
+        None => Err(Error::NoSpace),
+    }
+}
+
+/// Enters a new leaf into the index blocks of `path`.
+fn enter_leaf(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    path: &[PathStep],
+    regions: &[RegionId],
+    leaf: Child,
+    nodes: &[(Place, RegionId)],
+) -> Result<()> {
+    let wanted: Vec<RegionId> = regions
+        .iter()
+        .copied()
+        .chain(nodes.iter().map(|&(_, region)| region))
+        .collect();
+    let twice = RelationError::DirectoryBlockTwice { found: leaf.block };
+    let all = plan.all_mut(&wanted).ok_or_else(|| dir.broken(twice))?;
+    let mut bytes = all.into_iter();
+    let mut steps: Vec<StepMut<'_>> = path
+        .iter()
+        .zip(bytes.by_ref())
+        .map(|(step, block)| StepMut {
+            block,
+            position: step.position,
+        })
+        .collect();
+    let mut nodes: Vec<NewNode<'_>> = nodes
+        .iter()
+        .zip(bytes)
+        .map(|(&(place, _), block)| NewNode {
+            at: place.at,
+            block,
+        })
+        .collect();
+    edit::add_leaf(&dir.format, &mut steps, leaf, &mut nodes).map_err(|error| dir.broken(error))
+}
+
+/// Adds a block at the directory's end, all zeroes so far.
+fn append_block(
+    plan: &mut Plan<'_>,
+    dir: &mut ChangedDir<'_>,
+    what: DirBlock,
+) -> Result<(Place, RegionId)> {
+    let at = dir.end;
+    let (block, region) = clusters::new_block(plan, dir.inode, dir.slot, at, dir.tag(what))?;
+    dir.end = LogicalBlock(at.0 + 1);
+    let size = u64::from(dir.end.0) << plan.mount.core.geometry().block_size().bits();
+    let sized = slot::edit(plan, dir.slot, |inode| inode.set_size_bytes(size))?;
+    sized.map_err(|_| Error::FileTooLarge)?;
+    Ok((Place { at, block }, region))
+}
+
+/// Adds a block of entries at the directory's end.
+pub(crate) fn append_leaf(
+    plan: &mut Plan<'_>,
+    dir: &mut ChangedDir<'_>,
+    block: &[u8],
+) -> Result<()> {
+    let (_, region) = append_block(plan, dir, DirBlock::Leaf)?;
+    plan.bytes_mut(region).copy_from_slice(block);
+    Ok(())
+}
+
+/// Finds the block and the byte at which the entry of `name` lies.
+fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Place, usize)> {
+    let guard = epoch::pin();
+    let core = &*plan.mount.core;
+    let wanted = names::wanted(core, dir.inode, name);
+    let indexed = find::is_indexed(core, dir.inode);
+    let start = if indexed && wanted.hash_input().is_some() {
+        let (_, _, leaf) = index_path(plan, dir, name, &guard)?;
+        Some(leaf)
+    } else {
+        None
+    };
+    let find_in_leaf = |leaf: Place| {
+        let found =
+            find::look_at_leaf(core, dir.inode, &dir.format, leaf.block, &guard, |bytes| {
                 let entry = wanted.find_in(&dir.format, bytes)?;
                 Ok(entry.map(|entry| (leaf, entry.at)))
             })?;
-            found.map_err(|error: DirentError| dir.broken(error))
-        };
-        // The leaf that the hash leads to first; then, for names whose hashes are equal or were
-        // computed by other rules, all others.
-        if let Some(leaf) = start
-            && let Some(found) = find_in_leaf(leaf)?
-        {
+        found.map_err(|error: DirentError| dir.broken(error))
+    };
+    // The leaf that the hash leads to first; then, for names whose hashes are equal or were
+    // computed by other rules, all others.
+    if let Some(leaf) = start
+        && let Some(found) = find_in_leaf(leaf)?
+    {
+        return Ok(found);
+    }
+    let is_plain = !dir.inode.has(InodeFlags::INDEX_FL);
+    for at in 0..dir.end.0 {
+        let place = place(core, dir.inode, LogicalBlock(at), &guard)?;
+        let at = (place.at, place.block);
+        let is_leaf =
+            is_plain || blocks::listed_bytes(core, dir.inode, &dir.format, at, &guard)?.is_some();
+        if is_leaf && let Some(found) = find_in_leaf(place)? {
             return Ok(found);
         }
-        let is_plain = !dir.inode.has(InodeFlags::INDEX_FL);
-        for at in 0..dir.end.0 {
-            let place = fs.place(dir.inode, LogicalBlock(at), &guard)?;
-            let at = (place.at, place.block);
-            let is_leaf = is_plain
-                || fs
-                    .listed_bytes(dir.inode, &dir.format, at, &guard)?
-                    .is_some();
-            if is_leaf && let Some(found) = find_in_leaf(place)? {
-                return Ok(found);
-            }
-        }
-        Err(Error::NotFound)
     }
+    Err(Error::NotFound)
+}
 
-    /// Removes a name.
-    pub(crate) fn remove_name(&mut self, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
-        if dir.is_inline() {
-            return self.remove_inline(dir, name);
-        }
-        let (place, at) = self.find_entry(dir, name)?;
-        let region = self.dir_block(dir, place, DirBlock::Leaf)?;
-        self.lose_name(dir.inode.nr(), name)?;
-        let removed = dir.format.remove(self.bytes_mut(region), at);
-        removed.map_err(|error| dir.broken(error))
+/// Removes a name.
+pub(crate) fn remove_name(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
+    if dir.is_inline() {
+        return inline_change::remove_inline(plan, dir, name);
     }
+    let (place, at) = find_entry(plan, dir, name)?;
+    let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
+    lose_name(plan, dir.inode.nr(), name)?;
+    let removed = dir.format.remove(plan.bytes_mut(region), at);
+    removed.map_err(|error| dir.broken(error))
+}
 
-    /// Lets a name lead to another inode.
-    pub(crate) fn redirect_name(
-        &mut self,
-        dir: &ChangedDir<'_>,
-        name: &[u8],
-        inode: InodeNr,
-        kind: EntryType,
-    ) -> Result<()> {
-        if dir.is_inline() {
-            return self.redirect_inline(dir, name, (inode, kind));
-        }
-        let (place, at) = self.find_entry(dir, name)?;
-        let region = self.dir_block(dir, place, DirBlock::Leaf)?;
-        self.lose_name(dir.inode.nr(), name)?;
-        let redirected = dir.format.redirect(self.bytes_mut(region), at, inode, kind);
-        redirected.map_err(|error| dir.broken(error))
+/// Lets a name lead to another inode.
+pub(crate) fn redirect_name(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    name: &[u8],
+    inode: InodeNr,
+    kind: EntryType,
+) -> Result<()> {
+    if dir.is_inline() {
+        return inline_change::redirect_inline(plan, dir, name, (inode, kind));
     }
+    let (place, at) = find_entry(plan, dir, name)?;
+    let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
+    lose_name(plan, dir.inode.nr(), name)?;
+    let redirected = dir.format.redirect(plan.bytes_mut(region), at, inode, kind);
+    redirected.map_err(|error| dir.broken(error))
+}
 
-    /// Lets `..` of a directory lead to another parent.
-    pub(crate) fn set_parent(&mut self, dir: &ChangedDir<'_>, parent: InodeNr) -> Result<()> {
-        if dir.is_inline() {
-            return self.set_inline_parent(dir, parent);
-        }
-        let guard = epoch::pin();
-        let first = self.fs().place(dir.inode, LogicalBlock(0), &guard)?;
-        let what = if self.fs().is_indexed(dir.inode) {
-            DirBlock::Root
-        } else {
-            DirBlock::Leaf
-        };
-        let region = self.dir_block(dir, first, what)?;
-        let set = dir.format.set_parent(self.bytes_mut(region), parent);
-        set.map_err(|error| dir.broken(error))
+/// Lets `..` of a directory lead to another parent.
+pub(crate) fn set_parent(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, parent: InodeNr) -> Result<()> {
+    if dir.is_inline() {
+        return inline_change::set_inline_parent(plan, dir, parent);
     }
+    let guard = epoch::pin();
+    let first = place(&plan.mount.core, dir.inode, LogicalBlock(0), &guard)?;
+    let what = if find::is_indexed(&plan.mount.core, dir.inode) {
+        DirBlock::Root
+    } else {
+        DirBlock::Leaf
+    };
+    let region = dir_block(plan, dir, first, what)?;
+    let set = dir.format.set_parent(plan.bytes_mut(region), parent);
+    set.map_err(|error| dir.broken(error))
+}
 
-    /// Makes the first block of a new directory.
-    pub(crate) fn init_directory(
-        &mut self,
-        dir: &mut ChangedDir<'_>,
-        parent: InodeNr,
-    ) -> Result<()> {
-        let (_, region) = self.append_block(dir, DirBlock::Leaf)?;
-        let dots = Dots {
-            own: dir.inode.nr(),
-            parent,
-        };
-        dir.format.init_directory(self.bytes_mut(region), &dots);
-        Ok(())
-    }
+/// Makes the first block of a new directory.
+pub(crate) fn init_directory(
+    plan: &mut Plan<'_>,
+    dir: &mut ChangedDir<'_>,
+    parent: InodeNr,
+) -> Result<()> {
+    let (_, region) = append_block(plan, dir, DirBlock::Leaf)?;
+    let dots = Dots {
+        own: dir.inode.nr(),
+        parent,
+    };
+    dir.format.init_directory(plan.bytes_mut(region), &dots);
+    Ok(())
+}
+
+/// Notes that `name`, whose directory has blocks, will be gone or point to another inode.
+pub(crate) fn lose_name(plan: &mut Plan<'_>, dir: InodeNr, name: &[u8]) -> Result<()> {
+    let departure = name_cache::departure(&plan.mount.core, dir, name)?;
+    plan.add_departure(departure);
+    Ok(())
 }

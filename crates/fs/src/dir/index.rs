@@ -9,17 +9,18 @@
 //!
 //! **Locking.** None.
 
+use crate::Result;
+use crate::core::Core;
+use crate::dir::blocks::READAHEAD_BLOCKS;
+use crate::dir::find;
+use crate::dir::find::DirBlock;
+use crate::dir::names::Wanted;
+use crate::inode::cached::CachedInode;
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::htree::{self, Index};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::Guard;
-
-use crate::dir::blocks::READAHEAD_BLOCKS;
-use crate::dir::find::DirBlock;
-use crate::dir::names::Wanted;
-use crate::inode::cache::CachedInode;
-use crate::{Fs, Result};
 
 /// The bit of a leaf's least hash that says that the hash below goes on there.
 const CONTINUES: u32 = 1;
@@ -60,220 +61,218 @@ impl<'g> IndexPath<'g> {
     }
 }
 
-impl Fs {
-    /// The inode of the name in the indexed directory `dir`, or `None` if it is not found.
-    pub(crate) fn search_index(
-        &self,
-        dir: &CachedInode,
-        wanted: &Wanted<'_>,
-        guard: &Guard,
-    ) -> Result<Option<InodeNr>> {
-        let format = self.dir_format(dir);
-        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
-        let Some(input) = wanted.hash_input() else {
+/// The inode of the name in the indexed directory `dir`, or `None` if it is not found.
+pub(crate) fn search_index(
+    core: &Core,
+    dir: &CachedInode,
+    wanted: &Wanted<'_>,
+    guard: &Guard,
+) -> Result<Option<InodeNr>> {
+    let format = find::dir_format(core, dir);
+    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+    let Some(input) = wanted.hash_input() else {
+        return Ok(None);
+    };
+    if input == b".." {
+        let dots = format
+            .dots(root)
+            .map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+        return Ok(Some(dots.parent));
+    }
+    let Some((hash, mut path)) = path_to(core, dir, &format, root, input, guard)? else {
+        return Ok(None);
+    };
+    for _ in 0..find::size_in_blocks(core, dir)?.0 {
+        let Some(leaf) = path.leaf() else {
             return Ok(None);
         };
-        if input == b".." {
-            let dots = format
-                .dots(root)
-                .map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
-            return Ok(Some(dots.parent));
+        let found = find::search_leaf(core, dir, &format, leaf, wanted, guard)?;
+        if found.is_some() {
+            return Ok(found);
         }
-        let Some((hash, mut path)) = self.path_to(dir, &format, root, input, guard)? else {
-            return Ok(None);
-        };
-        for _ in 0..self.size_in_blocks(dir)?.0 {
-            let Some(leaf) = path.leaf() else {
-                return Ok(None);
-            };
-            let found = self.search_leaf(dir, &format, leaf, wanted, guard)?;
-            if found.is_some() {
-                return Ok(found);
-            }
-            if !self.move_right(dir, &format, &mut path, hash, guard)? {
-                return Ok(None);
-            }
-        }
-        Ok(None)
-    }
-
-    /// The leaf of the indexed directory `dir` in which `name`, as it is stored, is if it is there
-    /// at all; `None` where that is not certain, because names with its hash may be in more than
-    /// one.
-    pub(crate) fn only_leaf(
-        &self,
-        dir: &CachedInode,
-        name: &[u8],
-        guard: &Guard,
-    ) -> Result<Option<LogicalBlock>> {
-        let format = self.dir_format(dir);
-        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
-        let Some((hash, mut path)) = self.path_to(dir, &format, root, name, guard)? else {
-            return Ok(None);
-        };
-        let leaf = path.leaf();
-        let goes_on = self.move_right(dir, &format, &mut path, hash, guard)?;
-        Ok(leaf.filter(|_| !goes_on))
-    }
-
-    /// The hash of a name, and the path that it takes through the index below `root`; `None` if
-    /// the hash function is not known.
-    fn path_to<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        root: &'g [u8],
-        input: &[u8],
-        guard: &'g Guard,
-    ) -> Result<Option<(u32, IndexPath<'g>)>> {
-        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
-        let info = htree::root_info(root).map_err(place)?;
-        let Some(hasher) = self.hasher(info.algorithm) else {
-            return Ok(None);
-        };
-        let hash = hasher.hash(input).hash;
-        let path = self.path_below(dir, format, root, hash, guard)?;
-        Ok(Some((hash, path)))
-    }
-
-    /// The path that a hash takes through the index below `root`.
-    fn path_below<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        root: &'g [u8],
-        hash: u32,
-        guard: &'g Guard,
-    ) -> Result<IndexPath<'g>> {
-        let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
-        let info = htree::root_info(root).map_err(place)?;
-        let mut path = IndexPath {
-            steps: [None; MAX_LEVELS],
-            levels: usize::from(info.indirect_levels) + 1,
-        };
-        let top = Index::root(root).map_err(place)?;
-        path.steps[0] = Some((top, top.search(hash)));
-        self.descend(dir, format, &mut path, 0, hash, guard)?;
-        Ok(path)
-    }
-
-    /// The hash function that an indexed directory says it uses.
-    pub(crate) fn index_algorithm(
-        &self,
-        dir: &CachedInode,
-        guard: &Guard,
-    ) -> Result<Option<HashAlgorithm>> {
-        if !dir.is_encrypted() {
+        if !move_right(core, dir, &format, &mut path, hash, guard)? {
             return Ok(None);
         }
-        let format = self.dir_format(dir);
-        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
-        let info = htree::root_info(root).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
-        Ok(Some(info.algorithm))
     }
+    Ok(None)
+}
 
-    /// Fills the steps of `path` below `level` with the entries responsible for `hash`.
-    fn descend<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        path: &mut IndexPath<'g>,
-        level: usize,
-        hash: u32,
-        guard: &'g Guard,
-    ) -> Result<()> {
-        for below in level + 1..path.levels.min(MAX_LEVELS) {
-            let block = path.steps[below - 1].and_then(|(index, position)| index.block(position));
-            let Some(block) = block else { return Ok(()) };
-            let bytes = self.indexed_block(dir, format, block, DirBlock::Node, guard)?;
-            let index = Index::node(bytes).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
-            path.steps[below] = Some((index, index.search(hash)));
+/// The leaf of the indexed directory `dir` in which `name`, as it is stored, is if it is there
+/// at all; `None` where that is not certain, because names with its hash may be in more than
+/// one.
+pub(crate) fn only_leaf(
+    core: &Core,
+    dir: &CachedInode,
+    name: &[u8],
+    guard: &Guard,
+) -> Result<Option<LogicalBlock>> {
+    let format = find::dir_format(core, dir);
+    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+    let Some((hash, mut path)) = path_to(core, dir, &format, root, name, guard)? else {
+        return Ok(None);
+    };
+    let leaf = path.leaf();
+    let goes_on = move_right(core, dir, &format, &mut path, hash, guard)?;
+    Ok(leaf.filter(|_| !goes_on))
+}
+
+/// The hash of a name, and the path that it takes through the index below `root`; `None` if
+/// the hash function is not known.
+fn path_to<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    root: &'g [u8],
+    input: &[u8],
+    guard: &'g Guard,
+) -> Result<Option<(u32, IndexPath<'g>)>> {
+    let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
+    let info = htree::root_info(root).map_err(place)?;
+    let Some(hasher) = hasher(core, info.algorithm) else {
+        return Ok(None);
+    };
+    let hash = hasher.hash(input).hash;
+    let path = path_below(core, dir, format, root, hash, guard)?;
+    Ok(Some((hash, path)))
+}
+
+/// The path that a hash takes through the index below `root`.
+fn path_below<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    root: &'g [u8],
+    hash: u32,
+    guard: &'g Guard,
+) -> Result<IndexPath<'g>> {
+    let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
+    let info = htree::root_info(root).map_err(place)?;
+    let mut path = IndexPath {
+        steps: [None; MAX_LEVELS],
+        levels: usize::from(info.indirect_levels) + 1,
+    };
+    let top = Index::root(root).map_err(place)?;
+    path.steps[0] = Some((top, top.search(hash)));
+    descend(core, dir, format, &mut path, 0, hash, guard)?;
+    Ok(path)
+}
+
+/// The hash function that an indexed directory says it uses.
+pub(crate) fn index_algorithm(
+    core: &Core,
+    dir: &CachedInode,
+    guard: &Guard,
+) -> Result<Option<HashAlgorithm>> {
+    if !dir.is_encrypted() {
+        return Ok(None);
+    }
+    let format = find::dir_format(core, dir);
+    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+    let info = htree::root_info(root).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+    Ok(Some(info.algorithm))
+}
+
+/// Fills the steps of `path` below `level` with the entries responsible for `hash`.
+fn descend<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    path: &mut IndexPath<'g>,
+    level: usize,
+    hash: u32,
+    guard: &'g Guard,
+) -> Result<()> {
+    for below in level + 1..path.levels.min(MAX_LEVELS) {
+        let block = path.steps[below - 1].and_then(|(index, position)| index.block(position));
+        let Some(block) = block else { return Ok(()) };
+        let bytes = indexed_block(core, dir, format, block, DirBlock::Node, guard)?;
+        let index = Index::node(bytes).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
+        path.steps[below] = Some((index, index.search(hash)));
+    }
+    Ok(())
+}
+
+/// Moves the path to the next leaf if names with `hash` may go on there.
+fn move_right<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    path: &mut IndexPath<'g>,
+    hash: u32,
+    guard: &'g Guard,
+) -> Result<bool> {
+    match path.next() {
+        Some(next) if next.index.continues(next.position, hash) => {
+            take(core, dir, format, path, next, guard)?;
+            Ok(true)
         }
-        Ok(())
+        _ => Ok(false),
     }
+}
 
-    /// Moves the path to the next leaf if names with `hash` may go on there.
-    fn move_right<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        path: &mut IndexPath<'g>,
-        hash: u32,
-        guard: &'g Guard,
-    ) -> Result<bool> {
-        match path.next() {
-            Some(next) if next.index.continues(next.position, hash) => {
-                self.take(dir, format, path, next, guard)?;
-                Ok(true)
-            }
-            _ => Ok(false),
+/// Moves the path to an entry of an index block, and below it to the lowest hash.
+fn take<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    path: &mut IndexPath<'g>,
+    next: NextEntry<'g>,
+    guard: &'g Guard,
+) -> Result<()> {
+    path.steps[next.level] = Some((next.index, next.position));
+    // Below, the lowest hash is where it goes on.
+    descend(core, dir, format, path, next.level, 0, guard)
+}
+
+/// Calls `visit` with the leaves of the indexed directory `dir` in the order of the index, from
+/// the one on that is responsible for `hash`; with as many as are listed together, and further
+/// ones as long as a hash goes on there. Gives the least hash of the next leaf, if there is
+/// one.
+pub(crate) fn visit_leaves(
+    core: &Core,
+    dir: &CachedInode,
+    hash: u32,
+    guard: &Guard,
+    visit: &mut dyn FnMut(LogicalBlock) -> Result<()>,
+) -> Result<Option<u32>> {
+    let format = find::dir_format(core, dir);
+    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+    let mut path = path_below(core, dir, &format, root, hash, guard)?;
+    let mut visited = 0;
+    while let Some(leaf) = path.leaf() {
+        visit(leaf)?;
+        visited += 1;
+        let Some(next) = path.next() else {
+            break;
+        };
+        let least = next.index.hash(next.position).unwrap_or(0);
+        let goes_on = least & CONTINUES != 0;
+        if visited >= READAHEAD_BLOCKS && !goes_on {
+            return Ok(Some(least));
         }
+        take(core, dir, &format, &mut path, next, guard)?;
     }
+    Ok(None)
+}
 
-    /// Moves the path to an entry of an index block, and below it to the lowest hash.
-    fn take<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        path: &mut IndexPath<'g>,
-        next: NextEntry<'g>,
-        guard: &'g Guard,
-    ) -> Result<()> {
-        path.steps[next.level] = Some((next.index, next.position));
-        // Below, the lowest hash is where it goes on.
-        self.descend(dir, format, path, next.level, 0, guard)
-    }
+/// Reads block `at` of an indexed directory, which its index says is `what`.
+fn indexed_block<'g>(
+    core: &Core,
+    dir: &CachedInode,
+    format: &DirFormat,
+    at: LogicalBlock,
+    what: DirBlock,
+    guard: &'g Guard,
+) -> Result<&'g [u8]> {
+    let block = find::dir_place(core, dir, at, guard)?;
+    find::check_dir_block(core, dir, format, block, what, guard)
+}
 
-    /// Calls `visit` with the leaves of the indexed directory `dir` in the order of the index, from
-    /// the one on that is responsible for `hash`; with as many as are listed together, and further
-    /// ones as long as a hash goes on there. Gives the least hash of the next leaf, if there is
-    /// one.
-    pub(crate) fn visit_leaves(
-        &self,
-        dir: &CachedInode,
-        hash: u32,
-        guard: &Guard,
-        visit: &mut dyn FnMut(LogicalBlock) -> Result<()>,
-    ) -> Result<Option<u32>> {
-        let format = self.dir_format(dir);
-        let root = self.indexed_block(dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
-        let mut path = self.path_below(dir, &format, root, hash, guard)?;
-        let mut visited = 0;
-        while let Some(leaf) = path.leaf() {
-            visit(leaf)?;
-            visited += 1;
-            let Some(next) = path.next() else {
-                break;
-            };
-            let least = next.index.hash(next.position).unwrap_or(0);
-            let goes_on = least & CONTINUES != 0;
-            if visited >= READAHEAD_BLOCKS && !goes_on {
-                return Ok(Some(least));
-            }
-            self.take(dir, &format, &mut path, next, guard)?;
-        }
-        Ok(None)
-    }
-
-    /// Reads block `at` of an indexed directory, which its index says is `what`.
-    fn indexed_block<'g>(
-        &self,
-        dir: &CachedInode,
-        format: &DirFormat,
-        at: LogicalBlock,
-        what: DirBlock,
-        guard: &'g Guard,
-    ) -> Result<&'g [u8]> {
-        let block = self.dir_place(dir, at, guard)?;
-        self.check_dir_block(dir, format, block, what, guard)
-    }
-
-    /// The hash function of a directory; `None` for the one that needs an encryption key.
-    pub(crate) fn hasher(&self, algorithm: HashAlgorithm) -> Option<NameHasher> {
-        NameHasher::seeded(
-            algorithm,
-            self.superblock().hash_sign(),
-            self.superblock().hash_seed(),
-        )
-    }
+/// The hash function of a directory; `None` for the one that needs an encryption key.
+pub(crate) fn hasher(core: &Core, algorithm: HashAlgorithm) -> Option<NameHasher> {
+    NameHasher::seeded(
+        algorithm,
+        core.superblock().hash_sign(),
+        core.superblock().hash_seed(),
+    )
 }

@@ -23,6 +23,24 @@
 //! **Locking.** The directory, shared; the inode that gains or loses a name; one leaf. Readers take
 //! none, and a name comes or goes with one version of its leaf, so they need not look again.
 
+use crate::core::Core;
+use crate::dir::create::{Kind, Made, NewAttributes, Opening, check_link, entry_type};
+use crate::dir::entries::tag;
+use crate::dir::find::DirBlock;
+use crate::dir::names::Wanted;
+use crate::dir::touch::Touch;
+use crate::dir::{create, entries, find, index, names, remove, touch};
+use crate::inode::cache;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::Pinned;
+use crate::inode::flags::check_name_may_go;
+use crate::map::lookup;
+use crate::map::lookup::Target;
+use crate::mount::state::Mount;
+use crate::txn::apply::Show;
+use crate::txn::block_locks::BlockGuard;
+use crate::txn::plan::{Plan, RegionId};
+use crate::{Error, FileType, Result};
 use std::ops::Range;
 
 use fourscore_block::Structure;
@@ -32,20 +50,6 @@ use fourscore_ondisk::dirent::{DirFormat, DirentError};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch;
-
-use crate::dir::create::{Kind, Made, NewAttributes, Opening, check_link, entry_type};
-use crate::dir::entries::tag;
-use crate::dir::find::DirBlock;
-use crate::dir::names::Wanted;
-use crate::dir::touch::Touch;
-use crate::inode::cache::{CachedInode, Layout, Pinned};
-use crate::inode::flags::check_name_may_go;
-use crate::map::lookup::Target;
-use crate::mount::writer::Writer;
-use crate::txn::apply::Show;
-use crate::txn::block_locks::BlockGuard;
-use crate::txn::plan::{Plan, RegionId};
-use crate::{Error, FileType, Fs, Result};
 
 /// A leaf of a directory that is locked.
 struct Leaf<'w> {
@@ -57,181 +61,175 @@ struct Leaf<'w> {
 /// Room for an entry, in a plan.
 type Place = (Room, RegionId);
 
-impl Fs {
-    /// Makes an inode with a name in a leaf that has room for it; `None` if that cannot be done
-    /// beside others.
-    pub(crate) fn make_in_leaf(
-        &self,
-        (dir, pinned): (InodeNr, &Pinned),
-        name: &[u8],
-        new: &NewAttributes,
-        (kind, opening): (Kind<'_>, Opening),
-    ) -> Result<Option<Made>> {
-        let writer = self.writer()?;
-        let shared = pinned.share();
-        let parent = &self.directory_to_change(pinned)?;
-        let links = i32::from(kind.file_type() == FileType::Directory);
-        if links > 0 && !self.has_dir_nlink() {
-            // How many there are decides whether there may be another.
-            return Ok(None);
-        }
-        let Some(leaf) = self.lock_leaf(writer, (pinned, parent), name)? else {
-            return Ok(None);
-        };
-        let mut plan = Plan::new(self, writer);
-        let Some(place) = leaf.place(&mut plan, parent, name)? else {
-            return Ok(None);
-        };
-        let made = self.plan_inode(&mut plan, writer, parent, new, kind)?;
-        let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
-        leaf.insert(&mut plan, parent, place, entry)?;
-        plan.touch(dir)?;
-        let touch = Touch {
-            nr: dir,
-            dir: pinned,
-            links,
-        };
-        let parent = (&shared.last, Show::nothing().touching(Some(&touch)));
-        let made = self.carry_out_making(plan, made, opening, parent, || ())?;
-        Ok(Some(made))
+/// Makes an inode with a name in a leaf that has room for it; `None` if that cannot be done
+/// beside others.
+pub(crate) fn make_in_leaf(
+    mount: &Mount,
+    (dir, pinned): (InodeNr, &Pinned),
+    name: &[u8],
+    new: &NewAttributes,
+    (kind, opening): (Kind<'_>, Opening),
+) -> Result<Option<Made>> {
+    let shared = pinned.share();
+    let parent = &create::directory_to_change(&mount.core, pinned)?;
+    let links = i32::from(kind.file_type() == FileType::Directory);
+    if links > 0 && !create::has_dir_nlink(&mount.core) {
+        // How many there are decides whether there may be another.
+        return Ok(None);
     }
+    let Some(leaf) = lock_leaf(mount, (pinned, parent), name)? else {
+        return Ok(None);
+    };
+    let mut plan = Plan::new(mount);
+    let Some(place) = leaf.place(&mut plan, parent, name)? else {
+        return Ok(None);
+    };
+    let made = create::plan_inode(mount, &mut plan, parent, new, kind)?;
+    let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
+    leaf.insert(&mut plan, parent, place, entry)?;
+    touch::touch(&mut plan, dir)?;
+    let touch = Touch {
+        nr: dir,
+        dir: pinned,
+        links,
+    };
+    let parent = (&shared.last, Show::nothing().touching(Some(&touch)));
+    let made = create::carry_out_making(&mount.core, plan, made, opening, parent, || ())?;
+    Ok(Some(made))
+}
 
-    /// Gives an inode a name in a leaf that has room for it; `None` if that cannot be done beside
-    /// others.
-    pub(crate) fn link_in_leaf(
-        &self,
-        (dir, pinned_dir): (InodeNr, &Pinned),
-        name: &[u8],
-        (inode, pinned): (InodeNr, &Pinned),
-    ) -> Result<Option<()>> {
-        let writer = self.writer()?;
-        let shared = pinned_dir.share();
-        let mut locked = pinned.lock();
-        let parent = &self.directory_to_change(pinned_dir)?;
-        let target = &pinned.copy()?;
-        check_link(parent, target, &locked)?;
-        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name)? else {
-            return Ok(None);
-        };
-        let mut plan = Plan::new(self, writer);
-        let Some(place) = leaf.place(&mut plan, parent, name)? else {
-            return Ok(None);
-        };
-        let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
-        leaf.insert(&mut plan, parent, place, entry)?;
-        plan.touch(dir)?;
-        let version = plan.gain_name(target, &locked)?;
-        let touch = Touch {
-            nr: dir,
-            dir: pinned_dir,
-            links: 0,
-        };
-        let changes = [pinned];
-        let show = Show::of(&changes).touching(Some(&touch));
-        plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
-            pinned.publish(Some(version));
-        })?;
-        locked.note_gained_name();
-        Ok(Some(()))
-    }
+/// Gives an inode a name in a leaf that has room for it; `None` if that cannot be done beside
+/// others.
+pub(crate) fn link_in_leaf(
+    mount: &Mount,
+    (dir, pinned_dir): (InodeNr, &Pinned),
+    name: &[u8],
+    (inode, pinned): (InodeNr, &Pinned),
+) -> Result<Option<()>> {
+    let shared = pinned_dir.share();
+    let mut locked = pinned.lock();
+    let parent = &create::directory_to_change(&mount.core, pinned_dir)?;
+    let target = &pinned.copy()?;
+    check_link(parent, target, &locked)?;
+    let Some(leaf) = lock_leaf(mount, (pinned_dir, parent), name)? else {
+        return Ok(None);
+    };
+    let mut plan = Plan::new(mount);
+    let Some(place) = leaf.place(&mut plan, parent, name)? else {
+        return Ok(None);
+    };
+    let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
+    leaf.insert(&mut plan, parent, place, entry)?;
+    touch::touch(&mut plan, dir)?;
+    let version = create::gain_name(&mut plan, target, &locked)?;
+    let touch = Touch {
+        nr: dir,
+        dir: pinned_dir,
+        links: 0,
+    };
+    let changes = [pinned];
+    let show = Show::of(&changes).touching(Some(&touch));
+    plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
+        pinned.publish(Some(version));
+    })?;
+    locked.note_gained_name();
+    Ok(Some(()))
+}
 
-    /// Takes the name of a file away; `None` if that cannot be done beside others, or if the name
-    /// has changed meanwhile.
-    pub(crate) fn unlink_in_leaf(
-        &self,
-        (dir, pinned_dir): (InodeNr, &Pinned),
-        name: &[u8],
-    ) -> Result<Option<()>> {
-        let writer = self.writer()?;
-        if !self.has_leaves(pinned_dir.version(&epoch::pin())?) {
-            return Ok(None);
-        }
-        let nr = self.lookup_once(dir, name)?;
-        let pinned = self.pin_inode(nr)?;
-        if pinned.version(&epoch::pin())?.file_type() == FileType::Directory {
-            return Ok(None);
-        }
-        let shared = pinned_dir.share();
-        let locked = pinned.lock();
-        let parent = &self.directory_to_change(pinned_dir)?;
-        let Ok(inode) = &pinned.copy() else {
-            return Ok(None);
-        };
-        let Some(leaf) = self.lock_leaf(writer, (pinned_dir, parent), name)? else {
-            return Ok(None);
-        };
-        let mut plan = Plan::new(self, writer);
-        let Some((removal, region)) = leaf.removal(&mut plan, parent, (name, nr))? else {
-            return Ok(None);
-        };
-        check_name_may_go(parent, inode)?;
-        plan.lose_name(dir, name)?;
-        removal
-            .carry_out(plan.bytes_mut(region))
-            .map_err(|error| broken(parent, error))?;
-        plan.touch(dir)?;
-        let lost = self.plan_lost_name(&mut plan, inode, &locked)?;
-        let touch = Touch {
-            nr: dir,
-            dir: pinned_dir,
-            links: 0,
-        };
-        let changes = [&pinned];
-        let show = Show::of(&changes).touching(Some(&touch));
-        plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
-            lost.publish(&pinned);
-        })?;
-        drop((leaf, shared));
-        self.finish_lost(writer, (nr, &pinned), locked, lost)?;
-        Ok(Some(()))
+/// Takes the name of a file away; `None` if that cannot be done beside others, or if the name
+/// has changed meanwhile.
+pub(crate) fn unlink_in_leaf(
+    mount: &Mount,
+    (dir, pinned_dir): (InodeNr, &Pinned),
+    name: &[u8],
+) -> Result<Option<()>> {
+    if !has_leaves(&mount.core, pinned_dir.version(&epoch::pin())?) {
+        return Ok(None);
     }
+    let nr = find::lookup_once(&mount.core, dir, name)?;
+    let pinned = cache::pin_inode(&mount.core, nr)?;
+    if pinned.version(&epoch::pin())?.file_type() == FileType::Directory {
+        return Ok(None);
+    }
+    let shared = pinned_dir.share();
+    let locked = pinned.lock();
+    let parent = &create::directory_to_change(&mount.core, pinned_dir)?;
+    let Ok(inode) = &pinned.copy() else {
+        return Ok(None);
+    };
+    let Some(leaf) = lock_leaf(mount, (pinned_dir, parent), name)? else {
+        return Ok(None);
+    };
+    let mut plan = Plan::new(mount);
+    let Some((removal, region)) = leaf.removal(&mut plan, parent, (name, nr))? else {
+        return Ok(None);
+    };
+    check_name_may_go(parent, inode)?;
+    entries::lose_name(&mut plan, dir, name)?;
+    removal
+        .carry_out(plan.bytes_mut(region))
+        .map_err(|error| broken(parent, error))?;
+    touch::touch(&mut plan, dir)?;
+    let lost = remove::plan_lost_name(mount, &mut plan, inode, &locked)?;
+    let touch = Touch {
+        nr: dir,
+        dir: pinned_dir,
+        links: 0,
+    };
+    let changes = [&pinned];
+    let show = Show::of(&changes).touching(Some(&touch));
+    plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
+        lost.publish(&pinned);
+    })?;
+    drop((leaf, shared));
+    remove::finish_lost(mount, (nr, &pinned), locked, lost)?;
+    Ok(Some(()))
+}
 
-    /// Locks the leaf of `dir` in which `name` is, if it is there; `None` if the directory has to
-    /// be changed as a whole. The directory is shared.
-    fn lock_leaf<'w>(
-        &self,
-        writer: &'w Writer,
-        (pinned, dir): (&'w Pinned, &CachedInode),
-        name: &[u8],
-    ) -> Result<Option<Leaf<'w>>> {
-        let is_by_its_bytes = matches!(self.wanted(dir, name), Wanted::Exact(_));
-        if !is_by_its_bytes || matches!(name, b"." | b"..") || !self.has_leaves(dir) {
-            return Ok(None);
-        }
-        let guard = epoch::pin();
-        let is_indexed = self.is_indexed(dir);
-        let at = match is_indexed {
-            true => self.only_leaf(dir, name, &guard)?,
-            false => Some(LogicalBlock(0)),
-        };
-        let Some(at) = at else {
-            return Ok(None);
-        };
-        let target = self.map(dir, at, &guard)?.target;
-        // The leaf's lock is waited for.
-        drop(guard);
-        Ok(match target {
-            Target::Written(block) => Some(Leaf {
-                block,
-                format: self.dir_format(dir),
-                _lock: match is_indexed {
-                    true => writer.leaves().lock(block),
-                    false => pinned.lock_only_leaf(),
-                },
-            }),
-            Target::Hole | Target::Unwritten(_) => None,
-        })
+/// Locks the leaf of `dir` in which `name` is, if it is there; `None` if the directory has to
+/// be changed as a whole. The directory is shared.
+fn lock_leaf<'w>(
+    mount: &'w Mount,
+    (pinned, dir): (&'w Pinned, &CachedInode),
+    name: &[u8],
+) -> Result<Option<Leaf<'w>>> {
+    let is_by_its_bytes = matches!(names::wanted(&mount.core, dir, name), Wanted::Exact(_));
+    if !is_by_its_bytes || matches!(name, b"." | b"..") || !has_leaves(&mount.core, dir) {
+        return Ok(None);
     }
+    let guard = epoch::pin();
+    let is_indexed = find::is_indexed(&mount.core, dir);
+    let at = match is_indexed {
+        true => index::only_leaf(&mount.core, dir, name, &guard)?,
+        false => Some(LogicalBlock(0)),
+    };
+    let Some(at) = at else {
+        return Ok(None);
+    };
+    let target = lookup::map(&mount.core, dir, at, &guard)?.target;
+    // The leaf's lock is waited for.
+    drop(guard);
+    Ok(match target {
+        Target::Written(block) => Some(Leaf {
+            block,
+            format: find::dir_format(&mount.core, dir),
+            _lock: match is_indexed {
+                true => mount.leaves().lock(block),
+                false => pinned.lock_only_leaf(),
+            },
+        }),
+        Target::Hole | Target::Unwritten(_) => None,
+    })
+}
 
-    /// Whether each name has one leaf where it is or could come: by an index, or since there is no
-    /// other.
-    fn has_leaves(&self, dir: &CachedInode) -> bool {
-        let block_bytes = self.geometry().block_size().bytes() as u64;
-        let is_a_leaf = dir.size_bytes() == block_bytes
-            && dir.layout() != Layout::Inline
-            && !dir.has(InodeFlags::INDEX_FL);
-        is_a_leaf || self.is_indexed(dir)
-    }
+/// Whether each name has one leaf where it is or could come: by an index, or since there is no
+/// other.
+fn has_leaves(core: &Core, dir: &CachedInode) -> bool {
+    let block_bytes = core.geometry().block_size().bytes() as u64;
+    let is_a_leaf = dir.size_bytes() == block_bytes
+        && dir.layout() != Layout::Inline
+        && !dir.has(InodeFlags::INDEX_FL);
+    is_a_leaf || find::is_indexed(core, dir)
 }
 
 impl Leaf<'_> {
@@ -285,8 +283,9 @@ impl Leaf<'_> {
         dir: &CachedInode,
         choose: impl FnOnce(&[u8]) -> Result<Option<(T, Range<usize>)>>,
     ) -> Result<Option<(T, RegionId)>> {
-        let fs = plan.fs();
-        let check = |bytes: &[u8]| fs.check_bytes(dir, &self.format, DirBlock::Leaf, bytes);
+        let core = &*plan.mount.core;
+        let check =
+            |bytes: &[u8]| find::check_bytes(core, dir, &self.format, DirBlock::Leaf, bytes);
         plan.chosen_part(
             self.block,
             tag(Structure::DirectoryLeaf, dir),

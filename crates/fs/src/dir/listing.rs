@@ -26,19 +26,24 @@
 //! **Locking.** None as a rule; no lock and no epoch guard is held while the caller looks at names
 //! of a mounted file system.
 
+use crate::Result;
+use crate::core::Core;
+use crate::dir::blocks::{Course, Left, Through};
+use crate::dir::find::{DirBlock, DirEntry, OwnedDirEntry};
+use crate::dir::names::Shown;
+use crate::dir::{blocks, find, index, names};
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, consistent};
+use crate::mount::fast_commit;
+use crate::mount::fast_commit::DirChanges;
+use crate::mount::state::Mount;
+use crate::txn::faults::Sabotage;
 use std::ops::{ControlFlow, Range};
 
 use fourscore_ondisk::dirent::{Entry, EntryType};
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
-
-use crate::dir::blocks::{Course, Left, Through};
-use crate::dir::find::{DirBlock, DirEntry, OwnedDirEntry};
-use crate::dir::names::Shown;
-use crate::inode::cache::CachedInode;
-use crate::mount::fast_commit::DirChanges;
-use crate::{Fs, Result};
 
 /// Names of a directory, copied one behind the other.
 #[derive(Default)]
@@ -69,209 +74,211 @@ impl Piece {
     }
 }
 
-impl Fs {
-    /// Calls `visit` for each entry of a directory, `.` and `..` included: in the order of their
-    /// blocks or, if the directory has an index and the file system is mounted for writing, of
-    /// their leaves in the index. What others change meanwhile may be listed or not; every other
-    /// name is listed once.
-    ///
-    /// # Errors
-    /// `NotADirectory`; `NotFound`, also if the directory is removed meanwhile; `Corrupt` for the
-    /// first block that is not what it must be.
-    pub fn for_each_entry(
-        &self,
-        dir: InodeNr,
-        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        if self.writer.is_some() {
-            return self.list_live(dir, &mut visit);
-        }
-        let mut course = Course::default();
-        let mut left = Left::More;
-        while left == Left::More {
-            let guard = epoch::pin();
-            let dir = self.directory(self.inode(dir, &guard)?)?;
-            left = self.visit_shown(dir, &mut course, &mut Through::Cache, &guard, &mut visit)?;
-            course.accept();
-        }
-        Ok(())
+/// See [`Fs::for_each_entry`](crate::Fs::for_each_entry).
+pub(crate) fn for_each_entry(
+    core: &Core,
+    dir: InodeNr,
+    mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    if core.is_live() {
+        return list_live(core, dir, &mut visit);
     }
-
-    /// Lists a directory that others may be changing.
-    fn list_live(
-        &self,
-        dir: InodeNr,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let (mut course, mut piece) = (Course::default(), Piece::default());
-        let mut left = Left::More;
-        while left == Left::More {
-            left = self.read_consistent(dir, |dir, guard| {
-                piece.clear();
-                let dir = self.directory(dir)?;
-                self.visit_piece(dir, &mut course, guard, &mut |entry| {
-                    piece.add(entry);
-                    ControlFlow::Continue(())
-                })
-            })?;
-            course.accept();
-            if piece.entries().any(|entry| visit(entry).is_break()) {
-                break;
-            }
-        }
-        Ok(())
+    let mut course = Course::default();
+    let mut left = Left::More;
+    while left == Left::More {
+        let guard = epoch::pin();
+        let dir = find::directory(core, cache::inode(core, dir, &guard)?)?;
+        left = visit_shown(
+            core,
+            dir,
+            &mut course,
+            &mut Through::Cache,
+            &guard,
+            &mut visit,
+        )?;
+        course.accept();
     }
+    Ok(())
+}
 
-    /// Calls `visit` for the next entries of a directory that may be changed between two calls.
-    fn visit_piece(
-        &self,
-        dir: &CachedInode,
-        course: &mut Course,
-        guard: &Guard,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<Left> {
-        if !self.is_indexed(dir) || self.dir_changes(dir.nr()).is_some() || self.lists_to_old_end()
-        {
-            return self.visit_shown(dir, course, &mut Through::Cache, guard, visit);
-        }
-        course.begin_piece(self, dir)?;
-        let shown = self.shown(dir, self.index_algorithm(dir, guard)?);
-        let mut room = Vec::new();
-        if course.hash() == 0 {
-            let root = (LogicalBlock(0), DirBlock::Root);
-            self.visit_listed(dir, root, course, guard, &mut |entry| {
-                show(&shown, dir, entry, &mut room, visit).map(drop)
-            })?;
-        }
-        let next = self.visit_leaves(dir, course.hash(), guard, &mut |at| {
-            let leaf = (at, DirBlock::Leaf);
-            self.visit_listed(dir, leaf, course, guard, &mut |entry| {
-                show(&shown, dir, entry, &mut room, visit).map(drop)
+/// Lists a directory that others may be changing.
+fn list_live(
+    core: &Core,
+    dir: InodeNr,
+    visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let (mut course, mut piece) = (Course::default(), Piece::default());
+    let mut left = Left::More;
+    while left == Left::More {
+        left = consistent::read_consistent(core, dir, |dir, guard| {
+            piece.clear();
+            let dir = find::directory(core, dir)?;
+            visit_piece(core, dir, &mut course, guard, &mut |entry| {
+                piece.add(entry);
+                ControlFlow::Continue(())
             })
         })?;
-        Ok(match next {
-            Some(hash) => {
-                course.go_on_at_hash(hash);
-                Left::More
-            }
-            None => Left::Nothing,
-        })
-    }
-
-    /// As [`Fs::for_each_entry`], for whoever lists many directories once, such as a walk of the
-    /// whole tree: neither the directory nor its blocks enter a cache, which costs more than
-    /// reading them. What is not in memory is read into `room`, which is reused from call to call.
-    ///
-    /// # Errors
-    /// As [`Fs::for_each_entry`].
-    pub fn scan_entries(
-        &self,
-        dir: InodeNr,
-        room: &mut Vec<u8>,
-        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        if self.writer.is_some() {
-            // What is in memory is newer than the device.
-            return self.list_live(dir, &mut visit);
+        course.accept();
+        if piece.entries().any(|entry| visit(entry).is_break()) {
+            break;
         }
-        let mut course = Course::default();
-        let mut through = Through::Room(room);
-        let mut left = Left::More;
-        while left == Left::More {
-            let guard = epoch::pin();
-            let loaded;
-            let dir = self.directory(match self.inodes.get(&dir, &guard) {
+    }
+    Ok(())
+}
+
+/// Calls `visit` for the next entries of a directory that may be changed between two calls.
+fn visit_piece(
+    core: &Core,
+    dir: &CachedInode,
+    course: &mut Course,
+    guard: &Guard,
+    visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<Left> {
+    if !find::is_indexed(core, dir)
+        || fast_commit::dir_changes(core, dir.nr()).is_some()
+        || core.faults.lacks(Sabotage::ListingToOldEnd)
+    {
+        return visit_shown(core, dir, course, &mut Through::Cache, guard, visit);
+    }
+    course.begin_piece(core, dir)?;
+    let shown = names::shown(core, dir, index::index_algorithm(core, dir, guard)?);
+    let mut room = Vec::new();
+    if course.hash() == 0 {
+        let root = (LogicalBlock(0), DirBlock::Root);
+        blocks::visit_listed(core, dir, root, course, guard, &mut |entry| {
+            show(&shown, dir, entry, &mut room, visit).map(drop)
+        })?;
+    }
+    let next = index::visit_leaves(core, dir, course.hash(), guard, &mut |at| {
+        let leaf = (at, DirBlock::Leaf);
+        blocks::visit_listed(core, dir, leaf, course, guard, &mut |entry| {
+            show(&shown, dir, entry, &mut room, visit).map(drop)
+        })
+    })?;
+    Ok(match next {
+        Some(hash) => {
+            course.go_on_at_hash(hash);
+            Left::More
+        }
+        None => Left::Nothing,
+    })
+}
+
+/// See [`Fs::scan_entries`](crate::Fs::scan_entries).
+pub(crate) fn scan_entries(
+    mount: &Mount,
+    dir: InodeNr,
+    room: &mut Vec<u8>,
+    mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    if mount.core.is_live() {
+        // What is in memory is newer than the device.
+        return list_live(&mount.core, dir, &mut visit);
+    }
+    let mut course = Course::default();
+    let mut through = Through::Room(room);
+    let mut left = Left::More;
+    while left == Left::More {
+        let guard = epoch::pin();
+        let loaded;
+        let dir = find::directory(
+            &mount.core,
+            match mount.core.inodes.get(&dir, &guard) {
                 Some(cell) => cell.version(&guard)?,
                 None => {
-                    loaded = self.uncached_inode(dir)?;
+                    loaded = cache::uncached_inode(&mount.core, dir)?;
                     &loaded
                 }
-            })?;
-            left = self.visit_shown(dir, &mut course, &mut through, &guard, &mut visit)?;
-            course.accept();
-        }
-        Ok(())
+            },
+        )?;
+        left = visit_shown(
+            &mount.core,
+            dir,
+            &mut course,
+            &mut through,
+            &guard,
+            &mut visit,
+        )?;
+        course.accept();
     }
+    Ok(())
+}
 
-    /// Calls `visit` for the next entries of `dir` as a user sees them.
-    fn visit_shown(
-        &self,
-        dir: &CachedInode,
-        course: &mut Course,
-        through: &mut Through<'_>,
-        guard: &Guard,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<Left> {
-        if let Some(changes) = self.dir_changes(dir.nr()) {
-            return self.visit_changed(dir, changes, course, guard, visit);
-        }
-        let root = if self.is_indexed(dir) {
-            self.index_algorithm(dir, guard)?
-        } else {
-            None
-        };
-        let shown = self.shown(dir, root);
-        let mut name_room = Vec::new();
-        self.visit_entries(dir, course, through, guard, &mut |entry| {
-            show(&shown, dir, entry, &mut name_room, visit)
-        })
+/// Calls `visit` for the next entries of `dir` as a user sees them.
+fn visit_shown(
+    core: &Core,
+    dir: &CachedInode,
+    course: &mut Course,
+    through: &mut Through<'_>,
+    guard: &Guard,
+    visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<Left> {
+    if let Some(changes) = fast_commit::dir_changes(core, dir.nr()) {
+        return visit_changed(core, dir, changes, course, guard, visit);
     }
+    let root = if find::is_indexed(core, dir) {
+        index::index_algorithm(core, dir, guard)?
+    } else {
+        None
+    };
+    let shown = names::shown(core, dir, root);
+    let mut name_room = Vec::new();
+    blocks::visit_entries(core, dir, course, through, guard, &mut |entry| {
+        show(&shown, dir, entry, &mut name_room, visit)
+    })
+}
 
-    /// As [`Fs::for_each_entry`], for a directory whose names fast commits changed: what is left
-    /// of those on disk, then the new ones. Such a directory is not encrypted.
-    fn visit_changed(
-        &self,
-        dir: &CachedInode,
-        changes: &DirChanges,
-        course: &mut Course,
-        guard: &Guard,
-        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<Left> {
-        let mut flow = ControlFlow::Continue(());
-        if changes.made_in().is_none() {
-            let cache = &mut Through::Cache;
-            let left = self.visit_entries(dir, course, cache, guard, &mut |entry| {
-                let wanted = self.wanted(dir, entry.name);
-                if changes.find(&wanted, entry.name).is_none() {
-                    let (inode, name) = (entry.inode, entry.name);
-                    let file_type = file_type(entry.kind);
-                    flow = visit(DirEntry {
-                        inode,
-                        name,
-                        file_type,
-                    });
-                }
-                Ok(flow)
-            })?;
-            if left == Left::More {
-                return Ok(left);
+/// As [`Fs::for_each_entry`], for a directory whose names fast commits changed: what is left
+/// of those on disk, then the new ones. Such a directory is not encrypted.
+fn visit_changed(
+    core: &Core,
+    dir: &CachedInode,
+    changes: &DirChanges,
+    course: &mut Course,
+    guard: &Guard,
+    visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<Left> {
+    let mut flow = ControlFlow::Continue(());
+    if changes.made_in().is_none() {
+        let cache = &mut Through::Cache;
+        let left = blocks::visit_entries(core, dir, course, cache, guard, &mut |entry| {
+            let wanted = names::wanted(core, dir, entry.name);
+            if changes.find(&wanted, entry.name).is_none() {
+                let (inode, name) = (entry.inode, entry.name);
+                let file_type = file_type(entry.kind);
+                flow = visit(DirEntry {
+                    inode,
+                    name,
+                    file_type,
+                });
             }
-        }
-        for (name, inode, file_type) in changes.entries(dir.nr()) {
-            if flow.is_break() {
-                break;
-            }
-            flow = visit(DirEntry {
-                inode,
-                name,
-                file_type: Some(file_type),
-            });
-        }
-        Ok(Left::Nothing)
-    }
-
-    /// All entries of a directory, as [`Fs::for_each_entry`] visits them.
-    ///
-    /// # Errors
-    /// As [`Fs::for_each_entry`].
-    pub fn read_dir(&self, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> {
-        let mut entries = Vec::new();
-        self.for_each_entry(dir, |entry| {
-            entries.push(entry.to_owned());
-            ControlFlow::Continue(())
+            Ok(flow)
         })?;
-        Ok(entries)
+        if left == Left::More {
+            return Ok(left);
+        }
     }
+    for (name, inode, file_type) in changes.entries(dir.nr()) {
+        if flow.is_break() {
+            break;
+        }
+        flow = visit(DirEntry {
+            inode,
+            name,
+            file_type: Some(file_type),
+        });
+    }
+    Ok(Left::Nothing)
+}
+
+/// See [`Fs::read_dir`](crate::Fs::read_dir).
+pub(crate) fn read_dir(core: &Core, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> {
+    let mut entries = Vec::new();
+    for_each_entry(core, dir, |entry| {
+        entries.push(entry.to_owned());
+        ControlFlow::Continue(())
+    })?;
+    Ok(entries)
 }
 
 /// Calls `visit` for an entry as a user sees it; `room` is for the name.

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! A *moment* is the count of departures of a directory, taken while there is none under way. It is
-//! kept in the directory's cell ([`crate::inode::cache::InodeCell`]), which who has a name depart holds
+//! kept in the directory's cell ([`crate::inode::cell::InodeCell`]), which who has a name depart holds
 //! and has written to already.
 //!
 //! **Invariants.** As long as a sure entry can be found here, its name leads where it says:
@@ -41,6 +41,10 @@
 //!
 //! **Crash safety.** None of this is on disk.
 
+use crate::core::Core;
+use crate::inode::cache;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::InodeCell;
 use fourscore_cache::{ClockCache, Config, HitCounting, Seed};
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
@@ -48,9 +52,6 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use fourscore_sync::epoch::Guard;
-
-use crate::Fs;
-use crate::inode::cache::{CachedInode, InodeCell, Layout};
 
 /// What an entry takes beside its name: itself with its counts, its place in a bucket, and what the
 /// heap adds to three pieces of memory.
@@ -212,9 +213,9 @@ pub(crate) struct Departure {
 
 impl Departure {
     /// From here on the name is not known, and nobody gets to know it.
-    pub(crate) fn begin(&self, fs: &Fs) {
+    pub(crate) fn begin(&self, core: &Core) {
         self.dir.departures().begin();
-        fs.names.forget(self.hash);
+        core.names.forget(self.hash);
     }
 
     /// What has become of it can be seen by everybody.
@@ -223,37 +224,35 @@ impl Departure {
     }
 }
 
-impl Fs {
-    /// What a name in `dir` is looked for by; `None` if it is of those that are not kept.
-    pub(crate) fn name_key<'n>(&self, dir: &CachedInode, name: &'n [u8]) -> Option<NameKey<'n>> {
-        let flags = dir.on_disk().flags();
-        let is_as_stored = !flags.intersects(InodeFlags::ENCRYPT_FL | InodeFlags::CASEFOLD_FL);
-        let is_name = name.len() <= MAX_NAME_BYTES && !matches!(name, b"." | b"..");
-        let is_kept = is_as_stored && is_name && dir.layout() != Layout::Inline;
-        is_kept.then(|| self.names.key(dir.nr(), name))
-    }
+/// What a name in `dir` is looked for by; `None` if it is of those that are not kept.
+pub(crate) fn name_key<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Option<NameKey<'n>> {
+    let flags = dir.on_disk().flags();
+    let is_as_stored = !flags.intersects(InodeFlags::ENCRYPT_FL | InodeFlags::CASEFOLD_FL);
+    let is_name = name.len() <= MAX_NAME_BYTES && !matches!(name, b"." | b"..");
+    let is_kept = is_as_stored && is_name && dir.layout() != Layout::Inline;
+    is_kept.then(|| core.names.key(dir.nr(), name))
+}
 
-    /// Keeps what a search has found that began at `moment` of the directory.
-    pub(crate) fn keep_name(
-        &self,
-        key: &NameKey<'_>,
-        inode: InodeNr,
-        moment: Moment,
-        guard: &Guard,
-    ) {
-        self.names.put(key, inode, || {
-            let dir = self.inodes.get(&key.dir, guard);
-            dir.is_some_and(|dir| dir.departures().moment() == Some(moment))
-        });
-    }
+/// Keeps what a search has found that began at `moment` of the directory.
+pub(crate) fn keep_name(
+    core: &Core,
+    key: &NameKey<'_>,
+    inode: InodeNr,
+    moment: Moment,
+    guard: &Guard,
+) {
+    core.names.put(key, inode, || {
+        let dir = core.inodes.get(&key.dir, guard);
+        dir.is_some_and(|dir| dir.departures().moment() == Some(moment))
+    });
+}
 
-    /// A name of the directory `dir`, in blocks, that is to depart.
-    pub(crate) fn departure(&self, dir: InodeNr, name: &[u8]) -> crate::Result<Departure> {
-        Ok(Departure {
-            dir: self.load_cell(dir)?,
-            hash: self.names.key(dir, name).hash,
-        })
-    }
+/// A name of the directory `dir`, in blocks, that is to depart.
+pub(crate) fn departure(core: &Core, dir: InodeNr, name: &[u8]) -> crate::Result<Departure> {
+    Ok(Departure {
+        dir: cache::load_cell(core, dir)?,
+        hash: core.names.key(dir, name).hash,
+    })
 }
 
 #[cfg(all(test, feature = "shuttle"))]

@@ -8,6 +8,10 @@
 //! **References.** Kernel documentation, `filesystems/fscrypt`, "No-key names"; `ext4_dx_readdir`
 //! for where the hash comes from.
 
+use crate::Result;
+use crate::core::Core;
+use crate::dir::index;
+use crate::inode::cached::{CachedInode, Layout};
 use fourscore_ondisk::Corrupt;
 use fourscore_ondisk::casefold::{Encoding, FoldedName};
 use fourscore_ondisk::crypt::{self, NoKeyName};
@@ -15,9 +19,6 @@ use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry, StoredHash};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::inode::InodeFlags;
-
-use crate::inode::cache::{CachedInode, Layout};
-use crate::{Fs, Result};
 
 /// A name that is looked for in one directory.
 #[derive(Debug)]
@@ -114,61 +115,63 @@ impl Shown {
     }
 }
 
-impl Fs {
-    /// The rule by which `name` is looked for in `dir`.
-    pub(crate) fn wanted<'n>(&self, dir: &CachedInode, name: &'n [u8]) -> Wanted<'n> {
-        if name == b".." {
-            return Wanted::Exact(name);
-        }
-        if dir.is_encrypted() {
-            return NoKeyName::parse(name).map_or(Wanted::Impossible, Wanted::NoKey);
-        }
-        match self
-            .superblock()
-            .encoding()
-            .filter(|_| dir.has(InodeFlags::CASEFOLD_FL))
-        {
-            None => Wanted::Exact(name),
-            Some(encoding) => {
-                let strict = if encoding.strict {
-                    Encoding::Strict
-                } else {
-                    Encoding::Lenient
-                };
-                FoldedName::new(name, strict).map_or(Wanted::Impossible, Wanted::Folded)
-            }
+/// The rule by which `name` is looked for in `dir`.
+pub(crate) fn wanted<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Wanted<'n> {
+    if name == b".." {
+        return Wanted::Exact(name);
+    }
+    if dir.is_encrypted() {
+        return NoKeyName::parse(name).map_or(Wanted::Impossible, Wanted::NoKey);
+    }
+    match core
+        .superblock()
+        .encoding()
+        .filter(|_| dir.has(InodeFlags::CASEFOLD_FL))
+    {
+        None => Wanted::Exact(name),
+        Some(encoding) => {
+            let strict = if encoding.strict {
+                Encoding::Strict
+            } else {
+                Encoding::Lenient
+            };
+            FoldedName::new(name, strict).map_or(Wanted::Impossible, Wanted::Folded)
         }
     }
+}
 
-    /// The rule by which the names of `dir` are shown.
-    pub(crate) fn shown(&self, dir: &CachedInode, root: Option<HashAlgorithm>) -> Shown {
-        if !dir.is_encrypted() {
-            return Shown::Stored;
-        }
-        // The kernel lists indexed directories and those of one block by hash, others in order.
-        let block_bytes = self.geometry().block_size().bytes() as u64;
-        let by_hash = dir.layout() == Layout::Inline
-            || dir.has(InodeFlags::INDEX_FL)
-            || dir.size_bytes() == block_bytes;
-        let indexed = self
-            .superblock()
-            .features()
-            .compat
-            .contains(Compat::DIR_INDEX);
-        let default = HashAlgorithm::from_disk(self.superblock().def_hash_version());
-        let algorithm = root.or(default).filter(|_| by_hash && indexed);
-        Shown::NoKey(algorithm.and_then(|algorithm| self.hasher(algorithm)))
+/// The rule by which the names of `dir` are shown.
+pub(crate) fn shown(core: &Core, dir: &CachedInode, root: Option<HashAlgorithm>) -> Shown {
+    if !dir.is_encrypted() {
+        return Shown::Stored;
     }
+    // The kernel lists indexed directories and those of one block by hash, others in order.
+    let block_bytes = core.geometry().block_size().bytes() as u64;
+    let by_hash = dir.layout() == Layout::Inline
+        || dir.has(InodeFlags::INDEX_FL)
+        || dir.size_bytes() == block_bytes;
+    let indexed = core
+        .superblock()
+        .features()
+        .compat
+        .contains(Compat::DIR_INDEX);
+    let default = HashAlgorithm::from_disk(core.superblock().def_hash_version());
+    let algorithm = root.or(default).filter(|_| by_hash && indexed);
+    Shown::NoKey(algorithm.and_then(|algorithm| index::hasher(core, algorithm)))
+}
 
-    /// The target of an encrypted symbolic link as it is shown without the key.
-    pub(crate) fn shown_link_target(&self, link: &CachedInode, content: &[u8]) -> Result<Vec<u8>> {
-        let no_hash = StoredHash {
-            hash: 0,
-            minor_hash: 0,
-        };
-        let target = crypt::symlink_target(content)
-            .and_then(|target| crypt::no_key_name(target, no_hash))
-            .map_err(|error| Corrupt::from(error).in_inode(link.nr()))?;
-        Ok(target.into_bytes())
-    }
+/// The target of an encrypted symbolic link as it is shown without the key.
+pub(crate) fn shown_link_target(
+    _core: &Core,
+    link: &CachedInode,
+    content: &[u8],
+) -> Result<Vec<u8>> {
+    let no_hash = StoredHash {
+        hash: 0,
+        minor_hash: 0,
+    };
+    let target = crypt::symlink_target(content)
+        .and_then(|target| crypt::no_key_name(target, no_hash))
+        .map_err(|error| Corrupt::from(error).in_inode(link.nr()))?;
+    Ok(target.into_bytes())
 }

@@ -14,13 +14,21 @@
 //!
 //! **References.** path_resolution(7).
 
+use crate::core::Core;
+use crate::dir::find;
+use crate::dir::find::Keep;
+use crate::dir::name_cache::Moment;
+use crate::file::symlink;
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, consistent, stat};
+use crate::txn::faults::Sabotage;
+use crate::{Error, FileType, Result};
+use fourscore_sync::epoch;
+use fourscore_sync::epoch::Guard;
+use fourscore_sync::thread;
 use std::borrow::Cow;
 
 use fourscore_ondisk::InodeNr;
-
-use crate::dir::find::Keep;
-use crate::inode::consistent::Step;
-use crate::{Error, FileType, Fs, Result};
 
 /// Links followed in one walk, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
@@ -34,42 +42,37 @@ pub enum Follow {
     No,
 }
 
-impl Fs {
-    /// The inode at `path`, which starts at the root whether it begins with a slash or not.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotADirectory`, `TooManySymlinks`, `NameTooLong`.
-    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeNr> {
-        let mut here = InodeNr::ROOT;
-        let mut links = 0;
-        let mut text = Cow::Borrowed(path);
-        let mut at = 0;
-        while let Some((name, end)) = next_component(&text, at) {
-            let is_last = end >= text.len();
-            let step = match is_last && follow == Follow::No {
-                true => Step::Inode(self.find_name(here, name, Keep::Found)?),
-                false => self.step_to(here, name)?,
-            };
-            match step {
-                Step::Inode(inode) => (here, at) = (inode, end),
-                Step::Link(mut target) => {
-                    links += 1;
-                    if links > MAX_SYMLINKS {
-                        return Err(Error::TooManySymlinks);
-                    }
-                    if target.first() == Some(&b'/') {
-                        here = InodeNr::ROOT;
-                    }
-                    target.extend_from_slice(text.get(end..).unwrap_or_default());
-                    (text, at) = (Cow::Owned(target), 0);
+/// See [`Fs::resolve`](crate::Fs::resolve).
+pub(crate) fn resolve(core: &Core, path: &[u8], follow: Follow) -> Result<InodeNr> {
+    let mut here = InodeNr::ROOT;
+    let mut links = 0;
+    let mut text = Cow::Borrowed(path);
+    let mut at = 0;
+    while let Some((name, end)) = next_component(&text, at) {
+        let is_last = end >= text.len();
+        let step = match is_last && follow == Follow::No {
+            true => Step::Inode(find::find_name(core, here, name, Keep::Found)?),
+            false => step_to(core, here, name)?,
+        };
+        match step {
+            Step::Inode(inode) => (here, at) = (inode, end),
+            Step::Link(mut target) => {
+                links += 1;
+                if links > MAX_SYMLINKS {
+                    return Err(Error::TooManySymlinks);
                 }
+                if target.first() == Some(&b'/') {
+                    here = InodeNr::ROOT;
+                }
+                target.extend_from_slice(text.get(end..).unwrap_or_default());
+                (text, at) = (Cow::Owned(target), 0);
             }
         }
-        if text.ends_with(b"/") && self.stat(here)?.file_type != FileType::Directory {
-            return Err(Error::NotADirectory);
-        }
-        Ok(here)
     }
+    if text.ends_with(b"/") && stat::stat(core, here)?.file_type != FileType::Directory {
+        return Err(Error::NotADirectory);
+    }
+    Ok(here)
 }
 
 /// The next component of `path` at or behind byte `at`, and the byte behind it.
@@ -78,6 +81,89 @@ fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let start = at + rest.iter().position(|&byte| byte != b'/')?;
     let name = path.get(start..)?.split(|&byte| byte == b'/').next()?;
     Some((name, start + name.len()))
+}
+
+/// How often an operation that starts from names is begun anew before a name is taken for broken
+/// that leads to an inode which does not exist. Each time somebody else has to rename over that
+/// name just between two steps of this thread.
+const NAME_ATTEMPTS: u32 = 64;
+
+/// Where one component of a path leads.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// To an inode that is no symbolic link.
+    Inode(InodeNr),
+    /// To a symbolic link with this target.
+    Link(Vec<u8>),
+}
+/// Where `name` leads in `dir`, and the target if that is a symbolic link: of the inode that
+/// had the name, also if others replace it at that time and use its number again.
+///
+/// # Errors
+/// As [`Fs::find_name`]; `Corrupt` for a link that is none.
+pub(crate) fn step_to(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Step> {
+    let step = || {
+        let moment = cache::cell(core, dir, &epoch::pin())?.departures().moment();
+        let nr = find::find_name(core, dir, name, Keep::Found)?;
+        let step =
+            consistent::read_consistent(core, nr, |inode, guard| step_of(core, inode, guard))?;
+        if has_kept_names(core, dir, moment)?
+            || find::find_name(core, dir, name, Keep::Nothing)? == nr
+        {
+            return Ok(step);
+        }
+        // Begun anew, since the name is there.
+        Err(Error::NotFound)
+    };
+    match core.faults.lacks(Sabotage::PathWithoutRevalidation) {
+        false => revalidated(core, &[(dir, name)], step),
+        true => {
+            let nr = find::find_name(core, dir, name, Keep::Found)?;
+            step_of(core, cache::inode(core, nr, &epoch::pin())?, &epoch::pin())
+        }
+    }
+}
+
+/// Whether no name has left the directory `dir` since `moment`.
+pub(crate) fn has_kept_names(core: &Core, dir: InodeNr, moment: Option<Moment>) -> Result<bool> {
+    let guard = epoch::pin();
+    let cell = cache::cell(core, dir, &guard)?;
+    // Names inside of an inode leave it without a departure.
+    let has_departures = !cell.version(&guard)?.is_inline();
+    Ok(has_departures && moment.is_some() && cell.departures().moment() == moment)
+}
+
+fn step_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Step> {
+    match inode.file_type() {
+        crate::FileType::Symlink => Ok(Step::Link(symlink::link_target(core, inode, guard)?)),
+        _ => Ok(Step::Inode(inode.nr())),
+    }
+}
+
+/// What `attempt` comes to for an operation that starts from `names`. It looks names up without
+/// a lock and then uses the inodes; another thread may rename over a name in between, and the
+/// inode that it led to is deleted although the name was never missing. So `NotFound` counts
+/// only if one of the names is missing, and else the operation is begun anew. No lock is held
+/// between two attempts.
+///
+/// # Errors
+/// `NotFound` if one of the names is missing; what `attempt` fails with otherwise.
+pub(crate) fn revalidated<T>(
+    core: &Core,
+    names: &[(InodeNr, &[u8])],
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for _ in 0..NAME_ATTEMPTS {
+        match attempt() {
+            Err(Error::NotFound) => {}
+            answer => return answer,
+        }
+        for (dir, name) in names {
+            find::find_name(core, *dir, name, Keep::Nothing)?;
+        }
+        thread::yield_now();
+    }
+    Err(Error::NotFound)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

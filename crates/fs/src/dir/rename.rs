@@ -12,6 +12,22 @@
 //! nobody else changes who is above whom meanwhile. Then directories by number, then files by
 //! number.
 
+use crate::core::Core;
+use crate::dir::create::{NewAttributes, check_key, check_name, entry_type};
+use crate::dir::entries::ChangedDir;
+use crate::dir::{create, entries, find, path, remove};
+use crate::file::sync;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::Pinned;
+use crate::inode::flags::{check_is_no_value, check_name_may_go, check_project};
+use crate::inode::{cache, stat};
+use crate::mount::errors;
+use crate::mount::state::{Mount, now};
+use crate::txn::apply::Show;
+use crate::txn::faults::Sabotage;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::{Error, FileType, Result};
 use std::collections::HashSet;
 
 use fourscore_ondisk::dirent::EntryType;
@@ -21,16 +37,6 @@ use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::MutexGuard;
 use fourscore_sync::epoch;
 use fourscore_sync::rank::Ranked;
-
-use crate::dir::create::{NewAttributes, check_key, check_name, entry_type};
-use crate::dir::entries::ChangedDir;
-use crate::inode::cache::{CachedInode, Pinned};
-use crate::inode::flags::{check_is_no_value, check_name_may_go, check_project};
-use crate::mount::writer::{Writer, now};
-use crate::txn::apply::Show;
-use crate::txn::faults::Sabotage;
-use crate::txn::plan::Plan;
-use crate::{Error, FileType, Fs, Result};
 
 /// What rename does about a name that is there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,342 +108,342 @@ pub(crate) struct Moves<'w> {
 /// What inodes are after a renaming, but for one whose name was taken.
 pub(crate) type Versions = Vec<(InodeNr, CachedInode)>;
 
-impl Fs {
-    /// Moves the name `from` to `to`.
-    ///
-    /// # Errors
-    /// As rename(2): `NotFound`; `Exists` with [`Replace::No`]; `NotEmpty`, `IsADirectory` and
-    /// `NotADirectory` for what cannot be replaced; `InvalidArgument` for a directory that would
-    /// come to lie below itself; `Busy` for `.` and `..`; `NotPermitted` for what flags keep;
-    /// `CrossDevice` where the directory keeps to another project.
-    pub fn rename(
-        &self,
-        from: (InodeNr, &[u8]),
-        to: (InodeNr, &[u8]),
-        replace: Replace,
-    ) -> Result<()> {
-        let rename = || self.revalidated(&[from], || self.rename_and(from, to, replace, None));
-        self.noting(self.retried(rename))
-    }
+/// See [`Fs::rename`](crate::Fs::rename).
+pub(crate) fn rename(
+    mount: &Mount,
+    from: (InodeNr, &[u8]),
+    to: (InodeNr, &[u8]),
+    replace: Replace,
+) -> Result<()> {
+    let rename = || {
+        path::revalidated(&mount.core, &[from], || {
+            rename_and(mount, from, to, replace, None)
+        })
+    };
+    errors::noting(mount, mount.space.retried(rename))
+}
 
-    /// Moves the name `from` to `to`, and leaves a whiteout at the old place: the character device
-    /// 0:0, with which overlayfs hides the name in a layer below. It belongs to whom `owner` says.
-    ///
-    /// # Errors
-    /// As [`Fs::rename`], and `NoSpace`.
-    pub fn rename_leaving_whiteout(
-        &self,
-        from: (InodeNr, &[u8]),
-        to: (InodeNr, &[u8]),
-        replace: Replace,
-        owner: &NewAttributes,
-    ) -> Result<()> {
-        let rename =
-            || self.revalidated(&[from], || self.rename_and(from, to, replace, Some(owner)));
-        self.noting(self.retried(rename))
-    }
+/// See [`Fs::rename_leaving_whiteout`](crate::Fs::rename_leaving_whiteout).
+pub(crate) fn rename_leaving_whiteout(
+    mount: &Mount,
+    from: (InodeNr, &[u8]),
+    to: (InodeNr, &[u8]),
+    replace: Replace,
+    owner: &NewAttributes,
+) -> Result<()> {
+    let rename = || {
+        path::revalidated(&mount.core, &[from], || {
+            rename_and(mount, from, to, replace, Some(owner))
+        })
+    };
+    errors::noting(mount, mount.space.retried(rename))
+}
 
-    fn rename_and(
-        &self,
-        from: (InodeNr, &[u8]),
-        to: (InodeNr, &[u8]),
-        replace: Replace,
-        whiteout: Option<&NewAttributes>,
-    ) -> Result<()> {
-        let writer = self.writer()?;
-        check_names(from.1, to.1)?;
-        loop {
-            let nr = self.lookup_once(from.0, from.1)?;
-            let victim = found(self.lookup_once(to.0, to.1))?;
-            if writer.lacks(Sabotage::HalfRename) && self.rename_in_halves(from, to, victim)? {
-                return Ok(());
-            }
-            let names = Renaming {
-                from,
-                to,
-                nr,
-                victim,
-                replace,
-                whiteout,
-            };
-            if self.try_rename(writer, &names)? {
-                return Ok(());
-            }
+fn rename_and(
+    mount: &Mount,
+    from: (InodeNr, &[u8]),
+    to: (InodeNr, &[u8]),
+    replace: Replace,
+    whiteout: Option<&NewAttributes>,
+) -> Result<()> {
+    check_names(from.1, to.1)?;
+    loop {
+        let nr = find::lookup_once(&mount.core, from.0, from.1)?;
+        let victim = found(find::lookup_once(&mount.core, to.0, to.1))?;
+        if mount.core.faults.lacks(Sabotage::HalfRename)
+            && rename_in_halves(mount, from, to, victim)?
+        {
+            return Ok(());
+        }
+        let names = Renaming {
+            from,
+            to,
+            nr,
+            victim,
+            replace,
+            whiteout,
+        };
+        if try_rename(mount, &names)? {
+            return Ok(());
         }
     }
+}
 
-    /// Gives a file its new name and takes the old one away, in two transactions: a fault on
-    /// purpose. `false` for what is renamed otherwise.
-    fn rename_in_halves(
-        &self,
-        from: (InodeNr, &[u8]),
-        to: (InodeNr, &[u8]),
-        victim: Option<InodeNr>,
-    ) -> Result<bool> {
-        let nr = self.lookup_once(from.0, from.1)?;
-        if victim.is_some() || self.stat(nr)?.file_type == FileType::Directory {
-            return Ok(false);
-        }
-        self.link(nr, to.0, to.1)?;
-        self.sync()?;
-        self.unlink(from.0, from.1)?;
-        Ok(true)
+/// Gives a file its new name and takes the old one away, in two transactions: a fault on
+/// purpose. `false` for what is renamed otherwise.
+fn rename_in_halves(
+    mount: &Mount,
+    from: (InodeNr, &[u8]),
+    to: (InodeNr, &[u8]),
+    victim: Option<InodeNr>,
+) -> Result<bool> {
+    let nr = find::lookup_once(&mount.core, from.0, from.1)?;
+    if victim.is_some() || stat::stat(&mount.core, nr)?.file_type == FileType::Directory {
+        return Ok(false);
     }
+    create::link(mount, nr, to.0, to.1)?;
+    sync::sync(mount)?;
+    remove::unlink(mount, from.0, from.1)?;
+    Ok(true)
+}
 
-    /// Renames, if the names still lead where they did; `false` if not.
-    fn try_rename(&self, writer: &Writer, names: &Renaming<'_>) -> Result<bool> {
-        let (taking, moves) = self.take_for(writer, names)?;
-        let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-        if !self.leads_as_before(names, &taking)? {
-            return Ok(false);
+/// Renames, if the names still lead where they did; `false` if not.
+fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
+    let (taking, moves) = take_for(mount, names)?;
+    let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
+    if !leads_as_before(&mount.core, names, &taking)? {
+        return Ok(false);
+    }
+    if names.victim.is_some() && names.replace == Replace::No {
+        return Err(Error::Exists);
+    }
+    if names.is_of_one_inode() {
+        return Ok(true);
+    }
+    if moves.is_into_itself {
+        return Err(Error::InvalidArgument(
+            "a directory cannot be moved below itself",
+        ));
+    }
+    if moves.is_out_of_victim {
+        // The victim holds what is moved, whatever that is.
+        return Err(Error::NotEmpty);
+    }
+    let mut plan = Plan::new(mount);
+    let versions = plan_rename(mount, &mut plan, names, &taking)?;
+    let lost = match names.victim {
+        Some(victim) => {
+            let at = taking.position(victim)?;
+            let inode = taking.get(victim)?.copy()?;
+            Some((
+                at,
+                remove::plan_lost_name(mount, &mut plan, &inode, &locked[at])?,
+            ))
         }
-        if names.victim.is_some() && names.replace == Replace::No {
-            return Err(Error::Exists);
+        None => None,
+    };
+    let last: Vec<_> = locked.iter().map(|locked| &locked.last).collect();
+    let mut changes = Vec::with_capacity(3);
+    changes.push(taking.get(names.from.0)?);
+    if names.is_across() {
+        changes.push(taking.get(names.to.0)?);
+    }
+    if let Some((at, _)) = &lost {
+        changes.push(&taking.0[*at].1);
+    }
+    // Within one directory the name may move into a block that a reader has seen already.
+    plan.raise_sequence();
+    plan.carry_out_showing(&last, Show::of(&changes), || {
+        taking.publish(versions);
+        if let Some((at, lost)) = &lost {
+            lost.publish(&taking.0[*at].1);
         }
-        if names.is_of_one_inode() {
+    })?;
+    if let Some((at, lost)) = lost {
+        let (nr, pinned) = &taking.0[at];
+        let victim = locked.swap_remove(at);
+        drop(locked);
+        remove::finish_lost(mount, (*nr, pinned), victim, lost)?;
+    }
+    Ok(true)
+}
+
+/// Pins the inodes that take part and, if directories change their parent, keeps others from
+/// moving directories and looks who is above whom. In this order: without a pin the number of
+/// an inode may lead to one of another kind by the time it is locked.
+pub(crate) fn take_for<'w>(mount: &'w Mount, names: &Renaming<'_>) -> Result<(Taking, Moves<'w>)> {
+    if mount.core.faults.lacks(Sabotage::RenameByNumber) {
+        let moves = moves_of(
+            mount,
+            names,
+            |nr| Ok(stat::stat(&mount.core, nr)?.file_type),
+        )?;
+        return Ok((pin_for(&mount.core, names)?, moves));
+    }
+    let taking = pin_for(&mount.core, names)?;
+    let file_type = |nr| taking.get(nr)?.type_while_named();
+    let moves = moves_of(mount, names, file_type)?;
+    Ok((taking, moves))
+}
+
+/// Which directories change their parent, and who is above whom. `file_type` fails with
+/// `NotFound` for an inode that was removed.
+fn moves_of<'w>(
+    mount: &'w Mount,
+    names: &Renaming<'_>,
+    file_type: impl Fn(InodeNr) -> Result<FileType>,
+) -> Result<Moves<'w>> {
+    let is_dir = |nr| Ok::<_, Error>(file_type(nr)? == FileType::Directory);
+    let (moved_is_dir, victim_is_dir) =
+        (is_dir(names.nr)?, names.victim.map_or(Ok(false), is_dir)?);
+    // Inside of one directory nobody comes to lie below anything else.
+    let moves_directory = moved_is_dir || victim_is_dir;
+    if !moves_directory || !names.is_across() || names.is_of_one_inode() {
+        return Ok(Moves::default());
+    }
+    let lock = mount.lock_renames();
+    let is_below = |dir, ancestor| {
+        let is_below = is_below(&mount.core, dir, ancestor);
+        // Those above a directory stay as long as it does; so if it was removed meanwhile, what
+        // was seen may have been anything.
+        file_type(dir)?;
+        is_below
+    };
+    let is_out_of_victim = match names.victim {
+        Some(victim) if victim_is_dir => is_below(names.from.0, victim)?,
+        _ => false,
+    };
+    Ok(Moves {
+        is_into_itself: moved_is_dir && is_below(names.to.0, names.nr)?,
+        is_out_of_victim,
+        _lock: Some(lock),
+    })
+}
+
+/// Whether the names of a renaming still lead where they did. The directories are locked.
+pub(crate) fn leads_as_before(core: &Core, names: &Renaming<'_>, taking: &Taking) -> Result<bool> {
+    let guard = epoch::pin();
+    let leads = |(dir, name): (InodeNr, &[u8])| {
+        let dir = taking.get(dir)?.version(&guard)?;
+        found(find::look_up_locked(core, dir, name, &guard))
+    };
+    Ok(leads(names.from)? == Some(names.nr) && leads(names.to)? == names.victim)
+}
+
+/// Pins the inodes that take part, each once, in the order of their locks.
+fn pin_for(core: &Core, names: &Renaming<'_>) -> Result<Taking> {
+    let mut all = Vec::with_capacity(4);
+    for nr in [
+        Some(names.from.0),
+        Some(names.to.0),
+        Some(names.nr),
+        names.victim,
+    ] {
+        let Some(nr) = nr else { continue };
+        let pinned = cache::pin_inode(core, nr)?;
+        let is_file = {
+            let guard = epoch::pin();
+            let inode = pinned.version(&guard)?;
+            check_is_no_value(inode)?;
+            inode.file_type() != FileType::Directory
+        };
+        all.push(((is_file, nr), pinned));
+    }
+    all.sort_unstable_by_key(|(place, _)| *place);
+    all.dedup_by_key(|(place, _)| *place);
+    let pinned = all.into_iter().map(|((_, nr), pinned)| (nr, pinned));
+    Ok(Taking(pinned.collect()))
+}
+
+fn plan_rename(
+    mount: &Mount,
+    plan: &mut Plan<'_>,
+    names: &Renaming<'_>,
+    taking: &Taking,
+) -> Result<Versions> {
+    let (from, to, across) = (names.from, names.to, names.is_across());
+    let old_dir = &create::directory_to_change(&mount.core, taking.get(from.0)?)?;
+    let new_dir = &create::directory_to_change(&mount.core, taking.get(to.0)?)?;
+    let inode = &taking.get(names.nr)?.copy()?;
+    let victim = match names.victim {
+        Some(victim) => Some(taking.get(victim)?.copy()?),
+        None => None,
+    };
+    check_key(old_dir)?;
+    check_key(new_dir)?;
+    check_name_may_go(old_dir, inode)?;
+    check_project(new_dir, inode)?;
+    if let Some(victim) = &victim {
+        check_name_may_go(new_dir, victim)?;
+        check_replacing(&mount.core, inode, victim)?;
+    }
+    let is_dir = inode.file_type() == FileType::Directory;
+    let arrives = i32::from(across && is_dir);
+    let mut versions = Vec::with_capacity(4);
+
+    // The old name first: the new one may take its room.
+    let new_slot = slot::slot(plan, to.0)?;
+    let mut changed = ChangedDir::new(&mount.core, new_dir, new_slot)?;
+    if across {
+        let old_slot = slot::slot(plan, from.0)?;
+        let old_changed = ChangedDir::new(&mount.core, old_dir, old_slot)?;
+        plan_old_name(mount, plan, names, old_dir, &old_changed)?;
+        let old = create::touch_dir(&mount.core, plan, old_dir, old_slot, -arrives)?;
+        versions.push((from.0, old));
+    } else {
+        plan_old_name(mount, plan, names, old_dir, &changed)?;
+    }
+    let kind = entry_type(inode.file_type());
+    let mut links = arrives;
+    if let Some(victim) = &victim {
+        entries::redirect_name(plan, &changed, to.1, names.nr, kind)?;
+        links -= i32::from(victim.file_type() == FileType::Directory);
+    } else {
+        if arrives > 0 {
+            create::check_subdirectory(&mount.core, new_dir)?;
+        }
+        let entry = NewEntry::new(names.nr, to.1, kind).ok_or(Error::NameTooLong)?;
+        entries::add_name(plan, &mut changed, &entry)?;
+    }
+    let new = create::touch_dir(&mount.core, plan, new_dir, new_slot, links)?;
+    versions.push((to.0, new));
+
+    let slot = slot::slot(plan, names.nr)?;
+    slot::edit(plan, slot, |inode| inode.set_ctime(now()))?;
+    if is_dir && across {
+        let moved = ChangedDir::new(&mount.core, inode, slot)?;
+        entries::set_parent(plan, &moved, to.0)?;
+    }
+    versions.push((names.nr, slot::version(plan, slot)?));
+    Ok(versions)
+}
+
+/// Takes the old name away, or has it lead to a whiteout.
+fn plan_old_name(
+    mount: &Mount,
+    plan: &mut Plan<'_>,
+    names: &Renaming<'_>,
+    dir: &CachedInode,
+    changed: &ChangedDir,
+) -> Result<()> {
+    let Some(owner) = names.whiteout else {
+        return entries::remove_name(plan, changed, names.from.1);
+    };
+    let nr = create::plan_whiteout(mount, plan, dir, owner)?;
+    entries::redirect_name(plan, changed, names.from.1, nr, EntryType::CharDevice)
+}
+
+/// Whether `inode` may take the place of `victim`.
+fn check_replacing(core: &Core, inode: &CachedInode, victim: &CachedInode) -> Result<()> {
+    let is_dir = |inode: &CachedInode| inode.file_type() == FileType::Directory;
+    match (is_dir(inode), is_dir(victim)) {
+        (true, false) => Err(Error::NotADirectory),
+        (false, true) => Err(Error::IsADirectory),
+        (true, true) if !entries::is_empty_dir(core, victim, &epoch::pin())? => {
+            Err(Error::NotEmpty)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `dir` is `ancestor` or lies below it. The caller holds the lock of renames: else a
+/// walk up could meet a directory twice.
+fn is_below(core: &Core, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
+    let mut seen = HashSet::new();
+    let mut at = dir;
+    loop {
+        if at == ancestor {
             return Ok(true);
         }
-        if moves.is_into_itself {
-            return Err(Error::InvalidArgument(
-                "a directory cannot be moved below itself",
-            ));
+        let parent = find::lookup_once(core, at, b"..")?;
+        if parent == at {
+            return Ok(false);
         }
-        if moves.is_out_of_victim {
-            // The victim holds what is moved, whatever that is.
-            return Err(Error::NotEmpty);
+        if !seen.insert(at) {
+            let twice = Corrupt::from(RelationError::DirectoryLoop);
+            return Err(twice.in_inode(at).into());
         }
-        let mut plan = Plan::new(self, writer);
-        let versions = self.plan_rename(&mut plan, names, &taking)?;
-        let lost = match names.victim {
-            Some(victim) => {
-                let at = taking.position(victim)?;
-                let inode = taking.get(victim)?.copy()?;
-                Some((at, self.plan_lost_name(&mut plan, &inode, &locked[at])?))
-            }
-            None => None,
-        };
-        let last: Vec<_> = locked.iter().map(|locked| &locked.last).collect();
-        let mut changes = Vec::with_capacity(3);
-        changes.push(taking.get(names.from.0)?);
-        if names.is_across() {
-            changes.push(taking.get(names.to.0)?);
-        }
-        if let Some((at, _)) = &lost {
-            changes.push(&taking.0[*at].1);
-        }
-        // Within one directory the name may move into a block that a reader has seen already.
-        plan.raise_sequence();
-        plan.carry_out_showing(&last, Show::of(&changes), || {
-            taking.publish(versions);
-            if let Some((at, lost)) = &lost {
-                lost.publish(&taking.0[*at].1);
-            }
-        })?;
-        if let Some((at, lost)) = lost {
-            let (nr, pinned) = &taking.0[at];
-            let victim = locked.swap_remove(at);
-            drop(locked);
-            self.finish_lost(writer, (*nr, pinned), victim, lost)?;
-        }
-        Ok(true)
-    }
-
-    /// Pins the inodes that take part and, if directories change their parent, keeps others from
-    /// moving directories and looks who is above whom. In this order: without a pin the number of
-    /// an inode may lead to one of another kind by the time it is locked.
-    pub(crate) fn take_for<'w>(
-        &self,
-        writer: &'w Writer,
-        names: &Renaming<'_>,
-    ) -> Result<(Taking, Moves<'w>)> {
-        if writer.lacks(Sabotage::RenameByNumber) {
-            let moves = self.moves_of(writer, names, |nr| Ok(self.stat(nr)?.file_type))?;
-            return Ok((self.pin_for(names)?, moves));
-        }
-        let taking = self.pin_for(names)?;
-        let file_type = |nr| taking.get(nr)?.type_while_named();
-        let moves = self.moves_of(writer, names, file_type)?;
-        Ok((taking, moves))
-    }
-
-    /// Which directories change their parent, and who is above whom. `file_type` fails with
-    /// `NotFound` for an inode that was removed.
-    fn moves_of<'w>(
-        &self,
-        writer: &'w Writer,
-        names: &Renaming<'_>,
-        file_type: impl Fn(InodeNr) -> Result<FileType>,
-    ) -> Result<Moves<'w>> {
-        let is_dir = |nr| Ok::<_, Error>(file_type(nr)? == FileType::Directory);
-        let (moved_is_dir, victim_is_dir) =
-            (is_dir(names.nr)?, names.victim.map_or(Ok(false), is_dir)?);
-        // Inside of one directory nobody comes to lie below anything else.
-        let moves_directory = moved_is_dir || victim_is_dir;
-        if !moves_directory || !names.is_across() || names.is_of_one_inode() {
-            return Ok(Moves::default());
-        }
-        let lock = writer.lock_renames();
-        let is_below = |dir, ancestor| {
-            let is_below = self.is_below(dir, ancestor);
-            // Those above a directory stay as long as it does; so if it was removed meanwhile, what
-            // was seen may have been anything.
-            file_type(dir)?;
-            is_below
-        };
-        let is_out_of_victim = match names.victim {
-            Some(victim) if victim_is_dir => is_below(names.from.0, victim)?,
-            _ => false,
-        };
-        Ok(Moves {
-            is_into_itself: moved_is_dir && is_below(names.to.0, names.nr)?,
-            is_out_of_victim,
-            _lock: Some(lock),
-        })
-    }
-
-    /// Whether the names of a renaming still lead where they did. The directories are locked.
-    pub(crate) fn leads_as_before(&self, names: &Renaming<'_>, taking: &Taking) -> Result<bool> {
-        let guard = epoch::pin();
-        let leads = |(dir, name): (InodeNr, &[u8])| {
-            let dir = taking.get(dir)?.version(&guard)?;
-            found(self.look_up_locked(dir, name, &guard))
-        };
-        Ok(leads(names.from)? == Some(names.nr) && leads(names.to)? == names.victim)
-    }
-
-    /// Pins the inodes that take part, each once, in the order of their locks.
-    fn pin_for(&self, names: &Renaming<'_>) -> Result<Taking> {
-        let mut all = Vec::with_capacity(4);
-        for nr in [
-            Some(names.from.0),
-            Some(names.to.0),
-            Some(names.nr),
-            names.victim,
-        ] {
-            let Some(nr) = nr else { continue };
-            let pinned = self.pin_inode(nr)?;
-            let is_file = {
-                let guard = epoch::pin();
-                let inode = pinned.version(&guard)?;
-                check_is_no_value(inode)?;
-                inode.file_type() != FileType::Directory
-            };
-            all.push(((is_file, nr), pinned));
-        }
-        all.sort_unstable_by_key(|(place, _)| *place);
-        all.dedup_by_key(|(place, _)| *place);
-        let pinned = all.into_iter().map(|((_, nr), pinned)| (nr, pinned));
-        Ok(Taking(pinned.collect()))
-    }
-
-    fn plan_rename(
-        &self,
-        plan: &mut Plan<'_>,
-        names: &Renaming<'_>,
-        taking: &Taking,
-    ) -> Result<Versions> {
-        let (from, to, across) = (names.from, names.to, names.is_across());
-        let old_dir = &self.directory_to_change(taking.get(from.0)?)?;
-        let new_dir = &self.directory_to_change(taking.get(to.0)?)?;
-        let inode = &taking.get(names.nr)?.copy()?;
-        let victim = match names.victim {
-            Some(victim) => Some(taking.get(victim)?.copy()?),
-            None => None,
-        };
-        check_key(old_dir)?;
-        check_key(new_dir)?;
-        check_name_may_go(old_dir, inode)?;
-        check_project(new_dir, inode)?;
-        if let Some(victim) = &victim {
-            check_name_may_go(new_dir, victim)?;
-            self.check_replacing(inode, victim)?;
-        }
-        let is_dir = inode.file_type() == FileType::Directory;
-        let arrives = i32::from(across && is_dir);
-        let mut versions = Vec::with_capacity(4);
-
-        // The old name first: the new one may take its room.
-        let new_slot = plan.slot(to.0)?;
-        let mut changed = ChangedDir::new(self, new_dir, new_slot)?;
-        if across {
-            let old_slot = plan.slot(from.0)?;
-            let old_changed = ChangedDir::new(self, old_dir, old_slot)?;
-            self.plan_old_name(plan, names, old_dir, &old_changed)?;
-            let old = self.touch_dir(plan, old_dir, old_slot, -arrives)?;
-            versions.push((from.0, old));
-        } else {
-            self.plan_old_name(plan, names, old_dir, &changed)?;
-        }
-        let kind = entry_type(inode.file_type());
-        let mut links = arrives;
-        if let Some(victim) = &victim {
-            plan.redirect_name(&changed, to.1, names.nr, kind)?;
-            links -= i32::from(victim.file_type() == FileType::Directory);
-        } else {
-            if arrives > 0 {
-                self.check_subdirectory(new_dir)?;
-            }
-            let entry = NewEntry::new(names.nr, to.1, kind).ok_or(Error::NameTooLong)?;
-            plan.add_name(&mut changed, &entry)?;
-        }
-        let new = self.touch_dir(plan, new_dir, new_slot, links)?;
-        versions.push((to.0, new));
-
-        let slot = plan.slot(names.nr)?;
-        plan.edit(slot, |inode| inode.set_ctime(now()))?;
-        if is_dir && across {
-            let moved = ChangedDir::new(self, inode, slot)?;
-            plan.set_parent(&moved, to.0)?;
-        }
-        versions.push((names.nr, plan.version(slot)?));
-        Ok(versions)
-    }
-
-    /// Takes the old name away, or has it lead to a whiteout.
-    fn plan_old_name(
-        &self,
-        plan: &mut Plan<'_>,
-        names: &Renaming<'_>,
-        dir: &CachedInode,
-        changed: &ChangedDir,
-    ) -> Result<()> {
-        let Some(owner) = names.whiteout else {
-            return plan.remove_name(changed, names.from.1);
-        };
-        let nr = self.plan_whiteout(plan, dir, owner)?;
-        plan.redirect_name(changed, names.from.1, nr, EntryType::CharDevice)
-    }
-
-    /// Whether `inode` may take the place of `victim`.
-    fn check_replacing(&self, inode: &CachedInode, victim: &CachedInode) -> Result<()> {
-        let is_dir = |inode: &CachedInode| inode.file_type() == FileType::Directory;
-        match (is_dir(inode), is_dir(victim)) {
-            (true, false) => Err(Error::NotADirectory),
-            (false, true) => Err(Error::IsADirectory),
-            (true, true) if !self.is_empty_dir(victim, &epoch::pin())? => Err(Error::NotEmpty),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether `dir` is `ancestor` or lies below it. The caller holds the lock of renames: else a
-    /// walk up could meet a directory twice.
-    fn is_below(&self, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
-        let mut seen = HashSet::new();
-        let mut at = dir;
-        loop {
-            if at == ancestor {
-                return Ok(true);
-            }
-            let parent = self.lookup_once(at, b"..")?;
-            if parent == at {
-                return Ok(false);
-            }
-            if !seen.insert(at) {
-                let twice = Corrupt::from(RelationError::DirectoryLoop);
-                return Err(twice.in_inode(at).into());
-            }
-            at = parent;
-        }
+        at = parent;
     }
 }
 

@@ -10,14 +10,17 @@
 //! **Locking.** The lock of the block of the inode table, under which the slot changes, is held
 //! until the new version is shown.
 
+use crate::Result;
+use crate::core::Core;
+use crate::dir::create;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::Pinned;
+use crate::mount::state::now;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
 use fourscore_ondisk::inode::{InodeMut, RawInode};
 use fourscore_ondisk::{Inode, InodeNr};
 use zerocopy::FromBytes;
-
-use crate::inode::cache::{CachedInode, Pinned};
-use crate::mount::writer::now;
-use crate::txn::plan::Plan;
-use crate::{Fs, Result};
 
 /// A directory in which a name changes beside others.
 #[derive(Debug)]
@@ -30,7 +33,7 @@ pub(crate) struct Touch<'p> {
 
 impl Touch<'_> {
     /// Changes the slot at the start of `bytes`, and shows what has become of it.
-    pub(crate) fn make(&self, bytes: &mut [u8], fs: &Fs) {
+    pub(crate) fn make(&self, bytes: &mut [u8], core: &Core) {
         // Shared, the directory is neither removed nor given another generation.
         let Ok(seed) = self.dir.checksum_seed() else {
             return;
@@ -38,28 +41,26 @@ impl Touch<'_> {
         let before = RawInode::ref_from_prefix(bytes);
         let before = before.map_or(0, |(raw, _)| raw.i_links_count.get());
         // The directory was read from this slot, and nobody else changes its length or its form.
-        let Ok(mut slot) = InodeMut::of(bytes, fs.superblock()) else {
+        let Ok(mut slot) = InodeMut::of(bytes, core.superblock()) else {
             return;
         };
         let now = now();
         slot.set_mtime(now);
         slot.set_ctime(now);
-        slot.set_links_count(fs.links_after(before, self.links));
+        slot.set_links_count(create::links_after(core, before, self.links));
         // Where there is no room, Linux leaves it as it is, too.
         let _ = slot.expand_extra_isize();
         slot.raise_version();
-        if let Ok(inode) = Inode::sealed_by(bytes, (self.nr, seed), fs.superblock())
-            && let Ok(version) = CachedInode::new(inode, fs)
+        if let Ok(inode) = Inode::sealed_by(bytes, (self.nr, seed), core.superblock())
+            && let Ok(version) = CachedInode::new(inode, core.superblock())
         {
             self.dir.publish(Some(version));
         }
     }
 }
 
-impl Plan<'_> {
-    /// Takes the slot of a directory into the plan that is to be touched.
-    pub(crate) fn touch(&mut self, nr: InodeNr) -> Result<()> {
-        let place = self.slot_place(nr)?;
-        self.note_touched(place)
-    }
+/// Takes the slot of a directory into the plan that is to be touched.
+pub(crate) fn touch(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
+    let place = slot::slot_place(plan, nr)?;
+    plan.note_touched(place)
 }

@@ -14,14 +14,20 @@
 //!
 //! **References.** copy_file_range(2), pwritev(2); `generic_copy_file_checks` of Linux.
 
+use crate::core::Core;
+use crate::file::write::Decided;
+use crate::file::{fallocate, read, write};
+use crate::inode::{cache, stat};
+use crate::map::update;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::faults::Sabotage;
+use crate::{Error, Fallocate, FileType, Result, Seek};
 use std::io::{IoSlice, IoSliceMut};
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::epoch;
-
-use crate::file::write::Decided;
-use crate::{Error, Fallocate, FileType, Fs, Result, Seek};
 
 /// Buffers from this length on are written as they are; shorter ones are gathered, since each
 /// write of its own costs a plan and a handle.
@@ -29,164 +35,164 @@ const ALONE_BYTES: usize = 64 << 10;
 /// What is gathered, and what a copy moves, at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-impl Fs {
-    /// Writes like [`Fs::write_at`] from several buffers, one after the other. No other write to
-    /// the file comes between them.
-    ///
-    /// # Errors
-    /// As [`Fs::write_at`].
-    pub fn write_vectored_at(
-        &self,
-        inode: InodeNr,
-        bufs: &[IoSlice<'_>],
-        offset: u64,
-    ) -> Result<usize> {
-        self.noting(self.write_gathered(inode, bufs, offset))
-    }
+/// See [`Fs::write_vectored_at`](crate::Fs::write_vectored_at).
+pub(crate) fn write_vectored_at(
+    mount: &Mount,
+    inode: InodeNr,
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+) -> Result<usize> {
+    errors::noting(mount, write_gathered(mount, inode, bufs, offset))
+}
 
-    fn write_gathered(&self, inode: InodeNr, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
-        let total = bufs
-            .iter()
-            .try_fold(0_usize, |sum, buf| sum.checked_add(buf.len()));
-        let total = total.ok_or(Error::FileTooLarge)?;
-        let pinned = self.pin_inode(inode)?;
-        let mut locked = pinned.lock();
-        let end = offset.checked_add(total as u64);
-        let limit = self.max_file_bytes(pinned.version(&epoch::pin())?);
-        if end.is_none_or(|end| end > limit) {
-            return Err(Error::FileTooLarge);
-        }
-        let mut at = offset;
-        let mut write = |data: &[u8]| -> Result<()> {
-            self.write_locked((&pinned, &mut locked), (data, at), Decided::Now)?;
-            at += data.len() as u64;
-            Ok(())
-        };
-        let mut gathered = Vec::new();
-        for buf in bufs {
-            let is_alone = buf.len() >= ALONE_BYTES;
-            if is_alone || gathered.len() + buf.len() > PIECE_BYTES {
-                write(&gathered)?;
-                gathered.clear();
-            }
-            match is_alone {
-                true => write(buf)?,
-                false => gathered.extend_from_slice(buf),
-            }
-        }
-        // Also when there is nothing, so that what may not be written to is refused.
-        write(&gathered)?;
-        Ok(total)
+fn write_gathered(
+    mount: &Mount,
+    inode: InodeNr,
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+) -> Result<usize> {
+    let total = bufs
+        .iter()
+        .try_fold(0_usize, |sum, buf| sum.checked_add(buf.len()));
+    let total = total.ok_or(Error::FileTooLarge)?;
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let mut locked = pinned.lock();
+    let end = offset.checked_add(total as u64);
+    let limit = update::max_file_bytes(&mount.core, pinned.version(&epoch::pin())?);
+    if end.is_none_or(|end| end > limit) {
+        return Err(Error::FileTooLarge);
     }
-
-    /// Copies up to `len` bytes from one place of a regular file to another, each an inode and an
-    /// offset in bytes; the target grows as need be. Returns how many bytes were copied, less than
-    /// `len` only where the source ends or something failed after a part was copied. Durable after
-    /// [`Fs::fsync`] of the target.
-    ///
-    /// # Errors
-    /// `IsADirectory`; `InvalidArgument` for what is no file, and for ranges of one file that
-    /// overlap; `OffsetOverflow` for a range without an end; `FileTooLarge`, `NoSpace`,
-    /// `NotPermitted`, `NoKey`, `ReadOnly`.
-    pub fn copy_file_range(
-        &self,
-        (from, from_offset): (InodeNr, u64),
-        (to, to_offset): (InodeNr, u64),
-        len: u64,
-    ) -> Result<u64> {
-        self.writer()?;
-        let (source_bytes, limit) = self.noting(self.check_copy(from, to))?;
-        let end = |offset: u64| offset.checked_add(len).ok_or(Error::OffsetOverflow);
-        let (from_end, to_end) = (end(from_offset)?, end(to_offset)?);
-        let len = from_end.min(source_bytes).saturating_sub(from_offset);
-        if to_offset >= limit {
-            return Err(Error::FileTooLarge);
+    let mut at = offset;
+    let mut write = |data: &[u8]| -> Result<()> {
+        write::write_locked(mount, (&pinned, &mut locked), (data, at), Decided::Now)?;
+        at += data.len() as u64;
+        Ok(())
+    };
+    let mut gathered = Vec::new();
+    for buf in bufs {
+        let is_alone = buf.len() >= ALONE_BYTES;
+        if is_alone || gathered.len() + buf.len() > PIECE_BYTES {
+            write(&gathered)?;
+            gathered.clear();
         }
-        let len = len.min(to_end - to_offset);
-        let len = len.min(limit - to_offset);
-        if from == to && to_offset < from_offset + len && from_offset < to_offset + len {
-            return Err(Error::InvalidArgument("the ranges overlap"));
+        match is_alone {
+            true => write(buf)?,
+            false => gathered.extend_from_slice(buf),
         }
-        let mut done = 0;
-        let mut buffer = Vec::new();
-        while done < len {
-            let (at, target) = (from_offset + done, (to, to_offset + done));
-            match self.noting(self.copy_piece((from, at), target, len - done, &mut buffer)) {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
     }
+    // Also when there is nothing, so that what may not be written to is refused.
+    write(&gathered)?;
+    Ok(total)
+}
 
-    /// Refuses what is not copied from or to. Gives the size of the source, and the largest that
-    /// the target can have, in bytes.
-    fn check_copy(&self, from: InodeNr, to: InodeNr) -> Result<(u64, u64)> {
-        let (source, target) = (&self.inode_copy(from)?, &self.inode_copy(to)?);
-        for inode in [source, target] {
-            match inode.file_type() {
-                FileType::Regular => {}
-                FileType::Directory => return Err(Error::IsADirectory),
-                _ => return Err(Error::InvalidArgument("not a regular file")),
-            }
-        }
-        if source.is_encrypted() {
-            return Err(Error::NoKey { inode: from });
-        }
-        if target.has(InodeFlags::IMMUTABLE_FL) || target.has(InodeFlags::VERITY_FL) {
-            return Err(Error::NotPermitted);
-        }
-        Ok((source.size_bytes(), self.max_file_bytes(target)))
+/// See [`Fs::copy_file_range`](crate::Fs::copy_file_range).
+pub(crate) fn copy_file_range(
+    mount: &Mount,
+    (from, from_offset): (InodeNr, u64),
+    (to, to_offset): (InodeNr, u64),
+    len: u64,
+) -> Result<u64> {
+    let (source_bytes, limit) = errors::noting(mount, check_copy(&mount.core, from, to))?;
+    let end = |offset: u64| offset.checked_add(len).ok_or(Error::OffsetOverflow);
+    let (from_end, to_end) = (end(from_offset)?, end(to_offset)?);
+    let len = from_end.min(source_bytes).saturating_sub(from_offset);
+    if to_offset >= limit {
+        return Err(Error::FileTooLarge);
     }
-
-    /// Copies the hole, or a piece of the data, at the front of a range, and says how long it is;
-    /// 0 if the source has become shorter meanwhile. What is found broken in the source was looked
-    /// at under its lock, so it may be noted.
-    fn copy_piece(
-        &self,
-        (from, at): (InodeNr, u64),
-        (to, target): (InodeNr, u64),
-        len: u64,
-        buffer: &mut Vec<u8>,
-    ) -> Result<u64> {
-        let limit = at + len;
-        let data = self.seek(from, at, Seek::Data)?.unwrap_or(limit).min(limit);
-        if data > at {
-            self.make_hole(to, target, data - at)?;
-            return Ok(data - at);
-        }
-        let hole = self.seek(from, at, Seek::Hole)?.unwrap_or(limit).min(limit);
-        let wanted = usize::try_from(hole - at).unwrap_or(usize::MAX);
-        buffer.resize(wanted.min(PIECE_BYTES), 0);
-        let got = match self.copies_without_lock() {
-            true => self.read_at_once(from, buffer, at)?,
-            false => self.read_at(from, buffer, at)?,
-        };
-        self.write_to(to, &buffer[..got], Some(target), Decided::Now)?;
-        Ok(got as u64)
+    let len = len.min(to_end - to_offset);
+    let len = len.min(limit - to_offset);
+    if from == to && to_offset < from_offset + len && from_offset < to_offset + len {
+        return Err(Error::InvalidArgument("the ranges overlap"));
     }
-
-    /// Reads without a look at the sequence count: a fault on purpose.
-    fn read_at_once(&self, inode: InodeNr, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?;
-        self.read_content(inode, &mut [IoSliceMut::new(buffer)], offset, &guard)
+    let mut done = 0;
+    let mut buffer = Vec::new();
+    while done < len {
+        let (at, target) = (from_offset + done, (to, to_offset + done));
+        match errors::noting(
+            mount,
+            copy_piece(mount, (from, at), target, len - done, &mut buffer),
+        ) {
+            Ok(0) => break,
+            Ok(copied) => done += copied,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
     }
+    Ok(done)
+}
 
-    /// Lets a range read as zeroes; the file is long enough for it then.
-    fn make_hole(&self, inode: InodeNr, offset: u64, len: u64) -> Result<()> {
-        let size = self.stat(inode)?.size_bytes;
-        if offset < size {
-            self.change_range(inode, Fallocate::PunchHole, offset, len)?;
+/// Refuses what is not copied from or to. Gives the size of the source, and the largest that
+/// the target can have, in bytes.
+fn check_copy(core: &Core, from: InodeNr, to: InodeNr) -> Result<(u64, u64)> {
+    let (source, target) = (
+        &cache::inode_copy(core, from)?,
+        &cache::inode_copy(core, to)?,
+    );
+    for inode in [source, target] {
+        match inode.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::IsADirectory),
+            _ => return Err(Error::InvalidArgument("not a regular file")),
         }
-        let pinned = self.pin_inode(inode)?;
-        let mut locked = pinned.lock();
-        let size = pinned.version(&epoch::pin())?.size_bytes();
-        match offset + len > size {
-            true => self.truncate_locked(&pinned, &mut locked, offset + len),
-            false => Ok(()),
-        }
+    }
+    if source.is_encrypted() {
+        return Err(Error::NoKey { inode: from });
+    }
+    if target.has(InodeFlags::IMMUTABLE_FL) || target.has(InodeFlags::VERITY_FL) {
+        return Err(Error::NotPermitted);
+    }
+    Ok((source.size_bytes(), update::max_file_bytes(core, target)))
+}
+
+/// Copies the hole, or a piece of the data, at the front of a range, and says how long it is;
+/// 0 if the source has become shorter meanwhile. What is found broken in the source was looked
+/// at under its lock, so it may be noted.
+fn copy_piece(
+    mount: &Mount,
+    (from, at): (InodeNr, u64),
+    (to, target): (InodeNr, u64),
+    len: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<u64> {
+    let limit = at + len;
+    let data = read::seek(&mount.core, from, at, Seek::Data)?
+        .unwrap_or(limit)
+        .min(limit);
+    if data > at {
+        make_hole(mount, to, target, data - at)?;
+        return Ok(data - at);
+    }
+    let hole = read::seek(&mount.core, from, at, Seek::Hole)?
+        .unwrap_or(limit)
+        .min(limit);
+    let wanted = usize::try_from(hole - at).unwrap_or(usize::MAX);
+    buffer.resize(wanted.min(PIECE_BYTES), 0);
+    let got = match mount.core.faults.lacks(Sabotage::CopyWithoutLock) {
+        true => read_at_once(&mount.core, from, buffer, at)?,
+        false => read::read_at(&mount.core, from, buffer, at)?,
+    };
+    write::write_to(mount, to, &buffer[..got], Some(target), Decided::Now)?;
+    Ok(got as u64)
+}
+
+/// Reads without a look at the sequence count: a fault on purpose.
+fn read_at_once(core: &Core, inode: InodeNr, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let guard = epoch::pin();
+    let inode = cache::inode(core, inode, &guard)?;
+    read::read_content(core, inode, &mut [IoSliceMut::new(buffer)], offset, &guard)
+}
+
+/// Lets a range read as zeroes; the file is long enough for it then.
+fn make_hole(mount: &Mount, inode: InodeNr, offset: u64, len: u64) -> Result<()> {
+    let size = stat::stat(&mount.core, inode)?.size_bytes;
+    if offset < size {
+        fallocate::change_range(mount, inode, Fallocate::PunchHole, offset, len)?;
+    }
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let mut locked = pinned.lock();
+    let size = pinned.version(&epoch::pin())?.size_bytes();
+    match offset + len > size {
+        true => write::truncate_locked(mount, &pinned, &mut locked, offset + len),
+        false => Ok(()),
     }
 }

@@ -18,21 +18,27 @@
 //!
 //! **References.** fallocate(2); `ext4_fallocate` of Linux.
 
+use crate::file::write::{WrittenAt, finish, finish_in_change, low32};
+use crate::file::{inline_change, journaled, write};
+use crate::inode::cache;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::{Changing, Pinned};
+use crate::map::clusters::Clusters;
+use crate::map::lookup::Target;
+use crate::map::update::{Freed, MapForm};
+use crate::map::{extents, lookup, update};
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
-
-use crate::file::write::{WrittenAt, finish, finish_in_change, low32};
-use crate::inode::cache::{CachedInode, Changing, Pinned};
-use crate::map::clusters::Clusters;
-use crate::map::lookup::Target;
-use crate::map::update::{Freed, MapForm};
-use crate::txn::plan::Plan;
-use crate::txn::slot::Slot;
-use crate::{Error, Fs, Result};
 
 /// What is done to a range of a file; named after the flags of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +89,7 @@ enum Existing {
 
 /// A file that is changed in steps, by the holder of its lock.
 struct Steps<'a> {
-    fs: &'a Fs,
+    mount: &'a Mount,
     pinned: &'a Pinned,
     locked: &'a mut Changing,
     /// Whether the sequence count of the inode is raised for all steps together.
@@ -100,79 +106,77 @@ struct Collapsing {
     is_done: bool,
 }
 
-impl Fs {
-    /// Does `what` to the `len` bytes of a regular file from `offset` on. Durable after
-    /// [`Fs::fsync`].
-    ///
-    /// # Errors
-    /// `IsADirectory`; `InvalidArgument` for what is no file, for a range that is empty, and for
-    /// one that cannot be moved; `Unsupported` for all but `PunchHole` if the file is mapped by
-    /// pointers, as in ext2 and ext3; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
-    /// `NoSpace` a part at the front may be done.
-    pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.noting(self.change_range(inode, what, offset, len))
-    }
+/// See [`Fs::fallocate`](crate::Fs::fallocate).
+pub(crate) fn fallocate(
+    mount: &Mount,
+    inode: InodeNr,
+    what: Fallocate,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    errors::noting(mount, change_range(mount, inode, what, offset, len))
+}
 
-    /// The same for who notes errors himself.
-    pub(crate) fn change_range(
-        &self,
-        inode: InodeNr,
-        what: Fallocate,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        self.writer()?;
-        let limit = u64::from(LOGICAL_END.0) << self.geometry().block_size().bits();
-        if len == 0 {
-            return Err(Error::InvalidArgument("an empty range"));
+/// The same for who notes errors himself.
+pub(crate) fn change_range(
+    mount: &Mount,
+    inode: InodeNr,
+    what: Fallocate,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    let limit = u64::from(LOGICAL_END.0) << mount.core.geometry().block_size().bits();
+    if len == 0 {
+        return Err(Error::InvalidArgument("an empty range"));
+    }
+    let end = offset.checked_add(len).filter(|&end| end <= limit);
+    let bytes = offset..end.ok_or(Error::FileTooLarge)?;
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let mut locked = pinned.lock();
+    write::end_truncation(mount, &pinned, &mut locked)?;
+    let (size, only_grows) = {
+        let inode = write::file_to_change(&mount.core, &pinned)?;
+        (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
+    };
+    if only_grows && !what.only_adds() {
+        return Err(Error::NotPermitted);
+    }
+    mount
+        .space
+        .retried(|| inline_change::move_out(mount, (&pinned, &mut locked)))?;
+    let form = MapForm::of(pinned.version(&epoch::pin())?);
+    if form == MapForm::Pointers && what != Fallocate::PunchHole {
+        return Err(Error::Unsupported(
+            "a file mapped by pointers has holes and nothing else".into(),
+        ));
+    }
+    // In between a file makes no sense: readers wait for the inode's lock.
+    let _change = what.moves().then(|| pinned.change_sequence());
+    let mut steps = Steps {
+        mount,
+        pinned: &pinned,
+        locked: &mut locked,
+        is_sequence_raised: what.moves(),
+    };
+    match what {
+        Fallocate::Allocate | Fallocate::AllocateKeepSize => {
+            steps.allocate(&bytes, Existing::Kept, what.grows())
         }
-        let end = offset.checked_add(len).filter(|&end| end <= limit);
-        let bytes = offset..end.ok_or(Error::FileTooLarge)?;
-        let pinned = self.pin_inode(inode)?;
-        let mut locked = pinned.lock();
-        self.end_truncation(&pinned, &mut locked)?;
-        let (size, only_grows) = {
-            let inode = self.file_to_change(&pinned)?;
-            (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
-        };
-        if only_grows && !what.only_adds() {
-            return Err(Error::NotPermitted);
+        Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize => {
+            steps.discard_preallocation()?;
+            steps.allocate(&bytes, Existing::Zeroed, what.grows())
         }
-        self.retried(|| self.move_out((&pinned, &mut locked)))?;
-        let form = MapForm::of(pinned.version(&epoch::pin())?);
-        if form == MapForm::Pointers && what != Fallocate::PunchHole {
-            return Err(Error::Unsupported(
-                "a file mapped by pointers has holes and nothing else".into(),
-            ));
-        }
-        // In between a file makes no sense: readers wait for the inode's lock.
-        let _change = what.moves().then(|| pinned.change_sequence());
-        let mut steps = Steps {
-            fs: self,
-            pinned: &pinned,
-            locked: &mut locked,
-            is_sequence_raised: what.moves(),
-        };
-        match what {
-            Fallocate::Allocate | Fallocate::AllocateKeepSize => {
-                steps.allocate(&bytes, Existing::Kept, what.grows())
-            }
-            Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize => {
-                steps.discard_preallocation()?;
-                steps.allocate(&bytes, Existing::Zeroed, what.grows())
-            }
-            Fallocate::PunchHole => steps.punch(bytes, size),
-            Fallocate::CollapseRange => steps.collapse(&bytes, size),
-            Fallocate::InsertRange => steps.insert(&bytes, size, limit),
-        }
+        Fallocate::PunchHole => steps.punch(bytes, size),
+        Fallocate::CollapseRange => steps.collapse(&bytes, size),
+        Fallocate::InsertRange => steps.insert(&bytes, size, limit),
     }
 }
 
 impl<'a> Steps<'a> {
     fn begin(&self) -> Result<(CachedInode, Plan<'a>, Slot)> {
-        let inode = self.fs.file_to_change(self.pinned)?;
-        let mut plan = Plan::new(self.fs, self.fs.writer()?);
-        let slot = plan.slot(inode.nr())?;
+        let inode = write::file_to_change(&self.mount.core, self.pinned)?;
+        let mut plan = Plan::new(self.mount);
+        let slot = slot::slot(&mut plan, inode.nr())?;
         Ok((inode, plan, slot))
     }
 
@@ -189,13 +193,13 @@ impl<'a> Steps<'a> {
     /// way of what moves.
     fn discard_preallocation(&self) -> Result<()> {
         if let Some(file) = &self.locked.prealloc {
-            self.fs.writer()?.allocator().discard(file);
+            self.mount.allocator().discard(file);
         }
         Ok(())
     }
 
     fn bits(&self) -> u32 {
-        self.fs.geometry().block_size().bits()
+        self.mount.core.geometry().block_size().bits()
     }
 
     /// The blocks that lie in a range of bytes as a whole.
@@ -212,10 +216,12 @@ impl<'a> Steps<'a> {
         let bits = self.bits();
         let end = LogicalBlock(low32((bytes.end + (1 << bits) - 1) >> bits));
         let mut at = LogicalBlock(low32(bytes.start >> bits));
-        let writer = self.fs.writer()?;
+        let mount = self.mount;
         while at < end {
             let size = if grows { bytes.end } else { 0 };
-            at = writer.retried(|| self.allocate_step(at..end, bytes, existing, size))?;
+            at = mount
+                .space
+                .retried(|| self.allocate_step(at..end, bytes, existing, size))?;
         }
         Ok(())
     }
@@ -229,35 +235,36 @@ impl<'a> Steps<'a> {
         existing: Existing,
         size: u64,
     ) -> Result<LogicalBlock> {
-        let room = self.fs.writer()?.room_of_a_step();
+        let room = self.mount.room_of_a_step();
         let (mut at, end) = (blocks.start, blocks.end);
         let (inode, mut plan, slot) = self.begin()?;
         let inode = &inode;
         if size > inode.size_bytes() {
-            self.fs.zero_tail(&mut plan, inode, inode.size_bytes())?;
+            write::zero_tail(&self.mount.core, &mut plan, inode, inode.size_bytes())?;
         }
         let whole = self.whole_blocks(bytes);
         while at < end && plan.size() < room {
-            let mapping = self.fs.map(inode, at, &epoch::pin())?;
+            let mapping = lookup::map(&self.mount.core, inode, at, &epoch::pin())?;
             let mut run = mapping.blocks.min(end.0 - at.0);
             match mapping.target {
                 Target::Hole => {
                     let hole = (at, run.min(ExtentState::Unwritten.max_blocks()));
                     let file = (inode, slot, &mut *self.locked);
-                    let (physical, got) = self.fs.claim(&mut plan, file, hole, bytes.end)?;
+                    let (physical, got) =
+                        write::claim(&self.mount.core, &mut plan, file, hole, bytes.end)?;
                     let extent = Extent {
                         logical: at,
                         physical,
                         blocks: got,
                         state: ExtentState::Unwritten,
                     };
-                    plan.map_extent(inode, slot, extent)?;
+                    update::map_extent(&mut plan, inode, slot, extent)?;
                     run = got;
                 }
                 Target::Written(_) if existing == Existing::Zeroed => {
                     let end = LogicalBlock(at.0 + run).min(whole.end);
                     let part = at.max(whole.start)..end;
-                    plan.set_state(inode, slot, part, ExtentState::Unwritten)?;
+                    update::set_state(&mut plan, inode, slot, part, ExtentState::Unwritten)?;
                 }
                 Target::Written(_) | Target::Unwritten(_) => {}
             }
@@ -283,9 +290,9 @@ impl<'a> Steps<'a> {
     ) -> Result<()> {
         let mask = (1_u64 << self.bits()) - 1;
         let head = bytes.start..bytes.end.min((bytes.start + mask) & !mask);
-        self.fs.zero_in_block(plan, inode, head.clone())?;
+        write::zero_in_block(&self.mount.core, plan, inode, head.clone())?;
         let tail = head.end.max(bytes.end & !mask)..bytes.end;
-        self.fs.zero_in_block(plan, inode, tail)
+        write::zero_in_block(&self.mount.core, plan, inode, tail)
     }
 
     fn punch(&mut self, bytes: Range<u64>, size: u64) -> Result<()> {
@@ -320,19 +327,25 @@ impl<'a> Steps<'a> {
             self.zero_edges(&mut plan, inode, edges)?;
         }
         let range = (blocks.start, blocks.end);
-        let freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
+        let freed = update::unmap(
+            &mut plan,
+            inode,
+            slot,
+            range,
+            journaled::content_of(&self.mount.core, inode),
+        )?;
         self.end(plan, slot, inode.size_bytes())?;
         Ok(freed)
     }
 
     /// Makes an attempt at a step, and again when it finds no space and some is coming.
     fn retried<T>(&self, step: impl FnMut() -> Result<T>) -> Result<T> {
-        self.fs.writer()?.retried(step)
+        self.mount.space.retried(step)
     }
 
     /// The blocks of a range that is to be taken out or put in.
     fn moved_range(&self, bytes: &Range<u64>) -> Result<Range<LogicalBlock>> {
-        let mask = self.fs.geometry().cluster_size_bytes() as u64 - 1;
+        let mask = self.mount.core.geometry().cluster_size_bytes() as u64 - 1;
         if (bytes.start | bytes.end) & mask != 0 {
             return Err(Error::InvalidArgument("not whole clusters"));
         }
@@ -358,7 +371,13 @@ impl<'a> Steps<'a> {
                 let mut at = at;
                 if at.freed != Freed::All {
                     let range = (blocks.start, blocks.end);
-                    at.freed = plan.unmap(inode, slot, range, self.fs.content_of(inode))?;
+                    at.freed = update::unmap(
+                        &mut plan,
+                        inode,
+                        slot,
+                        range,
+                        journaled::content_of(&self.mount.core, inode),
+                    )?;
                 }
                 at.is_done = at.freed == Freed::All
                     && self.move_down(&mut plan, (inode, slot), &mut at.from, by)?;
@@ -382,8 +401,8 @@ impl<'a> Steps<'a> {
         from: &mut LogicalBlock,
         by: u32,
     ) -> Result<bool> {
-        let clusters = Clusters::of(self.fs);
-        let room = self.fs.writer()?.room_of_a_step();
+        let clusters = Clusters::of(&self.mount.core);
+        let room = self.mount.room_of_a_step();
         loop {
             // A cluster moves as a whole.
             let has_room = plan.size() < room;
@@ -392,11 +411,11 @@ impl<'a> Steps<'a> {
             } else {
                 clusters.ceil(*from)
             };
-            let Some(found) = plan.first_extent(inode, slot, *from..end)? else {
+            let Some(found) = extents::first_extent(plan, inode, slot, *from..end)? else {
                 return Ok(has_room);
             };
             *from = found.logical_end();
-            plan.move_extent(inode, slot, found, LogicalBlock(found.logical.0 - by))?;
+            extents::move_extent(plan, inode, slot, found, LogicalBlock(found.logical.0 - by))?;
         }
     }
 
@@ -436,8 +455,8 @@ impl<'a> Steps<'a> {
         (from, until): (LogicalBlock, &mut LogicalBlock),
         by: u32,
     ) -> Result<bool> {
-        let clusters = Clusters::of(self.fs);
-        let room = self.fs.writer()?.room_of_a_step();
+        let clusters = Clusters::of(&self.mount.core);
+        let room = self.mount.room_of_a_step();
         loop {
             // A cluster moves as a whole.
             let has_room = plan.size() < room;
@@ -446,7 +465,7 @@ impl<'a> Steps<'a> {
             } else {
                 clusters.floor(*until)
             };
-            let Some(found) = plan.last_extent(inode, slot, start..*until)? else {
+            let Some(found) = extents::last_extent(plan, inode, slot, start..*until)? else {
                 return Ok(has_room);
             };
             *until = found.logical;
@@ -454,7 +473,7 @@ impl<'a> Steps<'a> {
             let to = found.logical.0.checked_add(by);
             let to = to.filter(|to| LOGICAL_END.0 - found.blocks >= *to);
             let to = to.ok_or(Error::InvalidArgument("preallocated to the last block"))?;
-            plan.move_extent(inode, slot, found, LogicalBlock(to))?;
+            extents::move_extent(plan, inode, slot, found, LogicalBlock(to))?;
         }
     }
 }

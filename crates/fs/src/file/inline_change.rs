@@ -26,6 +26,23 @@
 //! **Crash safety.** Content moves to a block before the transaction in which that becomes part of
 //! the file; until then it is in the inode.
 
+use crate::core::Core;
+use crate::dir::entries::ChangedDir;
+use crate::dir::{entries, names};
+use crate::file::write::{WrittenAt, finish};
+use crate::file::{inline, journaled, write};
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::{Changing, Pinned};
+use crate::map::lookup::Target;
+use crate::map::update::MapForm;
+use crate::map::{lookup, update};
+use crate::mount::state::Mount;
+use crate::txn::apply::Show;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::xattr::set::{MIN_AREA_BYTES, edit_error};
+use crate::{Error, Result};
 use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::extent::{self, LOGICAL_END};
@@ -35,17 +52,6 @@ use fourscore_ondisk::inline::{HEAD_BYTES, InlineDir, InlineError, InlineMut, In
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
-
-use crate::dir::entries::ChangedDir;
-use crate::file::write::{WrittenAt, finish};
-use crate::inode::cache::{CachedInode, Changing, Layout, Pinned};
-use crate::map::lookup::Target;
-use crate::map::update::MapForm;
-use crate::txn::apply::Show;
-use crate::txn::plan::Plan;
-use crate::txn::slot::Slot;
-use crate::xattr::set::{MIN_AREA_BYTES, edit_error};
-use crate::{Error, Fs, Result};
 
 /// The shortest entry; a second part that has no room for more than this is not begun.
 const SHORTEST_ENTRY_BYTES: usize = 12;
@@ -59,341 +65,348 @@ pub(crate) enum Written {
     NotYet,
 }
 
-impl Fs {
-    pub(crate) fn has_inline_data(&self) -> bool {
-        let features = self.superblock().features();
-        features.incompat.contains(Incompat::INLINE_DATA)
-    }
+pub(crate) fn has_inline_data(core: &Core) -> bool {
+    let features = core.superblock().features();
+    features.incompat.contains(Incompat::INLINE_DATA)
+}
 
-    /// Writes into the inode, if the content is there, or may be, and has room. Content that has no
-    /// room any more is moved out.
-    pub(crate) fn write_inside(
-        &self,
-        (pinned, locked): (&Pinned, &mut Changing),
-        (data, offset): (&[u8], u64),
-        written_at: WrittenAt,
-    ) -> Result<Written> {
-        if !self.has_inline_data() {
-            return Ok(Written::NotYet);
-        }
-        let inode = &pinned.copy()?;
-        let is_inside = inode.layout() == Layout::Inline;
-        if !is_inside && !self.may_go_inside(inode)? {
-            return Ok(Written::NotYet);
-        }
-        let mut plan = Plan::new(self, self.writer()?);
-        let slot = plan.slot(inode.nr())?;
-        let end = offset + data.len() as u64;
-        if end > plan.room_inside(slot)? as u64 {
-            drop(plan);
-            if is_inside {
-                self.move_out((pinned, locked))?;
-            }
-            return Ok(Written::NotYet);
-        }
-        if !is_inside {
-            plan.begin_inside(slot)?;
-        }
-        plan.put_content(slot, inode.size_bytes(), data, offset)?;
-        let size = inode.size_bytes().max(end);
-        finish(plan, slot, (size, written_at), (pinned, locked))?;
-        Ok(Written::Inside)
+/// Writes into the inode, if the content is there, or may be, and has room. Content that has no
+/// room any more is moved out.
+pub(crate) fn write_inside(
+    mount: &Mount,
+    (pinned, locked): (&Pinned, &mut Changing),
+    (data, offset): (&[u8], u64),
+    written_at: WrittenAt,
+) -> Result<Written> {
+    if !has_inline_data(&mount.core) {
+        return Ok(Written::NotYet);
     }
+    let inode = &pinned.copy()?;
+    let is_inside = inode.layout() == Layout::Inline;
+    if !is_inside && !may_go_inside(&mount.core, inode)? {
+        return Ok(Written::NotYet);
+    }
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode.nr())?;
+    let end = offset + data.len() as u64;
+    if end > room_inside(&mut plan, slot)? as u64 {
+        drop(plan);
+        if is_inside {
+            move_out(mount, (pinned, locked))?;
+        }
+        return Ok(Written::NotYet);
+    }
+    if !is_inside {
+        begin_inside(&mut plan, slot)?;
+    }
+    put_content(&mut plan, slot, inode.size_bytes(), data, offset)?;
+    let size = inode.size_bytes().max(end);
+    finish(plan, slot, (size, written_at), (pinned, locked))?;
+    Ok(Written::Inside)
+}
 
-    /// Whether a regular file has nothing mapped: it is empty, or all hole.
-    fn may_go_inside(&self, inode: &CachedInode) -> Result<bool> {
-        if inode.layout() == Layout::BlockMap {
-            return Ok(inode.i_block().iter().all(|&byte| byte == 0));
-        }
-        let mapping = self.map(inode, LogicalBlock(0), &epoch::pin())?;
-        Ok(mapping.target == Target::Hole && mapping.end() == LOGICAL_END)
+/// Whether a regular file has nothing mapped: it is empty, or all hole.
+fn may_go_inside(core: &Core, inode: &CachedInode) -> Result<bool> {
+    if inode.layout() == Layout::BlockMap {
+        return Ok(inode.i_block().iter().all(|&byte| byte == 0));
     }
+    let mapping = lookup::map(core, inode, LogicalBlock(0), &epoch::pin())?;
+    Ok(mapping.target == Target::Hole && mapping.end() == LOGICAL_END)
+}
 
-    /// Whether so many bytes are more than those that an inode keeps, if it keeps its content. As
-    /// in Linux, a file that is given such a size moves out even if the inode has more room.
-    pub(crate) fn is_longer_than_inside(&self, inode: &CachedInode, size: u64) -> Result<bool> {
-        let is_inside = inode.layout() == Layout::Inline;
-        Ok(is_inside && size > self.inline_data(inode)?.capacity_bytes() as u64)
-    }
+/// Whether so many bytes are more than those that an inode keeps, if it keeps its content. As
+/// in Linux, a file that is given such a size moves out even if the inode has more room.
+pub(crate) fn is_longer_than_inside(core: &Core, inode: &CachedInode, size: u64) -> Result<bool> {
+    let is_inside = inode.layout() == Layout::Inline;
+    Ok(is_inside && size > inline::inline_data(core, inode)?.capacity_bytes() as u64)
+}
 
-    /// Moves the content of a regular file to a block, if it is in the inode.
-    pub(crate) fn move_out(&self, (pinned, locked): (&Pinned, &mut Changing)) -> Result<()> {
-        let inode = &pinned.copy()?;
-        if inode.layout() != Layout::Inline {
-            return Ok(());
-        }
-        let block_size = self.geometry().block_size();
-        let mut plan = Plan::new(self, self.writer()?);
-        let slot = plan.slot(inode.nr())?;
-        let mut content = vec![0; block_size.bytes()];
-        plan.take_content(slot, &mut content)?;
-        let size = inode.size_bytes();
-        let shown = usize::try_from(size).unwrap_or(usize::MAX);
-        content.get_mut(shown..).unwrap_or_default().fill(0);
-        let outside = CachedInode::new(plan.inode(slot)?, self)?;
-        let first = LogicalBlock(0);
-        let (block, _) = self.claim(&mut plan, (&outside, slot, locked), (first, 1), size)?;
-        match self.journals_content(&outside) {
-            true => plan.write_content(&outside, (block, 0), &content, true)?,
-            false => self.device().write_at(&content, block_size.offset(block))?,
-        }
-        plan.map_block(&outside, slot, first, block)?;
-        let version = plan.version(slot)?;
-        plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
-            pinned.publish(Some(version));
-        })?;
-        Ok(())
+/// Moves the content of a regular file to a block, if it is in the inode.
+pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)) -> Result<()> {
+    let inode = &pinned.copy()?;
+    if inode.layout() != Layout::Inline {
+        return Ok(());
     }
+    let block_size = mount.core.geometry().block_size();
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode.nr())?;
+    let mut content = vec![0; block_size.bytes()];
+    take_content(&mut plan, slot, &mut content)?;
+    let size = inode.size_bytes();
+    let shown = usize::try_from(size).unwrap_or(usize::MAX);
+    content.get_mut(shown..).unwrap_or_default().fill(0);
+    let outside = CachedInode::new(slot::inode(&mut plan, slot)?, mount.core.superblock())?;
+    let first = LogicalBlock(0);
+    let (block, _) = write::claim(
+        &mount.core,
+        &mut plan,
+        (&outside, slot, locked),
+        (first, 1),
+        size,
+    )?;
+    match journaled::journals_content(&mount.core, &outside) {
+        true => journaled::write_content(&mut plan, &outside, (block, 0), &content, true)?,
+        false => mount
+            .core
+            .device
+            .write_at(&content, block_size.offset(block))?,
+    }
+    update::map_block(&mut plan, &outside, slot, first, block)?;
+    let version = slot::version(&mut plan, slot)?;
+    plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
+        pinned.publish(Some(version));
+    })?;
+    Ok(())
 }
 
 /// Content.
-impl Plan<'_> {
-    /// Calls `change` with the content of an inode that keeps it inside.
-    fn content<R>(
-        &mut self,
-        slot: Slot,
-        change: impl FnOnce(&mut InlineMut<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.edit(slot, |inode| {
-            let (i_block, area) = inode.parts_mut();
-            let content = InlineMut::of(i_block, area.unwrap_or_default());
-            change(&mut content.map_err(|error| broken(error, slot))?)
-        })?
-    }
+/// Calls `change` with the content of an inode that keeps it inside.
+fn content<R>(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    change: impl FnOnce(&mut InlineMut<'_>) -> Result<R>,
+) -> Result<R> {
+    slot::edit(plan, slot, |inode| {
+        let (i_block, area) = inode.parts_mut();
+        let content = InlineMut::of(i_block, area.unwrap_or_default());
+        change(&mut content.map_err(|error| broken(error, slot))?)
+    })?
+}
 
-    /// The most content that the inode has room for, which keeps it inside or may begin to. As in
-    /// Linux there is none where nothing of it could be among the attributes.
-    pub(crate) fn room_inside(&mut self, slot: Slot) -> Result<usize> {
-        let most = self.edit(slot, |inode| {
-            let is_inside = inode.flags().contains(InodeFlags::INLINE_DATA_FL);
-            let (i_block, area) = inode.parts_mut();
-            let area = area.unwrap_or_default();
-            if is_inside {
-                return InlineMut::of(i_block, area).and_then(|content| Ok(content.most_bytes()?));
-            }
-            if area.len() <= MIN_AREA_BYTES {
-                return Ok(0);
-            }
-            Ok(InlineRoom::of(area)?.map_or(0, |room| room.most_bytes))
-        })?;
-        let most = most.map_err(|error| broken(error, slot))?;
-        Ok(if most > HEAD_BYTES { most } else { 0 })
-    }
+/// The most content that the inode has room for, which keeps it inside or may begin to. As in
+/// Linux there is none where nothing of it could be among the attributes.
+pub(crate) fn room_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<usize> {
+    let most = slot::edit(plan, slot, |inode| {
+        let is_inside = inode.flags().contains(InodeFlags::INLINE_DATA_FL);
+        let (i_block, area) = inode.parts_mut();
+        let area = area.unwrap_or_default();
+        if is_inside {
+            return InlineMut::of(i_block, area).and_then(|content| Ok(content.most_bytes()?));
+        }
+        if area.len() <= MIN_AREA_BYTES {
+            return Ok(0);
+        }
+        Ok(InlineRoom::of(area)?.map_or(0, |room| room.most_bytes))
+    })?;
+    let most = most.map_err(|error| broken(error, slot))?;
+    Ok(if most > HEAD_BYTES { most } else { 0 })
+}
 
-    /// Lets an inode that maps nothing keep its content inside, which is empty.
-    pub(crate) fn begin_inside(&mut self, slot: Slot) -> Result<()> {
-        self.edit(slot, |inode| {
-            let (i_block, area) = inode.parts_mut();
-            InlineMut::init(i_block, area.unwrap_or_default())
-                .map_err(|error| edit_error(error, slot.nr))?;
-            let flags = inode.flags() - InodeFlags::EXTENTS_FL;
-            inode.set_flags(flags | InodeFlags::INLINE_DATA_FL);
-            Ok(())
-        })?
-    }
+/// Lets an inode that maps nothing keep its content inside, which is empty.
+pub(crate) fn begin_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
+    slot::edit(plan, slot, |inode| {
+        let (i_block, area) = inode.parts_mut();
+        InlineMut::init(i_block, area.unwrap_or_default())
+            .map_err(|error| edit_error(error, slot.nr))?;
+        let flags = inode.flags() - InodeFlags::EXTENTS_FL;
+        inode.set_flags(flags | InodeFlags::INLINE_DATA_FL);
+        Ok(())
+    })?
+}
 
-    /// Writes into content of which `size` bytes are shown so far, and which has room.
-    fn put_content(&mut self, slot: Slot, size: u64, data: &[u8], offset: u64) -> Result<()> {
-        let index = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.content(slot, |content| {
-            let kept = content
-                .capacity_bytes()
-                .map_err(|error| broken(error, slot))?;
-            let shown = kept.min(index(size));
-            let end = index(offset).saturating_add(data.len()).max(shown);
-            // What is not shown yet is zero then, whoever wrote it.
-            content
-                .resize(shown)
-                .and_then(|()| content.resize(end))
-                .map_err(|error| edit_error(error, slot.nr))?;
-            match content.write_at(index(offset), data) {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(Error::NoSpace),
-                Err(error) => Err(broken(error, slot)),
-            }
-        })
-    }
+/// Writes into content of which `size` bytes are shown so far, and which has room.
+fn put_content(plan: &mut Plan<'_>, slot: Slot, size: u64, data: &[u8], offset: u64) -> Result<()> {
+    let index = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    content(plan, slot, |content| {
+        let kept = content
+            .capacity_bytes()
+            .map_err(|error| broken(error, slot))?;
+        let shown = kept.min(index(size));
+        let end = index(offset).saturating_add(data.len()).max(shown);
+        // What is not shown yet is zero then, whoever wrote it.
+        content
+            .resize(shown)
+            .and_then(|()| content.resize(end))
+            .map_err(|error| edit_error(error, slot.nr))?;
+        match content.write_at(index(offset), data) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::NoSpace),
+            Err(error) => Err(broken(error, slot)),
+        }
+    })
+}
 
-    /// Cuts content off behind `size` bytes.
-    pub(crate) fn cut_content(&mut self, slot: Slot, size: u64) -> Result<()> {
-        self.content(slot, |content| {
-            let kept = content
-                .capacity_bytes()
-                .map_err(|error| broken(error, slot))?;
-            match usize::try_from(size) {
-                Ok(size) if size < kept => content
-                    .resize(size)
-                    .map_err(|error| edit_error(error, slot.nr)),
-                _ => Ok(()),
-            }
-        })
-    }
+/// Cuts content off behind `size` bytes.
+pub(crate) fn cut_content(plan: &mut Plan<'_>, slot: Slot, size: u64) -> Result<()> {
+    content(plan, slot, |content| {
+        let kept = content
+            .capacity_bytes()
+            .map_err(|error| broken(error, slot))?;
+        match usize::try_from(size) {
+            Ok(size) if size < kept => content
+                .resize(size)
+                .map_err(|error| edit_error(error, slot.nr)),
+            _ => Ok(()),
+        }
+    })
+}
 
-    /// Copies the content to `to`, which is zero behind it, and takes it out of the inode, which
-    /// maps nothing then.
-    fn take_content(&mut self, slot: Slot, to: &mut [u8]) -> Result<()> {
-        let form = MapForm::of_new(self.fs().superblock());
-        self.edit(slot, |inode| {
-            let (i_block, area) = inode.parts_mut();
-            InlineMut::of(i_block, area.unwrap_or_default())
-                .map_err(|error| broken(error, slot))?
-                .take(to)
-                .map_err(|error| edit_error(error, slot.nr))?;
-            if form == MapForm::Tree {
-                extent::init_root(inode.i_block_mut());
-            }
-            let flags = inode.flags() - InodeFlags::INLINE_DATA_FL;
-            inode.set_flags(flags | form.flags());
-            Ok(())
-        })?
-    }
+/// Copies the content to `to`, which is zero behind it, and takes it out of the inode, which
+/// maps nothing then.
+fn take_content(plan: &mut Plan<'_>, slot: Slot, to: &mut [u8]) -> Result<()> {
+    let form = MapForm::of_new(plan.mount.core.superblock());
+    slot::edit(plan, slot, |inode| {
+        let (i_block, area) = inode.parts_mut();
+        InlineMut::of(i_block, area.unwrap_or_default())
+            .map_err(|error| broken(error, slot))?
+            .take(to)
+            .map_err(|error| edit_error(error, slot.nr))?;
+        if form == MapForm::Tree {
+            extent::init_root(inode.i_block_mut());
+        }
+        let flags = inode.flags() - InodeFlags::INLINE_DATA_FL;
+        inode.set_flags(flags | form.flags());
+        Ok(())
+    })?
 }
 
 /// Directories.
-impl Plan<'_> {
-    /// Makes a new directory inside of its inode, if that has the room.
-    pub(crate) fn init_inline_dir(&mut self, slot: Slot, parent: InodeNr) -> Result<Written> {
-        if self.room_inside(slot)? < HEAD_BYTES {
-            return Ok(Written::NotYet);
+/// Makes a new directory inside of its inode, if that has the room.
+pub(crate) fn init_inline_dir(plan: &mut Plan<'_>, slot: Slot, parent: InodeNr) -> Result<Written> {
+    if room_inside(plan, slot)? < HEAD_BYTES {
+        return Ok(Written::NotYet);
+    }
+    begin_inside(plan, slot)?;
+    let made = slot::edit(plan, slot, |inode| {
+        // A directory can be longer than that.
+        let _ = inode.set_size_bytes(HEAD_BYTES as u64);
+        edit::init(inode.i_block_mut(), parent)
+    })?;
+    made.map_err(|error| broken(error, slot))?;
+    Ok(Written::Inside)
+}
+
+/// Calls `look` with a directory that is inside of its inode, as it will be, after checking it.
+fn inline_dir<R>(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    look: impl FnOnce(&InlineDir<'_>) -> std::result::Result<R, InlineError>,
+) -> Result<R> {
+    let (slot, format) = (dir.slot, *dir.format());
+    content(plan, slot, |content| {
+        let looked = content.as_data().and_then(|data| {
+            let names = data.directory(&format)?;
+            names.check()?;
+            look(&names)
+        });
+        looked.map_err(|error| broken(error, slot))
+    })
+}
+
+/// Calls `change` with the same, after [`Plan::inline_dir`].
+fn change_inline_dir<R>(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    change: impl FnOnce(&mut InlineDirMut<'_>) -> std::result::Result<R, InlineError>,
+) -> Result<R> {
+    let (slot, format) = (dir.slot, *dir.format());
+    content(plan, slot, |content| {
+        let changed = content.parts_mut().and_then(|(head, value)| {
+            let mut names = InlineDirMut::new(&format, head, value)?;
+            change(&mut names)
+        });
+        changed.map_err(|error| broken(error, slot))
+    })
+}
+
+/// The position of the entry of `name`.
+fn find_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<usize> {
+    let wanted = names::wanted(&plan.mount.core, dir.inode, name);
+    let found = inline_dir(plan, dir, |names| {
+        let mut entries = names.entries();
+        let found = entries.find(|entry| !matches!(entry, Ok(entry) if !wanted.matches(entry)));
+        Ok(found.transpose()?.map(|entry| entry.at))
+    })?;
+    found.ok_or(Error::NotFound)
+}
+
+/// Adds a name; where there is no room any more, in blocks.
+pub(crate) fn add_inline(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    new: &NewEntry<'_>,
+) -> Result<()> {
+    inline_dir(plan, dir, |_| Ok(()))?;
+    if insert_inline(plan, dir, new)? || grow_inline(plan, dir)? && insert_inline(plan, dir, new)? {
+        return Ok(());
+    }
+    let outside = move_names_out(plan, dir)?;
+    let mut dir = ChangedDir::new(&plan.mount.core, &outside, dir.slot)?;
+    entries::add_name(plan, &mut dir, new)
+}
+
+/// Adds a name where there is room for it.
+fn insert_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, new: &NewEntry<'_>) -> Result<bool> {
+    let inserted = change_inline_dir(plan, dir, |names| Ok(names.insert(new)?))?;
+    Ok(inserted.is_some())
+}
+
+/// Begins the second part, with all the room that the inode has.
+fn grow_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<bool> {
+    let (slot, format) = (dir.slot, *dir.format());
+    let room = room_inside(plan, slot)?.saturating_sub(HEAD_BYTES) & !3;
+    let grown = content(plan, slot, |content| {
+        let before = content
+            .capacity_bytes()
+            .map_err(|error| broken(error, slot))?;
+        if before > HEAD_BYTES || room <= SHORTEST_ENTRY_BYTES {
+            return Ok(false);
         }
-        self.begin_inside(slot)?;
-        let made = self.edit(slot, |inode| {
-            // A directory can be longer than that.
-            let _ = inode.set_size_bytes(HEAD_BYTES as u64);
-            edit::init(inode.i_block_mut(), parent)
-        })?;
-        made.map_err(|error| broken(error, slot))?;
-        Ok(Written::Inside)
+        content
+            .resize(HEAD_BYTES + room)
+            .map_err(|error| edit_error(error, slot.nr))?;
+        let grown = content.parts_mut().and_then(|(_, value)| {
+            let grown = edit::grow_second(&format, value, 0);
+            Ok(grown?)
+        });
+        grown.map_err(|error| broken(error, slot))
+    })?;
+    if grown {
+        let size = (HEAD_BYTES + room) as u64;
+        let sized = slot::edit(plan, slot, |inode| inode.set_size_bytes(size))?;
+        sized.map_err(|_| Error::FileTooLarge)?;
     }
+    Ok(grown)
+}
 
-    /// Calls `look` with a directory that is inside of its inode, as it will be, after checking it.
-    fn inline_dir<R>(
-        &mut self,
-        dir: &ChangedDir<'_>,
-        look: impl FnOnce(&InlineDir<'_>) -> std::result::Result<R, InlineError>,
-    ) -> Result<R> {
-        let (slot, format) = (dir.slot, *dir.format());
-        self.content(slot, |content| {
-            let looked = content.as_data().and_then(|data| {
-                let names = data.directory(&format)?;
-                names.check()?;
-                look(&names)
-            });
-            looked.map_err(|error| broken(error, slot))
-        })
-    }
+/// Moves the names to the first block of the directory. Gives the inode as it is then.
+fn move_names_out(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<CachedInode> {
+    let core = &*plan.mount.core;
+    let (own, format) = (dir.inode.nr(), *dir.format());
+    let mut block = vec![0; core.geometry().block_size().bytes()];
+    inline_dir(plan, dir, |names| {
+        Ok(names.move_out(&format, own, &mut block)?)
+    })?;
+    take_content(plan, dir.slot, &mut [])?;
+    let empty = CachedInode::new(slot::inode(plan, dir.slot)?, core.superblock())?;
+    entries::append_leaf(plan, &mut ChangedDir::new(core, &empty, dir.slot)?, &block)?;
+    CachedInode::new(slot::inode(plan, dir.slot)?, core.superblock())
+}
 
-    /// Calls `change` with the same, after [`Plan::inline_dir`].
-    fn change_inline_dir<R>(
-        &mut self,
-        dir: &ChangedDir<'_>,
-        change: impl FnOnce(&mut InlineDirMut<'_>) -> std::result::Result<R, InlineError>,
-    ) -> Result<R> {
-        let (slot, format) = (dir.slot, *dir.format());
-        self.content(slot, |content| {
-            let changed = content.parts_mut().and_then(|(head, value)| {
-                let mut names = InlineDirMut::new(&format, head, value)?;
-                change(&mut names)
-            });
-            changed.map_err(|error| broken(error, slot))
-        })
-    }
+pub(crate) fn remove_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
+    let at = find_inline(plan, dir, name)?;
+    change_inline_dir(plan, dir, |names| Ok(names.remove(at)?))
+}
 
-    /// The position of the entry of `name`.
-    fn find_inline(&mut self, dir: &ChangedDir<'_>, name: &[u8]) -> Result<usize> {
-        let wanted = self.fs().wanted(dir.inode, name);
-        let found = self.inline_dir(dir, |names| {
-            let mut entries = names.entries();
-            let found = entries.find(|entry| !matches!(entry, Ok(entry) if !wanted.matches(entry)));
-            Ok(found.transpose()?.map(|entry| entry.at))
-        })?;
-        found.ok_or(Error::NotFound)
-    }
+pub(crate) fn redirect_inline(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    name: &[u8],
+    (inode, kind): (InodeNr, EntryType),
+) -> Result<()> {
+    let at = find_inline(plan, dir, name)?;
+    change_inline_dir(plan, dir, |names| Ok(names.redirect(at, inode, kind)?))
+}
 
-    /// Adds a name; where there is no room any more, in blocks.
-    pub(crate) fn add_inline(&mut self, dir: &ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
-        self.inline_dir(dir, |_| Ok(()))?;
-        if self.insert_inline(dir, new)?
-            || self.grow_inline(dir)? && self.insert_inline(dir, new)?
-        {
-            return Ok(());
-        }
-        let outside = self.move_names_out(dir)?;
-        let mut dir = ChangedDir::new(self.fs(), &outside, dir.slot)?;
-        self.add_name(&mut dir, new)
-    }
-
-    /// Adds a name where there is room for it.
-    fn insert_inline(&mut self, dir: &ChangedDir<'_>, new: &NewEntry<'_>) -> Result<bool> {
-        let inserted = self.change_inline_dir(dir, |names| Ok(names.insert(new)?))?;
-        Ok(inserted.is_some())
-    }
-
-    /// Begins the second part, with all the room that the inode has.
-    fn grow_inline(&mut self, dir: &ChangedDir<'_>) -> Result<bool> {
-        let (slot, format) = (dir.slot, *dir.format());
-        let room = self.room_inside(slot)?.saturating_sub(HEAD_BYTES) & !3;
-        let grown = self.content(slot, |content| {
-            let before = content
-                .capacity_bytes()
-                .map_err(|error| broken(error, slot))?;
-            if before > HEAD_BYTES || room <= SHORTEST_ENTRY_BYTES {
-                return Ok(false);
-            }
-            content
-                .resize(HEAD_BYTES + room)
-                .map_err(|error| edit_error(error, slot.nr))?;
-            let grown = content.parts_mut().and_then(|(_, value)| {
-                let grown = edit::grow_second(&format, value, 0);
-                Ok(grown?)
-            });
-            grown.map_err(|error| broken(error, slot))
-        })?;
-        if grown {
-            let size = (HEAD_BYTES + room) as u64;
-            let sized = self.edit(slot, |inode| inode.set_size_bytes(size))?;
-            sized.map_err(|_| Error::FileTooLarge)?;
-        }
-        Ok(grown)
-    }
-
-    /// Moves the names to the first block of the directory. Gives the inode as it is then.
-    fn move_names_out(&mut self, dir: &ChangedDir<'_>) -> Result<CachedInode> {
-        let fs = self.fs();
-        let (own, format) = (dir.inode.nr(), *dir.format());
-        let mut block = vec![0; fs.geometry().block_size().bytes()];
-        self.inline_dir(dir, |names| Ok(names.move_out(&format, own, &mut block)?))?;
-        self.take_content(dir.slot, &mut [])?;
-        let empty = CachedInode::new(self.inode(dir.slot)?, fs)?;
-        self.append_leaf(&mut ChangedDir::new(fs, &empty, dir.slot)?, &block)?;
-        CachedInode::new(self.inode(dir.slot)?, fs)
-    }
-
-    pub(crate) fn remove_inline(&mut self, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
-        let at = self.find_inline(dir, name)?;
-        self.change_inline_dir(dir, |names| Ok(names.remove(at)?))
-    }
-
-    pub(crate) fn redirect_inline(
-        &mut self,
-        dir: &ChangedDir<'_>,
-        name: &[u8],
-        (inode, kind): (InodeNr, EntryType),
-    ) -> Result<()> {
-        let at = self.find_inline(dir, name)?;
-        self.change_inline_dir(dir, |names| Ok(names.redirect(at, inode, kind)?))
-    }
-
-    pub(crate) fn set_inline_parent(
-        &mut self,
-        dir: &ChangedDir<'_>,
-        parent: InodeNr,
-    ) -> Result<()> {
-        self.change_inline_dir(dir, |names| {
-            names.set_parent(parent);
-            Ok(())
-        })
-    }
+pub(crate) fn set_inline_parent(
+    plan: &mut Plan<'_>,
+    dir: &ChangedDir<'_>,
+    parent: InodeNr,
+) -> Result<()> {
+    change_inline_dir(plan, dir, |names| {
+        names.set_parent(parent);
+        Ok(())
+    })
 }
 
 fn broken(error: InlineError, slot: Slot) -> Error {

@@ -27,18 +27,19 @@
 //!
 //! **References.** `ext4_inode_journal_mode` of Linux; Documentation/admin-guide/ext4.rst.
 
+use crate::core::Core;
+use crate::file::read::Scatter;
+use crate::inode::cached::CachedInode;
+use crate::map::lookup;
+use crate::mount::state::Mount;
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::{FileType, Result};
 use fourscore_block::{BlockDevice as _, Structure, VerifiedAs};
 use fourscore_ondisk::extent::LOGICAL_END;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::superblock::{DefaultMountOpts, Superblock};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
-
-use crate::file::read::Scatter;
-use crate::inode::cache::CachedInode;
-use crate::mount::writer::Writer;
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::{FileType, Fs, Result};
 
 /// How the content of files becomes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,142 +66,142 @@ impl DataMode {
     }
 }
 
-impl Fs {
-    /// Whether the content of `inode` goes through the journal.
-    pub(crate) fn journals_content(&self, inode: &CachedInode) -> bool {
-        let Some(writer) = self.mounted() else {
-            return false;
-        };
-        let wanted = writer.data == DataMode::Journal || inode.has(InodeFlags::JOURNAL_DATA_FL);
-        // Values of attributes go straight to their blocks.
-        let is_value = inode.has(InodeFlags::EA_INODE_FL);
-        let is_file = inode.file_type() == FileType::Regular && !inode.is_encrypted() && !is_value;
-        wanted && is_file && writer.journal().has_log()
-    }
+/// Whether the content of `inode` goes through the journal.
+pub(crate) fn journals_content(core: &Core, inode: &CachedInode) -> bool {
+    let Some(live) = &core.live else {
+        return false;
+    };
+    let wanted = live.data == DataMode::Journal || inode.has(InodeFlags::JOURNAL_DATA_FL);
+    // Values of attributes go straight to their blocks.
+    let is_value = inode.has(InodeFlags::EA_INODE_FL);
+    let is_file = inode.file_type() == FileType::Regular && !inode.is_encrypted() && !is_value;
+    wanted && is_file && live.journal.has_log()
+}
 
-    /// What the blocks of `inode` hold, for who frees them.
-    pub(crate) fn content_of(&self, inode: &CachedInode) -> Content {
-        let is_file = inode.file_type() == FileType::Regular;
-        if is_file && !self.journals_content(inode) {
-            Content::Data
-        } else {
-            Content::Metadata
-        }
-    }
-
-    /// Reads `len_bytes` from byte `from` of the device on, which belong to a file whose content is
-    /// journaled: what is in memory is newer than what is in place.
-    pub(crate) fn read_journaled(
-        &self,
-        out: &mut Scatter<'_, '_>,
-        len_bytes: u64,
-        from: u64,
-        guard: &Guard,
-    ) -> Result<()> {
-        let bits = self.geometry().block_size().bits();
-        let (mut at, end) = (from, from.saturating_add(len_bytes));
-        let cached = |at: u64| self.buffers.cached(PhysBlock(at >> bits), guard);
-        while at < end {
-            let stop = |at: u64| end.min(((at >> bits) + 1) << bits);
-            let mut until = stop(at);
-            if let Some(buffer) = cached(at) {
-                // A buffer is as long as a block, so the rest of the block is there.
-                let inside = usize::try_from(at & ((1 << bits) - 1)).unwrap_or(usize::MAX);
-                let mut rest = buffer.bytes(guard).get(inside..).unwrap_or_default();
-                while at < until {
-                    let done = out.with_next(until - at, |room| {
-                        let (now, later) = rest.split_at(room.len().min(rest.len()));
-                        room[..now.len()].copy_from_slice(now);
-                        rest = later;
-                    });
-                    if done == 0 {
-                        return Ok(());
-                    }
-                    at += done;
-                }
-                continue;
-            }
-            while until < end && cached(until).is_none() {
-                until = stop(until);
-            }
-            out.read(until - at, at, |slices, from| {
-                self.device().read_vectored_at(slices, from)
-            })?;
-            at = until;
-        }
-        Ok(())
-    }
-
-    /// How many blocks of `inode` `plan` should write at once: blocks that are journaled are in it.
-    pub(crate) fn longest_run(&self, plan: &Plan<'_>, inode: &CachedInode) -> u32 {
-        if !self.journals_content(inode) {
-            return u32::MAX;
-        }
-        let left = plan.writer().room_of_a_step().saturating_sub(plan.size());
-        u32::try_from(left.max(1)).unwrap_or(u32::MAX)
-    }
-
-    /// Brings all content of `inode`, whose lock is held, to its place, and forgets the buffers of
-    /// its blocks, since `JOURNAL_DATA_FL` changes.
-    pub(crate) fn forget_content(&self, writer: &Writer, inode: &CachedInode) -> Result<()> {
-        if writer.data == DataMode::Journal || inode.file_type() != FileType::Regular {
-            return Ok(());
-        }
-        writer.journal().commit()?;
-        writer.journal().checkpoint()?;
-        let tid = writer.journal().running_tid();
-        let mut at = LogicalBlock(0);
-        while at < LOGICAL_END {
-            let mapping = self.map(inode, at, &epoch::pin())?;
-            at = mapping.end();
-            let Some(extent) = mapping.extent() else {
-                continue;
-            };
-            for block in extent.physical.0..extent.physical.0 + u64::from(extent.blocks) {
-                // Nobody changes it, so nothing is given up.
-                self.buffers.forget(PhysBlock(block), tid);
-            }
-        }
-        Ok(())
+/// What the blocks of `inode` hold, for who frees them.
+pub(crate) fn content_of(core: &Core, inode: &CachedInode) -> Content {
+    let is_file = inode.file_type() == FileType::Regular;
+    if is_file && !journals_content(core, inode) {
+        Content::Data
+    } else {
+        Content::Metadata
     }
 }
 
-impl Plan<'_> {
-    /// Plans zeroes for bytes of a block of a file whose content is journaled.
-    pub(crate) fn zero_content(
-        &mut self,
-        inode: &CachedInode,
-        block: PhysBlock,
-        inside: std::ops::Range<usize>,
-    ) -> Result<()> {
-        let region = self.whole_of_content(inode, block)?;
-        self.bytes_mut(region)[inside].fill(0);
-        Ok(())
+/// Reads `len_bytes` from byte `from` of the device on, which belong to a file whose content is
+/// journaled: what is in memory is newer than what is in place.
+pub(crate) fn read_journaled(
+    core: &Core,
+    out: &mut Scatter<'_, '_>,
+    len_bytes: u64,
+    from: u64,
+    guard: &Guard,
+) -> Result<()> {
+    let bits = core.geometry().block_size().bits();
+    let (mut at, end) = (from, from.saturating_add(len_bytes));
+    let cached = |at: u64| core.buffers.cached(PhysBlock(at >> bits), guard);
+    while at < end {
+        let stop = |at: u64| end.min(((at >> bits) + 1) << bits);
+        let mut until = stop(at);
+        if let Some(buffer) = cached(at) {
+            // A buffer is as long as a block, so the rest of the block is there.
+            let inside = usize::try_from(at & ((1 << bits) - 1)).unwrap_or(usize::MAX);
+            let mut rest = buffer.bytes(guard).get(inside..).unwrap_or_default();
+            while at < until {
+                let done = out.with_next(until - at, |room| {
+                    let (now, later) = rest.split_at(room.len().min(rest.len()));
+                    room[..now.len()].copy_from_slice(now);
+                    rest = later;
+                });
+                if done == 0 {
+                    return Ok(());
+                }
+                at += done;
+            }
+            continue;
+        }
+        while until < end && cached(until).is_none() {
+            until = stop(until);
+        }
+        out.read(until - at, at, |slices, from| {
+            core.device.read_vectored_at(slices, from)
+        })?;
+        at = until;
     }
+    Ok(())
+}
 
-    /// Plans `bytes` at byte `inside` of a block of a file whose content is journaled; the rest of
-    /// a block that is new to the file is zeroes.
-    pub(crate) fn write_content(
-        &mut self,
-        inode: &CachedInode,
-        (block, inside): (PhysBlock, usize),
-        bytes: &[u8],
-        is_new: bool,
-    ) -> Result<()> {
-        let region = match is_new {
-            true => self.fresh(block, content_tag(inode)),
-            false => self.whole_of_content(inode, block)?,
+/// How many blocks of `inode` `plan` should write at once: blocks that are journaled are in it.
+pub(crate) fn longest_run(mount: &Mount, plan: &Plan<'_>, inode: &CachedInode) -> u32 {
+    if !journals_content(&mount.core, inode) {
+        return u32::MAX;
+    }
+    let left = plan.mount.room_of_a_step().saturating_sub(plan.size());
+    u32::try_from(left.max(1)).unwrap_or(u32::MAX)
+}
+
+/// Brings all content of `inode`, whose lock is held, to its place, and forgets the buffers of
+/// its blocks, since `JOURNAL_DATA_FL` changes.
+pub(crate) fn forget_content(mount: &Mount, inode: &CachedInode) -> Result<()> {
+    if mount.data == DataMode::Journal || inode.file_type() != FileType::Regular {
+        return Ok(());
+    }
+    mount.journal().commit()?;
+    mount.journal().checkpoint()?;
+    let tid = mount.journal().running_tid();
+    let mut at = LogicalBlock(0);
+    while at < LOGICAL_END {
+        let mapping = lookup::map(&mount.core, inode, at, &epoch::pin())?;
+        at = mapping.end();
+        let Some(extent) = mapping.extent() else {
+            continue;
         };
-        self.bytes_mut(region)[inside..inside + bytes.len()].copy_from_slice(bytes);
-        Ok(())
+        for block in extent.physical.0..extent.physical.0 + u64::from(extent.blocks) {
+            // Nobody changes it, so nothing is given up.
+            mount.core.buffers.forget(PhysBlock(block), tid);
+        }
     }
+    Ok(())
+}
 
-    /// A block of a file whose content is journaled: all of it, since a plan may zero one part of
-    /// it and write another.
-    fn whole_of_content(&mut self, inode: &CachedInode, block: PhysBlock) -> Result<RegionId> {
-        let whole = 0..self.fs().geometry().block_size().bytes();
-        self.part(block, whole, content_tag(inode))
-    }
+/// Plans zeroes for bytes of a block of a file whose content is journaled.
+pub(crate) fn zero_content(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    block: PhysBlock,
+    inside: std::ops::Range<usize>,
+) -> Result<()> {
+    let region = whole_of_content(plan, inode, block)?;
+    plan.bytes_mut(region)[inside].fill(0);
+    Ok(())
+}
+
+/// Plans `bytes` at byte `inside` of a block of a file whose content is journaled; the rest of
+/// a block that is new to the file is zeroes.
+pub(crate) fn write_content(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    (block, inside): (PhysBlock, usize),
+    bytes: &[u8],
+    is_new: bool,
+) -> Result<()> {
+    let region = match is_new {
+        true => plan.fresh(block, content_tag(inode)),
+        false => whole_of_content(plan, inode, block)?,
+    };
+    plan.bytes_mut(region)[inside..inside + bytes.len()].copy_from_slice(bytes);
+    Ok(())
+}
+
+/// A block of a file whose content is journaled: all of it, since a plan may zero one part of
+/// it and write another.
+fn whole_of_content(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    block: PhysBlock,
+) -> Result<RegionId> {
+    let whole = 0..plan.mount.core.geometry().block_size().bytes();
+    plan.part(block, whole, content_tag(inode))
 }
 
 fn content_tag(inode: &CachedInode) -> VerifiedAs {

@@ -10,90 +10,81 @@
 //! ([`crate::file::write`]) joins no transaction at all: the inode knows that there may be some, and an
 //! inode that was loaded anew takes it for granted.
 
+use crate::inode::{cache, lazy_times, stat};
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::{FileType, Result};
 use fourscore_ondisk::{InodeNr, Tid};
 use fourscore_sync::atomic::Ordering;
 
-use crate::{FileType, Fs, Result};
+/// See [`Fs::fsync`](crate::Fs::fsync).
+pub(crate) fn fsync(mount: &Mount, inode: InodeNr) -> Result<()> {
+    errors::noting(mount, make_durable(mount, inode))
+}
 
-impl Fs {
-    /// Makes everything durable that was done to `inode`, data and metadata.
-    ///
-    /// # Errors
-    /// `Io` if the device fails.
-    pub fn fsync(&self, inode: InodeNr) -> Result<()> {
-        self.noting(self.make_durable(inode))
+fn make_durable(mount: &Mount, inode: InodeNr) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let (tid, unjoined) = {
+        let locked = pinned.lock();
+        lazy_times::write_times_of(mount, (inode, &pinned), &locked)?;
+        (locked.last.get(), locked.unjoined.unsettled())
+    };
+    if let Some(count) = unjoined {
+        // Whatever was done before that is durable then, as if it had joined a transaction.
+        mount.journal().commit()?;
+        mount.core.device.flush()?;
+        pinned.lock().unjoined.settle_up_to(count);
+        return Ok(());
     }
+    match commit_if_running(mount, tid)? {
+        Committed::Now => Ok(()),
+        // What was written in place since then has changed no metadata.
+        Committed::Before => Ok(mount.core.device.flush()?),
+    }
+}
 
-    fn make_durable(&self, inode: InodeNr) -> Result<()> {
-        let pinned = self.pin_inode(inode)?;
-        let (tid, unjoined) = {
-            let locked = pinned.lock();
-            self.write_times_of((inode, &pinned), &locked)?;
-            (locked.last.get(), locked.unjoined.unsettled())
-        };
-        if let Some(count) = unjoined {
-            // Whatever was done before that is durable then, as if it had joined a transaction.
-            self.writer()?.journal().commit()?;
-            self.device().flush()?;
-            pinned.lock().unjoined.settle_up_to(count);
-            return Ok(());
+/// See [`Fs::fdatasync`](crate::Fs::fdatasync).
+pub(crate) fn fdatasync(mount: &Mount, inode: InodeNr) -> Result<()> {
+    errors::noting(mount, make_content_durable(mount, inode))
+}
+
+fn make_content_durable(mount: &Mount, inode: InodeNr) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let (last, last_data, has_lazy_times) = {
+        let locked = pinned.lock();
+        let has_lazy_times = locked.has_lazy_times.load(Ordering::Relaxed);
+        (locked.last.get(), locked.last_data.get(), has_lazy_times)
+    };
+    if stat::stat(&mount.core, inode)?.file_type != FileType::Regular
+        || last == last_data && !has_lazy_times
+    {
+        return make_durable(mount, inode);
+    }
+    commit_if_running(mount, last_data)?;
+    // Later writes changed no map: the commit does not vouch for their data.
+    Ok(mount.core.device.flush()?)
+}
+
+/// See [`Fs::sync`](crate::Fs::sync).
+pub(crate) fn sync(mount: &Mount) -> Result<()> {
+    errors::noting(mount, make_all_durable(mount))
+}
+
+fn make_all_durable(mount: &Mount) -> Result<()> {
+    lazy_times::write_times(mount)?;
+    mount.journal().commit()?;
+    Ok(mount.core.device.flush()?)
+}
+
+/// Commits the transaction, unless that was done already.
+fn commit_if_running(mount: &Mount, tid: Option<Tid>) -> Result<Committed> {
+    let journal = mount.journal();
+    match tid {
+        Some(tid) if tid.is_after(journal.committed_tid()) => {
+            journal.commit_and_wait(tid)?;
+            Ok(Committed::Now)
         }
-        match self.commit_if_running(tid)? {
-            Committed::Now => Ok(()),
-            // What was written in place since then has changed no metadata.
-            Committed::Before => Ok(self.device().flush()?),
-        }
-    }
-
-    /// Makes the content of a regular file durable, with as much of its metadata as it takes to
-    /// read that: size and map, but not times, owner and permissions. Of anything else, all.
-    ///
-    /// # Errors
-    /// `Io` if the device fails.
-    pub fn fdatasync(&self, inode: InodeNr) -> Result<()> {
-        self.noting(self.make_content_durable(inode))
-    }
-
-    fn make_content_durable(&self, inode: InodeNr) -> Result<()> {
-        let pinned = self.pin_inode(inode)?;
-        let (last, last_data, has_lazy_times) = {
-            let locked = pinned.lock();
-            let has_lazy_times = locked.has_lazy_times.load(Ordering::Relaxed);
-            (locked.last.get(), locked.last_data.get(), has_lazy_times)
-        };
-        if self.stat(inode)?.file_type != FileType::Regular || last == last_data && !has_lazy_times
-        {
-            return self.make_durable(inode);
-        }
-        self.commit_if_running(last_data)?;
-        // Later writes changed no map: the commit does not vouch for their data.
-        Ok(self.device().flush()?)
-    }
-
-    /// Makes everything durable that was done so far.
-    ///
-    /// # Errors
-    /// `Io` if the device fails; the journal is aborted then.
-    pub fn sync(&self) -> Result<()> {
-        self.noting(self.make_all_durable())
-    }
-
-    fn make_all_durable(&self) -> Result<()> {
-        self.write_times()?;
-        self.writer()?.journal().commit()?;
-        Ok(self.device().flush()?)
-    }
-
-    /// Commits the transaction, unless that was done already.
-    fn commit_if_running(&self, tid: Option<Tid>) -> Result<Committed> {
-        let journal = self.writer()?.journal();
-        match tid {
-            Some(tid) if tid.is_after(journal.committed_tid()) => {
-                journal.commit_and_wait(tid)?;
-                Ok(Committed::Now)
-            }
-            _ => Ok(Committed::Before),
-        }
+        _ => Ok(Committed::Before),
     }
 }
 

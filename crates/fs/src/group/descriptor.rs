@@ -7,13 +7,13 @@
 //!
 //! **Locking.** None.
 
+use crate::core::Core;
+use crate::{Error, Result, metadata};
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::superblock::MetadataChecksum;
 use fourscore_ondisk::{BlockCount, BytePlace, Corrupt, GroupNr, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
-
-use crate::{Error, Fs, Result};
 
 /// Blocks of an inode table read together, as in Linux (`inode_readahead_blks`).
 const INODE_READAHEAD_BLOCKS: u32 = 32;
@@ -104,194 +104,179 @@ enum Bit {
     Used,
 }
 
-impl Fs {
-    /// The descriptor of a group.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a group the file system does not have; `Corrupt` for a descriptor
-    /// whose checksum or content is wrong.
-    pub fn group(&self, group: GroupNr) -> Result<GroupDesc> {
-        let place = self.desc_place(group)?;
+/// See [`Fs::group`](crate::Fs::group).
+pub(crate) fn desc(core: &Core, group: GroupNr) -> Result<GroupDesc> {
+    let place = desc_place(core, group)?;
+    let guard = epoch::pin();
+    let block = metadata::unchecked_metadata(core, place.block, &guard)?;
+    parsed(core, group, place, block)
+}
+
+/// Hands every descriptor to `each`, in the order of groups; each block of them is looked for
+/// once.
+///
+/// # Errors
+/// As [`Fs::group`].
+pub(crate) fn for_each_group(core: &Core, mut each: impl FnMut(&GroupDesc)) -> Result<()> {
+    let geometry = core.geometry();
+    let groups = geometry.groups();
+    let in_block = geometry.descs_per_block().max(1) as usize;
+    for first in (0..groups).step_by(in_block) {
+        let mut place = desc_place(core, GroupNr(first))?;
         let guard = epoch::pin();
-        let block = self.unchecked_metadata(place.block, &guard)?;
-        self.parsed(group, place, block)
-    }
-
-    /// Hands every descriptor to `each`, in the order of groups; each block of them is looked for
-    /// once.
-    ///
-    /// # Errors
-    /// As [`Fs::group`].
-    pub(crate) fn for_each_group(&self, mut each: impl FnMut(&GroupDesc)) -> Result<()> {
-        let geometry = self.geometry();
-        let groups = geometry.groups();
-        let in_block = geometry.descs_per_block().max(1) as usize;
-        for first in (0..groups).step_by(in_block) {
-            let mut place = self.desc_place(GroupNr(first))?;
-            let guard = epoch::pin();
-            let block = self.unchecked_metadata(place.block, &guard)?;
-            for group in (first..groups).take(in_block) {
-                each(&self.parsed(GroupNr(group), place, block)?);
-                place.offset_bytes += geometry.desc_size_bytes();
-            }
-        }
-        Ok(())
-    }
-
-    /// Where the inode table of `group` begins. Who writes knows it by heart.
-    pub(crate) fn inode_table(&self, group: GroupNr) -> Result<PhysBlock> {
-        match self
-            .writer
-            .as_deref()
-            .and_then(|writer| writer.inode_table(group))
-        {
-            Some(table) => Ok(table),
-            None => Ok(self.group(group)?.inode_table()),
+        let block = metadata::unchecked_metadata(core, place.block, &guard)?;
+        for group in (first..groups).take(in_block) {
+            each(&parsed(core, GroupNr(group), place, block)?);
+            place.offset_bytes += geometry.desc_size_bytes();
         }
     }
+    Ok(())
+}
 
-    fn desc_place(&self, group: GroupNr) -> Result<BytePlace> {
-        let place = self.geometry().desc_place(group);
-        place.ok_or(Error::InvalidArgument("no such block group"))
+/// Where the inode table of `group` begins. Who writes knows it by heart.
+pub(crate) fn inode_table(core: &Core, group: GroupNr) -> Result<PhysBlock> {
+    let live = core.live.as_ref();
+    match live.and_then(|live| live.groups.get(group)) {
+        Some(state) => Ok(state.inodes().table),
+        None => Ok(desc(core, group)?.inode_table()),
     }
+}
 
-    /// The descriptor at a place in a block.
-    fn parsed(&self, group: GroupNr, place: BytePlace, block: &[u8]) -> Result<GroupDesc> {
-        let bytes = block.get(place.offset_bytes..).unwrap_or_default();
-        let desc = GroupDesc::parse(bytes, group, self.superblock());
-        Ok(desc.map_err(|error| Corrupt::from(error).in_group(group).in_block(place.block))?)
+fn desc_place(core: &Core, group: GroupNr) -> Result<BytePlace> {
+    let place = core.geometry().desc_place(group);
+    place.ok_or(Error::InvalidArgument("no such block group"))
+}
+
+/// The descriptor at a place in a block.
+fn parsed(core: &Core, group: GroupNr, place: BytePlace, block: &[u8]) -> Result<GroupDesc> {
+    let bytes = block.get(place.offset_bytes..).unwrap_or_default();
+    let desc = GroupDesc::parse(bytes, group, core.superblock());
+    Ok(desc.map_err(|error| Corrupt::from(error).in_group(group).in_block(place.block))?)
+}
+
+/// See [`Fs::block_bitmap`](crate::Fs::block_bitmap).
+pub(crate) fn block_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
+    let desc = desc(core, group)?;
+    let bits = core.geometry().group_clusters(group);
+    if is_uninit(core, group, &desc, GroupFlags::BLOCK_UNINIT) {
+        return unused_block_bitmap(core, group, bits);
     }
+    let guard = epoch::pin();
+    let bytes = written_block_bitmap(core, group, &guard)?;
+    Ok(Bitmap::new(bytes, bits))
+}
 
-    /// Which clusters of a group are in use.
-    ///
-    /// # Errors
-    /// `Corrupt` if the bitmap's checksum is wrong.
-    pub fn block_bitmap(&self, group: GroupNr) -> Result<Bitmap> {
-        let desc = self.group(group)?;
-        let bits = self.geometry().group_clusters(group);
-        if self.is_uninit(group, &desc, GroupFlags::BLOCK_UNINIT) {
-            return self.unused_block_bitmap(group, bits);
+/// The block bitmap of a group that has one on disk.
+pub(crate) fn written_block_bitmap<'g>(
+    core: &Core,
+    group: GroupNr,
+    guard: &'g Guard,
+) -> Result<&'g [u8]> {
+    let desc = desc(core, group)?;
+    let tag = VerifiedAs::of_group(Structure::BlockBitmap, group);
+    metadata::tagged_metadata(core, desc.block_bitmap(), tag, guard, |bytes| {
+        desc.verify_block_bitmap(bytes, core.superblock())
+            .map_err(|error| Corrupt::from(error).in_group(group))
+    })
+}
+
+/// Whether a bitmap does not exist on disk: by the descriptor, or, while the file system is
+/// written, by whoever writes it.
+fn is_uninit(core: &Core, group: GroupNr, desc: &GroupDesc, flag: GroupFlags) -> bool {
+    match &core.live {
+        Some(live) => live.groups.is_uninit(group, flag),
+        None => has_uninit_groups(core) && desc.flags().contains(flag),
+    }
+}
+
+/// See [`Fs::inode_bitmap`](crate::Fs::inode_bitmap).
+pub(crate) fn inode_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
+    let desc = desc(core, group)?;
+    let bits = core.geometry().inodes_per_group();
+    if is_uninit(core, group, &desc, GroupFlags::INODE_UNINIT) {
+        let bytes = vec![0; core.geometry().block_size().bytes()];
+        return Ok(Bitmap::new(&bytes, bits));
+    }
+    let guard = epoch::pin();
+    let tag = VerifiedAs::of_group(Structure::InodeBitmap, group);
+    let bytes = metadata::tagged_metadata(core, desc.inode_bitmap(), tag, &guard, |bytes| {
+        desc.verify_inode_bitmap(bytes, core.superblock())
+            .map_err(|error| Corrupt::from(error).in_group(group))
+    })?;
+    Ok(Bitmap::new(bytes, bits))
+}
+
+/// Whether descriptors have checksums; only then do the flags for unused groups count.
+pub(crate) fn has_uninit_groups(core: &Core) -> bool {
+    core.superblock().metadata_checksum() != MetadataChecksum::None
+}
+
+/// The bitmap of a group in which nothing but its own metadata is in use: what lies at its
+/// start, and the bitmaps and table of any group of its flex group that are placed in it.
+pub(crate) fn unused_block_bitmap(core: &Core, group: GroupNr, bits: u32) -> Result<Bitmap> {
+    let geometry = core.geometry();
+    let mut bytes = vec![0; geometry.block_size().bytes()];
+    let cluster_bits = geometry.blocks_per_cluster_log();
+    let start = geometry.group_first_block(group).0;
+    let end = start.saturating_add(u64::from(bits) << cluster_bits);
+    // Tables of other groups may lie across the border, or elsewhere.
+    let mut mark = |first: PhysBlock, count: u32| {
+        let from = first.0.max(start);
+        let until = first.0.saturating_add(count.into()).min(end);
+        if from < until {
+            let clusters = (from - start) >> cluster_bits..=(until - 1 - start) >> cluster_bits;
+            set_bits(&mut bytes, clusters);
         }
-        let guard = epoch::pin();
-        let bytes = self.written_block_bitmap(group, &guard)?;
-        Ok(Bitmap::new(bytes, bits))
+    };
+    mark(
+        geometry.group_first_block(group),
+        geometry.base_meta_blocks(group),
+    );
+    let flex = core.superblock().groups_per_flex().max(1);
+    let first = group.0 / flex * flex;
+    for member in first..first.saturating_add(flex).min(geometry.groups()) {
+        let desc = desc(core, GroupNr(member))?;
+        mark(desc.block_bitmap(), 1);
+        mark(desc.inode_bitmap(), 1);
+        mark(desc.inode_table(), geometry.inode_table_blocks());
     }
+    Ok(Bitmap {
+        bytes: bytes.into(),
+        bits,
+    })
+}
 
-    /// The block bitmap of a group that has one on disk.
-    pub(crate) fn written_block_bitmap<'g>(
-        &self,
-        group: GroupNr,
-        guard: &'g Guard,
-    ) -> Result<&'g [u8]> {
-        let desc = self.group(group)?;
-        let tag = VerifiedAs::of_group(Structure::BlockBitmap, group);
-        self.tagged_metadata(desc.block_bitmap(), tag, guard, |bytes| {
-            desc.verify_block_bitmap(bytes, self.superblock())
-                .map_err(|error| Corrupt::from(error).in_group(group))
-        })
+/// What `look` makes of a block of the inode table of `group`. When it is not in memory, the
+/// blocks around it that belong to the used part of the table are read with it.
+///
+/// A block in which inodes are being made stays a draft: who makes a file and opens it at once
+/// would else have it copied for each.
+pub(crate) fn look_at_inode_table<R>(
+    core: &Core,
+    group: GroupNr,
+    block: PhysBlock,
+    look: impl FnOnce(&[u8]) -> R,
+) -> Result<R> {
+    let guard = epoch::pin();
+    if let Some(buffer) = core.buffers.cached(block, &guard) {
+        return Ok(buffer.look(look));
     }
-
-    /// Whether a bitmap does not exist on disk: by the descriptor, or, while the file system is
-    /// written, by whoever writes it.
-    fn is_uninit(&self, group: GroupNr, desc: &GroupDesc, flag: GroupFlags) -> bool {
-        match &self.writer {
-            Some(writer) => writer.groups().is_uninit(group, flag),
-            None => self.has_uninit_groups() && desc.flags().contains(flag),
-        }
+    let (geometry, desc) = (core.geometry(), desc(core, group)?);
+    let unused = if has_uninit_groups(core) {
+        desc.itable_unused()
+    } else {
+        0
+    };
+    let used = geometry.inodes_per_group().saturating_sub(unused);
+    let used_blocks = used.div_ceil(geometry.inodes_per_block());
+    let offset = block.0.saturating_sub(desc.inode_table().0);
+    let start = offset - offset % u64::from(INODE_READAHEAD_BLOCKS);
+    let end = (start + u64::from(INODE_READAHEAD_BLOCKS)).min(used_blocks.into());
+    if offset < end {
+        let first = PhysBlock(desc.inode_table().0 + start);
+        core.buffers.read_ahead(first, BlockCount(end - start));
     }
-
-    /// Which inodes of a group are in use.
-    ///
-    /// # Errors
-    /// `Corrupt` if the bitmap's checksum is wrong.
-    pub fn inode_bitmap(&self, group: GroupNr) -> Result<Bitmap> {
-        let desc = self.group(group)?;
-        let bits = self.geometry().inodes_per_group();
-        if self.is_uninit(group, &desc, GroupFlags::INODE_UNINIT) {
-            let bytes = vec![0; self.geometry().block_size().bytes()];
-            return Ok(Bitmap::new(&bytes, bits));
-        }
-        let guard = epoch::pin();
-        let tag = VerifiedAs::of_group(Structure::InodeBitmap, group);
-        let bytes = self.tagged_metadata(desc.inode_bitmap(), tag, &guard, |bytes| {
-            desc.verify_inode_bitmap(bytes, self.superblock())
-                .map_err(|error| Corrupt::from(error).in_group(group))
-        })?;
-        Ok(Bitmap::new(bytes, bits))
-    }
-
-    /// Whether descriptors have checksums; only then do the flags for unused groups count.
-    pub(crate) fn has_uninit_groups(&self) -> bool {
-        self.superblock().metadata_checksum() != MetadataChecksum::None
-    }
-
-    /// The bitmap of a group in which nothing but its own metadata is in use: what lies at its
-    /// start, and the bitmaps and table of any group of its flex group that are placed in it.
-    pub(crate) fn unused_block_bitmap(&self, group: GroupNr, bits: u32) -> Result<Bitmap> {
-        let geometry = self.geometry();
-        let mut bytes = vec![0; geometry.block_size().bytes()];
-        let cluster_bits = geometry.blocks_per_cluster_log();
-        let start = geometry.group_first_block(group).0;
-        let end = start.saturating_add(u64::from(bits) << cluster_bits);
-        // Tables of other groups may lie across the border, or elsewhere.
-        let mut mark = |first: PhysBlock, count: u32| {
-            let from = first.0.max(start);
-            let until = first.0.saturating_add(count.into()).min(end);
-            if from < until {
-                let clusters = (from - start) >> cluster_bits..=(until - 1 - start) >> cluster_bits;
-                set_bits(&mut bytes, clusters);
-            }
-        };
-        mark(
-            geometry.group_first_block(group),
-            geometry.base_meta_blocks(group),
-        );
-        let flex = self.superblock().groups_per_flex().max(1);
-        let first = group.0 / flex * flex;
-        for member in first..first.saturating_add(flex).min(geometry.groups()) {
-            let desc = self.group(GroupNr(member))?;
-            mark(desc.block_bitmap(), 1);
-            mark(desc.inode_bitmap(), 1);
-            mark(desc.inode_table(), geometry.inode_table_blocks());
-        }
-        Ok(Bitmap {
-            bytes: bytes.into(),
-            bits,
-        })
-    }
-
-    /// What `look` makes of a block of the inode table of `group`. When it is not in memory, the
-    /// blocks around it that belong to the used part of the table are read with it.
-    ///
-    /// A block in which inodes are being made stays a draft: who makes a file and opens it at once
-    /// would else have it copied for each.
-    pub(crate) fn look_at_inode_table<R>(
-        &self,
-        group: GroupNr,
-        block: PhysBlock,
-        look: impl FnOnce(&[u8]) -> R,
-    ) -> Result<R> {
-        let guard = epoch::pin();
-        if let Some(buffer) = self.buffers.cached(block, &guard) {
-            return Ok(buffer.look(look));
-        }
-        let (geometry, desc) = (self.geometry(), self.group(group)?);
-        let unused = if self.has_uninit_groups() {
-            desc.itable_unused()
-        } else {
-            0
-        };
-        let used = geometry.inodes_per_group().saturating_sub(unused);
-        let used_blocks = used.div_ceil(geometry.inodes_per_block());
-        let offset = block.0.saturating_sub(desc.inode_table().0);
-        let start = offset - offset % u64::from(INODE_READAHEAD_BLOCKS);
-        let end = (start + u64::from(INODE_READAHEAD_BLOCKS)).min(used_blocks.into());
-        if offset < end {
-            let first = PhysBlock(desc.inode_table().0 + start);
-            self.buffers.read_ahead(first, BlockCount(end - start));
-        }
-        Ok(look(self.unchecked_metadata(block, &guard)?))
-    }
+    Ok(look(metadata::unchecked_metadata(core, block, &guard)?))
 }
 
 /// Sets bits, whole bytes at a time where it can; those behind the end are not there.

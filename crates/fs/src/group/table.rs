@@ -14,22 +14,16 @@
 //!
 //! **Locking.** None but those of buffers. What is sealed is written by the committer alone.
 
+use crate::Result;
+use crate::txn::apply::Refused;
 use fourscore_block::{Buffer, BufferCache, Retired, Structure, VerifiedAs};
 use fourscore_journal::Handle;
-use fourscore_mballoc::{
-    BitmapState, ChangeKind, ClusterCount, Descriptor, GroupCounts, GroupSource, InodeSource,
-    SourceError, Totals,
-};
+use fourscore_mballoc::{ChangeKind, GroupCounts, InodeSource, Totals};
 use fourscore_ondisk::group::{self, BitmapSummary, GroupDescMut, GroupFlags};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
-use fourscore_sync::epoch;
-use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore, Weak};
-
-use crate::group::prefetch::Prefetcher;
-use crate::txn::apply::Refused;
-use crate::{Fs, Result};
+use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore};
 
 /// One of the two bitmaps of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +72,7 @@ impl Sealed {
 
 /// One bitmap of a group.
 #[derive(Debug)]
-struct BitmapPlace {
+pub(crate) struct BitmapPlace {
     block: PhysBlock,
     /// Whether it has to be made up before its first change.
     uninit: AtomicBool,
@@ -88,13 +82,22 @@ struct BitmapPlace {
 }
 
 impl BitmapPlace {
-    fn new(block: PhysBlock, uninit: bool, free: u32) -> Self {
+    pub(crate) fn new(block: PhysBlock, uninit: bool, free: u32) -> Self {
         Self {
             block,
             uninit: AtomicBool::new(uninit),
             sealed: Sealed::default(),
             free: AtomicU32::new(free),
         }
+    }
+
+    pub(crate) fn block(&self) -> PhysBlock {
+        self.block
+    }
+
+    /// Whether it has to be made up before its first change.
+    pub(crate) fn is_uninit(&self) -> bool {
+        self.uninit.load(Ordering::Acquire)
     }
 }
 
@@ -121,12 +124,35 @@ pub(crate) struct InodesOfGroup {
     used_dirs: AtomicU32,
 }
 
+impl InodesOfGroup {
+    pub(crate) fn new(
+        bitmap: BitmapPlace,
+        table: PhysBlock,
+        ready_blocks: u32,
+        used_dirs: u32,
+    ) -> Self {
+        Self {
+            bitmap,
+            table,
+            table_ready: AtomicU32::new(ready_blocks),
+            used_dirs: AtomicU32::new(used_dirs),
+        }
+    }
+}
+
 impl Group {
+    pub(crate) fn new(blocks: BitmapPlace, inodes: InodesOfGroup) -> Self {
+        Self {
+            blocks: OnLine(blocks),
+            inodes: OnLine(inodes),
+        }
+    }
+
     pub(crate) fn inodes(&self) -> &InodesOfGroup {
         &self.inodes.0
     }
 
-    fn place(&self, map: Map) -> &BitmapPlace {
+    pub(crate) fn place(&self, map: Map) -> &BitmapPlace {
         match map {
             Map::Blocks => &self.blocks.0,
             Map::Inodes => &self.inodes().bitmap,
@@ -164,13 +190,13 @@ pub(crate) struct BitsChange {
     pub(crate) start: u32,
     pub(crate) len: u32,
     pub(crate) kind: ChangeKind,
-    buffer: Arc<Buffer>,
-    descriptors: PhysBlock,
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) descriptors: PhysBlock,
     /// `None` where the bitmap was in the running transaction already, and so were they: to hold
     /// them is to write a count that 64 groups have in common.
-    held: Option<Arc<Buffer>>,
+    pub(crate) held: Option<Arc<Buffer>>,
     /// The content of a bitmap that was never written.
-    made_up: Option<Box<[u8]>>,
+    pub(crate) made_up: Option<Box<[u8]>>,
 }
 
 impl BitsChange {
@@ -222,55 +248,28 @@ fn descriptors_tag() -> VerifiedAs {
 }
 
 impl Groups {
-    /// Reads all descriptors.
-    pub(crate) fn read(fs: &Fs) -> Result<Self> {
-        let geometry = fs.geometry();
-        let firsts = (0..geometry.groups()).step_by(geometry.descs_per_block().max(1) as usize);
-        let mut tables: Vec<_> = firsts
-            .filter_map(|group| Some((geometry.desc_place(GroupNr(group))?.block, GroupNr(group))))
-            .collect();
-        tables.sort_unstable();
-        let blocks = tables.iter().map(|&(block, _)| block);
-        fs.buffers.read_ahead_all(blocks);
-        let has_uninit = fs.has_uninit_groups();
-        let ready = |unused: u32| {
-            let used = geometry.inodes_per_group().saturating_sub(unused);
-            used.div_ceil(geometry.inodes_per_block())
-        };
-        let mut groups = Vec::with_capacity(geometry.groups() as usize);
+    /// The state of all `groups`, in order. `tables` names the blocks of descriptors, each with the
+    /// first group in it, in the order of blocks.
+    pub(crate) fn new(
+        superblock: Arc<Superblock>,
+        buffers: Arc<BufferCache>,
+        groups: Vec<Group>,
+        tables: Vec<(PhysBlock, GroupNr)>,
+    ) -> Self {
         let mut sums_at_first = Totals::default();
-        fs.for_each_group(|desc| {
-            let flag = |flag| has_uninit && desc.flags().contains(flag);
-            let is_zeroed = !has_uninit || desc.flags().contains(GroupFlags::INODE_ZEROED);
-            let unused = if is_zeroed { 0 } else { desc.itable_unused() };
-            let (blocks, inodes) = (desc.block_bitmap(), desc.inode_bitmap());
-            let (block_uninit, inode_uninit) = (
-                flag(GroupFlags::BLOCK_UNINIT),
-                flag(GroupFlags::INODE_UNINIT),
-            );
-            let group = Group {
-                blocks: OnLine(BitmapPlace::new(blocks, block_uninit, desc.free_clusters())),
-                inodes: OnLine(InodesOfGroup {
-                    bitmap: BitmapPlace::new(inodes, inode_uninit, desc.free_inodes()),
-                    table: desc.inode_table(),
-                    table_ready: AtomicU32::new(ready(unused)),
-                    used_dirs: AtomicU32::new(desc.used_dirs()),
-                }),
-            };
-            let counts = group.counts();
+        for counts in groups.iter().map(Group::counts) {
             sums_at_first.free_inodes += u64::from(counts.free_inodes);
             sums_at_first.free_clusters += u64::from(counts.free_clusters);
             sums_at_first.used_dirs += u64::from(counts.used_dirs);
-            groups.push(CachePadded::new(group));
-        })?;
-        Ok(Self {
-            superblock: Arc::clone(&fs.superblock),
-            buffers: Arc::clone(&fs.buffers),
-            groups: groups.into(),
+        }
+        Self {
+            superblock,
+            buffers,
+            groups: groups.into_iter().map(CachePadded::new).collect(),
             sums_at_first,
             changed: PerCore::default(),
             tables: tables.into(),
-        })
+        }
     }
 
     pub(crate) fn get(&self, group: GroupNr) -> Option<&Group> {
@@ -291,46 +290,6 @@ impl Groups {
         };
         self.get(group)
             .is_some_and(|group| group.place(map).uninit.load(Ordering::Acquire))
-    }
-
-    /// Prepares the change of `len` bits from `start` on.
-    pub(crate) fn change(
-        &self,
-        fs: &Fs,
-        (group, map): (GroupNr, Map),
-        (start, len): (u32, u32),
-        (kind, counted): (ChangeKind, Counted),
-    ) -> Result<BitsChange> {
-        let Some(state) = self.get(group) else {
-            return Err(crate::Error::InvalidArgument("no such block group"));
-        };
-        let place = state.place(map);
-        let desc_place = self.superblock.geometry().desc_place(group);
-        let descriptors = desc_place.map_or(PhysBlock(0), |place| place.block);
-        let is_uninit = place.uninit.load(Ordering::Acquire);
-        let made_up = is_uninit.then(|| made_up(fs, group, map)).transpose()?;
-        let buffer = if is_uninit {
-            self.buffers.create(place.block)
-        } else {
-            self.buffers.load(place.block)?
-        };
-        let running = fs.writer()?.journal().running_tid();
-        let is_there = counted == Counted::Bits && buffer.is_dirty_in(running);
-        let held = match is_there {
-            true => None,
-            false => Some(self.buffers.load(descriptors)?),
-        };
-        Ok(BitsChange {
-            group,
-            map,
-            start,
-            len,
-            kind,
-            buffer,
-            descriptors,
-            held,
-            made_up,
-        })
     }
 
     /// Fetches the buffers of a change anew, because one of them had left the cache.
@@ -526,7 +485,7 @@ impl Group {
         self.place(map).free.load(Ordering::Relaxed)
     }
 
-    fn counts(&self) -> GroupCounts {
+    pub(crate) fn counts(&self) -> GroupCounts {
         GroupCounts {
             free_inodes: self.free(Map::Inodes),
             free_clusters: self.free(Map::Blocks),
@@ -545,27 +504,8 @@ impl InodeSource for Groups {
     }
 }
 
-/// The bitmap of a group that was never written.
-fn made_up(fs: &Fs, group: GroupNr, map: Map) -> Result<Box<[u8]>> {
-    let geometry = fs.geometry();
-    let mut bytes = vec![0; geometry.block_size().bytes()];
-    let end = match map {
-        Map::Blocks => {
-            let bits = geometry.group_clusters(group);
-            let bitmap = fs.unused_block_bitmap(group, bits)?;
-            bytes.copy_from_slice(bitmap.as_bytes());
-            bits
-        }
-        Map::Inodes => geometry.inodes_per_group(),
-    };
-    // What is behind the end counts as used.
-    let all = u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX);
-    write_bits(&mut bytes, end, all.saturating_sub(end), ChangeKind::Set);
-    Ok(bytes.into())
-}
-
 /// Sets or clears `len` bits from `start` on, whole bytes at a time.
-fn write_bits(bytes: &mut [u8], start: u32, len: u32, kind: ChangeKind) {
+pub(crate) fn write_bits(bytes: &mut [u8], start: u32, len: u32, kind: ChangeKind) {
     let mut at = start;
     let end = start.saturating_add(len);
     while at < end {
@@ -579,83 +519,5 @@ fn write_bits(bytes: &mut [u8], start: u32, len: u32, kind: ChangeKind) {
             ChangeKind::Clear => *byte &= !ones,
         }
         at = upto;
-    }
-}
-
-/// The allocator's view of the groups.
-#[derive(Debug)]
-pub(crate) struct Source {
-    groups: Arc<Groups>,
-    fs: Weak<Fs>,
-    prefetcher: Prefetcher,
-}
-
-impl Source {
-    pub(crate) fn new(groups: Arc<Groups>, fs: Weak<Fs>) -> Self {
-        let prefetcher = Prefetcher::new(Arc::clone(&groups.buffers));
-        Self {
-            groups,
-            fs,
-            prefetcher,
-        }
-    }
-}
-
-impl GroupSource for Source {
-    fn descriptor(&self, group: GroupNr) -> Descriptor {
-        let state = self.groups.get(group);
-        let counts = state.map(Group::counts).unwrap_or_default();
-        let uninit = state.is_some_and(|state| state.blocks.0.uninit.load(Ordering::Acquire));
-        Descriptor {
-            free: ClusterCount(counts.free_clusters),
-            state: if uninit {
-                BitmapState::Uninit
-            } else {
-                BitmapState::Written
-            },
-        }
-    }
-
-    fn read_bitmap(
-        &self,
-        group: GroupNr,
-        bitmap: &mut [u8],
-    ) -> std::result::Result<(), SourceError> {
-        let fs = self.fs.upgrade().ok_or("the file system is being closed")?;
-        let uninit = self
-            .groups
-            .get(group)
-            .is_some_and(|state| state.blocks.0.uninit.load(Ordering::Acquire));
-        if uninit {
-            let made_up = made_up(&fs, group, Map::Blocks)?;
-            let len = bitmap.len().min(made_up.len());
-            bitmap[..len].copy_from_slice(&made_up[..len]);
-            return Ok(());
-        }
-        let guard = epoch::pin();
-        let bytes = fs.written_block_bitmap(group, &guard)?;
-        let len = bitmap.len().min(bytes.len());
-        bitmap[..len].copy_from_slice(&bytes[..len]);
-        Ok(())
-    }
-
-    fn prefetch(&self, groups: &[GroupNr]) {
-        let blocks = groups
-            .iter()
-            .filter_map(|&group| self.groups.get(group))
-            .map(|group| group.blocks.0.block);
-        self.prefetcher.want(blocks);
-    }
-
-    fn has_arrived(&self, group: GroupNr) -> bool {
-        let guard = epoch::pin();
-        self.groups.get(group).is_none_or(|group| {
-            group.blocks.0.uninit.load(Ordering::Acquire)
-                || self
-                    .groups
-                    .buffers
-                    .cached(group.blocks.0.block, &guard)
-                    .is_some()
-        })
     }
 }

@@ -10,15 +10,17 @@
 //!
 //! **References.** mount(8), `relatime`.
 
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, lazy_times};
+use crate::mount::errors;
+use crate::mount::state::{Mount, now};
+use crate::txn::apply::Show;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::{FileType, Result};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::epoch;
-
-use crate::inode::cache::CachedInode;
-use crate::mount::writer::now;
-use crate::txn::apply::Show;
-use crate::txn::plan::Plan;
-use crate::{FileType, Fs, Result};
 
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
 
@@ -48,46 +50,39 @@ impl AccessTimes {
     }
 }
 
-impl Fs {
-    /// Says that the content of `inode` was read: its time of last access becomes now, if the mount
-    /// and the inode want that. Costs a look at the inode if not.
-    ///
-    /// # Errors
-    /// `NotFound`, `ReadOnly`, `Io`.
-    pub fn accessed(&self, inode: InodeNr) -> Result<()> {
-        self.noting(self.change_access_time(inode))
-    }
+/// See [`Fs::accessed`](crate::Fs::accessed).
+pub(crate) fn accessed(mount: &Mount, inode: InodeNr) -> Result<()> {
+    errors::noting(mount, change_access_time(mount, inode))
+}
 
-    fn change_access_time(&self, inode: InodeNr) -> Result<()> {
-        let writer = self.writer()?;
-        let now = now();
-        let is_due = |inode: &CachedInode| {
-            let skipped = writer.skips_directories() && inode.file_type() == FileType::Directory;
-            !skipped && writer.access_times().is_due(inode, now)
-        };
-        if !is_due(self.inode(inode, &epoch::pin())?) {
-            return Ok(());
-        }
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        if !is_due(pinned.version(&epoch::pin())?) {
-            return Ok(());
-        }
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        plan.edit(slot, |inode| inode.set_atime(now))?;
-        // To read is not to change: `i_version` stays.
-        let version = CachedInode::new(plan.inode(slot)?, self)?;
-        // The slot of a directory is changed by several at once, who start from what it holds.
-        if let Some(times) = writer.lazy_times()
-            && version.file_type() != FileType::Directory
-        {
-            drop(plan);
-            return self.publish_times(times, (&pinned, &locked), version);
-        }
-        plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), || {
-            pinned.publish(Some(version));
-        })?;
-        Ok(())
+fn change_access_time(mount: &Mount, inode: InodeNr) -> Result<()> {
+    let now = now();
+    let is_due = |inode: &CachedInode| {
+        let skipped = mount.skips_directories() && inode.file_type() == FileType::Directory;
+        !skipped && mount.access_times().is_due(inode, now)
+    };
+    if !is_due(cache::inode(&mount.core, inode, &epoch::pin())?) {
+        return Ok(());
     }
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let locked = pinned.lock();
+    if !is_due(pinned.version(&epoch::pin())?) {
+        return Ok(());
+    }
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode)?;
+    slot::edit(&mut plan, slot, |inode| inode.set_atime(now))?;
+    // To read is not to change: `i_version` stays.
+    let version = CachedInode::new(slot::inode(&mut plan, slot)?, mount.core.superblock())?;
+    // The slot of a directory is changed by several at once, who start from what it holds.
+    if let Some(times) = mount.lazy_times()
+        && version.file_type() != FileType::Directory
+    {
+        drop(plan);
+        return lazy_times::publish_times(mount, times, (&pinned, &locked), version);
+    }
+    plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), || {
+        pinned.publish(Some(version));
+    })?;
+    Ok(())
 }

@@ -15,6 +15,11 @@
 //! **Locking.** One lock for each group; device I/O (the first look at a bitmap) and the handle
 //! that zeroes a block happen under it. It comes right before handles.
 
+use crate::core::Core;
+use crate::group::descriptor;
+use crate::mount::state::Mount;
+use crate::txn::order;
+use crate::{Error, Result};
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::Credits;
 use fourscore_mballoc::{Geometry, Kinship, Placement};
@@ -22,10 +27,6 @@ use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock, Tid};
 use fourscore_sync::atomic::Ordering;
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{CoreNr, Mutex, MutexGuard, PerCore, Sparse};
-
-use crate::mount::writer::Writer;
-use crate::txn::order;
-use crate::{Error, Fs, Result};
 
 /// A core looks after so many numbers that it holds back whether they can be given out.
 const HELD_NUMBERS: usize = 64;
@@ -68,10 +69,10 @@ pub(crate) enum Want {
 }
 
 impl Inodes {
-    pub(crate) fn new(fs: &Fs, geometry: &Geometry) -> Self {
-        let groups = fs.geometry().groups();
+    pub(crate) fn new(core: &Core, geometry: &Geometry) -> Self {
+        let groups = core.geometry().groups();
         Self {
-            placement: Placement::new(geometry, fs.geometry().inodes_per_group()),
+            placement: Placement::new(geometry, core.geometry().inodes_per_group()),
             groups: Sparse::new(groups as usize),
             held: PerCore::default(),
         }
@@ -85,36 +86,24 @@ impl Inodes {
     ///
     /// # Errors
     /// `NoSpace` if there is none.
-    pub(crate) fn claim(
-        &self,
-        fs: &Fs,
-        writer: &Writer,
-        parent: GroupNr,
-        want: Want,
-    ) -> Result<InodeClaim> {
-        match self.claim_free(fs, writer, parent, want) {
+    pub(crate) fn claim(&self, mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeClaim> {
+        match self.claim_free(mount, parent, want) {
             Err(Error::NoSpace) if self.held.iter().any(|held| !held.lock().is_empty()) => {
-                writer.journal().commit()?;
+                mount.journal().commit()?;
                 let held = self.held.iter();
-                held.for_each(|held| self.give_out(fs, writer, &mut held.lock()));
-                self.claim_free(fs, writer, parent, want)
+                held.for_each(|held| self.give_out(mount, &mut held.lock()));
+                self.claim_free(mount, parent, want)
             }
             claimed => claimed,
         }
     }
 
-    fn claim_free(
-        &self,
-        fs: &Fs,
-        writer: &Writer,
-        parent: GroupNr,
-        want: Want,
-    ) -> Result<InodeClaim> {
+    fn claim_free(&self, mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeClaim> {
         let is_directory = want != Want::File;
-        let counts = writer.groups();
+        let counts = mount.groups();
         if let Want::Directory(kinship) = want
             && let Some(group) = self.placement.for_directory(&**counts, parent, kinship)
-            && let Some(claim) = self.claim_in(fs, writer, group, is_directory)?
+            && let Some(claim) = self.claim_in(mount, group, is_directory)?
         {
             return Ok(claim);
         }
@@ -122,7 +111,7 @@ impl Inodes {
             if counts.free_inodes(group) == 0 {
                 continue;
             }
-            if let Some(claim) = self.claim_in(fs, writer, group, is_directory)? {
+            if let Some(claim) = self.claim_in(mount, group, is_directory)? {
                 return Ok(claim);
             }
         }
@@ -131,8 +120,7 @@ impl Inodes {
 
     fn claim_in(
         &self,
-        fs: &Fs,
-        writer: &Writer,
+        mount: &Mount,
         group: GroupNr,
         is_directory: bool,
     ) -> Result<Option<InodeClaim>> {
@@ -140,14 +128,14 @@ impl Inodes {
             return Ok(None);
         };
         let mut used = locked(used);
-        used.look(fs, group)?;
+        used.look(&mount.core, group)?;
         let Some(index) = used.first_free() else {
             return Ok(None);
         };
-        let Some(nr) = fs.geometry().inode_at(group, GroupOffset(index)) else {
+        let Some(nr) = mount.core.geometry().inode_at(group, GroupOffset(index)) else {
             return Ok(None);
         };
-        make_table_ready(fs, writer, group, index)?;
+        make_table_ready(mount, group, index)?;
         used.set(index, true);
         Ok(Some(InodeClaim {
             nr,
@@ -160,34 +148,33 @@ impl Inodes {
     /// Claims the inode `nr`, which is free.
     pub(crate) fn take(
         &self,
-        fs: &Fs,
-        writer: &Writer,
+        mount: &Mount,
         nr: InodeNr,
         is_directory: bool,
     ) -> Result<InodeClaim> {
-        let (claim, mut used) = self.claim_of(fs, nr, is_directory)?;
-        make_table_ready(fs, writer, claim.group, claim.index)?;
+        let (claim, mut used) = self.claim_of(&mount.core, nr, is_directory)?;
+        make_table_ready(mount, claim.group, claim.index)?;
         used.set(claim.index, true);
         Ok(claim)
     }
 
     /// The claim of an inode that is in use, to free it. It stays used in memory until
     /// [`Inodes::freed`], whatever becomes of its bit on disk before.
-    pub(crate) fn of(&self, fs: &Fs, nr: InodeNr, is_directory: bool) -> Result<InodeClaim> {
-        let (claim, mut used) = self.claim_of(fs, nr, is_directory)?;
+    pub(crate) fn of(&self, core: &Core, nr: InodeNr, is_directory: bool) -> Result<InodeClaim> {
+        let (claim, mut used) = self.claim_of(core, nr, is_directory)?;
         // Who looks at the bitmap first after the bit was cleared would take the inode for free.
-        used.look(fs, claim.group)?;
+        used.look(core, claim.group)?;
         Ok(claim)
     }
 
     /// The claim of the inode `nr`, and the inodes of its group, locked.
     fn claim_of(
         &self,
-        fs: &Fs,
+        core: &Core,
         nr: InodeNr,
         is_directory: bool,
     ) -> Result<(InodeClaim, Ranked<MutexGuard<'_, Used>>)> {
-        let Some((group, index)) = fs.geometry().inode_group(nr) else {
+        let Some((group, index)) = core.geometry().inode_group(nr) else {
             return Err(Error::NotFound);
         };
         let Some(used) = self.groups.get(group.0 as usize) else {
@@ -204,32 +191,32 @@ impl Inodes {
 
     /// Lets an inode be claimed again that was freed: at once, if a crash takes it back with
     /// whatever is made of its number.
-    pub(crate) fn freed(&self, nr: InodeNr, fs: &Fs, writer: &Writer) {
-        if writer.journal().has_log() {
-            return self.give_back(nr, fs);
+    pub(crate) fn freed(&self, nr: InodeNr, mount: &Mount) {
+        if mount.journal().has_log() {
+            return self.give_back(nr, &mount.core);
         }
         let mut held = self.held.mine().lock();
-        held.push((writer.journal().running_tid(), nr));
+        held.push((mount.journal().running_tid(), nr));
         if held.len().is_multiple_of(HELD_NUMBERS) {
-            self.give_out(fs, writer, &mut held);
+            self.give_out(mount, &mut held);
         }
     }
 
     /// Lets those be claimed that were held back long enough.
-    fn give_out(&self, fs: &Fs, writer: &Writer, held: &mut Vec<(Tid, InodeNr)>) {
-        let durable = writer.journal().committed_tid();
+    fn give_out(&self, mount: &Mount, held: &mut Vec<(Tid, InodeNr)>) {
+        let durable = mount.journal().committed_tid();
         held.retain(|&(tid, nr)| {
             let stays = tid.is_after(durable);
             if !stays {
-                self.give_back(nr, fs);
+                self.give_back(nr, &mount.core);
             }
             stays
         });
     }
 
     /// Lets an inode be claimed again.
-    pub(crate) fn give_back(&self, nr: InodeNr, fs: &Fs) {
-        if let Some((group, index)) = fs.geometry().inode_group(nr)
+    pub(crate) fn give_back(&self, nr: InodeNr, core: &Core) {
+        if let Some((group, index)) = core.geometry().inode_group(nr)
             && let Some(used) = self.groups.get(group.0 as usize)
         {
             locked(used).set(index.0, false);
@@ -246,9 +233,9 @@ fn locked(used: &Mutex<Used>) -> Ranked<MutexGuard<'_, Used>> {
 
 impl Used {
     /// Copies the bitmap of `group`, whose inodes these are, unless that was done.
-    fn look(&mut self, fs: &Fs, group: GroupNr) -> Result<()> {
+    fn look(&mut self, core: &Core, group: GroupNr) -> Result<()> {
         if self.words.is_none() {
-            self.words = Some(words(fs, group)?);
+            self.words = Some(words(core, group)?);
         }
         Ok(())
     }
@@ -280,12 +267,12 @@ impl Used {
 }
 
 /// The inode bitmap of a group, with what may not be handed out as used.
-fn words(fs: &Fs, group: GroupNr) -> Result<Box<[u64]>> {
-    let bitmap = fs.inode_bitmap(group)?;
-    let bits = fs.geometry().inodes_per_group();
-    let first = fs.superblock().first_inode();
+fn words(core: &Core, group: GroupNr) -> Result<Box<[u64]>> {
+    let bitmap = descriptor::inode_bitmap(core, group)?;
+    let bits = core.geometry().inodes_per_group();
+    let first = core.superblock().first_inode();
     let is_taken = |index: u32| {
-        let nr = fs.geometry().inode_at(group, GroupOffset(index));
+        let nr = core.geometry().inode_at(group, GroupOffset(index));
         index >= bits || nr.is_none_or(|nr| nr < first)
     };
     let bytes = bitmap.as_bytes().chunks(8);
@@ -309,18 +296,18 @@ fn words(fs: &Fs, group: GroupNr) -> Result<Box<[u64]>> {
 
 /// Zeroes the blocks of the inode table up to the one that holds inode `index`, as far as they were
 /// never used.
-fn make_table_ready(fs: &Fs, writer: &Writer, group: GroupNr, index: u32) -> Result<()> {
-    let Some(state) = writer.groups().get(group).map(|group| group.inodes()) else {
+fn make_table_ready(mount: &Mount, group: GroupNr, index: u32) -> Result<()> {
+    let Some(state) = mount.groups().get(group).map(|group| group.inodes()) else {
         return Ok(());
     };
-    let needed = index / fs.geometry().inodes_per_block() + 1;
+    let needed = index / mount.core.geometry().inodes_per_block() + 1;
     let ready = state.table_ready.load(Ordering::Relaxed);
     for nth in ready..needed {
         let block = PhysBlock(state.table.0 + u64::from(nth));
         let tag = VerifiedAs::new(Structure::InodeTable, InodeNr(0));
         loop {
-            let buffer = fs.buffers.create(block);
-            let mut handle = writer.start(Credits(1))?;
+            let buffer = mount.core.buffers.create(block);
+            let mut handle = mount.start(Credits(1))?;
             if handle.modify(&buffer, tag, |bytes| bytes.fill(0)).is_ok() {
                 break;
             }

@@ -6,18 +6,21 @@
 //!
 //! **Locking.** The inode's lock.
 
+use crate::inode::cached::CachedInode;
+use crate::inode::flags::{check_changeable, check_is_no_value};
+use crate::inode::{cache, consistent};
+use crate::mount::errors;
+use crate::mount::state::{Mount, now};
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::xattr::set::{NewXattr, finish, finish_timed};
+use crate::xattr::{acl, get, set};
+use crate::{Caller, Capabilities, Error, FileType, Result};
 use fourscore_ondisk::inode::{FileMode, InodeFlags};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::epoch::{self, Guard};
-
-use crate::inode::cache::CachedInode;
-use crate::inode::flags::{check_changeable, check_is_no_value};
-use crate::mount::writer::now;
-use crate::txn::plan::Plan;
-use crate::txn::slot::Slot;
-use crate::xattr::set::{NewXattr, finish, finish_timed};
-use crate::{Caller, Capabilities, Error, FileType, Fs, Result};
 
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
@@ -67,134 +70,129 @@ pub enum Privileges {
     Taken,
 }
 
-impl Fs {
-    /// Changes attributes of an inode. With the permissions the access control list changes. A new
-    /// owner or group takes the set-user bit, the set-group bit (where the group may execute) and
-    /// `security.capability` from anything but a directory, as in Linux, whoever asks.
-    ///
-    /// # Errors
-    /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
-    pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
-        let change = || self.change_attributes(inode, change, None, check_changeable);
-        self.noting(self.retried(change))
-    }
-
-    /// Notes times as [`Fs::set_attributes`] does, but for what flags forbid.
-    ///
-    /// # Errors
-    /// As `set_attributes`; `NotPermitted` as `why` says.
-    pub fn note_times(&self, inode: InodeNr, times: &NotedTimes, why: Noted) -> Result<()> {
-        let change = AttributeChange {
-            atime: times.atime,
-            mtime: times.mtime,
-            ..AttributeChange::default()
-        };
-        let check = |inode: &CachedInode| {
-            check_is_no_value(inode)?;
-            match why {
-                Noted::Touched if inode.has(InodeFlags::IMMUTABLE_FL) => Err(Error::NotPermitted),
-                Noted::Touched | Noted::Written => Ok(()),
-            }
-        };
-        let note = || self.change_attributes(inode, &change, times.ctime, check);
-        self.noting(self.retried(note))
-    }
-
-    fn change_attributes(
-        &self,
-        inode: InodeNr,
-        change: &AttributeChange,
-        ctime: Option<Timestamp>,
-        check: impl FnOnce(&CachedInode) -> Result<()>,
-    ) -> Result<()> {
-        let writer = self.writer()?;
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        let current = &pinned.copy()?;
-        check(current)?;
-        let on_disk = current.on_disk();
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        let mut mode = on_disk.mode();
-        let changes_owner = change.uid.is_some() || change.gid.is_some();
-        if changes_owner && current.file_type() != FileType::Directory {
-            mode = without_set_id(mode);
-            plan.remove_capability(slot)?;
-        }
-        if let Some(permissions) = change.permissions {
-            mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
-            plan.chmod_acl(current, slot, permissions, &epoch::pin())?;
-        }
-        plan.edit(slot, |inode| {
-            inode.set_mode(mode);
-            let uid = change.uid.unwrap_or(on_disk.uid());
-            inode.set_owner(uid, change.gid.unwrap_or(on_disk.gid()));
-            if let Some(atime) = change.atime {
-                inode.set_atime(atime);
-            }
-            if let Some(mtime) = change.mtime {
-                inode.set_mtime(mtime);
-            }
-            inode.set_ctime(ctime.unwrap_or_else(now));
-        })?;
-        finish_timed(plan, slot, (&pinned, &locked))
-    }
-
-    /// Takes away what a file must not keep when `caller` changes its content: what Linux does
-    /// before each write, truncation and preallocation. To be called before those by who speaks for
-    /// users; costs a look at the inode if there is nothing to take.
-    ///
-    /// From regular files it takes `security.capability`, whoever asks; and unless the caller has
-    /// [`Capabilities::FSETID`] the set-user bit, and the set-group bit where the group may execute
-    /// or the caller is not in it.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
-    pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
-        self.noting(self.retried(|| self.take_privileges(inode, caller)))
-    }
-
-    fn take_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
-        let writer = self.writer()?;
-        let has_something = |inode: &CachedInode, guard: &Guard| -> Result<bool> {
-            let mode = inode.on_disk().mode();
-            let has_capability = || {
-                let (index, name) = (NameIndex::SECURITY, b"capability");
-                Ok::<_, Error>(self.stored_xattr(inode, index, name, guard)?.is_some())
-            };
-            let is_file = inode.file_type() == FileType::Regular;
-            Ok(is_file && (kept_when_written(inode, caller) != mode || has_capability()?))
-        };
-        if !self.read_consistent(inode, has_something)? {
-            return Ok(Privileges::Kept);
-        }
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        let current = &pinned.copy()?;
-        if !has_something(current, &epoch::pin())? {
-            return Ok(Privileges::Kept);
-        }
-        if current.has(InodeFlags::IMMUTABLE_FL) {
-            return Err(Error::NotPermitted);
-        }
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        plan.remove_capability(slot)?;
-        let mode = kept_when_written(current, caller);
-        plan.edit(slot, |inode| inode.set_mode(mode))?;
-        finish(plan, slot, (&pinned, &locked))?;
-        Ok(Privileges::Taken)
-    }
+/// See [`Fs::set_attributes`](crate::Fs::set_attributes).
+pub(crate) fn set_attributes(
+    mount: &Mount,
+    inode: InodeNr,
+    change: &AttributeChange,
+) -> Result<()> {
+    let change = || change_attributes(mount, inode, change, None, check_changeable);
+    errors::noting(mount, mount.space.retried(change))
 }
 
-impl Plan<'_> {
-    /// Removes `security.capability`, if it is there.
-    fn remove_capability(&mut self, slot: Slot) -> Result<()> {
-        let (index, name) = (NameIndex::SECURITY, b"capability");
-        match self.change_xattr(slot, index, name, NewXattr::Remove) {
-            Ok(_) | Err(Error::NoAttribute) => Ok(()),
-            Err(error) => Err(error),
+/// See [`Fs::note_times`](crate::Fs::note_times).
+pub(crate) fn note_times(
+    mount: &Mount,
+    inode: InodeNr,
+    times: &NotedTimes,
+    why: Noted,
+) -> Result<()> {
+    let change = AttributeChange {
+        atime: times.atime,
+        mtime: times.mtime,
+        ..AttributeChange::default()
+    };
+    let check = |inode: &CachedInode| {
+        check_is_no_value(inode)?;
+        match why {
+            Noted::Touched if inode.has(InodeFlags::IMMUTABLE_FL) => Err(Error::NotPermitted),
+            Noted::Touched | Noted::Written => Ok(()),
         }
+    };
+    let note = || change_attributes(mount, inode, &change, times.ctime, check);
+    errors::noting(mount, mount.space.retried(note))
+}
+
+fn change_attributes(
+    mount: &Mount,
+    inode: InodeNr,
+    change: &AttributeChange,
+    ctime: Option<Timestamp>,
+    check: impl FnOnce(&CachedInode) -> Result<()>,
+) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let locked = pinned.lock();
+    let current = &pinned.copy()?;
+    check(current)?;
+    let on_disk = current.on_disk();
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode)?;
+    let mut mode = on_disk.mode();
+    let changes_owner = change.uid.is_some() || change.gid.is_some();
+    if changes_owner && current.file_type() != FileType::Directory {
+        mode = without_set_id(mode);
+        remove_capability(&mut plan, slot)?;
+    }
+    if let Some(permissions) = change.permissions {
+        mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
+        acl::chmod_acl(&mut plan, current, slot, permissions, &epoch::pin())?;
+    }
+    slot::edit(&mut plan, slot, |inode| {
+        inode.set_mode(mode);
+        let uid = change.uid.unwrap_or(on_disk.uid());
+        inode.set_owner(uid, change.gid.unwrap_or(on_disk.gid()));
+        if let Some(atime) = change.atime {
+            inode.set_atime(atime);
+        }
+        if let Some(mtime) = change.mtime {
+            inode.set_mtime(mtime);
+        }
+        inode.set_ctime(ctime.unwrap_or_else(now));
+    })?;
+    finish_timed(plan, slot, (&pinned, &locked))
+}
+
+/// See [`Fs::remove_privileges`](crate::Fs::remove_privileges).
+pub(crate) fn remove_privileges(
+    mount: &Mount,
+    inode: InodeNr,
+    caller: &Caller<'_>,
+) -> Result<Privileges> {
+    errors::noting(
+        mount,
+        mount
+            .space
+            .retried(|| take_privileges(mount, inode, caller)),
+    )
+}
+
+fn take_privileges(mount: &Mount, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
+    let has_something = |inode: &CachedInode, guard: &Guard| -> Result<bool> {
+        let mode = inode.on_disk().mode();
+        let has_capability = || {
+            let (index, name) = (NameIndex::SECURITY, b"capability");
+            Ok::<_, Error>(get::stored_xattr(&mount.core, inode, index, name, guard)?.is_some())
+        };
+        let is_file = inode.file_type() == FileType::Regular;
+        Ok(is_file && (kept_when_written(inode, caller) != mode || has_capability()?))
+    };
+    if !consistent::read_consistent(&mount.core, inode, has_something)? {
+        return Ok(Privileges::Kept);
+    }
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let locked = pinned.lock();
+    let current = &pinned.copy()?;
+    if !has_something(current, &epoch::pin())? {
+        return Ok(Privileges::Kept);
+    }
+    if current.has(InodeFlags::IMMUTABLE_FL) {
+        return Err(Error::NotPermitted);
+    }
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode)?;
+    remove_capability(&mut plan, slot)?;
+    let mode = kept_when_written(current, caller);
+    slot::edit(&mut plan, slot, |inode| inode.set_mode(mode))?;
+    finish(plan, slot, (&pinned, &locked))?;
+    Ok(Privileges::Taken)
+}
+
+/// Removes `security.capability`, if it is there.
+fn remove_capability(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
+    let (index, name) = (NameIndex::SECURITY, b"capability");
+    match set::plan_change(plan, slot, index, name, NewXattr::Remove) {
+        Ok(_) | Err(Error::NoAttribute) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -9,161 +9,150 @@
 //!
 //! **References.** ioctl_iflags(2), chattr(1).
 
+use crate::core::Core;
+use crate::dir::entries;
+use crate::file::journaled;
+use crate::inode::cache;
+use crate::inode::cached::CachedInode;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::xattr::set::finish;
+use crate::{Error, FileType, Result};
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::epoch;
 
-use crate::inode::cache::CachedInode;
-use crate::txn::plan::Plan;
-use crate::xattr::set::finish;
-use crate::{Error, FileType, Fs, Result};
+/// See [`Fs::set_flags`](crate::Fs::set_flags).
+pub(crate) fn set_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> {
+    errors::noting(mount, change_flags(mount, inode, flags))
+}
 
-impl Fs {
-    /// Sets the flags of an inode (`FS_IOC_SETFLAGS`). Those that only the file system changes stay
-    /// as they are, whatever `flags` says of them.
-    ///
-    /// # Errors
-    /// `Unsupported` for flags that users do not see or that the inode's type does not have, and
-    /// for `CASEFOLD_FL` without the feature; `NotEmpty` for `CASEFOLD_FL` of a directory with
-    /// entries; `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
-    /// `Unsupported` for `EXTENTS_FL`, too, which would change how the content is stored; as in
-    /// Linux the other flags have changed then.
-    pub fn set_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
-        self.noting(self.change_flags(inode, flags))
+fn change_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let locked = pinned.lock();
+    let current = &pinned.copy()?;
+    check_is_no_value(current)?;
+    let unsupported = |what: &str| Error::Unsupported(what.into());
+    if !InodeFlags::USER_VISIBLE.contains(flags) {
+        return Err(unsupported("flags that are not shown are not set"));
     }
-
-    fn change_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
-        let writer = self.writer()?;
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        let current = &pinned.copy()?;
-        check_is_no_value(current)?;
-        let unsupported = |what: &str| Error::Unsupported(what.into());
-        if !InodeFlags::USER_VISIBLE.contains(flags) {
-            return Err(unsupported("flags that are not shown are not set"));
-        }
-        let flags = flags & InodeFlags::USER_MODIFIABLE;
-        if flags.of_type(current.file_type()) != flags {
-            return Err(unsupported("this type of inode does not have the flag"));
-        }
-        let old = current.on_disk().flags();
-        let changed = (flags ^ old) & InodeFlags::USER_MODIFIABLE;
-        let stays_immutable = (flags & old).contains(InodeFlags::IMMUTABLE_FL);
-        if stays_immutable && !changed.is_empty() {
-            return Err(Error::NotPermitted);
-        }
-        if changed.contains(InodeFlags::CASEFOLD_FL) {
-            self.check_casefold(current)?;
-        }
-        let is_stored_anew = changed.contains(InodeFlags::EXTENTS_FL);
-        let mut changed = changed - InodeFlags::EXTENTS_FL;
-        if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
-            if writer.journal().has_log() {
-                self.forget_content(writer, current)?;
-            } else {
-                // As in Linux: there is nothing that the flag could say.
-                changed -= InodeFlags::JOURNAL_DATA_FL;
-            }
-        }
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        plan.edit(slot, |inode| inode.set_flags(old ^ changed))?;
-        finish(plan, slot, (&pinned, &locked))?;
-        if is_stored_anew {
-            return Err(unsupported("how the content is stored is not changed"));
-        }
-        Ok(())
+    let flags = flags & InodeFlags::USER_MODIFIABLE;
+    if flags.of_type(current.file_type()) != flags {
+        return Err(unsupported("this type of inode does not have the flag"));
     }
-
-    /// Refuses to let a directory begin or cease to ignore case, unless it has no names.
-    fn check_casefold(&self, dir: &CachedInode) -> Result<()> {
-        if self.superblock().encoding().is_none() {
-            return Err(Error::Unsupported(
-                "the file system has no feature casefold".into(),
-            ));
-        }
-        match self.is_empty_dir(dir, &epoch::pin())? {
-            true => Ok(()),
-            false => Err(Error::NotEmpty),
+    let old = current.on_disk().flags();
+    let changed = (flags ^ old) & InodeFlags::USER_MODIFIABLE;
+    let stays_immutable = (flags & old).contains(InodeFlags::IMMUTABLE_FL);
+    if stays_immutable && !changed.is_empty() {
+        return Err(Error::NotPermitted);
+    }
+    if changed.contains(InodeFlags::CASEFOLD_FL) {
+        check_casefold(&mount.core, current)?;
+    }
+    let is_stored_anew = changed.contains(InodeFlags::EXTENTS_FL);
+    let mut changed = changed - InodeFlags::EXTENTS_FL;
+    if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
+        if mount.journal().has_log() {
+            journaled::forget_content(mount, current)?;
+        } else {
+            // As in Linux: there is nothing that the flag could say.
+            changed -= InodeFlags::JOURNAL_DATA_FL;
         }
     }
-
-    /// Sets the project that an inode counts for (`FS_IOC_FSSETXATTR`).
-    ///
-    /// # Errors
-    /// `Unsupported` without the feature `project`, or if the inode has no room for it;
-    /// `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
-    pub fn set_project(&self, inode: InodeNr, project_id: u32) -> Result<()> {
-        self.noting(self.change_project(inode, project_id))
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode)?;
+    slot::edit(&mut plan, slot, |inode| inode.set_flags(old ^ changed))?;
+    finish(plan, slot, (&pinned, &locked))?;
+    if is_stored_anew {
+        return Err(unsupported("how the content is stored is not changed"));
     }
+    Ok(())
+}
 
-    fn change_project(&self, inode: InodeNr, project_id: u32) -> Result<()> {
-        let writer = self.writer()?;
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        let current = &pinned.copy()?;
-        check_is_no_value(current)?;
-        if current.on_disk().project_id() == project_id {
-            return Ok(());
-        }
-        if !self.has_projects() {
-            return Err(Error::Unsupported(
-                "the file system has no feature project".into(),
-            ));
-        }
-        if current.has(InodeFlags::IMMUTABLE_FL) {
-            return Err(Error::NotPermitted);
-        }
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        plan.edit(slot, |inode| {
-            // Without room the project is not stored, which is found below.
-            let _ = inode.expand_extra_isize();
-            inode.set_project_id(project_id);
-        })?;
-        if plan.inode(slot)?.project_id() != project_id {
-            return Err(Error::Unsupported(
-                "the inode has no room for a project".into(),
-            ));
-        }
-        finish(plan, slot, (&pinned, &locked))
+/// Refuses to let a directory begin or cease to ignore case, unless it has no names.
+fn check_casefold(core: &Core, dir: &CachedInode) -> Result<()> {
+    if core.superblock().encoding().is_none() {
+        return Err(Error::Unsupported(
+            "the file system has no feature casefold".into(),
+        ));
     }
+    match entries::is_empty_dir(core, dir, &epoch::pin())? {
+        true => Ok(()),
+        false => Err(Error::NotEmpty),
+    }
+}
 
-    /// Sets what tells lives of the same inode number apart (`FS_IOC_SETVERSION`).
-    ///
-    /// # Errors
-    /// `Unsupported` with the feature `metadata_csum`: the checksums of all blocks of the inode
-    /// depend on it; `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
-    pub fn set_generation(&self, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
-        self.noting(self.change_generation(inode, generation))
-    }
+/// See [`Fs::set_project`](crate::Fs::set_project).
+pub(crate) fn set_project(mount: &Mount, inode: InodeNr, project_id: u32) -> Result<()> {
+    errors::noting(mount, change_project(mount, inode, project_id))
+}
 
-    fn change_generation(&self, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
-        let writer = self.writer()?;
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        if self.superblock().has_metadata_csum() {
-            return Err(Error::Unsupported(
-                "with checksums the generation stays as it is".into(),
-            ));
-        }
-        let current = &pinned.copy()?;
-        check_is_no_value(current)?;
-        if current.has(InodeFlags::IMMUTABLE_FL) {
-            return Err(Error::NotPermitted);
-        }
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        plan.edit(slot, |inode| inode.set_generation(generation))?;
-        finish(plan, slot, (&pinned, &locked))
+fn change_project(mount: &Mount, inode: InodeNr, project_id: u32) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let locked = pinned.lock();
+    let current = &pinned.copy()?;
+    check_is_no_value(current)?;
+    if current.on_disk().project_id() == project_id {
+        return Ok(());
     }
+    if !has_projects(&mount.core) {
+        return Err(Error::Unsupported(
+            "the file system has no feature project".into(),
+        ));
+    }
+    if current.has(InodeFlags::IMMUTABLE_FL) {
+        return Err(Error::NotPermitted);
+    }
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode)?;
+    slot::edit(&mut plan, slot, |inode| {
+        // Without room the project is not stored, which is found below.
+        let _ = inode.expand_extra_isize();
+        inode.set_project_id(project_id);
+    })?;
+    if slot::inode(&mut plan, slot)?.project_id() != project_id {
+        return Err(Error::Unsupported(
+            "the inode has no room for a project".into(),
+        ));
+    }
+    finish(plan, slot, (&pinned, &locked))
+}
 
-    fn has_projects(&self) -> bool {
-        let features = self.superblock().features();
-        features.ro_compat.contains(RoCompat::PROJECT)
+/// See [`Fs::set_generation`](crate::Fs::set_generation).
+pub(crate) fn set_generation(
+    mount: &Mount,
+    inode: InodeNr,
+    generation: InodeGeneration,
+) -> Result<()> {
+    errors::noting(mount, change_generation(mount, inode, generation))
+}
+
+fn change_generation(mount: &Mount, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let locked = pinned.lock();
+    if mount.core.superblock().has_metadata_csum() {
+        return Err(Error::Unsupported(
+            "with checksums the generation stays as it is".into(),
+        ));
     }
+    let current = &pinned.copy()?;
+    check_is_no_value(current)?;
+    if current.has(InodeFlags::IMMUTABLE_FL) {
+        return Err(Error::NotPermitted);
+    }
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode)?;
+    slot::edit(&mut plan, slot, |inode| inode.set_generation(generation))?;
+    finish(plan, slot, (&pinned, &locked))
+}
+
+fn has_projects(core: &Core) -> bool {
+    let features = core.superblock().features();
+    features.ro_compat.contains(RoCompat::PROJECT)
 }
 
 /// The flags and the project that a new inode gets from its directory.

@@ -15,18 +15,19 @@
 //!
 //! **References.** mount(8), `lazytime`.
 
+use crate::Result;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::{Changing, Pinned};
+use crate::mount::state::{Mount, now};
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::txn::slot::Slot;
 use std::collections::VecDeque;
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::atomic::Ordering;
 use fourscore_sync::epoch;
 use fourscore_sync::{CoreNr, Mutex, PerCore};
-
-use crate::inode::cache::{CachedInode, Changing, Pinned};
-use crate::mount::writer::{Writer, now};
-use crate::txn::plan::Plan;
-use crate::txn::slot::Slot;
-use crate::{Fs, Result};
 
 /// How many inodes of each core have times in memory only; then the oldest is written.
 const MOST_PER_CORE: usize = 1024;
@@ -73,103 +74,96 @@ impl LazyTimes {
     }
 }
 
-impl Fs {
-    /// Shows a version of an inode that differs in times from the one before, and says that they
-    /// are to be written. For the holder of its lock.
-    pub(crate) fn publish_times(
-        &self,
-        times: &LazyTimes,
-        (pinned, locked): (&Pinned, &Changing),
-        version: CachedInode,
-    ) -> Result<()> {
-        let nr = version.nr();
-        pinned.publish(Some(version));
-        if locked.has_lazy_times.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let due = times.add(Waiting {
-            nr,
-            since_seconds: now().seconds(),
-            pinned: pinned.again(),
-        });
-        match due {
-            Some(due) => self.write_times_if_free(times, due),
-            None => Ok(()),
-        }
+/// Shows a version of an inode that differs in times from the one before, and says that they
+/// are to be written. For the holder of its lock.
+pub(crate) fn publish_times(
+    mount: &Mount,
+    times: &LazyTimes,
+    (pinned, locked): (&Pinned, &Changing),
+    version: CachedInode,
+) -> Result<()> {
+    let nr = version.nr();
+    pinned.publish(Some(version));
+    if locked.has_lazy_times.swap(true, Ordering::AcqRel) {
+        return Ok(());
     }
-
-    /// Writes the times of an inode that nobody has locked; else it goes on waiting. The caller
-    /// holds the lock of another inode, and would wait for this one out of order.
-    fn write_times_if_free(&self, times: &LazyTimes, due: Waiting) -> Result<()> {
-        if let Some(locked) = due.pinned.try_lock() {
-            return self.write_times_of((due.nr, &due.pinned), &locked);
-        }
-        times.0.of(CoreNr::current()).lock().push_back(due);
-        Ok(())
-    }
-
-    /// Writes the times of an inode that are in memory only. For the holder of its lock.
-    pub(crate) fn write_times_of(
-        &self,
-        (nr, pinned): (InodeNr, &Pinned),
-        locked: &Changing,
-    ) -> Result<()> {
-        if !locked.has_lazy_times.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        if pinned.version(&epoch::pin()).is_err() {
-            // It was deleted.
-            return Ok(());
-        }
-        let mut plan = Plan::new(self, self.writer()?);
-        let slot = plan.slot(nr)?;
-        plan.end(slot)?;
-        plan.carry_out(&[&locked.last]).map(drop)
-    }
-
-    /// Writes all times that are in memory only.
-    ///
-    /// # Errors
-    /// The first that is met; the others are tried all the same.
-    pub(crate) fn write_times(&self) -> Result<()> {
-        let Some(times) = self.writer()?.lazy_times() else {
-            return Ok(());
-        };
-        let mut result = Ok(());
-        for waiting in times.take_all() {
-            let locked = waiting.pinned.lock();
-            result = result.and(self.write_times_of((waiting.nr, &waiting.pinned), &locked));
-        }
-        result
+    let due = times.add(Waiting {
+        nr,
+        since_seconds: now().seconds(),
+        pinned: pinned.again(),
+    });
+    match due {
+        Some(due) => write_times_if_free(mount, times, due),
+        None => Ok(()),
     }
 }
 
-impl Plan<'_> {
-    /// Puts times that are in memory only into a slot that has just been taken from the table. For
-    /// the holder of the inode's lock.
-    pub(crate) fn put_lazy_times(&mut self, slot: Slot) -> Result<()> {
-        let fs = self.fs();
-        let guard = epoch::pin();
-        let Some(Ok(version)) = fs
-            .inodes
-            .get(&slot.nr, &guard)
-            .map(|cell| cell.version(&guard))
-        else {
-            return Ok(());
-        };
-        let shown = version.on_disk();
-        self.edit(slot, |inode| {
-            inode.set_atime(shown.atime());
-            inode.set_mtime(shown.mtime());
-            inode.set_ctime(shown.ctime());
-            inode.set_version(shown.version());
-        })
+/// Writes the times of an inode that nobody has locked; else it goes on waiting. The caller
+/// holds the lock of another inode, and would wait for this one out of order.
+fn write_times_if_free(mount: &Mount, times: &LazyTimes, due: Waiting) -> Result<()> {
+    if let Some(locked) = due.pinned.try_lock() {
+        return write_times_of(mount, (due.nr, &due.pinned), &locked);
     }
+    times.0.of(CoreNr::current()).lock().push_back(due);
+    Ok(())
 }
 
-impl Writer {
-    /// The times that are in memory only, if the mount is for that.
-    pub(crate) fn lazy_times(&self) -> Option<&LazyTimes> {
-        self.lazy_times.as_ref()
+/// Writes the times of an inode that are in memory only. For the holder of its lock.
+pub(crate) fn write_times_of(
+    mount: &Mount,
+    (nr, pinned): (InodeNr, &Pinned),
+    locked: &Changing,
+) -> Result<()> {
+    if !locked.has_lazy_times.swap(false, Ordering::AcqRel) {
+        return Ok(());
     }
+    if pinned.version(&epoch::pin()).is_err() {
+        // It was deleted.
+        return Ok(());
+    }
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, nr)?;
+    slot::end(&mut plan, slot)?;
+    plan.carry_out(&[&locked.last]).map(drop)
+}
+
+/// Writes all times that are in memory only.
+///
+/// # Errors
+/// The first that is met; the others are tried all the same.
+pub(crate) fn write_times(mount: &Mount) -> Result<()> {
+    let Some(times) = mount.lazy_times() else {
+        return Ok(());
+    };
+    let mut result = Ok(());
+    for waiting in times.take_all() {
+        let locked = waiting.pinned.lock();
+        result = result.and(write_times_of(
+            mount,
+            (waiting.nr, &waiting.pinned),
+            &locked,
+        ));
+    }
+    result
+}
+
+/// Puts times that are in memory only into a slot that has just been taken from the table. For
+/// the holder of the inode's lock.
+pub(crate) fn put_lazy_times(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
+    let core = &*plan.mount.core;
+    let guard = epoch::pin();
+    let Some(Ok(version)) = core
+        .inodes
+        .get(&slot.nr, &guard)
+        .map(|cell| cell.version(&guard))
+    else {
+        return Ok(());
+    };
+    let shown = version.on_disk();
+    slot::edit(plan, slot, |inode| {
+        inode.set_atime(shown.atime());
+        inode.set_mtime(shown.mtime());
+        inode.set_ctime(shown.ctime());
+        inode.set_version(shown.version());
+    })
 }

@@ -9,15 +9,18 @@
 //! itself makes the list grow without end. A file longer than the kernel takes is `Corrupt` too, so
 //! none that maps the same block again and again is read for ever.
 
+use crate::core::Core;
+use crate::dir::find;
+use crate::inode::cache;
+use crate::map::lookup;
+use crate::map::lookup::Target;
+use crate::{Result, metadata};
 use std::collections::HashSet;
 
 use fourscore_block::Structure;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, InodeSeed, LogicalBlock, PhysBlock, orphan};
 use fourscore_sync::epoch;
-
-use crate::map::lookup::Target;
-use crate::{Fs, Result};
 
 /// The longest orphan file that the kernel and e2fsprogs take, in bytes.
 const ORPHAN_FILE_BYTES_MAX: u64 = 8 << 20;
@@ -38,85 +41,78 @@ pub(crate) enum Where {
     File { block: usize, index: usize },
 }
 
-impl Fs {
-    /// The inodes on record as orphans: the chain from its head on, then the orphan file.
-    ///
-    /// # Errors
-    /// `Corrupt` for a chain that forms a loop, and for an orphan file that breaks the format or is
-    /// longer than 8 MiB.
-    pub fn orphans(&self) -> Result<Vec<InodeNr>> {
-        if let Some(writer) = self.mounted() {
-            let all = writer.orphans().all().into_iter();
-            return Ok(all.map(|(inode, _)| inode).collect());
-        }
-        let found = self.read_orphans()?;
-        Ok(found.into_iter().map(|found| found.inode).collect())
-    }
+/// The inodes on the orphan list on disk.
+pub(crate) fn orphans(core: &Core) -> Result<Vec<InodeNr>> {
+    let found = read_orphans(core)?;
+    Ok(found.into_iter().map(|found| found.inode).collect())
+}
 
-    /// The record as it is on disk.
-    pub(crate) fn read_orphans(&self) -> Result<Vec<Found>> {
-        let mut orphans = Orphans::default();
-        self.read_orphan_chain(&mut orphans)?;
-        if let Some(file) = self.superblock().orphan_file_inode() {
-            self.read_orphan_file(file, &mut orphans)?;
-        }
-        Ok(orphans.list)
+/// The record as it is on disk.
+pub(crate) fn read_orphans(core: &Core) -> Result<Vec<Found>> {
+    let mut orphans = Orphans::default();
+    read_orphan_chain(core, &mut orphans)?;
+    if let Some(file) = core.superblock().orphan_file_inode() {
+        read_orphan_file(core, file, &mut orphans)?;
     }
+    Ok(orphans.list)
+}
 
-    fn read_orphan_chain(&self, orphans: &mut Orphans) -> Result<()> {
-        let mut next = self.superblock().last_orphan();
-        while let Some(inode) = next {
-            orphans.add(inode, Where::Chain)?;
-            next = Some(InodeNr(self.load_inode(inode)?.dtime())).filter(|next| next.0 != 0);
-        }
-        Ok(())
+fn read_orphan_chain(core: &Core, orphans: &mut Orphans) -> Result<()> {
+    let mut next = core.superblock().last_orphan();
+    while let Some(inode) = next {
+        orphans.add(inode, Where::Chain)?;
+        next = Some(InodeNr(cache::load_inode(core, inode)?.dtime())).filter(|next| next.0 != 0);
     }
+    Ok(())
+}
 
-    fn read_orphan_file(&self, file: InodeNr, orphans: &mut Orphans) -> Result<()> {
-        let guard = epoch::pin();
-        let sb = self.superblock();
-        let (blocks, seed) = self.orphan_file_blocks(file)?;
-        for (nth, &place) in blocks.iter().enumerate() {
-            let check = |bytes: &[u8]| {
-                orphan::parse(bytes, place, seed, sb)
-                    .map(drop)
-                    .map_err(|error| Corrupt::from(error).in_inode(file))
-            };
-            let bytes = self.metadata(place, Structure::OrphanFile, file, &guard, check)?;
-            let entries = orphan::parse(bytes, place, seed, sb)
-                .map_err(|error| Corrupt::from(error).in_inode(file).in_block(place))?;
-            for (index, inode) in entries {
-                orphans.add(inode, Where::File { block: nth, index })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The blocks of the orphan file, and the seed of their checksums.
-    pub(crate) fn orphan_file_blocks(&self, file: InodeNr) -> Result<(Vec<PhysBlock>, InodeSeed)> {
-        let guard = epoch::pin();
-        let inode = self.inode(file, &guard)?;
-        if inode.size_bytes() > ORPHAN_FILE_BYTES_MAX {
-            let error = RelationError::OrphanFileSize {
-                found_bytes: inode.size_bytes(),
-                limit_bytes: ORPHAN_FILE_BYTES_MAX,
-            };
-            return Err(Corrupt::from(error).in_inode(file).into());
-        }
-        let end = self.size_in_blocks(inode)?;
-        let place = |at| match self.map(inode, at, &guard)?.target {
-            Target::Written(place) => Ok(place),
-            Target::Hole | Target::Unwritten(_) => {
-                let hole = RelationError::OrphanFileHole { found: at };
-                Err(Corrupt::from(hole).in_inode(file).into())
-            }
+fn read_orphan_file(core: &Core, file: InodeNr, orphans: &mut Orphans) -> Result<()> {
+    let guard = epoch::pin();
+    let sb = core.superblock();
+    let (blocks, seed) = orphan_file_blocks(core, file)?;
+    for (nth, &place) in blocks.iter().enumerate() {
+        let check = |bytes: &[u8]| {
+            orphan::parse(bytes, place, seed, sb)
+                .map(drop)
+                .map_err(|error| Corrupt::from(error).in_inode(file))
         };
-        let places = (0..end.0).map(|block| place(LogicalBlock(block)));
-        Ok((
-            places.collect::<Result<_>>()?,
-            inode.on_disk().checksum_seed(),
-        ))
+        let bytes = metadata::metadata(core, place, Structure::OrphanFile, file, &guard, check)?;
+        let entries = orphan::parse(bytes, place, seed, sb)
+            .map_err(|error| Corrupt::from(error).in_inode(file).in_block(place))?;
+        for (index, inode) in entries {
+            orphans.add(inode, Where::File { block: nth, index })?;
+        }
     }
+    Ok(())
+}
+
+/// The blocks of the orphan file, and the seed of their checksums.
+pub(crate) fn orphan_file_blocks(
+    core: &Core,
+    file: InodeNr,
+) -> Result<(Vec<PhysBlock>, InodeSeed)> {
+    let guard = epoch::pin();
+    let inode = cache::inode(core, file, &guard)?;
+    if inode.size_bytes() > ORPHAN_FILE_BYTES_MAX {
+        let error = RelationError::OrphanFileSize {
+            found_bytes: inode.size_bytes(),
+            limit_bytes: ORPHAN_FILE_BYTES_MAX,
+        };
+        return Err(Corrupt::from(error).in_inode(file).into());
+    }
+    let end = find::size_in_blocks(core, inode)?;
+    let place = |at| match lookup::map(core, inode, at, &guard)?.target {
+        Target::Written(place) => Ok(place),
+        Target::Hole | Target::Unwritten(_) => {
+            let hole = RelationError::OrphanFileHole { found: at };
+            Err(Corrupt::from(hole).in_inode(file).into())
+        }
+    };
+    let places = (0..end.0).map(|block| place(LogicalBlock(block)));
+    Ok((
+        places.collect::<Result<_>>()?,
+        inode.on_disk().checksum_seed(),
+    ))
 }
 
 /// The orphans found so far.

@@ -19,6 +19,16 @@
 //!
 //! **Crash safety.** Whatever the crash leaves, an inode that is not whole is on record.
 
+use crate::Result;
+use crate::core::Core;
+use crate::inode::orphan_list;
+use crate::inode::orphan_list::{Found, Where};
+use crate::inode::orphan_slots::{SlotNr, SlotTable};
+use crate::mount::superblock;
+use crate::txn::faults::Sabotage;
+use crate::txn::plan::Plan;
+use crate::txn::slot::Slot;
+use crate::txn::{order, slot};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -26,14 +36,6 @@ use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{CoreNr, Mutex, MutexGuard};
-
-use crate::inode::orphan_list::{Found, Where};
-use crate::inode::orphan_slots::{SlotNr, SlotTable};
-use crate::txn::faults::Sabotage;
-use crate::txn::order;
-use crate::txn::plan::Plan;
-use crate::txn::slot::Slot;
-use crate::{Fs, Result};
 
 /// Where an inode is on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,13 +103,13 @@ pub(crate) enum Recording<'f> {
 
 impl Orphans {
     /// The record of `fs`, as it is on disk.
-    pub(crate) fn read(fs: &Fs) -> Result<Self> {
-        let found = fs.read_orphans()?;
-        let file = match fs.superblock().orphan_file_inode() {
+    pub(crate) fn read(core: &Core) -> Result<Self> {
+        let found = orphan_list::read_orphans(core)?;
+        let file = match core.superblock().orphan_file_inode() {
             Some(nr) => {
-                let (blocks, seed) = fs.orphan_file_blocks(nr)?;
+                let (blocks, seed) = orphan_list::orphan_file_blocks(core, nr)?;
                 let tag = VerifiedAs::new(Structure::OrphanFile, nr).seeded(seed);
-                let slots = fourscore_ondisk::orphan::slots(fs.geometry().block_size());
+                let slots = fourscore_ondisk::orphan::slots(core.geometry().block_size());
                 Some(OrphanFile {
                     tag,
                     slots: SlotTable::new(blocks.len(), slots),
@@ -201,64 +203,62 @@ impl OrphanFile {
     }
 }
 
-impl<'f> Plan<'f> {
-    /// Puts an inode on record, and says where.
-    pub(crate) fn add_orphan(&mut self, slot: Slot) -> Result<OrphanPlace> {
-        let orphans = self.writer().orphans();
-        if let Some(file) = &orphans.file
-            && let Some(claimed) = file.slots.claim(slot.nr, CoreNr::current())
-        {
-            self.record(Recording::Claim(claimed));
-            self.write_orphan_slot(file, claimed, Some(slot.nr))?;
-            return Ok(OrphanPlace::Slot(claimed));
-        }
-        let chain = orphans.lock_chain();
-        let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
-        self.record(Recording::Push(chain, slot.nr));
-        if self.writer().lacks(Sabotage::NoOrphanRecord) {
-            return Ok(place);
-        }
-        self.set_next_orphan(slot, head)?;
-        self.set_last_orphan(Some(slot.nr))?;
-        Ok(place)
+/// Puts an inode on record, and says where.
+pub(crate) fn add_orphan(plan: &mut Plan<'_>, slot: Slot) -> Result<OrphanPlace> {
+    let orphans = plan.mount.orphans();
+    if let Some(file) = &orphans.file
+        && let Some(claimed) = file.slots.claim(slot.nr, CoreNr::current())
+    {
+        plan.record(Recording::Claim(claimed));
+        write_orphan_slot(plan, file, claimed, Some(slot.nr))?;
+        return Ok(OrphanPlace::Slot(claimed));
     }
+    let chain = orphans.lock_chain();
+    let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
+    plan.record(Recording::Push(chain, slot.nr));
+    if plan.mount.core.faults.lacks(Sabotage::NoOrphanRecord) {
+        return Ok(place);
+    }
+    slot::set_next_orphan(plan, slot, head)?;
+    superblock::set_last_orphan(plan, Some(slot.nr))?;
+    Ok(place)
+}
 
-    /// Takes an inode off the record.
-    pub(crate) fn remove_orphan(&mut self, slot: Slot, place: OrphanPlace) -> Result<()> {
-        let orphans: &'f Orphans = self.writer().orphans();
-        match (place, &orphans.file) {
-            (OrphanPlace::Slot(taken), Some(file)) => {
-                self.record(Recording::Release(taken));
-                self.write_orphan_slot(file, taken, None)
-            }
-            (OrphanPlace::Slot(_), None) => Ok(()),
-            (OrphanPlace::Chain(place), _) => {
-                let chain = orphans.lock_chain();
-                let (before, after) = (chain.before(place), chain.after(place));
-                self.record(Recording::Remove(chain, place));
-                self.set_next_orphan(slot, None)?;
-                match before {
-                    Some(before) => self.relink_orphan(before, after),
-                    None => self.set_last_orphan(after),
-                }
+/// Takes an inode off the record.
+pub(crate) fn remove_orphan<'f>(plan: &mut Plan<'f>, slot: Slot, place: OrphanPlace) -> Result<()> {
+    let orphans: &'f Orphans = plan.mount.orphans();
+    match (place, &orphans.file) {
+        (OrphanPlace::Slot(taken), Some(file)) => {
+            plan.record(Recording::Release(taken));
+            write_orphan_slot(plan, file, taken, None)
+        }
+        (OrphanPlace::Slot(_), None) => Ok(()),
+        (OrphanPlace::Chain(place), _) => {
+            let chain = orphans.lock_chain();
+            let (before, after) = (chain.before(place), chain.after(place));
+            plan.record(Recording::Remove(chain, place));
+            slot::set_next_orphan(plan, slot, None)?;
+            match before {
+                Some(before) => slot::relink_orphan(plan, before, after),
+                None => superblock::set_last_orphan(plan, after),
             }
         }
     }
+}
 
-    fn write_orphan_slot(
-        &mut self,
-        file: &OrphanFile,
-        slot: SlotNr,
-        inode: Option<InodeNr>,
-    ) -> Result<()> {
-        let is_left_out = inode.is_some() && self.writer().lacks(Sabotage::NoOrphanRecord);
-        if let Some((block, range)) = file.place(slot).filter(|_| !is_left_out) {
-            let region = self.part(block, range, file.tag)?;
-            let nr = inode.map_or(0, |nr| nr.0);
-            self.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
-        }
-        Ok(())
+fn write_orphan_slot(
+    plan: &mut Plan<'_>,
+    file: &OrphanFile,
+    slot: SlotNr,
+    inode: Option<InodeNr>,
+) -> Result<()> {
+    let is_left_out = inode.is_some() && plan.mount.core.faults.lacks(Sabotage::NoOrphanRecord);
+    if let Some((block, range)) = file.place(slot).filter(|_| !is_left_out) {
+        let region = plan.part(block, range, file.tag)?;
+        let nr = inode.map_or(0, |nr| nr.0);
+        plan.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
     }
+    Ok(())
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

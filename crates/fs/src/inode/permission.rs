@@ -12,14 +12,16 @@
 //!
 //! **References.** path_resolution(7), capabilities(7), acl(5), xattr(7), chmod(2), chown(2).
 
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, consistent};
+use crate::xattr::acl as xattr_acl;
+use crate::{AttributeChange, Error, FileType, Result};
 use bitflags::bitflags;
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::acl::{self, AclEntry, AclWho, Asker};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::xattr::NameIndex;
-
-use crate::inode::cache::CachedInode;
-use crate::{AttributeChange, Error, FileType, Fs, Result};
 
 const STICKY: u16 = 0o1000;
 const SET_UID: u16 = 0o4000;
@@ -126,184 +128,175 @@ impl Caller<'_> {
     }
 }
 
-impl Fs {
-    /// Whether `caller` may do all of `wish` with `inode`.
-    ///
-    /// # Errors
-    /// `AccessDenied` if not; `NotPermitted` for writing to what is immutable; `NotFound`.
-    pub fn check_access(&self, inode: InodeNr, wish: Wish, caller: &Caller<'_>) -> Result<()> {
-        self.access(&self.inode_copy(inode)?, wish, caller)
-    }
+/// See [`Fs::check_access`](crate::Fs::check_access).
+pub(crate) fn check_access(
+    core: &Core,
+    inode: InodeNr,
+    wish: Wish,
+    caller: &Caller<'_>,
+) -> Result<()> {
+    access(core, &cache::inode_copy(core, inode)?, wish, caller)
+}
 
-    fn access(&self, inode: &CachedInode, wish: Wish, caller: &Caller<'_>) -> Result<()> {
-        if wish.contains(Wish::WRITE) && inode.has(InodeFlags::IMMUTABLE_FL) {
-            return Err(Error::NotPermitted);
-        }
-        let list = self.read_consistent(inode.nr(), |inode, guard| {
-            self.acl(inode, NameIndex::POSIX_ACL_ACCESS, guard)
-        })?;
-        if caller.is_given(inode, list.as_deref(), wish) {
-            return Ok(());
-        }
+fn access(core: &Core, inode: &CachedInode, wish: Wish, caller: &Caller<'_>) -> Result<()> {
+    if wish.contains(Wish::WRITE) && inode.has(InodeFlags::IMMUTABLE_FL) {
+        return Err(Error::NotPermitted);
+    }
+    let list = consistent::read_consistent(core, inode.nr(), |inode, guard| {
+        xattr_acl::acl(core, inode, NameIndex::POSIX_ACL_ACCESS, guard)
+    })?;
+    if caller.is_given(inode, list.as_deref(), wish) {
+        return Ok(());
+    }
+    let is_directory = inode.file_type() == FileType::Directory;
+    let reads = if is_directory {
+        !wish.contains(Wish::WRITE)
+    } else {
+        wish == Wish::READ
+    };
+    let executable = is_directory || inode.on_disk().mode().0 & ANY_EXECUTE != 0;
+    let overrides =
+        caller.has(Capabilities::DAC_OVERRIDE) && (executable || !wish.contains(Wish::EXECUTE));
+    if (reads && caller.has(Capabilities::DAC_READ_SEARCH)) || overrides {
+        return Ok(());
+    }
+    Err(Error::AccessDenied)
+}
+
+/// See [`Fs::check_removal`](crate::Fs::check_removal).
+pub(crate) fn check_removal(
+    core: &Core,
+    dir: InodeNr,
+    inode: InodeNr,
+    caller: &Caller<'_>,
+) -> Result<()> {
+    let (dir, inode) = (
+        &cache::inode_copy(core, dir)?,
+        &cache::inode_copy(core, inode)?,
+    );
+    access(core, dir, Wish::WRITE | Wish::EXECUTE, caller)?;
+    let is_sticky = dir.on_disk().mode().0 & STICKY != 0;
+    if is_sticky && caller.uid != dir.on_disk().uid() && !caller.owns(inode) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// See [`Fs::check_xattr_read`](crate::Fs::check_xattr_read).
+pub(crate) fn check_xattr_read(
+    core: &Core,
+    inode: InodeNr,
+    name: &[u8],
+    caller: &Caller<'_>,
+) -> Result<()> {
+    let inode = &cache::inode_copy(core, inode)?;
+    if name.starts_with(b"trusted.") && !caller.has(Capabilities::SYS_ADMIN) {
+        return Err(Error::NoAttribute);
+    }
+    if name.starts_with(b"user.") {
+        return match inode.file_type() {
+            FileType::Regular | FileType::Directory => access(core, inode, Wish::READ, caller),
+            _ => Err(Error::NoAttribute),
+        };
+    }
+    Ok(())
+}
+
+/// See [`Fs::check_xattr_change`](crate::Fs::check_xattr_change).
+pub(crate) fn check_xattr_change(
+    core: &Core,
+    inode: InodeNr,
+    name: &[u8],
+    caller: &Caller<'_>,
+) -> Result<()> {
+    let inode = &cache::inode_copy(core, inode)?;
+    let allowed = if name.starts_with(b"trusted.") {
+        caller.has(Capabilities::SYS_ADMIN)
+    } else if name == b"security.capability" {
+        caller.has(Capabilities::SETFCAP)
+    } else if name.starts_with(b"security.") {
+        caller.has(Capabilities::SYS_ADMIN)
+    } else if name.starts_with(b"system.") {
+        caller.owns(inode)
+    } else {
+        let is_sticky = inode.on_disk().mode().0 & STICKY != 0;
         let is_directory = inode.file_type() == FileType::Directory;
-        let reads = if is_directory {
-            !wish.contains(Wish::WRITE)
-        } else {
-            wish == Wish::READ
-        };
-        let executable = is_directory || inode.on_disk().mode().0 & ANY_EXECUTE != 0;
-        let overrides =
-            caller.has(Capabilities::DAC_OVERRIDE) && (executable || !wish.contains(Wish::EXECUTE));
-        if (reads && caller.has(Capabilities::DAC_READ_SEARCH)) || overrides {
-            return Ok(());
-        }
-        Err(Error::AccessDenied)
-    }
-
-    /// Whether `caller` may take the name of `inode` out of `dir`, or put another in its place.
-    ///
-    /// # Errors
-    /// `AccessDenied` without the permission to write to and search the directory; `NotPermitted`
-    /// where it is sticky and neither belongs to the caller; `NotFound`.
-    pub fn check_removal(&self, dir: InodeNr, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
-        let (dir, inode) = (&self.inode_copy(dir)?, &self.inode_copy(inode)?);
-        self.access(dir, Wish::WRITE | Wish::EXECUTE, caller)?;
-        let is_sticky = dir.on_disk().mode().0 & STICKY != 0;
-        if is_sticky && caller.uid != dir.on_disk().uid() && !caller.owns(inode) {
+        if is_sticky && is_directory && !caller.owns(inode) {
             return Err(Error::NotPermitted);
         }
+        return access(core, inode, Wish::WRITE, caller);
+    };
+    if allowed {
         Ok(())
+    } else {
+        Err(Error::NotPermitted)
     }
+}
 
-    /// Whether `caller` may see the attribute `name` of `inode`.
-    ///
-    /// # Errors
-    /// `NoAttribute` for `trusted.` attributes, which do not exist for most; `AccessDenied` without
-    /// the permission to read; `NotFound`.
-    pub fn check_xattr_read(&self, inode: InodeNr, name: &[u8], caller: &Caller<'_>) -> Result<()> {
-        let inode = &self.inode_copy(inode)?;
-        if name.starts_with(b"trusted.") && !caller.has(Capabilities::SYS_ADMIN) {
-            return Err(Error::NoAttribute);
-        }
-        if name.starts_with(b"user.") {
-            return match inode.file_type() {
-                FileType::Regular | FileType::Directory => self.access(inode, Wish::READ, caller),
-                _ => Err(Error::NoAttribute),
-            };
-        }
-        Ok(())
+/// See [`Fs::permitted_change`](crate::Fs::permitted_change).
+pub(crate) fn permitted_change(
+    core: &Core,
+    inode: InodeNr,
+    change: &AttributeChange,
+    caller: &Caller<'_>,
+) -> Result<AttributeChange> {
+    let inode = &cache::inode_copy(core, inode)?;
+    let on_disk = inode.on_disk();
+    let is_owner = caller.uid == on_disk.uid();
+    let may_chown = caller.has(Capabilities::CHOWN);
+    let keeps_user = change
+        .uid
+        .is_none_or(|uid| uid == on_disk.uid() && is_owner);
+    let keeps_group = change
+        .gid
+        .is_none_or(|gid| is_owner && (gid == on_disk.gid() || caller.is_in(gid)));
+    let others = change.permissions.is_some() || change.atime.is_some() || change.mtime.is_some();
+    if !(may_chown || (keeps_user && keeps_group)) || (others && !caller.owns(inode)) {
+        return Err(Error::NotPermitted);
     }
+    let mut permitted = *change;
+    let group = change.gid.unwrap_or(on_disk.gid());
+    let keeps_set_gid = caller.is_in(group) || caller.has(Capabilities::FSETID);
+    if let Some(permissions) = &mut permitted.permissions
+        && !keeps_set_gid
+    {
+        *permissions &= !SET_GID;
+    }
+    let mode = on_disk.mode().0;
+    let changes_owner = change.uid.is_some() || change.gid.is_some();
+    let is_member = caller.is_in(on_disk.gid()) || caller.has(Capabilities::FSETID);
+    if changes_owner
+        && change.permissions.is_none()
+        && inode.file_type() != FileType::Directory
+        && mode & (SET_GID | GROUP_EXECUTE) == SET_GID
+        && !is_member
+    {
+        permitted.permissions = Some(mode & 0o7777 & !(SET_UID | SET_GID));
+    }
+    Ok(permitted)
+}
 
-    /// Whether `caller` may set or remove the attribute `name` of `inode`.
-    ///
-    /// # Errors
-    /// `NotPermitted` for `trusted.` and `security.` attributes, for access control lists of
-    /// others, and for `user.` attributes of a sticky directory of others; `AccessDenied` without
-    /// the permission to write; `NotFound`.
-    pub fn check_xattr_change(
-        &self,
-        inode: InodeNr,
-        name: &[u8],
-        caller: &Caller<'_>,
-    ) -> Result<()> {
-        let inode = &self.inode_copy(inode)?;
-        let allowed = if name.starts_with(b"trusted.") {
-            caller.has(Capabilities::SYS_ADMIN)
-        } else if name == b"security.capability" {
-            caller.has(Capabilities::SETFCAP)
-        } else if name.starts_with(b"security.") {
-            caller.has(Capabilities::SYS_ADMIN)
-        } else if name.starts_with(b"system.") {
-            caller.owns(inode)
-        } else {
-            let is_sticky = inode.on_disk().mode().0 & STICKY != 0;
-            let is_directory = inode.file_type() == FileType::Directory;
-            if is_sticky && is_directory && !caller.owns(inode) {
-                return Err(Error::NotPermitted);
-            }
-            return self.access(inode, Wish::WRITE, caller);
-        };
-        if allowed {
-            Ok(())
-        } else {
-            Err(Error::NotPermitted)
-        }
+/// See [`Fs::check_flags_change`](crate::Fs::check_flags_change).
+pub(crate) fn check_flags_change(
+    core: &Core,
+    inode: InodeNr,
+    flags: InodeFlags,
+    caller: &Caller<'_>,
+) -> Result<()> {
+    let inode = &cache::inode_copy(core, inode)?;
+    let changed = flags ^ inode.on_disk().flags();
+    let guarded = [
+        (
+            InodeFlags::IMMUTABLE_FL | InodeFlags::APPEND_FL,
+            Capabilities::LINUX_IMMUTABLE,
+        ),
+        (InodeFlags::JOURNAL_DATA_FL, Capabilities::SYS_RESOURCE),
+    ];
+    let is_guarded = |&(flags, capability): &(InodeFlags, Capabilities)| {
+        changed.intersects(flags) && !caller.has(capability)
+    };
+    if !caller.owns(inode) || guarded.iter().any(is_guarded) {
+        return Err(Error::NotPermitted);
     }
-
-    /// What of `change` happens if `caller` asks for it: all of it, but for the set-group bit of a
-    /// group that the caller is not in. That bit also goes with a change of owner, where it would
-    /// stay otherwise, since the group may not execute.
-    ///
-    /// # Errors
-    /// `NotPermitted` if none of it may; `NotFound`.
-    pub fn permitted_change(
-        &self,
-        inode: InodeNr,
-        change: &AttributeChange,
-        caller: &Caller<'_>,
-    ) -> Result<AttributeChange> {
-        let inode = &self.inode_copy(inode)?;
-        let on_disk = inode.on_disk();
-        let is_owner = caller.uid == on_disk.uid();
-        let may_chown = caller.has(Capabilities::CHOWN);
-        let keeps_user = change
-            .uid
-            .is_none_or(|uid| uid == on_disk.uid() && is_owner);
-        let keeps_group = change
-            .gid
-            .is_none_or(|gid| is_owner && (gid == on_disk.gid() || caller.is_in(gid)));
-        let others =
-            change.permissions.is_some() || change.atime.is_some() || change.mtime.is_some();
-        if !(may_chown || (keeps_user && keeps_group)) || (others && !caller.owns(inode)) {
-            return Err(Error::NotPermitted);
-        }
-        let mut permitted = *change;
-        let group = change.gid.unwrap_or(on_disk.gid());
-        let keeps_set_gid = caller.is_in(group) || caller.has(Capabilities::FSETID);
-        if let Some(permissions) = &mut permitted.permissions
-            && !keeps_set_gid
-        {
-            *permissions &= !SET_GID;
-        }
-        let mode = on_disk.mode().0;
-        let changes_owner = change.uid.is_some() || change.gid.is_some();
-        let is_member = caller.is_in(on_disk.gid()) || caller.has(Capabilities::FSETID);
-        if changes_owner
-            && change.permissions.is_none()
-            && inode.file_type() != FileType::Directory
-            && mode & (SET_GID | GROUP_EXECUTE) == SET_GID
-            && !is_member
-        {
-            permitted.permissions = Some(mode & 0o7777 & !(SET_UID | SET_GID));
-        }
-        Ok(permitted)
-    }
-
-    /// Whether `caller` may give `inode` these flags.
-    ///
-    /// # Errors
-    /// `NotPermitted` if it is not the owner, or changes flags that take a capability; `NotFound`.
-    pub fn check_flags_change(
-        &self,
-        inode: InodeNr,
-        flags: InodeFlags,
-        caller: &Caller<'_>,
-    ) -> Result<()> {
-        let inode = &self.inode_copy(inode)?;
-        let changed = flags ^ inode.on_disk().flags();
-        let guarded = [
-            (
-                InodeFlags::IMMUTABLE_FL | InodeFlags::APPEND_FL,
-                Capabilities::LINUX_IMMUTABLE,
-            ),
-            (InodeFlags::JOURNAL_DATA_FL, Capabilities::SYS_RESOURCE),
-        ];
-        let is_guarded = |&(flags, capability): &(InodeFlags, Capabilities)| {
-            changed.intersects(flags) && !caller.has(capability)
-        };
-        if !caller.owns(inode) || guarded.iter().any(is_guarded) {
-            return Err(Error::NotPermitted);
-        }
-        Ok(())
-    }
+    Ok(())
 }

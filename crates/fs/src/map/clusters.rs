@@ -19,6 +19,13 @@
 //!
 //! **Locking.** The inode's lock is held.
 
+use crate::Result;
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::map::update::MapForm;
+use crate::map::{extents, update};
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot::Slot;
 use std::ops::Range;
 
 use fourscore_block::VerifiedAs;
@@ -26,12 +33,6 @@ use fourscore_mballoc::{ClusterCount, LogicalCluster};
 use fourscore_ondisk::extent::{Extent, LOGICAL_END};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
-
-use crate::inode::cache::CachedInode;
-use crate::map::update::MapForm;
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::txn::slot::Slot;
-use crate::{Fs, Result};
 
 /// How the blocks of files fall into clusters.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +50,9 @@ pub(crate) enum Place {
 }
 
 impl Clusters {
-    pub(crate) fn of(fs: &Fs) -> Self {
+    pub(crate) fn of(core: &Core) -> Self {
         Self {
-            bits: fs.geometry().blocks_per_cluster_log(),
+            bits: core.geometry().blocks_per_cluster_log(),
         }
     }
 
@@ -120,124 +121,120 @@ impl Clusters {
     }
 }
 
-impl Plan<'_> {
-    /// The place of block `at` of a file that has other blocks of its cluster, as it will be.
-    fn place_in_cluster(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        at: LogicalBlock,
-    ) -> Result<Option<PhysBlock>> {
-        let clusters = Clusters::of(self.fs());
-        if clusters.are_blocks() {
-            return Ok(None);
-        }
-        let Some(found) = self.first_extent(inode, slot, clusters.around(at))? else {
-            return Ok(None);
-        };
-        let place = clusters.place(&found, at);
-        Ok(Some(place.map_err(|error| error.in_inode(inode.nr()))?))
+/// The place of block `at` of a file that has other blocks of its cluster, as it will be.
+fn place_in_cluster(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    at: LogicalBlock,
+) -> Result<Option<PhysBlock>> {
+    let clusters = Clusters::of(&plan.mount.core);
+    if clusters.are_blocks() {
+        return Ok(None);
     }
+    let Some(found) = extents::first_extent(plan, inode, slot, clusters.around(at))? else {
+        return Ok(None);
+    };
+    let place = clusters.place(&found, at);
+    Ok(Some(place.map_err(|error| error.in_inode(inode.nr()))?))
+}
 
-    /// Where the blocks from `at` on can lie, which are not mapped: as many as are of one kind.
-    pub(crate) fn place_for(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        (at, blocks): (LogicalBlock, u32),
-    ) -> Result<Place> {
-        if let Some(place) = self.place_in_cluster(inode, slot, at)? {
-            let clusters = Clusters::of(self.fs());
-            let left = clusters.around(at).end.0 - at.0;
-            return Ok(Place::There(place, blocks.min(left)));
-        }
-        let clusters = Clusters::of(self.fs());
-        let end = LogicalBlock(at.0.saturating_add(blocks));
-        let last = clusters.floor(end);
-        // The file may have the last of the clusters, for what lies behind these blocks.
-        let is_cut = at < last
-            && self
-                .first_extent(inode, slot, end..clusters.ceil(end))?
-                .is_some();
-        Ok(Place::New(if is_cut { last.0 - at.0 } else { blocks }))
+/// Where the blocks from `at` on can lie, which are not mapped: as many as are of one kind.
+pub(crate) fn place_for(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    (at, blocks): (LogicalBlock, u32),
+) -> Result<Place> {
+    if let Some(place) = place_in_cluster(plan, inode, slot, at)? {
+        let clusters = Clusters::of(&plan.mount.core);
+        let left = clusters.around(at).end.0 - at.0;
+        return Ok(Place::There(place, blocks.min(left)));
     }
+    let clusters = Clusters::of(&plan.mount.core);
+    let end = LogicalBlock(at.0.saturating_add(blocks));
+    let last = clusters.floor(end);
+    // The file may have the last of the clusters, for what lies behind these blocks.
+    let is_cut =
+        at < last && extents::first_extent(plan, inode, slot, end..clusters.ceil(end))?.is_some();
+    Ok(Place::New(if is_cut { last.0 - at.0 } else { blocks }))
+}
 
-    /// The part of `blocks`, none of which is mapped, in whose clusters nothing else is mapped,
-    /// with the rest of these clusters.
-    pub(crate) fn own_clusters(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        blocks: Range<LogicalBlock>,
-    ) -> Result<Range<LogicalBlock>> {
-        let clusters = Clusters::of(self.fs());
-        if clusters.are_blocks() {
-            return Ok(blocks);
-        }
-        let mut own = clusters.floor(blocks.start)..clusters.ceil(blocks.end);
-        let head = own.start..blocks.start;
-        if self.first_extent(inode, slot, head)?.is_some() {
-            own.start = clusters.around(own.start).end;
-        }
-        let tail = blocks.end..own.end;
-        if own.start < own.end && self.first_extent(inode, slot, tail)?.is_some() {
-            own.end = clusters.floor(blocks.end);
-        }
-        own.end = own.end.max(own.start);
-        Ok(own)
+/// The part of `blocks`, none of which is mapped, in whose clusters nothing else is mapped,
+/// with the rest of these clusters.
+pub(crate) fn own_clusters(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    blocks: Range<LogicalBlock>,
+) -> Result<Range<LogicalBlock>> {
+    let clusters = Clusters::of(&plan.mount.core);
+    if clusters.are_blocks() {
+        return Ok(blocks);
     }
+    let mut own = clusters.floor(blocks.start)..clusters.ceil(blocks.end);
+    let head = own.start..blocks.start;
+    if extents::first_extent(plan, inode, slot, head)?.is_some() {
+        own.start = clusters.around(own.start).end;
+    }
+    let tail = blocks.end..own.end;
+    if own.start < own.end && extents::first_extent(plan, inode, slot, tail)?.is_some() {
+        own.end = clusters.floor(blocks.end);
+    }
+    own.end = own.end.max(own.start);
+    Ok(own)
+}
 
-    /// Frees what was taken out of a map, in ascending order: clusters of which nothing is left.
-    pub(crate) fn release(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        pieces: &[Extent],
-        was: Content,
-    ) -> Result<()> {
-        let clusters = Clusters::of(self.fs());
-        let mut freed = LogicalBlock(0);
-        for piece in pieces {
-            let blocks = piece.logical..piece.logical_end();
-            let own = self.own_clusters(inode, slot, blocks)?;
-            // Two pieces may have lain in one cluster.
-            let own = own.start.max(freed)..own.end;
-            let count = clusters.count(&own);
-            if count > ClusterCount(0) {
-                let place = clusters.place(piece, own.start);
-                let first = place.map_err(|error| error.in_inode(inode.nr()))?;
-                self.free_clusters(first, count)?;
-                self.count_clusters(slot, -i64::from(count.0))?;
-                freed = own.end;
-            }
-            if was == Content::Metadata {
-                self.forget(piece.physical, piece.blocks);
-            }
+/// Frees what was taken out of a map, in ascending order: clusters of which nothing is left.
+pub(crate) fn release(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    pieces: &[Extent],
+    was: Content,
+) -> Result<()> {
+    let clusters = Clusters::of(&plan.mount.core);
+    let mut freed = LogicalBlock(0);
+    for piece in pieces {
+        let blocks = piece.logical..piece.logical_end();
+        let own = own_clusters(plan, inode, slot, blocks)?;
+        // Two pieces may have lain in one cluster.
+        let own = own.start.max(freed)..own.end;
+        let count = clusters.count(&own);
+        if count > ClusterCount(0) {
+            let place = clusters.place(piece, own.start);
+            let first = place.map_err(|error| error.in_inode(inode.nr()))?;
+            plan.free_clusters(first, count)?;
+            update::count_clusters(plan, slot, -i64::from(count.0))?;
+            freed = own.end;
         }
-        Ok(())
+        if was == Content::Metadata {
+            plan.forget(piece.physical, piece.blocks);
+        }
     }
+    Ok(())
+}
 
-    /// Maps a new block for metadata at the logical block `at`, to be written as `tag` says.
-    pub(crate) fn new_block(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        at: LogicalBlock,
-        tag: VerifiedAs,
-    ) -> Result<(PhysBlock, RegionId)> {
-        let block = match self.place_in_cluster(inode, slot, at)? {
-            Some(block) => block,
-            None => {
-                let goal = self.goal_behind(inode, at)?;
-                let owner = (inode.nr(), MapForm::of(inode).reach());
-                let first = self.claim_metadata(owner, goal)?;
-                let inside = Clusters::of(self.fs()).inside(at);
-                PhysBlock(first.0 + u64::from(inside))
-            }
-        };
-        self.map_block(inode, slot, at, block)?;
-        Ok((block, self.fresh(block, tag)))
-    }
+/// Maps a new block for metadata at the logical block `at`, to be written as `tag` says.
+pub(crate) fn new_block(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    at: LogicalBlock,
+    tag: VerifiedAs,
+) -> Result<(PhysBlock, RegionId)> {
+    let block = match place_in_cluster(plan, inode, slot, at)? {
+        Some(block) => block,
+        None => {
+            let goal = update::goal_behind(plan, inode, at)?;
+            let owner = (inode.nr(), MapForm::of(inode).reach());
+            let first = plan.claim_metadata(owner, goal)?;
+            let inside = Clusters::of(&plan.mount.core).inside(at);
+            PhysBlock(first.0 + u64::from(inside))
+        }
+    };
+    update::map_block(plan, inode, slot, at, block)?;
+    Ok((block, plan.fresh(block, tag)))
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -9,6 +9,15 @@
 //!
 //! **Locking.** The inode's lock is held.
 
+use crate::dir::entries::tag;
+use crate::inode::cached::CachedInode;
+use crate::map::update::Freed;
+use crate::map::{clusters, update};
+use crate::txn::faults::Sabotage;
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
@@ -19,14 +28,6 @@ use fourscore_ondisk::extent::{
 };
 use fourscore_ondisk::inode::InodeMut;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
-
-use crate::dir::entries::tag;
-use crate::inode::cache::CachedInode;
-use crate::map::update::Freed;
-use crate::txn::faults::Sabotage;
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::txn::slot::Slot;
-use crate::{Error, Result};
 
 /// No tree is deeper.
 const MAX_LEVELS: usize = 6;
@@ -76,443 +77,441 @@ impl Mapped<'_> {
     }
 }
 
-impl Plan<'_> {
-    /// Enters an extent into the tree, where nothing is mapped.
-    pub(crate) fn enter_extent(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        extent: Extent,
-    ) -> Result<()> {
-        self.insert_extent(Mapped { inode, slot }, extent)
-    }
+/// Enters an extent into the tree, where nothing is mapped.
+pub(crate) fn enter_extent(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    extent: Extent,
+) -> Result<()> {
+    insert_extent(plan, Mapped { inode, slot }, extent)
+}
 
-    fn insert_extent(&mut self, file: Mapped<'_>, extent: Extent) -> Result<()> {
-        let path = self.descend(file, extent.logical)?;
-        let first = self.node(file, path.nodes.last())?.first();
-        if first.is_some_and(|first| extent.logical < first) {
-            self.change_key(&path);
-        }
-        self.with_nodes(file, &path, |steps, new| {
-            extent::insert(steps, extent, new).map(drop)
-        })
+fn insert_extent(plan: &mut Plan<'_>, file: Mapped<'_>, extent: Extent) -> Result<()> {
+    let path = descend(plan, file, extent.logical)?;
+    let first = node(plan, file, path.nodes.last())?.first();
+    if first.is_some_and(|first| extent.logical < first) {
+        change_key(plan, &path);
     }
+    with_nodes(plan, file, &path, |steps, new| {
+        extent::insert(steps, extent, new).map(drop)
+    })
+}
 
-    /// Gives all that the tree maps in `blocks` the state `state`.
-    pub(crate) fn set_extent_state(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        blocks: Range<LogicalBlock>,
-        state: ExtentState,
-    ) -> Result<()> {
-        let file = Mapped { inode, slot };
-        let mut at = blocks.start;
-        // An extent that goes on behind the end would be found again and again.
-        while at < blocks.end
-            && let Some(found) = self.next_extent(file, at, blocks.end)?
-        {
-            let part = found.logical.max(at)..found.logical_end().min(blocks.end);
-            if found.state != state {
-                // The part in the middle of an extent makes three of one, and the longest written
-                // extent is too long as an unwritten one.
-                self.change_leaf(file, part.start, 3, |leaf| {
-                    leaf.set_state(part.clone(), state)?;
-                    Ok(ForParent::Unchanged)
-                })?;
-            }
-            at = part.end;
-        }
-        Ok(())
-    }
-
-    /// The first extent in `blocks`, as it will be; the part of it that lies there.
-    pub(crate) fn first_extent(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        blocks: Range<LogicalBlock>,
-    ) -> Result<Option<Extent>> {
-        let found = self.next_extent(Mapped { inode, slot }, blocks.start, blocks.end)?;
-        Ok(found.and_then(|extent| extent.part(&blocks)))
-    }
-
-    /// The last extent in `blocks`, as it will be; the part of it that lies there.
-    pub(crate) fn last_extent(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        blocks: Range<LogicalBlock>,
-    ) -> Result<Option<Extent>> {
-        let file = Mapped { inode, slot };
-        let mut until = blocks.end;
-        while let Some(last) = until.0.checked_sub(1) {
-            let path = self.descend(file, LogicalBlock(last))?;
-            if let Node::Leaf(leaf) = self.node(file, path.nodes.last())?
-                && let Some(extent) = leaf
-                    .iter()
-                    .take_while(|extent| extent.logical < until)
-                    .last()
-            {
-                return Ok(extent.part(&blocks));
-            }
-            // The leaf before is under the nearest ancestor with a child in front of the one taken.
-            let mut before = None;
-            for (level, position) in path.positions.iter().enumerate().rev() {
-                let above = level.checked_sub(1).map(|nth| &path.nodes[nth]);
-                if let Node::Inner(inner) = self.node(file, above)?
-                    && *position > 0
-                    && let Some(child) = inner.get(*position, LOGICAL_END)
-                {
-                    before = Some(child.logical.start);
-                    break;
-                }
-            }
-            match before {
-                Some(before) if before < until => until = before,
-                _ => break,
-            }
-        }
-        Ok(None)
-    }
-
-    /// Has `extent`, which is mapped, begin at the logical block `to`, where nothing else is.
-    pub(crate) fn move_extent(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        extent: Extent,
-        to: LogicalBlock,
-    ) -> Result<()> {
-        let file = Mapped { inode, slot };
-        let from = extent.logical..extent.logical_end();
-        self.change_leaf(file, from.start, 1, |leaf| {
-            leaf.remove(from.clone(), |_| ())
-        })?;
-        self.raise_sequence();
-        let moved = Extent {
-            logical: to,
-            ..extent
-        };
-        self.insert_extent(file, moved)
-    }
-
-    /// Takes the blocks from `start` to `end - 1` out of the tree, and frees what was mapped there,
-    /// from the front on and as far as the plan has room for.
-    pub(crate) fn cut_extents(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        (start, end): (LogicalBlock, LogicalBlock),
-        was: Content,
-    ) -> Result<Freed> {
-        let file = Mapped { inode, slot };
-        let room = self.room();
-        let mut at = start;
-        while self.size() < room {
-            let budget = self.budget(room, was);
-            let Some(part) = self.next_part(file, at, end, budget)? else {
-                self.shrink(file)?;
-                return Ok(Freed::All);
-            };
-            let mut pieces = Vec::new();
-            self.change_leaf(file, part.start, 1, |leaf| {
-                pieces.clear();
-                leaf.remove(part.clone(), |piece| pieces.push(piece))
+/// Gives all that the tree maps in `blocks` the state `state`.
+pub(crate) fn set_extent_state(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    blocks: Range<LogicalBlock>,
+    state: ExtentState,
+) -> Result<()> {
+    let file = Mapped { inode, slot };
+    let mut at = blocks.start;
+    // An extent that goes on behind the end would be found again and again.
+    while at < blocks.end
+        && let Some(found) = next_extent(plan, file, at, blocks.end)?
+    {
+        let part = found.logical.max(at)..found.logical_end().min(blocks.end);
+        if found.state != state {
+            // The part in the middle of an extent makes three of one, and the longest written
+            // extent is too long as an unwritten one.
+            change_leaf(plan, file, part.start, 3, |leaf| {
+                leaf.set_state(part.clone(), state)?;
+                Ok(ForParent::Unchanged)
             })?;
-            if pieces.is_empty() {
-                // Another leaf says that it holds what this one should.
-                return Err(file.broken(ExtentEditError::Shape));
-            }
-            at = pieces.last().map_or(end, Extent::logical_end).min(end);
-            self.release(inode, slot, &pieces, was)?;
         }
-        Ok(Freed::Part)
+        at = part.end;
     }
+    Ok(())
+}
 
-    /// What is freed at once by a plan that shall not become much larger than `room`. An extent can
-    /// reach across groups, and each block of metadata takes a revoke record.
-    fn budget(&self, room: usize, was: Content) -> Budget {
-        /// More than what most extents add to a plan.
-        const BLOCKS_OF_EXTENT: usize = 4;
-        let left = room.saturating_sub(self.size());
-        let blocks = match was {
-            Content::Data => u32::MAX,
-            Content::Metadata => {
-                let revokes = self.writer().revokes_per_credit().saturating_mul(left);
-                u32::try_from(revokes).unwrap_or(u32::MAX).max(1)
+/// The first extent in `blocks`, as it will be; the part of it that lies there.
+pub(crate) fn first_extent(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    blocks: Range<LogicalBlock>,
+) -> Result<Option<Extent>> {
+    let found = next_extent(plan, Mapped { inode, slot }, blocks.start, blocks.end)?;
+    Ok(found.and_then(|extent| extent.part(&blocks)))
+}
+
+/// The last extent in `blocks`, as it will be; the part of it that lies there.
+pub(crate) fn last_extent(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    blocks: Range<LogicalBlock>,
+) -> Result<Option<Extent>> {
+    let file = Mapped { inode, slot };
+    let mut until = blocks.end;
+    while let Some(last) = until.0.checked_sub(1) {
+        let path = descend(plan, file, LogicalBlock(last))?;
+        if let Node::Leaf(leaf) = node(plan, file, path.nodes.last())?
+            && let Some(extent) = leaf
+                .iter()
+                .take_while(|extent| extent.logical < until)
+                .last()
+        {
+            return Ok(extent.part(&blocks));
+        }
+        // The leaf before is under the nearest ancestor with a child in front of the one taken.
+        let mut before = None;
+        for (level, position) in path.positions.iter().enumerate().rev() {
+            let above = level.checked_sub(1).map(|nth| &path.nodes[nth]);
+            if let Node::Inner(inner) = node(plan, file, above)?
+                && *position > 0
+                && let Some(child) = inner.get(*position, LOGICAL_END)
+            {
+                before = Some(child.logical.start);
+                break;
             }
-        };
-        Budget {
-            extents: (left / BLOCKS_OF_EXTENT).max(1),
-            blocks,
+        }
+        match before {
+            Some(before) if before < until => until = before,
+            _ => break,
         }
     }
+    Ok(None)
+}
 
-    /// The first blocks that are mapped between `from` and `end - 1`, all in one leaf, as many as
-    /// `budget` allows.
-    fn next_part(
-        &mut self,
-        file: Mapped<'_>,
-        from: LogicalBlock,
-        end: LogicalBlock,
-        budget: Budget,
-    ) -> Result<Option<Range<LogicalBlock>>> {
-        let Some(first) = self.next_extent(file, from, end)? else {
-            return Ok(None);
+/// Has `extent`, which is mapped, begin at the logical block `to`, where nothing else is.
+pub(crate) fn move_extent(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    extent: Extent,
+    to: LogicalBlock,
+) -> Result<()> {
+    let file = Mapped { inode, slot };
+    let from = extent.logical..extent.logical_end();
+    change_leaf(plan, file, from.start, 1, |leaf| {
+        leaf.remove(from.clone(), |_| ())
+    })?;
+    plan.raise_sequence();
+    let moved = Extent {
+        logical: to,
+        ..extent
+    };
+    insert_extent(plan, file, moved)
+}
+
+/// Takes the blocks from `start` to `end - 1` out of the tree, and frees what was mapped there,
+/// from the front on and as far as the plan has room for.
+pub(crate) fn cut_extents(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    (start, end): (LogicalBlock, LogicalBlock),
+    was: Content,
+) -> Result<Freed> {
+    let file = Mapped { inode, slot };
+    let room = plan.room();
+    let mut at = start;
+    while plan.size() < room {
+        let budget = budget(plan, room, was);
+        let Some(part) = next_part(plan, file, at, end, budget)? else {
+            shrink(plan, file)?;
+            return Ok(Freed::All);
         };
-        let start = first.logical.max(from);
-        let path = self.descend(file, start)?;
-        let mut part = start..start;
-        let mut blocks = budget.blocks;
-        if let Node::Leaf(leaf) = self.node(file, path.nodes.last())? {
-            let skipped = leaf.position(start).min(leaf.len());
-            for extent in leaf.iter().skip(skipped).take(budget.extents) {
-                let from = extent.logical.max(start);
-                let mapped = extent.logical_end().min(end).0.saturating_sub(from.0);
-                let taken = mapped.min(blocks);
-                blocks -= taken;
-                if taken > 0 {
-                    part.end = LogicalBlock(from.0 + taken);
-                }
-            }
-        }
-        if part.is_empty() {
+        let mut pieces = Vec::new();
+        change_leaf(plan, file, part.start, 1, |leaf| {
+            pieces.clear();
+            leaf.remove(part.clone(), |piece| pieces.push(piece))
+        })?;
+        if pieces.is_empty() {
+            // Another leaf says that it holds what this one should.
             return Err(file.broken(ExtentEditError::Shape));
         }
-        Ok(Some(part))
+        at = pieces.last().map_or(end, Extent::logical_end).min(end);
+        clusters::release(plan, inode, slot, &pieces, was)?;
     }
+    Ok(Freed::Part)
+}
 
-    /// Goes down to the leaf for `logical`.
-    fn descend(&mut self, file: Mapped<'_>, logical: LogicalBlock) -> Result<Path> {
-        let fs = self.fs();
-        let physical = fs.data_blocks();
-        let mut path = Path::default();
-        let mut end = LOGICAL_END;
-        loop {
-            let child = {
-                let node = self.node(file, path.nodes.last())?;
-                let Node::Inner(inner) = node else {
-                    return Ok(path);
-                };
-                let taken = (0..inner.len())
-                    .rev()
-                    .find(|&at| {
-                        inner
-                            .get(at, end)
-                            .is_some_and(|it| it.logical.start <= logical)
-                    })
-                    .unwrap_or(0);
-                path.positions.push(taken);
-                inner.get(taken, end)
-            };
-            let Some(child) = child.filter(|_| path.nodes.len() < MAX_LEVELS) else {
-                let found = u16::try_from(path.nodes.len()).unwrap_or(u16::MAX);
-                return Err(file.broken(extent::ExtentError::TooDeep { found }.into()));
-            };
-            end = child.logical.end;
-            let seed = file.inode.seed();
-            let region = self.block(child.block, file.tag(), |bytes| {
-                extent::check_node(bytes, &child, &physical, seed)
-                    .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))
-            })?;
-            path.nodes.push(Below {
-                region,
-                block: child.block,
-            });
+/// What is freed at once by a plan that shall not become much larger than `room`. An extent can
+/// reach across groups, and each block of metadata takes a revoke record.
+fn budget(plan: &Plan<'_>, room: usize, was: Content) -> Budget {
+    /// More than what most extents add to a plan.
+    const BLOCKS_OF_EXTENT: usize = 4;
+    let left = room.saturating_sub(plan.size());
+    let blocks = match was {
+        Content::Data => u32::MAX,
+        Content::Metadata => {
+            let revokes = plan.mount.revokes_per_credit().saturating_mul(left);
+            u32::try_from(revokes).unwrap_or(u32::MAX).max(1)
+        }
+    };
+    Budget {
+        extents: (left / BLOCKS_OF_EXTENT).max(1),
+        blocks,
+    }
+}
+
+/// The first blocks that are mapped between `from` and `end - 1`, all in one leaf, as many as
+/// `budget` allows.
+fn next_part(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    from: LogicalBlock,
+    end: LogicalBlock,
+    budget: Budget,
+) -> Result<Option<Range<LogicalBlock>>> {
+    let Some(first) = next_extent(plan, file, from, end)? else {
+        return Ok(None);
+    };
+    let start = first.logical.max(from);
+    let path = descend(plan, file, start)?;
+    let mut part = start..start;
+    let mut blocks = budget.blocks;
+    if let Node::Leaf(leaf) = node(plan, file, path.nodes.last())? {
+        let skipped = leaf.position(start).min(leaf.len());
+        for extent in leaf.iter().skip(skipped).take(budget.extents) {
+            let from = extent.logical.max(start);
+            let mapped = extent.logical_end().min(end).0.saturating_sub(from.0);
+            let taken = mapped.min(blocks);
+            blocks -= taken;
+            if taken > 0 {
+                part.end = LogicalBlock(from.0 + taken);
+            }
         }
     }
+    if part.is_empty() {
+        return Err(file.broken(ExtentEditError::Shape));
+    }
+    Ok(Some(part))
+}
 
-    /// A node of the tree as it will be; the root without `below`.
-    fn node(&self, file: Mapped<'_>, below: Option<&Below>) -> Result<Node<'_>> {
-        let bytes = match below {
-            Some(below) => self.bytes(below.region),
-            None => self.i_block(file.slot)?,
+/// Goes down to the leaf for `logical`.
+fn descend(plan: &mut Plan<'_>, file: Mapped<'_>, logical: LogicalBlock) -> Result<Path> {
+    let core = &*plan.mount.core;
+    let physical = core.geometry().data_blocks();
+    let mut path = Path::default();
+    let mut end = LOGICAL_END;
+    loop {
+        let child = {
+            let node = node(plan, file, path.nodes.last())?;
+            let Node::Inner(inner) = node else {
+                return Ok(path);
+            };
+            let taken = (0..inner.len())
+                .rev()
+                .find(|&at| {
+                    inner
+                        .get(at, end)
+                        .is_some_and(|it| it.logical.start <= logical)
+                })
+                .unwrap_or(0);
+            path.positions.push(taken);
+            inner.get(taken, end)
         };
-        Node::parse(bytes).map_err(|error| file.broken(error.into()))
-    }
-
-    /// Calls `change` with the nodes of `path`, root first, and with new nodes: as many as it said
-    /// that it needs.
-    fn with_nodes<R>(
-        &mut self,
-        file: Mapped<'_>,
-        path: &Path,
-        mut change: impl FnMut(
-            &mut [Step<'_>],
-            &mut [NewNode<'_>],
-        ) -> std::result::Result<R, ExtentEditError>,
-    ) -> Result<R> {
-        let mut fresh: Vec<Below> = Vec::new();
-        loop {
-            let changed = self.on_path(file, path, &fresh, &mut change)?;
-            let needed = match changed {
-                Err(ExtentEditError::NewNodes { needed }) if needed > fresh.len() => needed,
-                other => return other.map_err(|error| file.broken(error)),
-            };
-            self.raise_sequence();
-            let goal = match path.nodes.last() {
-                Some(leaf) => leaf.block,
-                None => self.goal_behind(file.inode, LogicalBlock(0))?,
-            };
-            while fresh.len() < needed {
-                let owner = (file.inode.nr(), Reach::Full);
-                let (block, region) = self.allocate_metadata(owner, goal, file.tag())?;
-                self.count_clusters(file.slot, 1)?;
-                fresh.push(Below { region, block });
-            }
-        }
-    }
-
-    fn on_path<R>(
-        &mut self,
-        file: Mapped<'_>,
-        path: &Path,
-        fresh: &[Below],
-        change: &mut impl FnMut(
-            &mut [Step<'_>],
-            &mut [NewNode<'_>],
-        ) -> std::result::Result<R, ExtentEditError>,
-    ) -> Result<std::result::Result<R, ExtentEditError>> {
-        let superblock = self.fs().superblock();
-        let below = path.nodes.iter().chain(fresh);
-        let wanted: Vec<_> = std::iter::once(file.slot.region())
-            .chain(below.map(|below| below.region))
-            .collect();
-        // A node cannot be below itself.
-        let Some(all) = self.all_mut(&wanted) else {
-            return Ok(Err(ExtentEditError::Shape));
+        let Some(child) = child.filter(|_| path.nodes.len() < MAX_LEVELS) else {
+            let found = u16::try_from(path.nodes.len()).unwrap_or(u16::MAX);
+            return Err(file.broken(extent::ExtentError::TooDeep { found }.into()));
         };
-        let mut all = all.into_iter();
-        let slot = all.next().unwrap_or_default();
-        let mut inode = InodeMut::of(slot, superblock)
-            .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))?;
-        let root: &mut [u8] = inode.i_block_mut();
-        let nodes = std::iter::once(root).chain(all.by_ref().take(path.nodes.len()));
-        let positions = path.positions.iter().copied().chain([0]);
-        let mut steps: Vec<Step<'_>> = nodes
-            .zip(positions)
-            .map(|(bytes, position)| Step { bytes, position })
-            .collect();
-        let mut new: Vec<NewNode<'_>> = fresh
-            .iter()
-            .zip(all)
-            .map(|(below, bytes)| NewNode {
-                at: below.block,
-                bytes,
-            })
-            .collect();
-        Ok(change(&mut steps, &mut new))
+        end = child.logical.end;
+        let seed = file.inode.seed();
+        let region = plan.block(child.block, file.tag(), |bytes| {
+            extent::check_node(bytes, &child, &physical, seed)
+                .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))
+        })?;
+        path.nodes.push(Below {
+            region,
+            block: child.block,
+        });
     }
+}
 
-    /// Changes the leaf for `logical`, which may take so many `more` entries, and frees the nodes
-    /// that it leaves empty.
-    fn change_leaf(
-        &mut self,
-        file: Mapped<'_>,
-        logical: LogicalBlock,
-        more: u16,
-        mut change: impl FnMut(&mut LeafMut<'_>) -> std::result::Result<ForParent, ExtentEditError>,
-    ) -> Result<()> {
-        loop {
-            let path = self.descend(file, logical)?;
-            let mut for_parent = ForParent::Unchanged;
-            let changed = self.on_path(file, &path, &[], &mut |steps, _| {
-                let Some((leaf, above)) = steps.split_last_mut() else {
-                    return Err(ExtentEditError::Shape);
-                };
-                let NodeMut::Leaf(mut leaf) = NodeMut::parse(leaf.bytes)? else {
-                    return Err(ExtentEditError::Shape);
-                };
-                for_parent = change(&mut leaf)?;
-                extent::carry_up(above, for_parent)
-            })?;
-            if for_parent != ForParent::Unchanged {
-                self.change_key(&path);
+/// A node of the tree as it will be; the root without `below`.
+fn node<'p>(plan: &'p Plan<'_>, file: Mapped<'_>, below: Option<&Below>) -> Result<Node<'p>> {
+    let bytes = match below {
+        Some(below) => plan.bytes(below.region),
+        None => slot::i_block(plan, file.slot)?,
+    };
+    Node::parse(bytes).map_err(|error| file.broken(error.into()))
+}
+
+/// Calls `change` with the nodes of `path`, root first, and with new nodes: as many as it said
+/// that it needs.
+fn with_nodes<R>(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    path: &Path,
+    mut change: impl FnMut(
+        &mut [Step<'_>],
+        &mut [NewNode<'_>],
+    ) -> std::result::Result<R, ExtentEditError>,
+) -> Result<R> {
+    let mut fresh: Vec<Below> = Vec::new();
+    loop {
+        let changed = on_path(plan, file, path, &fresh, &mut change)?;
+        let needed = match changed {
+            Err(ExtentEditError::NewNodes { needed }) if needed > fresh.len() => needed,
+            other => return other.map_err(|error| file.broken(error)),
+        };
+        plan.raise_sequence();
+        let goal = match path.nodes.last() {
+            Some(leaf) => leaf.block,
+            None => update::goal_behind(plan, file.inode, LogicalBlock(0))?,
+        };
+        while fresh.len() < needed {
+            let owner = (file.inode.nr(), Reach::Full);
+            let (block, region) = plan.allocate_metadata(owner, goal, file.tag())?;
+            update::count_clusters(plan, file.slot, 1)?;
+            fresh.push(Below { region, block });
+        }
+    }
+}
+
+fn on_path<R>(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    path: &Path,
+    fresh: &[Below],
+    change: &mut impl FnMut(
+        &mut [Step<'_>],
+        &mut [NewNode<'_>],
+    ) -> std::result::Result<R, ExtentEditError>,
+) -> Result<std::result::Result<R, ExtentEditError>> {
+    let superblock = plan.mount.core.superblock();
+    let below = path.nodes.iter().chain(fresh);
+    let wanted: Vec<_> = std::iter::once(file.slot.region())
+        .chain(below.map(|below| below.region))
+        .collect();
+    // A node cannot be below itself.
+    let Some(all) = plan.all_mut(&wanted) else {
+        return Ok(Err(ExtentEditError::Shape));
+    };
+    let mut all = all.into_iter();
+    let slot = all.next().unwrap_or_default();
+    let mut inode = InodeMut::of(slot, superblock)
+        .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))?;
+    let root: &mut [u8] = inode.i_block_mut();
+    let nodes = std::iter::once(root).chain(all.by_ref().take(path.nodes.len()));
+    let positions = path.positions.iter().copied().chain([0]);
+    let mut steps: Vec<Step<'_>> = nodes
+        .zip(positions)
+        .map(|(bytes, position)| Step { bytes, position })
+        .collect();
+    let mut new: Vec<NewNode<'_>> = fresh
+        .iter()
+        .zip(all)
+        .map(|(below, bytes)| NewNode {
+            at: below.block,
+            bytes,
+        })
+        .collect();
+    Ok(change(&mut steps, &mut new))
+}
+
+/// Changes the leaf for `logical`, which may take so many `more` entries, and frees the nodes
+/// that it leaves empty.
+fn change_leaf(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    logical: LogicalBlock,
+    more: u16,
+    mut change: impl FnMut(&mut LeafMut<'_>) -> std::result::Result<ForParent, ExtentEditError>,
+) -> Result<()> {
+    loop {
+        let path = descend(plan, file, logical)?;
+        let mut for_parent = ForParent::Unchanged;
+        let changed = on_path(plan, file, &path, &[], &mut |steps, _| {
+            let Some((leaf, above)) = steps.split_last_mut() else {
+                return Err(ExtentEditError::Shape);
+            };
+            let NodeMut::Leaf(mut leaf) = NodeMut::parse(leaf.bytes)? else {
+                return Err(ExtentEditError::Shape);
+            };
+            for_parent = change(&mut leaf)?;
+            extent::carry_up(above, for_parent)
+        })?;
+        if for_parent != ForParent::Unchanged {
+            change_key(plan, &path);
+        }
+        match changed {
+            Ok(gone) => {
+                let kept = path.nodes.len().saturating_sub(gone);
+                return free_nodes(plan, file, &path.nodes[kept..]);
             }
-            match changed {
-                Ok(gone) => {
-                    let kept = path.nodes.len().saturating_sub(gone);
-                    return self.free_nodes(file, &path.nodes[kept..]);
-                }
-                Err(ExtentEditError::Full { .. }) => {
-                    self.with_nodes(file, &path, |steps, new| {
-                        extent::make_room(steps, more, new).map(drop)
-                    })?;
-                }
-                Err(error) => return Err(file.broken(error)),
+            Err(ExtentEditError::Full { .. }) => {
+                with_nodes(plan, file, &path, |steps, new| {
+                    extent::make_room(steps, more, new).map(drop)
+                })?;
             }
+            Err(error) => return Err(file.broken(error)),
         }
     }
+}
 
-    /// The first key of the leaf at the end of `path` changes, and that of nodes above with it: a
-    /// reader who sees the old key in one and the new in the other would take the tree for broken.
-    fn change_key(&mut self, path: &Path) {
-        if !path.nodes.is_empty() && !self.writer().lacks(Sabotage::QuietKeyChange) {
-            self.raise_sequence();
-        }
+/// The first key of the leaf at the end of `path` changes, and that of nodes above with it: a
+/// reader who sees the old key in one and the new in the other would take the tree for broken.
+fn change_key(plan: &mut Plan<'_>, path: &Path) {
+    if !path.nodes.is_empty() && !plan.mount.core.faults.lacks(Sabotage::QuietKeyChange) {
+        plan.raise_sequence();
     }
+}
 
-    fn free_nodes(&mut self, file: Mapped<'_>, nodes: &[Below]) -> Result<()> {
-        for node in nodes {
-            // A reader with the old root may look for it in vain.
-            self.raise_sequence();
-            self.free_metadata(node.block)?;
-            self.count_clusters(file.slot, -1)?;
-        }
-        Ok(())
+fn free_nodes(plan: &mut Plan<'_>, file: Mapped<'_>, nodes: &[Below]) -> Result<()> {
+    for node in nodes {
+        // A reader with the old root may look for it in vain.
+        plan.raise_sequence();
+        plan.free_metadata(node.block)?;
+        update::count_clusters(plan, file.slot, -1)?;
     }
+    Ok(())
+}
 
-    /// The first extent that ends behind `from` and begins before `end`, in the tree as it will be;
-    /// none if the range is empty.
-    fn next_extent(
-        &mut self,
-        file: Mapped<'_>,
-        from: LogicalBlock,
-        end: LogicalBlock,
-    ) -> Result<Option<Extent>> {
-        let mut from = from;
-        while from < end {
-            let path = self.descend(file, from)?;
-            if let Node::Leaf(leaf) = self.node(file, path.nodes.last())?
-                && let Some(extent) = leaf.iter().find(|extent| extent.logical_end() > from)
+/// The first extent that ends behind `from` and begins before `end`, in the tree as it will be;
+/// none if the range is empty.
+fn next_extent(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    from: LogicalBlock,
+    end: LogicalBlock,
+) -> Result<Option<Extent>> {
+    let mut from = from;
+    while from < end {
+        let path = descend(plan, file, from)?;
+        if let Node::Leaf(leaf) = node(plan, file, path.nodes.last())?
+            && let Some(extent) = leaf.iter().find(|extent| extent.logical_end() > from)
+        {
+            return Ok(Some(extent).filter(|extent| extent.logical < end));
+        }
+        // The next leaf is under the nearest ancestor with a child behind the one taken.
+        let mut next = None;
+        for (level, position) in path.positions.iter().enumerate().rev() {
+            let above = level.checked_sub(1).map(|nth| &path.nodes[nth]);
+            if let Node::Inner(inner) = node(plan, file, above)?
+                && let Some(child) = inner.get(position + 1, LOGICAL_END)
             {
-                return Ok(Some(extent).filter(|extent| extent.logical < end));
-            }
-            // The next leaf is under the nearest ancestor with a child behind the one taken.
-            let mut next = None;
-            for (level, position) in path.positions.iter().enumerate().rev() {
-                let above = level.checked_sub(1).map(|nth| &path.nodes[nth]);
-                if let Node::Inner(inner) = self.node(file, above)?
-                    && let Some(child) = inner.get(position + 1, LOGICAL_END)
-                {
-                    next = Some(child.logical.start);
-                    break;
-                }
-            }
-            match next {
-                Some(next) if next > from => from = next,
-                _ => break,
+                next = Some(child.logical.start);
+                break;
             }
         }
-        Ok(None)
+        match next {
+            Some(next) if next > from => from = next,
+            _ => break,
+        }
     }
+    Ok(None)
+}
 
-    /// Takes levels away that a small tree does not need.
-    fn shrink(&mut self, file: Mapped<'_>) -> Result<()> {
-        loop {
-            let path = self.descend(file, LogicalBlock(0))?;
-            let Some(&child) = path.nodes.first() else {
-                return Ok(());
-            };
-            let bytes = self.bytes(child.region).to_vec();
-            let shrunk = self.edit(file.slot, |inode| {
-                extent::shrink(inode.i_block_mut(), &bytes)
-            })?;
-            if shrunk.is_err() {
-                return Ok(());
-            }
-            self.free_nodes(file, &[child])?;
+/// Takes levels away that a small tree does not need.
+fn shrink(plan: &mut Plan<'_>, file: Mapped<'_>) -> Result<()> {
+    loop {
+        let path = descend(plan, file, LogicalBlock(0))?;
+        let Some(&child) = path.nodes.first() else {
+            return Ok(());
+        };
+        let bytes = plan.bytes(child.region).to_vec();
+        let shrunk = slot::edit(plan, file.slot, |inode| {
+            extent::shrink(inode.i_block_mut(), &bytes)
+        })?;
+        if shrunk.is_err() {
+            return Ok(());
         }
+        free_nodes(plan, file, &[child])?;
     }
 }

@@ -17,6 +17,14 @@
 //!
 //! **Locking.** The inode's lock is held.
 
+use crate::dir::entries::tag;
+use crate::inode::cached::CachedInode;
+use crate::map::update;
+use crate::map::update::{Freed, MapForm};
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
@@ -24,13 +32,6 @@ use fourscore_mballoc::ClusterCount;
 use fourscore_ondisk::blockmap::{self, BlockMapEditError, BlockMapError, Branch, Path};
 use fourscore_ondisk::extent::Extent;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
-
-use crate::dir::entries::tag;
-use crate::inode::cache::CachedInode;
-use crate::map::update::{Freed, MapForm};
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::txn::slot::Slot;
-use crate::{Error, Result};
 
 /// A file whose pointers are changed.
 #[derive(Clone, Copy, Debug)]
@@ -65,175 +66,176 @@ struct Cut {
     was: Content,
 }
 
-impl Plan<'_> {
-    /// Has pointers lead to the blocks of `extent`, where the map has a hole.
-    pub(crate) fn point_to(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        extent: Extent,
-    ) -> Result<()> {
-        let file = Mapped { inode, slot };
-        let block_size = self.fs().geometry().block_size();
-        let mut done = 0;
-        while done < extent.blocks {
-            let at = LogicalBlock(extent.logical.0.saturating_add(done));
-            let path = Path::to(at, block_size).ok_or(Error::FileTooLarge)?;
-            let count = path.neighbours().min(extent.blocks - done);
-            // Behind the data, which then stays in one piece as far as it goes.
-            let goal = PhysBlock(extent.physical.0 + u64::from(extent.blocks));
-            let (holder, entry) = self.holder_of(file, &path, goal)?;
-            let hole = blockmap::run(self.pointers(file, holder)?, entry, count);
-            if hole.is_none_or(|hole| hole.physical.is_some() || hole.pointers < count) {
-                return Err(file.broken(BlockMapError::Taken { entry }));
+/// Has pointers lead to the blocks of `extent`, where the map has a hole.
+pub(crate) fn point_to(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    extent: Extent,
+) -> Result<()> {
+    let file = Mapped { inode, slot };
+    let block_size = plan.mount.core.geometry().block_size();
+    let mut done = 0;
+    while done < extent.blocks {
+        let at = LogicalBlock(extent.logical.0.saturating_add(done));
+        let path = Path::to(at, block_size).ok_or(Error::FileTooLarge)?;
+        let count = path.neighbours().min(extent.blocks - done);
+        // Behind the data, which then stays in one piece as far as it goes.
+        let goal = PhysBlock(extent.physical.0 + u64::from(extent.blocks));
+        let (holder, entry) = holder_of(plan, file, &path, goal)?;
+        let hole = blockmap::run(pointers(plan, file, holder)?, entry, count);
+        if hole.is_none_or(|hole| hole.physical.is_some() || hole.pointers < count) {
+            return Err(file.broken(BlockMapError::Taken { entry }));
+        }
+        let first = PhysBlock(extent.physical.0 + u64::from(done));
+        // No block of pointers has more than 2^14.
+        let pointers = u16::try_from(count).unwrap_or(u16::MAX);
+        change_pointers(plan, file, holder, |bytes| {
+            blockmap::set_run(bytes, entry, first, pointers)
+        })?;
+        done += count;
+    }
+    Ok(())
+}
+
+/// What holds the last pointer of `path`, and the pointer's place in it. Blocks of pointers
+/// that are missing are allocated near `goal`.
+fn holder_of(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    path: &Path,
+    goal: PhysBlock,
+) -> Result<(Holder, u16)> {
+    let (&last, above) = path.slots().split_last().unwrap_or((&0, &[]));
+    let mut holder = Holder::Inode;
+    for &entry in above {
+        let below = blockmap::pointer(pointers(plan, file, holder)?, entry);
+        let region = match below {
+            Some(block) => pointer_block(plan, file, block)?,
+            None => {
+                let owner = (file.inode.nr(), MapForm::Pointers.reach());
+                let (block, region) = plan.allocate_metadata(owner, goal, file.tag())?;
+                update::count_clusters(plan, file.slot, 1)?;
+                change_pointers(plan, file, holder, |bytes| {
+                    blockmap::set_pointer(bytes, entry, block).map(drop)
+                })?;
+                region
             }
-            let first = PhysBlock(extent.physical.0 + u64::from(done));
-            // No block of pointers has more than 2^14.
-            let pointers = u16::try_from(count).unwrap_or(u16::MAX);
-            self.change_pointers(file, holder, |bytes| {
-                blockmap::set_run(bytes, entry, first, pointers)
-            })?;
-            done += count;
+        };
+        holder = Holder::Block(region);
+    }
+    Ok((holder, last))
+}
+
+/// Has pointers in `range` lead nowhere, and frees what they led to, from the front on and as
+/// far as the plan has room for.
+pub(crate) fn cut_pointers(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    range: Range<LogicalBlock>,
+    was: Content,
+) -> Result<Freed> {
+    let file = Mapped { inode, slot };
+    let block_size = plan.mount.core.geometry().block_size();
+    let root = <&[u8; 60]>::try_from(slot::i_block(plan, slot)?).map_err(|_| Error::NotFound)?;
+    let branches: Vec<Branch> = blockmap::root_branches(root, block_size, range.clone()).collect();
+    let cut = Cut { range, was };
+    cut_branches(plan, file, Holder::Inode, &branches, &cut)
+}
+
+/// Cuts `branches`, which are the pointers of `holder` that reach into the range.
+fn cut_branches(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    holder: Holder,
+    branches: &[Branch],
+    cut: &Cut,
+) -> Result<Freed> {
+    let mut rest = branches;
+    while let Some(first) = rest.first() {
+        if plan.size() >= plan.room() {
+            return Ok(Freed::Part);
         }
-        Ok(())
-    }
-
-    /// What holds the last pointer of `path`, and the pointer's place in it. Blocks of pointers
-    /// that are missing are allocated near `goal`.
-    fn holder_of(
-        &mut self,
-        file: Mapped<'_>,
-        path: &Path,
-        goal: PhysBlock,
-    ) -> Result<(Holder, u16)> {
-        let (&last, above) = path.slots().split_last().unwrap_or((&0, &[]));
-        let mut holder = Holder::Inode;
-        for &entry in above {
-            let below = blockmap::pointer(self.pointers(file, holder)?, entry);
-            let region = match below {
-                Some(block) => self.pointer_block(file, block)?,
-                None => {
-                    let owner = (file.inode.nr(), MapForm::Pointers.reach());
-                    let (block, region) = self.allocate_metadata(owner, goal, file.tag())?;
-                    self.count_clusters(file.slot, 1)?;
-                    self.change_pointers(file, holder, |bytes| {
-                        blockmap::set_pointer(bytes, entry, block).map(drop)
-                    })?;
-                    region
-                }
-            };
-            holder = Holder::Block(region);
-        }
-        Ok((holder, last))
-    }
-
-    /// Has pointers in `range` lead nowhere, and frees what they led to, from the front on and as
-    /// far as the plan has room for.
-    pub(crate) fn cut_pointers(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        range: Range<LogicalBlock>,
-        was: Content,
-    ) -> Result<Freed> {
-        let file = Mapped { inode, slot };
-        let block_size = self.fs().geometry().block_size();
-        let root = <&[u8; 60]>::try_from(self.i_block(slot)?).map_err(|_| Error::NotFound)?;
-        let branches: Vec<Branch> =
-            blockmap::root_branches(root, block_size, range.clone()).collect();
-        let cut = Cut { range, was };
-        self.cut_branches(file, Holder::Inode, &branches, &cut)
-    }
-
-    /// Cuts `branches`, which are the pointers of `holder` that reach into the range.
-    fn cut_branches(
-        &mut self,
-        file: Mapped<'_>,
-        holder: Holder,
-        branches: &[Branch],
-        cut: &Cut,
-    ) -> Result<Freed> {
-        let mut rest = branches;
-        while let Some(first) = rest.first() {
-            if self.size() >= self.room() {
+        if first.levels > 0 {
+            if cut_below(plan, file, holder, first, cut)? == Freed::Part {
                 return Ok(Freed::Part);
             }
-            if first.levels > 0 {
-                if self.cut_below(file, holder, first, cut)? == Freed::Part {
-                    return Ok(Freed::Part);
-                }
-                rest = &rest[1..];
-                continue;
-            }
-            let run = data_run(rest);
-            let blocks = u32::try_from(run.len()).unwrap_or(u32::MAX);
-            self.free_clusters(first.block, ClusterCount(blocks))?;
-            self.count_clusters(file.slot, -i64::from(blocks))?;
-            if cut.was == Content::Metadata {
-                self.forget(first.block, blocks);
-            }
-            self.change_pointers(file, holder, |bytes| {
-                run.iter()
-                    .try_for_each(|data| blockmap::clear_pointer(bytes, data.slot).map(drop))
-            })?;
-            rest = &rest[run.len()..];
+            rest = &rest[1..];
+            continue;
         }
-        Ok(Freed::All)
-    }
-
-    /// Cuts what hangs from a block of pointers, and the block if nothing is left in it.
-    fn cut_below(
-        &mut self,
-        file: Mapped<'_>,
-        holder: Holder,
-        branch: &Branch,
-        cut: &Cut,
-    ) -> Result<Freed> {
-        let block_size = self.fs().geometry().block_size();
-        let region = self.pointer_block(file, branch.block)?;
-        let below: Vec<Branch> =
-            blockmap::branches(self.bytes(region), branch, block_size, cut.range.clone()).collect();
-        let freed = self.cut_branches(file, Holder::Block(region), &below, cut)?;
-        if freed == Freed::All && blockmap::is_empty(self.bytes(region)) {
-            // A reader with the old pointer may look for the block in vain.
-            self.raise_sequence();
-            self.change_pointers(file, holder, |bytes| {
-                blockmap::clear_pointer(bytes, branch.slot).map(drop)
-            })?;
-            self.free_metadata(branch.block)?;
-            self.count_clusters(file.slot, -1)?;
+        let run = data_run(rest);
+        let blocks = u32::try_from(run.len()).unwrap_or(u32::MAX);
+        plan.free_clusters(first.block, ClusterCount(blocks))?;
+        update::count_clusters(plan, file.slot, -i64::from(blocks))?;
+        if cut.was == Content::Metadata {
+            plan.forget(first.block, blocks);
         }
-        Ok(freed)
+        change_pointers(plan, file, holder, |bytes| {
+            run.iter()
+                .try_for_each(|data| blockmap::clear_pointer(bytes, data.slot).map(drop))
+        })?;
+        rest = &rest[run.len()..];
     }
+    Ok(Freed::All)
+}
 
-    /// The block of pointers at `block`.
-    fn pointer_block(&mut self, file: Mapped<'_>, block: PhysBlock) -> Result<RegionId> {
-        let fs = self.fs();
-        self.block(block, file.tag(), |bytes| {
-            blockmap::check_block(bytes, fs.geometry().block_size(), &fs.data_blocks())
-                .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))
-        })
+/// Cuts what hangs from a block of pointers, and the block if nothing is left in it.
+fn cut_below(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    holder: Holder,
+    branch: &Branch,
+    cut: &Cut,
+) -> Result<Freed> {
+    let block_size = plan.mount.core.geometry().block_size();
+    let region = pointer_block(plan, file, branch.block)?;
+    let below: Vec<Branch> =
+        blockmap::branches(plan.bytes(region), branch, block_size, cut.range.clone()).collect();
+    let freed = cut_branches(plan, file, Holder::Block(region), &below, cut)?;
+    if freed == Freed::All && blockmap::is_empty(plan.bytes(region)) {
+        // A reader with the old pointer may look for the block in vain.
+        plan.raise_sequence();
+        change_pointers(plan, file, holder, |bytes| {
+            blockmap::clear_pointer(bytes, branch.slot).map(drop)
+        })?;
+        plan.free_metadata(branch.block)?;
+        update::count_clusters(plan, file.slot, -1)?;
     }
+    Ok(freed)
+}
 
-    fn pointers(&self, file: Mapped<'_>, holder: Holder) -> Result<&[u8]> {
-        match holder {
-            Holder::Inode => self.i_block(file.slot),
-            Holder::Block(region) => Ok(self.bytes(region)),
-        }
-    }
+/// The block of pointers at `block`.
+fn pointer_block(plan: &mut Plan<'_>, file: Mapped<'_>, block: PhysBlock) -> Result<RegionId> {
+    let core = &*plan.mount.core;
+    plan.block(block, file.tag(), |bytes| {
+        blockmap::check_block(
+            bytes,
+            core.geometry().block_size(),
+            &core.geometry().data_blocks(),
+        )
+        .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))
+    })
+}
 
-    fn change_pointers(
-        &mut self,
-        file: Mapped<'_>,
-        holder: Holder,
-        change: impl FnOnce(&mut [u8]) -> std::result::Result<(), BlockMapEditError>,
-    ) -> Result<()> {
-        let changed = match holder {
-            Holder::Inode => self.edit(file.slot, |inode| change(inode.i_block_mut()))?,
-            Holder::Block(region) => change(self.bytes_mut(region)),
-        };
-        changed.map_err(|error| Error::Io(std::io::Error::other(error)))
+fn pointers<'p>(plan: &'p Plan<'_>, file: Mapped<'_>, holder: Holder) -> Result<&'p [u8]> {
+    match holder {
+        Holder::Inode => slot::i_block(plan, file.slot),
+        Holder::Block(region) => Ok(plan.bytes(region)),
     }
+}
+
+fn change_pointers(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    holder: Holder,
+    change: impl FnOnce(&mut [u8]) -> std::result::Result<(), BlockMapEditError>,
+) -> Result<()> {
+    let changed = match holder {
+        Holder::Inode => slot::edit(plan, file.slot, |inode| change(inode.i_block_mut()))?,
+        Holder::Block(region) => change(plan.bytes_mut(region)),
+    };
+    changed.map_err(|error| Error::Io(std::io::Error::other(error)))
 }
 
 /// The branches at the front that are neighbours in the file and on disk.

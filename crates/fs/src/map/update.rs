@@ -10,6 +10,16 @@
 //!
 //! **Locking.** The inode's lock is held.
 
+use crate::core::Core;
+use crate::file::journaled;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::map::clusters::Clusters;
+use crate::map::lookup::Target;
+use crate::map::{clusters, extents, lookup, pointers};
+use crate::txn::plan::{Content, Plan};
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_mballoc::{Content as Wanted, Reach};
@@ -19,13 +29,6 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{BlockCount, LogicalBlock, PhysBlock, blockmap};
 use fourscore_sync::epoch;
-
-use crate::inode::cache::{CachedInode, Layout};
-use crate::map::clusters::Clusters;
-use crate::map::lookup::Target;
-use crate::txn::plan::{Content, Plan};
-use crate::txn::slot::Slot;
-use crate::{Error, Fs, Result};
 
 /// Units in which an inode counts its space.
 const SECTOR_BITS: u32 = 9;
@@ -88,182 +91,180 @@ pub(crate) enum Freed {
     Part,
 }
 
-impl Fs {
-    /// The size that a file with the map of `inode` cannot exceed, in bytes.
-    pub(crate) fn max_file_bytes(&self, inode: &CachedInode) -> u64 {
-        let block_size = self.geometry().block_size();
-        let longest = u64::from(LOGICAL_END.0);
-        let blocks = match MapForm::of(inode) {
-            MapForm::Tree => longest,
-            MapForm::Pointers => {
-                // As Linux has it: `i_blocks` must be able to count what a dense file takes.
-                let ro_compat = self.superblock().features().ro_compat;
-                let countable = if ro_compat.contains(RoCompat::HUGE_FILE) {
-                    (1 << 48) - 1
-                } else {
-                    u64::from(u32::MAX) >> (block_size.bits() - SECTOR_BITS)
-                };
-                let most = blockmap::max_blocks(block_size, BlockCount(countable));
-                most.0.min(longest)
-            }
-        };
-        blocks << block_size.bits()
-    }
+/// The size that a file with the map of `inode` cannot exceed, in bytes.
+pub(crate) fn max_file_bytes(core: &Core, inode: &CachedInode) -> u64 {
+    let block_size = core.geometry().block_size();
+    let longest = u64::from(LOGICAL_END.0);
+    let blocks = match MapForm::of(inode) {
+        MapForm::Tree => longest,
+        MapForm::Pointers => {
+            // As Linux has it: `i_blocks` must be able to count what a dense file takes.
+            let ro_compat = core.superblock().features().ro_compat;
+            let countable = if ro_compat.contains(RoCompat::HUGE_FILE) {
+                (1 << 48) - 1
+            } else {
+                u64::from(u32::MAX) >> (block_size.bits() - SECTOR_BITS)
+            };
+            let most = blockmap::max_blocks(block_size, BlockCount(countable));
+            most.0.min(longest)
+        }
+    };
+    blocks << block_size.bits()
+}
 
-    /// How many blocks of a file can be mapped by one call from `at` on, without the plan becoming
-    /// much larger.
-    pub(crate) fn blocks_at_once(&self, inode: &CachedInode, at: LogicalBlock) -> u32 {
-        match MapForm::of(inode) {
-            MapForm::Tree => EXTENT_MAX_BLOCKS,
-            MapForm::Pointers => {
-                let path = blockmap::Path::to(at, self.geometry().block_size());
-                path.map_or(1, |path| path.neighbours())
-            }
+/// How many blocks of a file can be mapped by one call from `at` on, without the plan becoming
+/// much larger.
+pub(crate) fn blocks_at_once(core: &Core, inode: &CachedInode, at: LogicalBlock) -> u32 {
+    match MapForm::of(inode) {
+        MapForm::Tree => EXTENT_MAX_BLOCKS,
+        MapForm::Pointers => {
+            let path = blockmap::Path::to(at, core.geometry().block_size());
+            path.map_or(1, |path| path.neighbours())
         }
     }
 }
 
-impl Plan<'_> {
-    /// Where to look for a block of `inode` that shall follow the blocks before `at`.
-    pub(crate) fn goal_behind(&self, inode: &CachedInode, at: LogicalBlock) -> Result<PhysBlock> {
-        let fs = self.fs();
-        let guard = epoch::pin();
-        if let Some(before) = at.0.checked_sub(1) {
-            let mapping = fs.map(inode, LogicalBlock(before), &guard)?;
-            if let Target::Written(block) | Target::Unwritten(block) = mapping.target {
-                return Ok(PhysBlock(block.0 + 1));
-            }
-        }
-        let (group, _) = fs
-            .geometry()
-            .inode_group(inode.nr())
-            .ok_or(Error::NotFound)?;
-        let content = match inode.file_type() {
-            crate::FileType::Regular => Wanted::Data,
-            _ => Wanted::Metadata,
-        };
-        let group = fs.writer()?.inodes().placement().goal(group, content);
-        Ok(fs.geometry().group_first_block(group))
-    }
-
-    /// Maps one written block.
-    pub(crate) fn map_block(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        at: LogicalBlock,
-        block: PhysBlock,
-    ) -> Result<()> {
-        let extent = Extent {
-            logical: at,
-            physical: block,
-            blocks: 1,
-            state: ExtentState::Written,
-        };
-        self.map_extent(inode, slot, extent)
-    }
-
-    /// Maps an extent where nothing is mapped.
-    ///
-    /// # Errors
-    /// `Unsupported` for an unwritten one in a map of pointers.
-    pub(crate) fn map_extent(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        extent: Extent,
-    ) -> Result<()> {
-        let blocks = extent.logical..extent.logical_end();
-        match (MapForm::of(inode), extent.state) {
-            (MapForm::Tree, _) => {
-                let own = self.own_clusters(inode, slot, blocks)?;
-                self.enter_extent(inode, slot, extent)?;
-                let new = Clusters::of(self.fs()).count(&own);
-                self.count_clusters(slot, new.0.into())
-            }
-            (MapForm::Pointers, ExtentState::Written) => {
-                self.check_pointers(inode)?;
-                self.point_to(inode, slot, extent)?;
-                self.count_clusters(slot, extent.blocks.into())
-            }
-            (MapForm::Pointers, ExtentState::Unwritten) => Err(no_states(inode)),
+/// Where to look for a block of `inode` that shall follow the blocks before `at`.
+pub(crate) fn goal_behind(
+    plan: &Plan<'_>,
+    inode: &CachedInode,
+    at: LogicalBlock,
+) -> Result<PhysBlock> {
+    let core = &*plan.mount.core;
+    let guard = epoch::pin();
+    if let Some(before) = at.0.checked_sub(1) {
+        let mapping = lookup::map(core, inode, LogicalBlock(before), &guard)?;
+        if let Target::Written(block) | Target::Unwritten(block) = mapping.target {
+            return Ok(PhysBlock(block.0 + 1));
         }
     }
+    let (group, _) = core
+        .geometry()
+        .inode_group(inode.nr())
+        .ok_or(Error::NotFound)?;
+    let content = match inode.file_type() {
+        crate::FileType::Regular => Wanted::Data,
+        _ => Wanted::Metadata,
+    };
+    let group = plan.mount.inodes().placement().goal(group, content);
+    Ok(core.geometry().group_first_block(group))
+}
 
-    /// Refuses pointers where clusters have several blocks: Linux has no such file systems.
-    fn check_pointers(&self, inode: &CachedInode) -> Result<()> {
-        if self.fs().geometry().blocks_per_cluster_log() == 0 {
-            return Ok(());
+/// Maps one written block.
+pub(crate) fn map_block(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    at: LogicalBlock,
+    block: PhysBlock,
+) -> Result<()> {
+    let extent = Extent {
+        logical: at,
+        physical: block,
+        blocks: 1,
+        state: ExtentState::Written,
+    };
+    map_extent(plan, inode, slot, extent)
+}
+
+/// Maps an extent where nothing is mapped.
+///
+/// # Errors
+/// `Unsupported` for an unwritten one in a map of pointers.
+pub(crate) fn map_extent(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    extent: Extent,
+) -> Result<()> {
+    let blocks = extent.logical..extent.logical_end();
+    match (MapForm::of(inode), extent.state) {
+        (MapForm::Tree, _) => {
+            let own = clusters::own_clusters(plan, inode, slot, blocks)?;
+            extents::enter_extent(plan, inode, slot, extent)?;
+            let new = Clusters::of(&plan.mount.core).count(&own);
+            count_clusters(plan, slot, new.0.into())
         }
-        Err(Error::Unsupported(format!(
-            "inode {}: a file mapped by pointers on a file system with bigalloc",
-            inode.nr()
-        )))
+        (MapForm::Pointers, ExtentState::Written) => {
+            check_pointers(plan, inode)?;
+            pointers::point_to(plan, inode, slot, extent)?;
+            count_clusters(plan, slot, extent.blocks.into())
+        }
+        (MapForm::Pointers, ExtentState::Unwritten) => Err(no_states(inode)),
     }
+}
 
-    /// Gives all that is mapped in `blocks` the state `state`.
-    ///
-    /// # Errors
-    /// `Unsupported` for unwritten blocks in a map of pointers.
-    pub(crate) fn set_state(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        blocks: Range<LogicalBlock>,
-        state: ExtentState,
-    ) -> Result<()> {
-        match (MapForm::of(inode), state) {
-            (MapForm::Tree, state) => self.set_extent_state(inode, slot, blocks, state),
-            (MapForm::Pointers, ExtentState::Written) => Ok(()),
-            (MapForm::Pointers, ExtentState::Unwritten) => Err(no_states(inode)),
+/// Refuses pointers where clusters have several blocks: Linux has no such file systems.
+fn check_pointers(plan: &Plan<'_>, inode: &CachedInode) -> Result<()> {
+    if plan.mount.core.geometry().blocks_per_cluster_log() == 0 {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "inode {}: a file mapped by pointers on a file system with bigalloc",
+        inode.nr()
+    )))
+}
+
+/// Gives all that is mapped in `blocks` the state `state`.
+///
+/// # Errors
+/// `Unsupported` for unwritten blocks in a map of pointers.
+pub(crate) fn set_state(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    blocks: Range<LogicalBlock>,
+    state: ExtentState,
+) -> Result<()> {
+    match (MapForm::of(inode), state) {
+        (MapForm::Tree, state) => extents::set_extent_state(plan, inode, slot, blocks, state),
+        (MapForm::Pointers, ExtentState::Written) => Ok(()),
+        (MapForm::Pointers, ExtentState::Unwritten) => Err(no_states(inode)),
+    }
+}
+
+/// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front
+/// on and as far as the plan has room for.
+pub(crate) fn unmap(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    (start, end): (LogicalBlock, LogicalBlock),
+    was: Content,
+) -> Result<Freed> {
+    match MapForm::of(inode) {
+        MapForm::Tree => extents::cut_extents(plan, inode, slot, (start, end), was),
+        MapForm::Pointers => {
+            check_pointers(plan, inode)?;
+            pointers::cut_pointers(plan, inode, slot, start..end, was)
         }
     }
+}
 
-    /// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front
-    /// on and as far as the plan has room for.
-    pub(crate) fn unmap(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        (start, end): (LogicalBlock, LogicalBlock),
-        was: Content,
-    ) -> Result<Freed> {
-        match MapForm::of(inode) {
-            MapForm::Tree => self.cut_extents(inode, slot, (start, end), was),
-            MapForm::Pointers => {
-                self.check_pointers(inode)?;
-                self.cut_pointers(inode, slot, start..end, was)
-            }
-        }
+/// Frees what is mapped from `start` on, as far as the plan has room for; all of it, where
+/// `start` is 0, leaves an empty map.
+pub(crate) fn free_map(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    start: LogicalBlock,
+) -> Result<Freed> {
+    let was = journaled::content_of(&plan.mount.core, inode);
+    match inode.layout() {
+        Layout::Extents | Layout::BlockMap => unmap(plan, inode, slot, (start, LOGICAL_END), was),
+        Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(Freed::All),
     }
+}
 
-    /// Frees what is mapped from `start` on, as far as the plan has room for; all of it, where
-    /// `start` is 0, leaves an empty map.
-    pub(crate) fn free_map(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        start: LogicalBlock,
-    ) -> Result<Freed> {
-        let was = self.fs().content_of(inode);
-        match inode.layout() {
-            Layout::Extents | Layout::BlockMap => {
-                self.unmap(inode, slot, (start, LOGICAL_END), was)
-            }
-            Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(Freed::All),
-        }
-    }
-
-    /// Counts clusters that the inode has more, or fewer.
-    pub(crate) fn count_clusters(&mut self, slot: Slot, change: i64) -> Result<()> {
-        let geometry = self.fs().geometry();
-        let bits = geometry.block_size().bits() + geometry.blocks_per_cluster_log() - SECTOR_BITS;
-        let set = self.edit(slot, |inode| {
-            let before = inode.sectors();
-            inode.set_sectors(before.saturating_add_signed(change << bits))
-        })?;
-        set.map_err(|_| Error::FileTooLarge)
-    }
+/// Counts clusters that the inode has more, or fewer.
+pub(crate) fn count_clusters(plan: &mut Plan<'_>, slot: Slot, change: i64) -> Result<()> {
+    let geometry = plan.mount.core.geometry();
+    let bits = geometry.block_size().bits() + geometry.blocks_per_cluster_log() - SECTOR_BITS;
+    let set = slot::edit(plan, slot, |inode| {
+        let before = inode.sectors();
+        inode.set_sectors(before.saturating_add_signed(change << bits))
+    })?;
+    set.map_err(|_| Error::FileTooLarge)
 }
 
 fn no_states(inode: &CachedInode) -> Error {

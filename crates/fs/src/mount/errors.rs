@@ -26,6 +26,12 @@
 //!
 //! **References.** `ext4_handle_error` of Linux; Documentation/filesystems/ext4/super.rst.
 
+use crate::core::Core;
+use crate::mount::mark::{superblock_part, time_halves};
+use crate::mount::state::{Mount, now};
+use crate::mount::{mark, replay};
+use crate::txn::plan::Plan;
+use crate::{Error, OpenOptions, Result};
 use std::fmt;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -38,11 +44,6 @@ use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::{Arc, Mutex, OnceLock};
 use zerocopy::{FromZeros, IntoBytes};
-
-use crate::mount::state::{superblock_part, time_halves};
-use crate::mount::writer::{Writer, now};
-use crate::txn::plan::Plan;
-use crate::{Error, Fs, OpenOptions, Result};
 
 /// The parts of the superblock that tell of errors.
 const PARTS: [Range<usize>; 3] = [
@@ -189,107 +190,105 @@ fn set_error_state(raw: &mut RawSuperblock) {
     raw.s_state = state.bits().into();
 }
 
-impl Fs {
-    /// Hands on the result of an operation that changes something, and does what the mount says if
-    /// it tells of a file system that is broken.
-    #[track_caller]
-    #[inline]
-    pub(crate) fn noting<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result {
-            self.note_error(error, Location::caller());
-        }
-        result
+/// Hands on the result of an operation that changes something, and does what the mount says if
+/// it tells of a file system that is broken.
+#[track_caller]
+#[inline]
+pub(crate) fn noting<T>(mount: &Mount, result: Result<T>) -> Result<T> {
+    if let Err(error) = &result {
+        note_error(mount, error, Location::caller());
     }
+    result
+}
 
-    #[cold]
-    fn note_error(&self, error: &Error, at: &'static Location<'static>) {
-        let Some(writer) = self.mounted() else {
-            return;
-        };
-        let (place, code) = match error {
-            Error::Corrupt(corrupt) => (corrupt.place(), Code::Corrupt),
-            _ if writer.journal.abort_cause().is_some() => (Default::default(), Code::Io),
-            _ => return,
-        };
-        let errors = &writer.errors;
-        let noting = errors.noting.lock();
-        if errors.stopped.get().is_some() {
-            return;
-        }
-        tracing::error!(%error, place = %at, "the file system has an error");
-        let note = Note {
-            time: now(),
-            inode: place.inode,
-            block: place.block,
-            at,
-            code,
-        };
-        let goes_on = errors.on_error == OnError::Continue && code == Code::Corrupt;
-        if goes_on && self.note_in_transaction(writer, &note).is_ok() {
-            return;
-        }
-        self.stop_writing(writer, &note, error);
-        drop(noting);
-        if let (OnError::Panic, Some(PanicHook(hook))) = (errors.on_error, &errors.hook) {
-            hook(&error.to_string());
-        }
+#[cold]
+fn note_error(mount: &Mount, error: &Error, at: &'static Location<'static>) {
+    let (place, code) = match error {
+        Error::Corrupt(corrupt) => (corrupt.place(), Code::Corrupt),
+        _ if mount.journal.abort_cause().is_some() => (Default::default(), Code::Io),
+        _ => return,
+    };
+    let errors = &mount.errors;
+    let noting = errors.noting.lock();
+    if errors.stopped.get().is_some() {
+        return;
     }
+    tracing::error!(%error, place = %at, "the file system has an error");
+    let note = Note {
+        time: now(),
+        inode: place.inode,
+        block: place.block,
+        at,
+        code,
+    };
+    let goes_on = errors.on_error == OnError::Continue && code == Code::Corrupt;
+    if goes_on && note_in_transaction(mount, &note).is_ok() {
+        return;
+    }
+    stop_writing(mount, &note, error);
+    drop(noting);
+    if let (OnError::Panic, Some(PanicHook(hook))) = (errors.on_error, &errors.hook) {
+        hook(&error.to_string());
+    }
+}
 
-    /// Notes an error while the journal goes on.
-    fn note_in_transaction(&self, writer: &Writer, note: &Note) -> Result<()> {
-        let mut plan = Plan::new(self, writer);
-        let mut raw = RawSuperblock::new_zeroed();
-        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
-        let mut regions = Vec::with_capacity(PARTS.len());
-        for part in PARTS {
-            let (block, range) = superblock_part(self, part.clone());
-            let region = plan.part(block, range, tag)?;
-            raw.as_mut_bytes()[part].copy_from_slice(plan.bytes(region));
-            regions.push(region);
-        }
-        note.put(&mut raw);
-        for (part, region) in PARTS.into_iter().zip(regions) {
-            plan.bytes_mut(region)
-                .copy_from_slice(&raw.as_bytes()[part]);
-        }
-        plan.carry_out(&[&LastTid::new()]).map(drop)
+/// Notes an error while the journal goes on.
+fn note_in_transaction(mount: &Mount, note: &Note) -> Result<()> {
+    let mut plan = Plan::new(mount);
+    let mut raw = RawSuperblock::new_zeroed();
+    let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
+    let mut regions = Vec::with_capacity(PARTS.len());
+    for part in PARTS {
+        let (block, range) = superblock_part(&mount.core, part.clone());
+        let region = plan.part(block, range, tag)?;
+        raw.as_mut_bytes()[part].copy_from_slice(plan.bytes(region));
+        regions.push(region);
     }
+    note.put(&mut raw);
+    for (part, region) in PARTS.into_iter().zip(regions) {
+        plan.bytes_mut(region)
+            .copy_from_slice(&raw.as_bytes()[part]);
+    }
+    plan.carry_out(&[&LastTid::new()]).map(drop)
+}
 
-    /// Carries the errors that the superblock told of `before` the journal was replayed over the
-    /// replay.
-    pub(crate) fn keep_errors(&self, before: &RawSuperblock) -> Result<()> {
-        if !tells_more(before, &self.raw_superblock()?) {
-            return Ok(());
-        }
-        self.rewrite_superblock(|raw| carry_over(before, raw))
+/// Carries the errors that the superblock told of `before` the journal was replayed over the
+/// replay.
+pub(crate) fn keep_errors(core: &Core, before: &RawSuperblock) -> Result<()> {
+    if !tells_more(before, &mark::raw_superblock(&*core.device)?) {
+        return Ok(());
     }
+    mark::rewrite_superblock(&*core.device, core.superblock(), |raw| {
+        carry_over(before, raw)
+    })
+}
 
-    /// Takes over the error that the journal tells of, if it was aborted.
-    pub(crate) fn take_over_error(&self, options: &OpenOptions) -> Result<()> {
-        if self.superblock().journal().is_none() {
-            return Ok(());
-        }
-        let mut log = self.log(options)?;
-        if log.superblock().errno() == 0 {
-            return Ok(());
-        }
-        self.rewrite_superblock(set_error_state)?;
-        Ok(log.clear_errno()?)
+/// Takes over the error that the journal tells of, if it was aborted.
+pub(crate) fn take_over_error(core: &Core, options: &OpenOptions) -> Result<()> {
+    if core.superblock().journal().is_none() {
+        return Ok(());
     }
+    let mut log = replay::log(core, options)?;
+    if log.superblock().errno() == 0 {
+        return Ok(());
+    }
+    mark::rewrite_superblock(&*core.device, core.superblock(), set_error_state)?;
+    Ok(log.clear_errno()?)
+}
 
-    /// Lets nobody write any more, and notes why in place.
-    fn stop_writing(&self, writer: &Writer, note: &Note, error: &Error) {
-        // Latched already if the journal had to give up.
-        writer.journal.fail();
-        writer.journal.wait_idle();
-        // The device may be what has failed.
-        if let Err(error) = self.rewrite_superblock(|raw| note.put(raw)) {
-            tracing::error!(%error, "the error could not be noted");
-        }
-        // The lock is held, so nobody else has set it.
-        let _ = writer
-            .errors
-            .stopped
-            .set(format!("after an error: {error}"));
+/// Lets nobody write any more, and notes why in place.
+fn stop_writing(mount: &Mount, note: &Note, error: &Error) {
+    // Latched already if the journal had to give up.
+    mount.journal.fail();
+    mount.journal.wait_idle();
+    // The device may be what has failed.
+    if let Err(error) =
+        mark::rewrite_superblock(&*mount.core.device, mount.core.superblock(), |raw| {
+            note.put(raw)
+        })
+    {
+        tracing::error!(%error, "the error could not be noted");
     }
+    // The lock is held, so nobody else has set it.
+    let _ = mount.errors.stopped.set(format!("after an error: {error}"));
 }

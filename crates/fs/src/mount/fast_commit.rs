@@ -46,6 +46,11 @@ mod ranges;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
+use crate::core::Core;
+use crate::dir::names::Wanted;
+use crate::dir::{find, names};
+use crate::inode::cache;
+use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
 
 use fourscore_journal::FastCommits;
@@ -54,9 +59,6 @@ use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Inode, InodeNr};
 use fourscore_sync::epoch;
-
-use crate::dir::names::Wanted;
-use crate::{Error, Fs, Result};
 
 pub(crate) use patch::{Base, InodePatch};
 pub(crate) use ranges::RangeEdits;
@@ -182,27 +184,25 @@ fn sorted<T>(map: &HashMap<InodeNr, T>) -> Vec<(InodeNr, &T)> {
 
 /// What the read path asks. The answer is `None` at the price of one test in a file system
 /// without fast commits.
-impl Fs {
-    /// How inode `nr` differs from its bytes on disk.
-    pub(crate) fn inode_change(&self, nr: InodeNr) -> Option<&InodeChange> {
-        self.fast_commit.as_ref()?.change_of(nr)
-    }
+/// How inode `nr` differs from its bytes on disk.
+pub(crate) fn inode_change(core: &Core, nr: InodeNr) -> Option<&InodeChange> {
+    core.fast_commit.as_ref()?.change_of(nr)
+}
 
-    /// The ranges of inode `nr` that do not map as its tree on disk says.
-    pub(crate) fn range_edits(&self, nr: InodeNr) -> Option<&RangeEdits> {
-        self.fast_commit.as_ref()?.ranges.get(&nr)
-    }
+/// The ranges of inode `nr` that do not map as its tree on disk says.
+pub(crate) fn range_edits(core: &Core, nr: InodeNr) -> Option<&RangeEdits> {
+    core.fast_commit.as_ref()?.ranges.get(&nr)
+}
 
-    /// How the names in directory `nr` differ from those on disk.
-    pub(crate) fn dir_changes(&self, nr: InodeNr) -> Option<&DirChanges> {
-        self.fast_commit.as_ref()?.dirs.get(&nr)
-    }
+/// How the names in directory `nr` differ from those on disk.
+pub(crate) fn dir_changes(core: &Core, nr: InodeNr) -> Option<&DirChanges> {
+    core.fast_commit.as_ref()?.dirs.get(&nr)
 }
 
 /// A file system whose log was replayed and whose fast commits were not yet.
-impl Before for Fs {
+impl Before for Core {
     fn inode(&self, nr: InodeNr) -> Result<Option<Inode>> {
-        match self.load_inode(nr) {
+        match cache::load_inode(self, nr) {
             Ok(inode) => Ok(Some(inode)),
             Err(Error::NotFound | Error::Corrupt(_)) => Ok(None),
             Err(error) => Err(error),
@@ -210,7 +210,7 @@ impl Before for Fs {
     }
 
     fn find(&self, dir: InodeNr, name: &[u8]) -> Result<Option<InodeNr>> {
-        match self.lookup(dir, name) {
+        match find::lookup(self, dir, name) {
             Ok(inode) => Ok(Some(inode)),
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(error),
@@ -219,12 +219,12 @@ impl Before for Fs {
 
     fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
         let guard = epoch::pin();
-        let dir = match Fs::inode(self, dir, &guard) {
+        let dir = match cache::inode(self, dir, &guard) {
             Ok(dir) => dir,
             Err(Error::NotFound | Error::Corrupt(_)) => return Ok(name.to_vec()),
             Err(error) => return Err(error),
         };
-        let wanted = self.wanted(dir, name);
+        let wanted = names::wanted(self, dir, name);
         Ok(wanted.hash_input().unwrap_or(name).to_vec())
     }
 }

@@ -23,12 +23,13 @@
 //!
 //! **References.** fsfreeze(8); ioctl `FIFREEZE`, `FITHAW`.
 
+use crate::inode::lazy_times;
+use crate::mount::mark::Mounted;
+use crate::mount::state::Mount;
+use crate::mount::{errors, mark};
+use crate::{Error, Result};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
-
-use crate::mount::state::Mounted;
-use crate::mount::writer::Writer;
-use crate::{Error, Fs, Result};
 
 /// Who is inside, and whether anybody may be.
 #[derive(Debug, Default)]
@@ -141,58 +142,56 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Fs {
-    /// Freezes the file system (`FIFREEZE`): when this returns, everything is durable and in its
-    /// place, and a copy of the device mounts without recovery. Whoever changes something waits
-    /// until [`Fs::thaw`]; who reads does not.
-    ///
-    /// # Errors
-    /// `Busy` if it is frozen already; `Io`, and then it is not frozen; `ReadOnly`.
-    pub fn freeze(&self) -> Result<()> {
-        self.noting(self.stand_still())
-    }
+/// See [`Fs::freeze`](crate::Fs::freeze).
+pub(crate) fn freeze(mount: &Mount) -> Result<()> {
+    errors::noting(mount, stand_still(mount))
+}
 
-    fn stand_still(&self) -> Result<()> {
-        let writer = self.writer()?;
-        self.write_times()?;
-        writer.freezer().close()?;
-        match self.settle(writer) {
-            Ok(()) => {
-                writer.freezer().set_frozen();
-                Ok(())
-            }
-            Err(error) => {
-                writer.rest_mmp(Rest::Ends);
-                writer.freezer().open();
-                Err(error)
-            }
+fn stand_still(mount: &Mount) -> Result<()> {
+    lazy_times::write_times(mount)?;
+    mount.freezer().close()?;
+    match settle(mount) {
+        Ok(()) => {
+            mount.freezer().set_frozen();
+            Ok(())
+        }
+        Err(error) => {
+            mount.rest_mmp(Rest::Ends);
+            mount.freezer().open();
+            Err(error)
         }
     }
+}
 
-    /// Brings everything to its place, and says so on the device.
-    fn settle(&self, writer: &Writer) -> Result<()> {
-        writer.journal().quiesce()?;
-        writer.rest_mmp(Rest::Begins);
-        let left = Mounted::left_behind(writer.orphans());
-        self.mark(left, Some(self.free_on_disk(writer.groups())))?;
-        Ok(self.device().flush()?)
-    }
+/// Brings everything to its place, and says so on the device.
+fn settle(mount: &Mount) -> Result<()> {
+    mount.journal().quiesce()?;
+    mount.rest_mmp(Rest::Begins);
+    let left = Mounted::left_behind(mount.orphans());
+    mark::mark(
+        &*mount.core.device,
+        mount.core.superblock(),
+        left,
+        Some(mount.free_on_disk()),
+    )?;
+    Ok(mount.core.device.flush()?)
+}
 
-    /// Thaws the file system (`FITHAW`).
-    ///
-    /// # Errors
-    /// `InvalidArgument` if it is not frozen; `Io`, and then it still is; `ReadOnly`.
-    pub fn thaw(&self) -> Result<()> {
-        let writer = self.writer()?;
-        writer.freezer().begin_thaw()?;
-        if let Err(error) = self.mark(Mounted::Again, None) {
-            writer.freezer().set_frozen();
-            return Err(error);
-        }
-        writer.rest_mmp(Rest::Ends);
-        writer.freezer().open();
-        Ok(())
+/// See [`Fs::thaw`](crate::Fs::thaw).
+pub(crate) fn thaw(mount: &Mount) -> Result<()> {
+    mount.freezer().begin_thaw()?;
+    if let Err(error) = mark::mark(
+        &*mount.core.device,
+        mount.core.superblock(),
+        Mounted::Again,
+        None,
+    ) {
+        mount.freezer().set_frozen();
+        return Err(error);
     }
+    mount.rest_mmp(Rest::Ends);
+    mount.freezer().open();
+    Ok(())
 }
 
 /// Whether other hosts are not told for a while that the file system is in use.

@@ -24,6 +24,7 @@
 //!
 //! **References.** mke2fs(8), `mmp`; `ext4_multi_mount_protect` and `kmmpd` of Linux.
 
+use fourscore_journal::Journal;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -35,8 +36,8 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_sync::{Arc, Condvar, Mutex, Weak, thread};
 use zerocopy::IntoBytes;
 
-use crate::mount::writer::now;
-use crate::{Error, Fs, Result};
+use crate::mount::state::now;
+use crate::{Error, Result};
 
 /// The bytes of the block that mean something.
 const BLOCK_BYTES: usize = 1024;
@@ -76,7 +77,7 @@ struct State {
     /// Nothing is written until somebody says so.
     resting: bool,
     /// Whose journal is aborted if another host writes.
-    guarded: Weak<Fs>,
+    guarded: Weak<Journal>,
 }
 
 /// How one turn of the thread ended.
@@ -147,8 +148,8 @@ impl Mmp {
     }
 
     /// Whose journal is to be aborted if another host takes the file system all the same.
-    pub(crate) fn guard(&self, fs: &Arc<Fs>) {
-        self.shared.state.lock().guarded = Arc::downgrade(fs);
+    pub(crate) fn guard(&self, journal: &Arc<Journal>) {
+        self.shared.state.lock().guarded = Arc::downgrade(journal);
     }
 
     /// Writes nothing until [`Mmp::go_on`]: for a file system that is frozen. As in Linux the
@@ -233,10 +234,8 @@ impl Shared {
                 unchanged(&*self.device, &self.superblock, self.offset, &state.block)
         {
             tracing::error!(%error, "another host writes to the file system: giving up");
-            if let Some(fs) = state.guarded.upgrade()
-                && let Ok(writer) = fs.writer()
-            {
-                writer.journal().abort();
+            if let Some(journal) = state.guarded.upgrade() {
+                journal.abort();
             }
             return Turn::End;
         }

@@ -14,6 +14,14 @@
 //! **Crash safety.** Nothing is written. A crashed image can be opened any number of times and
 //! reads the same each time.
 
+use crate::core::Core;
+use crate::dir::name_cache::NameCache;
+use crate::inode::cell::InodeCell;
+use crate::mount::fast_commit::FastCommitOverlay;
+use crate::mount::replay;
+use crate::mount::replay::FoundBy;
+use crate::txn::faults::Faults;
+use crate::{Error, Result};
 use fourscore_block::{BlockDevice, BufferCache, CacheOptions, HitCounting};
 use fourscore_cache::{ClockCache, Config};
 use fourscore_ondisk::features::Incompat;
@@ -23,12 +31,6 @@ use fourscore_ondisk::superblock::{
 };
 use fourscore_ondisk::{BlockSize, Corrupt, InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::{Arc, Serial};
-
-use crate::dir::name_cache::NameCache;
-use crate::inode::cache::InodeCell;
-use crate::mount::fast_commit::FastCommitOverlay;
-use crate::mount::replay::FoundBy;
-use crate::{Error, Fs, Result};
 
 /// Memory for decoded inodes, as a share of the whole cache budget.
 const INODE_SHARE: usize = 4;
@@ -137,83 +139,75 @@ impl OpenOptions {
     }
 }
 
-impl Fs {
-    /// Opens the file system on `device` for reading. Fields of the superblock that are wrong and
-    /// that reading does not depend on do not keep it from that ([`Superblock::faults`]).
-    ///
-    /// # Errors
-    /// `Refused` for what is not ext2, ext3 or ext4, or has features that forbid reading;
-    /// `Corrupt` for a superblock or a journal that breaks the format, and for a device shorter
-    /// than the file system; `JournalNotGiven` if the journal is dirty and on a device that was
-    /// not given, and `MountOption` if a device was given for a journal that is not on one; `Io`.
-    pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Arc<Self>> {
-        let superblock = read_superblock(&*device, options.superblock)?;
-        options.check_journal_device(&superblock)?;
-        let dirty = superblock.features().incompat.contains(Incompat::RECOVER);
-        let bare = Self::bare(device, superblock, options)?;
-        if !dirty || options.replay == Replay::Ignore {
-            return Ok(Arc::new(bare));
-        }
-        let replayed = bare.replay(options)?;
-        let superblock = read_superblock(&*replayed.device, SuperblockCopy::Primary)?;
-        let mut fs = Self::bare(replayed.device, superblock, options)?;
-        if let Some(overlay) = FastCommitOverlay::build(&replayed.records, &fs, &fs.superblock)? {
-            // What was cached on the way is the state before.
-            let superblock = Superblock::clone(&fs.superblock);
-            fs = Self::bare(fs.device, superblock, options)?;
-            fs.fast_commit = Some(overlay);
-        }
-        fs.journal_damage = replayed.damage;
-        fs.journal_found_by = replayed.found_by;
-        Ok(Arc::new(fs))
+/// See [`Fs::open`](crate::Fs::open).
+pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Core> {
+    let superblock = read_superblock(&*device, options.superblock)?;
+    options.check_journal_device(&superblock)?;
+    let dirty = superblock.features().incompat.contains(Incompat::RECOVER);
+    let in_place = bare(device, superblock, options)?;
+    if !dirty || options.replay == Replay::Ignore {
+        return Ok(in_place);
     }
+    let replayed = replay::replay(&in_place, options)?;
+    let superblock = read_superblock(&*replayed.device, SuperblockCopy::Primary)?;
+    let mut core = bare(replayed.device, superblock, options)?;
+    if let Some(overlay) = FastCommitOverlay::build(&replayed.records, &core, &core.superblock)? {
+        // What was cached on the way is the state before.
+        let superblock = Superblock::clone(&core.superblock);
+        core = bare(core.device, superblock, options)?;
+        core.fast_commit = Some(overlay);
+    }
+    core.journal_damage = replayed.damage;
+    core.journal_found_by = replayed.found_by;
+    Ok(core)
+}
 
-    /// A file system that reads what is in place.
-    pub(crate) fn bare(
-        device: Arc<dyn BlockDevice>,
-        superblock: Superblock,
-        options: &OpenOptions,
-    ) -> Result<Self> {
-        let geometry = superblock.geometry();
-        let (found_bytes, expected_bytes) = (device.len_bytes(), geometry.size_bytes());
-        if found_bytes < expected_bytes {
-            return Err(Corrupt::from(RelationError::DeviceSize {
-                found_bytes,
-                expected_bytes,
-            })
-            .into());
-        }
-        let inode_bytes = options.cache_bytes / INODE_SHARE;
-        let name_bytes = options.cache_bytes / NAME_SHARE;
-        let buffer_options = CacheOptions {
-            budget_bytes: options.cache_bytes - inode_bytes - name_bytes,
-            hits: HitCounting::Off,
-        };
-        let buffers = Arc::new(BufferCache::new(
-            Arc::clone(&device),
-            geometry.block_size(),
-            buffer_options,
-        ));
-        let inodes = ClockCache::new(&Config {
-            number: |nr: &InodeNr| nr.0.into(),
-            budget_bytes: inode_bytes,
-            expected_weight_bytes: TYPICAL_INODE_BYTES,
-            evictable: InodeCell::retire,
-            hits: HitCounting::Off,
-        });
-        Ok(Self {
-            device,
-            superblock: Arc::new(superblock),
-            buffers,
-            inodes,
-            lives: Serial::default(),
-            names: NameCache::new(name_bytes),
-            fast_commit: None,
-            journal_damage: None,
-            journal_found_by: FoundBy::default(),
-            writer: None,
+/// A file system that reads what is in place.
+pub(crate) fn bare(
+    device: Arc<dyn BlockDevice>,
+    superblock: Superblock,
+    options: &OpenOptions,
+) -> Result<Core> {
+    let geometry = superblock.geometry();
+    let (found_bytes, expected_bytes) = (device.len_bytes(), geometry.size_bytes());
+    if found_bytes < expected_bytes {
+        return Err(Corrupt::from(RelationError::DeviceSize {
+            found_bytes,
+            expected_bytes,
         })
+        .into());
     }
+    let inode_bytes = options.cache_bytes / INODE_SHARE;
+    let name_bytes = options.cache_bytes / NAME_SHARE;
+    let buffer_options = CacheOptions {
+        budget_bytes: options.cache_bytes - inode_bytes - name_bytes,
+        hits: HitCounting::Off,
+    };
+    let buffers = Arc::new(BufferCache::new(
+        Arc::clone(&device),
+        geometry.block_size(),
+        buffer_options,
+    ));
+    let inodes = ClockCache::new(&Config {
+        number: |nr: &InodeNr| nr.0.into(),
+        budget_bytes: inode_bytes,
+        expected_weight_bytes: TYPICAL_INODE_BYTES,
+        evictable: InodeCell::retire,
+        hits: HitCounting::Off,
+    });
+    Ok(Core {
+        device,
+        superblock: Arc::new(superblock),
+        buffers,
+        inodes,
+        lives: Serial::default(),
+        names: NameCache::new(name_bytes),
+        fast_commit: None,
+        journal_damage: None,
+        journal_found_by: FoundBy::default(),
+        live: None,
+        faults: Faults::default(),
+    })
 }
 
 pub(crate) fn read_superblock(

@@ -4,20 +4,20 @@
 //! **Not here.** Words that concern a mount point and not the file system (`ro`, `nosuid`): who
 //! makes the mount takes them out first.
 
+use crate::core::Core;
+use crate::file::journaled::DataMode;
+use crate::inode::access_times::AccessTimes;
+use crate::inode::lazy_times::Times;
+use crate::mount::errors::{OnError, PanicHook};
+use crate::mount::trim::Discards;
+use crate::txn::faults::Faults;
+use crate::{Error, OpenOptions, Result};
 use std::time::Duration;
 
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::{Privilege, Tunables};
 use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy, JournalPlace, Superblock};
 use fourscore_sync::Arc;
-
-use crate::file::journaled::DataMode;
-use crate::inode::access_times::AccessTimes;
-use crate::inode::lazy_times::Times;
-use crate::mount::errors::{OnError, PanicHook};
-use crate::mount::trim::Discards;
-use crate::txn::faults::Breaking;
-use crate::{Error, Fs, OpenOptions, Result};
 
 /// What the kernel takes for `commit=0`.
 const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub struct MountOptions {
     buddy_bytes: u64,
     privilege: Privilege,
     discard: Option<Discard>,
-    pub(crate) breaking: Breaking,
+    pub(crate) faults: Faults,
 }
 
 /// Whether the device is told what was freed.
@@ -91,7 +91,7 @@ impl MountOptions {
             buddy_bytes: BUDDY_BYTES,
             privilege: Privilege::User,
             discard: None,
-            breaking: Breaking::default(),
+            faults: Faults::default(),
         }
     }
 
@@ -180,8 +180,8 @@ impl MountOptions {
     /// What is done wrong on purpose, to show that the crash harness notices.
     #[cfg(feature = "sabotage")]
     #[must_use]
-    pub fn sabotage(mut self, breaking: Option<crate::txn::faults::Sabotage>) -> Self {
-        self.breaking = breaking;
+    pub fn sabotage(mut self, fault: Option<crate::txn::faults::Sabotage>) -> Self {
+        self.faults = Faults::injected(fault);
         self
     }
 
@@ -193,15 +193,15 @@ impl MountOptions {
     }
 
     /// Who is told what is freed in `fs`; nobody, where the device gives no space back.
-    pub(crate) fn discards(&self, fs: &Fs) -> Option<Discards> {
+    pub(crate) fn discards(&self, core: &Core) -> Option<Discards> {
         let by_default = DefaultMountOpts::DISCARD;
-        let default = match fs.superblock().default_mount_opts().contains(by_default) {
+        let default = match core.superblock().default_mount_opts().contains(by_default) {
             true => Discard::Online,
             false => Discard::OnDemand,
         };
         match self.discard.unwrap_or(default) {
             Discard::OnDemand => None,
-            Discard::Online => Discards::of(fs),
+            Discard::Online => Discards::of(core),
         }
     }
 

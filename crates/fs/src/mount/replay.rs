@@ -5,6 +5,11 @@
 //!
 //! **Crash safety.** Nothing is written, so it can be cut and done again at will.
 
+use crate::core::Core;
+use crate::file::read;
+use crate::inode::cache;
+use crate::inode::cached::CachedInode;
+use crate::{Error, OpenOptions, Result};
 use std::fmt;
 
 use fourscore_block::BlockDevice;
@@ -16,9 +21,6 @@ use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_ondisk::{Corrupt, InodeNr, Tid};
 use fourscore_sync::{Arc, epoch};
-
-use crate::inode::cache::CachedInode;
-use crate::{Error, Fs, OpenOptions, Result};
 
 /// What a dirty journal changes.
 pub(crate) struct Replayed {
@@ -60,94 +62,92 @@ impl fmt::Display for JournalDamage {
     }
 }
 
-impl Fs {
-    /// Recovers the journal of this file system, which was opened without it.
-    pub(crate) fn replay(&self, options: &OpenOptions) -> Result<Replayed> {
-        let (log, found_by) = self.log_to_read(options)?;
-        let recovered = recover(&log, self.geometry().blocks())?;
-        let inode_bytes = self.geometry().inode_size_bytes();
-        // As for the kernel, fast commits count only behind a log that is not empty.
-        let records = match log.superblock().start() {
-            Some(_) => FastCommits::read(&log, recovered.end_tid(), inode_bytes)?,
-            None => FastCommits::default(),
-        };
-        let device: Arc<dyn BlockDevice> = if recovered.copies().is_empty() {
-            fourscore_sync::clone_arc(&self.device)
-        } else {
-            let base = fourscore_sync::clone_arc(&self.device);
-            Arc::new(recovered.overlay(&log, base)?)
-        };
-        let damage = recovered.damage();
-        Ok(Replayed {
-            device,
-            records,
-            damage: damage.map(|(tid, damage)| JournalDamage { tid, damage }),
-            found_by,
-        })
-    }
+/// Recovers the journal of this file system, which was opened without it.
+pub(crate) fn replay(core: &Core, options: &OpenOptions) -> Result<Replayed> {
+    let (log, found_by) = log_to_read(core, options)?;
+    let recovered = recover(&log, core.geometry().blocks())?;
+    let inode_bytes = core.geometry().inode_size_bytes();
+    // As for the kernel, fast commits count only behind a log that is not empty.
+    let records = match log.superblock().start() {
+        Some(_) => FastCommits::read(&log, recovered.end_tid(), inode_bytes)?,
+        None => FastCommits::default(),
+    };
+    let device: Arc<dyn BlockDevice> = if recovered.copies().is_empty() {
+        fourscore_sync::clone_arc(&core.device)
+    } else {
+        let base = fourscore_sync::clone_arc(&core.device);
+        Arc::new(recovered.overlay(&log, base)?)
+    };
+    let damage = recovered.damage();
+    Ok(Replayed {
+        device,
+        records,
+        damage: damage.map(|(tid, damage)| JournalDamage { tid, damage }),
+        found_by,
+    })
+}
 
-    /// The journal, also where its inode cannot be used: by the copy in the superblock. What is
-    /// found like this may be read only, since nothing else knows that its blocks are in use.
-    fn log_to_read(&self, options: &OpenOptions) -> Result<(Log, FoundBy)> {
-        let error = match self.log(options) {
-            Err(error @ Error::Corrupt(_)) => error,
-            other => return Ok((other?, FoundBy::Inode)),
-        };
-        match self.log_by_copy() {
-            Some(Ok(log)) => Ok((log, FoundBy::Copy)),
-            _ => Err(error),
-        }
+/// The journal, also where its inode cannot be used: by the copy in the superblock. What is
+/// found like this may be read only, since nothing else knows that its blocks are in use.
+fn log_to_read(core: &Core, options: &OpenOptions) -> Result<(Log, FoundBy)> {
+    let error = match log(core, options) {
+        Err(error @ Error::Corrupt(_)) => error,
+        other => return Ok((other?, FoundBy::Inode)),
+    };
+    match log_by_copy(core) {
+        Some(Ok(log)) => Ok((log, FoundBy::Copy)),
+        _ => Err(error),
     }
+}
 
-    /// The journal by the copy of its inode; `None` without one.
-    fn log_by_copy(&self) -> Option<Result<Log>> {
-        let (number, bytes) = self.superblock().journal_inode_copy()?;
-        let found = Inode::parse(&bytes, number, self.superblock());
-        Some(
-            found
-                .map_err(|error| Corrupt::from(error).in_inode(number).into())
-                .and_then(|inode| CachedInode::new(inode, self))
-                .and_then(|inode| self.extents_of(&inode, &epoch::pin()))
-                .and_then(|extents| self.internal_log(number, extents)),
-        )
-    }
+/// The journal by the copy of its inode; `None` without one.
+fn log_by_copy(core: &Core) -> Option<Result<Log>> {
+    let (number, bytes) = core.superblock().journal_inode_copy()?;
+    let found = Inode::parse(&bytes, number, core.superblock());
+    Some(
+        found
+            .map_err(|error| Corrupt::from(error).in_inode(number).into())
+            .and_then(|inode| CachedInode::new(inode, core.superblock()))
+            .and_then(|inode| read::extents_of(core, &inode, &epoch::pin()))
+            .and_then(|extents| internal_log(core, number, extents)),
+    )
+}
 
-    /// The journal: inside the file system or on the device that the options name.
-    pub(crate) fn log(&self, options: &OpenOptions) -> Result<Log> {
-        let block_size = self.geometry().block_size();
-        match self.superblock().journal() {
-            Some(JournalPlace::Inode(inode)) => {
-                let found = self.load_inode(inode)?;
-                let (mode, links) = (found.mode().0, found.links_count());
-                if found.file_type() != Some(FileType::Regular) || links == 0 {
-                    let error = Corrupt::from(RelationError::JournalInode { mode, links });
-                    return Err(error.in_inode(inode).into());
-                }
-                self.internal_log(inode, self.extents(inode)?)
+/// The journal: inside the file system or on the device that the options name.
+pub(crate) fn log(core: &Core, options: &OpenOptions) -> Result<Log> {
+    let block_size = core.geometry().block_size();
+    match core.superblock().journal() {
+        Some(JournalPlace::Inode(inode)) => {
+            let found = cache::load_inode(core, inode)?;
+            let (mode, links) = (found.mode().0, found.links_count());
+            if found.file_type() != Some(FileType::Regular) || links == 0 {
+                let error = Corrupt::from(RelationError::JournalInode { mode, links });
+                return Err(error.in_inode(inode).into());
             }
-            Some(JournalPlace::Device { uuid, .. }) => {
-                let device = options.external_journal();
-                let device = device.ok_or(Error::JournalNotGiven { uuid })?;
-                Ok(Log::open_external(
-                    fourscore_sync::clone_arc(device),
-                    uuid,
-                    block_size,
-                )?)
-            }
-            None => Err(Corrupt::from(RelationError::NoJournal).into()),
+            internal_log(core, inode, read::extents(core, inode)?)
         }
+        Some(JournalPlace::Device { uuid, .. }) => {
+            let device = options.external_journal();
+            let device = device.ok_or(Error::JournalNotGiven { uuid })?;
+            Ok(Log::open_external(
+                fourscore_sync::clone_arc(device),
+                uuid,
+                block_size,
+            )?)
+        }
+        None => Err(Corrupt::from(RelationError::NoJournal).into()),
     }
+}
 
-    /// The journal whose inode maps `extents`.
-    fn internal_log(&self, inode: InodeNr, extents: Vec<Extent>) -> Result<Log> {
-        let runs = extents.into_iter().map(|extent| JournalRun {
-            journal_block: JournalBlock(extent.logical.0),
-            block: extent.physical,
-            blocks: extent.blocks,
-        });
-        let map = JournalMap::from_runs(runs, self.geometry().blocks());
-        let map = map.map_err(|error| Corrupt::from(error).in_inode(inode))?;
-        let device = fourscore_sync::clone_arc(&self.device);
-        Ok(Log::open(device, self.geometry().block_size(), map)?)
-    }
+/// The journal whose inode maps `extents`.
+fn internal_log(core: &Core, inode: InodeNr, extents: Vec<Extent>) -> Result<Log> {
+    let runs = extents.into_iter().map(|extent| JournalRun {
+        journal_block: JournalBlock(extent.logical.0),
+        block: extent.physical,
+        blocks: extent.blocks,
+    });
+    let map = JournalMap::from_runs(runs, core.geometry().blocks());
+    let map = map.map_err(|error| Corrupt::from(error).in_inode(inode))?;
+    let device = fourscore_sync::clone_arc(&core.device);
+    Ok(Log::open(device, core.geometry().block_size(), map)?)
 }

@@ -1,156 +1,215 @@
-//! **Purpose.** What the superblock says of a mount: that there is one, and what has to be done if
-//! it never ended.
+//! **Purpose.** The state of a read-write mount: journal, allocator, locks and everything else that
+//! operations share while the file system is written.
 //!
-//! **Model.**
-//! ```text
-//!                          mounted                      unmounted
-//! with a journal           needs_recovery               without it
-//! without                  s_state without VALID_FS     with it
-//! with an orphan file      orphan_present               without it, if the file is empty
-//! ```
-//! As in Linux, a file system with a journal stays "clean" in `s_state` while it is mounted: what a
-//! crash leaves of it is recovered. One without has to be checked then, and is not mounted for
-//! writing before: its bitmaps may say of blocks in use that they are free. Linux warns only.
+//! **Not here.** What readers need as well ([`crate::core::Core`]); how a mount begins and ends
+//! ([`crate::mount::read_write`]).
 //!
-//! **Crash safety.** Mounting writes the superblock, durably, before the first transaction can be;
-//! unmounting does after everything else is durable.
+//! **Locking.** The fields are shared by all threads; each guards itself. The order of the locks
+//! is that of [`crate::txn::order`].
 
-use std::io::IoSlice;
-use std::ops::Range;
-
-use fourscore_ondisk::features::{Incompat, RoCompat};
-use fourscore_ondisk::superblock::{
-    SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
-};
-use fourscore_ondisk::time::Timestamp;
-use fourscore_ondisk::{PhysBlock, RawSuperblock};
-use zerocopy::IntoBytes;
-
+use crate::core::Core;
+use crate::file::journaled::DataMode;
+use crate::group::table::Groups;
+use crate::inode::access_times::AccessTimes;
+use crate::inode::alloc::Inodes;
+use crate::inode::lazy_times::LazyTimes;
 use crate::inode::orphans::Orphans;
-use crate::mount::writer::now;
-use crate::{Error, Fs, Result};
+use crate::mount::errors::Errors;
+use crate::mount::freeze::{Freezer, Rest};
+use crate::mount::mmp::Mmp;
+use crate::txn::block_locks::BlockLocks;
+use crate::txn::grace::Quiet;
+use crate::txn::order;
+use crate::txn::space::SpaceQueue;
+use crate::{Error, Result};
+use fourscore_block::BlockDevice;
+use fourscore_journal::{Credits, Handle, Journal};
+use fourscore_mballoc::{Allocator, Privilege, Stamp};
+use fourscore_ondisk::Tid;
+use fourscore_ondisk::time::Timestamp;
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{Arc, Counter, Mutex, MutexGuard};
 
-/// Whether a file system is mounted for writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mounted {
-    /// With `orphan_file` this also says that the file may hold something.
-    Yes,
-    /// As before, after it was frozen.
-    Again,
-    No,
-    /// Not any more, but the orphan file holds something.
-    NoWithOrphans,
+/// The state of a read-write mount.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    pub(crate) core: Arc<Core>,
+    /// What the file system lies on, with flushes that count.
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) allocator: Arc<Allocator>,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) inodes: Inodes,
+    pub(crate) orphans: Orphans,
+    pub(crate) quiet: Arc<Quiet>,
+    pub(crate) space: SpaceQueue,
+    /// Renames of directories, so that none becomes its own ancestor.
+    pub(crate) renames: Mutex<()>,
+    pub(crate) leaves: BlockLocks,
+    pub(crate) errors: Errors,
+    pub(crate) xattr_blocks: BlockLocks,
+    /// Inodes of values that several attributes have.
+    pub(crate) values: Mutex<()>,
+    pub(crate) access_times: AccessTimes,
+    pub(crate) nodiratime: bool,
+    /// `None` if times are written at once.
+    pub(crate) lazy_times: Option<LazyTimes>,
+    pub(crate) data: DataMode,
+    /// Whether every directory gives its group to what is made in it.
+    pub(crate) bsd_groups: bool,
+    pub(crate) retries: Counter,
+    pub(crate) privilege: Privilege,
+    pub(crate) revokes_per_credit: usize,
+
+    /// The transaction in which everything has to be, if that is so.
+    pub(crate) only: Option<Tid>,
+    pub(crate) freezer: Freezer,
+    /// Keeps other hosts away, with the feature `mmp`; set when the file system is mounted.
+    pub(crate) mmp: Mutex<Option<Mmp>>,
 }
 
-impl Mounted {
-    /// What is left when nothing is to be recovered.
-    pub(crate) fn left_behind(orphans: &Orphans) -> Self {
-        if orphans.has_file_entries() {
-            Self::NoWithOrphans
-        } else {
-            Self::No
-        }
-    }
-}
-
-/// Refuses a file system that has no journal to recover it and was not unmounted.
-pub(crate) fn check_unmounted(superblock: &Superblock) -> Result<()> {
-    if superblock.journal().is_some() || superblock.state().contains(State::VALID_FS) {
-        return Ok(());
-    }
-    Err(Error::ReadOnly(
-        "it has no journal and was not unmounted, so it has to be checked first".into(),
-    ))
-}
-
-/// Where a part of the superblock is: its block, and the bytes in there.
-pub(crate) fn superblock_part(fs: &Fs, part: Range<usize>) -> (PhysBlock, Range<usize>) {
-    let block_bytes = fs.geometry().block_size().bytes() as u64;
-    let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
-    // Less than the superblock's own offset.
-    let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0);
-    (block, start + part.start..start + part.end)
-}
-
-impl Fs {
-    /// Writes into the superblock on the device whether the file system is mounted, and how many
-    /// blocks and inodes are free if that is known.
-    pub(crate) fn mark(&self, mounted: Mounted, free: Option<(u64, u64)>) -> Result<()> {
-        self.rewrite_superblock(|raw| self.set_mounted(raw, mounted, free))
+impl Mount {
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
     }
 
-    /// Changes the superblock on the device, durably. Nobody else may be writing it.
-    pub(crate) fn rewrite_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
-        let mut raw = self.raw_superblock()?;
-        change(&mut raw);
-        if self.superblock().has_metadata_csum() {
-            raw.seal();
-        }
-        let slice = IoSlice::new(raw.as_bytes());
-        Ok(self.device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)
+    /// Opens a handle.
+    pub(crate) fn start(&self, credits: Credits) -> Result<Handle<'_>> {
+        use fourscore_journal::Error as Refusal;
+        let Some(tid) = self.only else {
+            return Ok(self.journal.start(credits)?);
+        };
+        self.journal
+            .start_in(tid, credits)
+            .map_err(|error| match error {
+                Refusal::TooManyCredits { .. } => Error::ReadOnly(
+                    "the fast commits in the journal are more than one transaction has room for"
+                        .into(),
+                ),
+                other => other.into(),
+            })
     }
 
-    /// The superblock as it is on the device.
-    pub(crate) fn raw_superblock(&self) -> Result<RawSuperblock> {
-        let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
-        self.device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
-        Ok(*RawSuperblock::from_bytes(&bytes)?)
+    pub(crate) fn allocator(&self) -> &Allocator {
+        &self.allocator
     }
 
-    fn set_mounted(&self, raw: &mut RawSuperblock, mounted: Mounted, free: Option<(u64, u64)>) {
-        let (low, high) = time_halves(now());
-        (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
-        if mounted == Mounted::Yes {
-            (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);
-            raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
-        }
-        self.set_state(raw, mounted);
-        if let Some((blocks, inodes)) = free {
-            let (low, high) = word_halves(blocks);
-            raw.s_free_blocks_count_lo = low.into();
-            if raw.features().incompat.contains(Incompat::BIT64) {
-                raw.s_free_blocks_count_hi = high.into();
+    pub(crate) fn groups(&self) -> &Arc<Groups> {
+        &self.groups
+    }
+
+    pub(crate) fn inodes(&self) -> &Inodes {
+        &self.inodes
+    }
+
+    pub(crate) fn orphans(&self) -> &Orphans {
+        &self.orphans
+    }
+
+    /// How many blocks a plan should come to that frees what is mapped: a fraction of a
+    /// transaction, so that many can be in one, and at most what is quickly done.
+    pub(crate) fn room_of_a_step(&self) -> usize {
+        (self.journal.most_credits().0 as usize / 4).clamp(8, 512)
+    }
+
+    /// Lets nobody in while the file system is frozen.
+    pub(crate) fn freezer(&self) -> &Freezer {
+        &self.freezer
+    }
+
+    /// Blocks and inodes that are free on disk.
+    pub(crate) fn free_on_disk(&self) -> (u64, u64) {
+        let sums = self.groups.sums();
+        let blocks = sums.free_clusters << self.core.geometry().blocks_per_cluster_log();
+        (blocks, sums.free_inodes)
+    }
+
+    pub(crate) fn rest_mmp(&self, rest: Rest) {
+        if let Some(mmp) = &*self.mmp.lock() {
+            match rest {
+                Rest::Begins => mmp.rest(),
+                Rest::Ends => mmp.go_on(),
             }
-            raw.s_free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX).into();
         }
     }
 
-    fn set_state(&self, raw: &mut RawSuperblock, mounted: Mounted) {
-        let is_mounted = matches!(mounted, Mounted::Yes | Mounted::Again);
-        if self.superblock().journal().is_some() {
-            let recover = Incompat::RECOVER.bits();
-            let others = raw.s_feature_incompat.get() & !recover;
-            let set = if is_mounted { recover } else { 0 };
-            raw.s_feature_incompat = (others | set).into();
-        } else {
-            let mut state = State::from_bits_retain(raw.s_state.get());
-            state.set(State::VALID_FS, !is_mounted);
-            raw.s_state = state.bits().into();
+    /// Keeps others from moving directories.
+    pub(crate) fn lock_renames(&self) -> Ranked<MutexGuard<'_, ()>> {
+        order::RENAMES
+            .only()
+            .lock(|| self.renames.try_lock(), || self.renames.lock())
+    }
+
+    pub(crate) fn access_times(&self) -> AccessTimes {
+        self.access_times
+    }
+
+    /// Whether accesses of directories are not noted.
+    pub(crate) fn skips_directories(&self) -> bool {
+        self.nodiratime
+    }
+
+    /// The locks of leaves of directories.
+    pub(crate) fn leaves(&self) -> &BlockLocks {
+        &self.leaves
+    }
+
+    /// Whether every directory gives its group to what is made in it.
+    pub(crate) fn gives_group(&self) -> bool {
+        self.bsd_groups
+    }
+
+    /// The locks of blocks of attributes.
+    pub(crate) fn xattr_blocks(&self) -> &BlockLocks {
+        &self.xattr_blocks
+    }
+
+    /// Keeps others out of the inodes of values that several attributes have.
+    pub(crate) fn lock_values(&self) -> Ranked<MutexGuard<'_, ()>> {
+        order::VALUES
+            .only()
+            .lock(|| self.values.try_lock(), || self.values.lock())
+    }
+
+    /// Whether the blocks that are kept for the super-user may be used.
+    pub(crate) fn privilege(&self) -> Privilege {
+        self.privilege
+    }
+
+    /// What a free has to wait for, beside its commit. While there is only one transaction nobody
+    /// else reads.
+    pub(crate) fn stamp(&self) -> Stamp {
+        match self.only {
+            None => self.quiet.stamp(),
+            Some(_) => Stamp::default(),
         }
-        let present = RoCompat::ORPHAN_PRESENT.bits();
-        let ro_compat = raw.s_feature_ro_compat.get();
-        let has_orphan_file = self.superblock().orphan_file_inode().is_some();
-        match mounted {
-            Mounted::Yes | Mounted::Again if has_orphan_file => {
-                raw.s_feature_ro_compat = (ro_compat | present).into();
-            }
-            Mounted::No => raw.s_feature_ro_compat = (ro_compat & !present).into(),
-            Mounted::Yes | Mounted::Again | Mounted::NoWithOrphans => {}
-        }
+    }
+
+    /// Has it seen whether those who read what was freed so far are gone.
+    pub(crate) fn hurry_readers(&self) {
+        self.quiet.hurry();
+    }
+
+    /// How many blocks one credit revokes, at the least.
+    pub(crate) fn revokes_per_credit(&self) -> usize {
+        self.revokes_per_credit
+    }
+
+    /// The times that are in memory only, if the mount has the option `lazytime`.
+    pub(crate) fn lazy_times(&self) -> Option<&LazyTimes> {
+        self.lazy_times.as_ref()
+    }
+
+    /// Counts a plan that was begun anew.
+    pub(crate) fn count_retry(&self) {
+        self.retries.add(1);
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
-fn word_halves(value: u64) -> (u32, u32) {
-    (value as u32, (value >> 32) as u32)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the superblock keeps 40 bits"
-)]
-pub(crate) fn time_halves(time: Timestamp) -> (u32, u8) {
-    let seconds = time.seconds();
-    (seconds as u32, (seconds >> 32) as u8)
+/// The time now, as Linux stamps inodes: that of the clock's last tick, some milliseconds ago at
+/// most. All stamps are from it, so what was changed later never says that it was changed before.
+pub(crate) fn now() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
+    Timestamp::new(now.tv_sec, nanoseconds).unwrap_or_default()
 }

@@ -3,11 +3,13 @@
 //! **Model.** The counters of the superblock are only written now and then; the truth is the sum
 //! over the group descriptors, which is what the kernel computes at each mount.
 
+use crate::Result;
+use crate::core::Core;
+use crate::group::descriptor;
+use crate::inode::cache;
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_sync::epoch;
-
-use crate::{Fs, Result};
 
 /// How full a file system is, in blocks and inodes: what `statfs` of a mount says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,57 +30,51 @@ pub struct StatFs {
     pub max_name_bytes: usize,
 }
 
-impl Fs {
-    /// Free clusters and inodes.
-    fn free_counts(&self) -> Result<(u64, u32)> {
-        if let Some(writer) = self.mounted() {
-            let sums = writer.groups().sums();
-            let free_inodes = u32::try_from(sums.free_inodes).unwrap_or(u32::MAX);
-            return Ok((sums.free_clusters, free_inodes));
-        }
-        let (mut free_clusters, mut free_inodes) = (0_u64, 0_u32);
-        self.for_each_group(|desc| {
-            free_clusters = free_clusters.saturating_add(desc.free_clusters().into());
-            free_inodes = free_inodes.saturating_add(desc.free_inodes());
-        })?;
-        Ok((free_clusters, free_inodes))
+/// Free clusters and inodes.
+fn free_counts(core: &Core) -> Result<(u64, u32)> {
+    if let Some(live) = &core.live {
+        let sums = live.groups.sums();
+        let free_inodes = u32::try_from(sums.free_inodes).unwrap_or(u32::MAX);
+        return Ok((sums.free_clusters, free_inodes));
     }
+    let (mut free_clusters, mut free_inodes) = (0_u64, 0_u32);
+    descriptor::for_each_group(core, |desc| {
+        free_clusters = free_clusters.saturating_add(desc.free_clusters().into());
+        free_inodes = free_inodes.saturating_add(desc.free_inodes());
+    })?;
+    Ok((free_clusters, free_inodes))
+}
 
-    /// How full the file system is: as it is now if it is mounted for writing; else every group
-    /// descriptor is read.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Io`.
-    pub fn statfs(&self) -> Result<StatFs> {
-        let geometry = self.geometry();
-        let (free_clusters, free_inodes) = self.free_counts()?;
-        let free_blocks = free_clusters << geometry.blocks_per_cluster_log();
-        let reserved = self.superblock.reserved_blocks().0;
-        Ok(StatFs {
-            block_bytes: geometry.block_size().bytes(),
-            blocks: geometry.blocks().0.saturating_sub(self.overhead_blocks()?),
-            free_blocks,
-            available_blocks: free_blocks.saturating_sub(reserved),
-            inodes: geometry.inodes(),
-            free_inodes,
-            max_name_bytes: fourscore_ondisk::dirent::MAX_NAME_BYTES,
-        })
-    }
+/// See [`Fs::statfs`](crate::Fs::statfs).
+pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
+    let geometry = core.geometry();
+    let (free_clusters, free_inodes) = free_counts(core)?;
+    let free_blocks = free_clusters << geometry.blocks_per_cluster_log();
+    let reserved = core.superblock.reserved_blocks().0;
+    Ok(StatFs {
+        block_bytes: geometry.block_size().bytes(),
+        blocks: geometry.blocks().0.saturating_sub(overhead_blocks(core)?),
+        free_blocks,
+        available_blocks: free_blocks.saturating_sub(reserved),
+        inodes: geometry.inodes(),
+        free_inodes,
+        max_name_bytes: fourscore_ondisk::dirent::MAX_NAME_BYTES,
+    })
+}
 
-    /// Blocks that never hold data of users: metadata of the groups, and an internal journal.
-    fn overhead_blocks(&self) -> Result<u64> {
-        let stored = u64::from(self.superblock.overhead_clusters());
-        if stored != 0 {
-            return Ok(stored << self.geometry().blocks_per_cluster_log());
-        }
-        let mut blocks = self.geometry().overhead_blocks().0;
-        if let Some(JournalPlace::Inode(journal)) = self.superblock.journal() {
-            let guard = epoch::pin();
-            let journal = self.inode(journal, &guard)?;
-            if journal.file_type() == FileType::Regular {
-                blocks += journal.size_bytes() >> self.geometry().block_size().bits();
-            }
-        }
-        Ok(blocks)
+/// Blocks that never hold data of users: metadata of the groups, and an internal journal.
+fn overhead_blocks(core: &Core) -> Result<u64> {
+    let stored = u64::from(core.superblock.overhead_clusters());
+    if stored != 0 {
+        return Ok(stored << core.geometry().blocks_per_cluster_log());
     }
+    let mut blocks = core.geometry().overhead_blocks().0;
+    if let Some(JournalPlace::Inode(journal)) = core.superblock.journal() {
+        let guard = epoch::pin();
+        let journal = cache::inode(core, journal, &guard)?;
+        if journal.file_type() == FileType::Regular {
+            blocks += journal.size_bytes() >> core.geometry().block_size().bits();
+        }
+    }
+    Ok(blocks)
 }

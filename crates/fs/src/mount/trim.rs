@@ -12,6 +12,10 @@
 //!
 //! **References.** fstrim(8), ioctl `FITRIM`; mount option `discard` of ext4(5).
 
+use crate::core::Core;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
@@ -19,8 +23,6 @@ use fourscore_mballoc::{Allocator, ClusterCount, Run};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, PhysBlock};
 use fourscore_sync::Arc;
-
-use crate::{Error, Fs, Result};
 
 /// What [`Fs::trim`] looks at. The default is everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,69 +45,57 @@ impl Default for Trim {
     }
 }
 
-impl Fs {
-    /// Tells the device which blocks of a range are free (`FITRIM`), and returns how many bytes
-    /// that were. What was told before, and was not used since, is not told again; a group counts
-    /// as told only when all of it was.
-    ///
-    /// Others go on meanwhile. Of a file system that is all but full they may be told that there
-    /// is no space while the last of it is being trimmed.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a range behind the end or of less than a block, and for a least length
-    /// that no group has; `Unsupported` if the device does not give space back; `Io`, `ReadOnly`.
-    pub fn trim(&self, what: &Trim) -> Result<u64> {
-        self.noting(self.tell_free(what))
-    }
+/// See [`Fs::trim`](crate::Fs::trim).
+pub(crate) fn trim(mount: &Mount, what: &Trim) -> Result<u64> {
+    errors::noting(mount, tell_free(mount, what))
+}
 
-    fn tell_free(&self, what: &Trim) -> Result<u64> {
-        let writer = self.writer()?;
-        let discards = Discards::of(self);
-        let no_space_back = || Error::Unsupported("the device gives no space back".into());
-        let discards = discards.ok_or_else(no_space_back)?;
-        let geometry = self.geometry();
-        let bits = geometry.block_size().bits();
-        let least = (what.least_bytes >> bits) >> geometry.blocks_per_cluster_log();
-        let first = what.start_bytes >> bits;
-        let too_long = least > u64::from(geometry.clusters_per_group());
-        if too_long || first >= geometry.blocks().0 || what.len_bytes >> bits == 0 {
-            return Err(Error::InvalidArgument("nothing to trim"));
-        }
-        let end = first.saturating_add(what.len_bytes >> bits);
-        let blocks = first..end.min(geometry.blocks().0);
-        let least = ClusterCount(u32::try_from(least).unwrap_or(u32::MAX).max(1));
-        let mut told = 0;
-        for group in 0..geometry.groups() {
-            let group = GroupNr(group);
-            if let Some(within) = self.clusters_of(group, &blocks) {
-                let _inside = writer.freezer().enter();
-                let allocator = writer.allocator();
-                let tell = |run: &Run| discards.tell(allocator, run);
-                told += allocator.visit_free(group, within, least, tell)?;
-            }
-        }
-        Ok((told << geometry.blocks_per_cluster_log()) << bits)
+fn tell_free(mount: &Mount, what: &Trim) -> Result<u64> {
+    let discards = Discards::of(&mount.core);
+    let no_space_back = || Error::Unsupported("the device gives no space back".into());
+    let discards = discards.ok_or_else(no_space_back)?;
+    let geometry = mount.core.geometry();
+    let bits = geometry.block_size().bits();
+    let least = (what.least_bytes >> bits) >> geometry.blocks_per_cluster_log();
+    let first = what.start_bytes >> bits;
+    let too_long = least > u64::from(geometry.clusters_per_group());
+    if too_long || first >= geometry.blocks().0 || what.len_bytes >> bits == 0 {
+        return Err(Error::InvalidArgument("nothing to trim"));
     }
+    let end = first.saturating_add(what.len_bytes >> bits);
+    let blocks = first..end.min(geometry.blocks().0);
+    let least = ClusterCount(u32::try_from(least).unwrap_or(u32::MAX).max(1));
+    let mut told = 0;
+    for group in 0..geometry.groups() {
+        let group = GroupNr(group);
+        if let Some(within) = clusters_of(&mount.core, group, &blocks) {
+            let _inside = mount.freezer().enter();
+            let allocator = mount.allocator();
+            let tell = |run: &Run| discards.tell(allocator, run);
+            told += allocator.visit_free(group, within, least, tell)?;
+        }
+    }
+    Ok((told << geometry.blocks_per_cluster_log()) << bits)
+}
 
-    /// The clusters of a group that lie in a range of blocks.
-    fn clusters_of(&self, group: GroupNr, blocks: &Range<u64>) -> Option<Range<u32>> {
-        let geometry = self.geometry();
-        let log = geometry.blocks_per_cluster_log();
-        let first = geometry.group_first_block(group).0;
-        let all = geometry.group_clusters(group);
-        let cluster = |block: u64| {
-            let blocks = block.saturating_sub(first);
-            u32::try_from(blocks >> log).map_or(all, |cluster| cluster.min(all))
-        };
-        let start = cluster(blocks.start.saturating_add((1 << log) - 1));
-        let is_to_its_end = blocks.end >= geometry.blocks().0;
-        let end = if is_to_its_end {
-            all
-        } else {
-            cluster(blocks.end)
-        };
-        (start < end).then_some(start..end)
-    }
+/// The clusters of a group that lie in a range of blocks.
+fn clusters_of(core: &Core, group: GroupNr, blocks: &Range<u64>) -> Option<Range<u32>> {
+    let geometry = core.geometry();
+    let log = geometry.blocks_per_cluster_log();
+    let first = geometry.group_first_block(group).0;
+    let all = geometry.group_clusters(group);
+    let cluster = |block: u64| {
+        let blocks = block.saturating_sub(first);
+        u32::try_from(blocks >> log).map_or(all, |cluster| cluster.min(all))
+    };
+    let start = cluster(blocks.start.saturating_add((1 << log) - 1));
+    let is_to_its_end = blocks.end >= geometry.blocks().0;
+    let end = if is_to_its_end {
+        all
+    } else {
+        cluster(blocks.end)
+    };
+    (start < end).then_some(start..end)
 }
 
 /// Tells a device of blocks that are free.
@@ -117,10 +107,10 @@ pub(crate) struct Discards {
 
 impl Discards {
     /// For the device of `fs`; `None` if it gives no space back.
-    pub(crate) fn of(fs: &Fs) -> Option<Self> {
-        fs.device().hints().discard.then(|| Self {
-            device: Arc::clone(fs.device()),
-            superblock: Arc::clone(&fs.superblock),
+    pub(crate) fn of(core: &Core) -> Option<Self> {
+        core.device.hints().discard.then(|| Self {
+            device: Arc::clone(&core.device),
+            superblock: Arc::clone(&core.superblock),
         })
     }
 

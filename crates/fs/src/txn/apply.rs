@@ -18,21 +18,22 @@
 //! **Locking.** The caller holds the locks of the inodes that change. Locks of buffers and groups
 //! are taken, one at a time.
 
+use crate::dir::name_cache::Departure;
+use crate::dir::touch::Touch;
+use crate::group::table::BitsChange;
+use crate::inode::cell::Pinned;
+use crate::inode::sequence::Change;
+use crate::txn::faults;
+use crate::txn::faults::Sabotage;
+use crate::txn::memory::{Region, RegionKind, Stage};
+use crate::txn::plan::Plan;
+use crate::xattr::ea_inode;
+use crate::{Error, Result};
 use std::mem;
 
 use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
 use fourscore_mballoc::Stamp;
 use fourscore_ondisk::{PhysBlock, Tid};
-
-use crate::dir::name_cache::Departure;
-use crate::dir::touch::Touch;
-use crate::group::table::BitsChange;
-use crate::inode::cache::Pinned;
-use crate::inode::consistent::Change;
-use crate::txn::faults::Sabotage;
-use crate::txn::memory::{Region, RegionKind, Stage};
-use crate::txn::plan::Plan;
-use crate::{Error, Result};
 
 /// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
 /// again, so a second time takes a cache that holds nothing.
@@ -109,7 +110,7 @@ impl Plan<'_> {
         let revokes = self.memory.revoked.len();
         self.memory.regions.len()
             + BLOCKS_OF_BITS * bits
-            + revokes.div_ceil(self.writer.revokes_per_credit())
+            + revokes.div_ceil(self.mount.revokes_per_credit())
     }
 
     /// How many blocks the plan adds to a transaction at most.
@@ -126,7 +127,7 @@ impl Plan<'_> {
         blocks.sort_unstable();
         blocks.dedup();
         let revokes = self.memory.revoked.len();
-        let credits = blocks.len() + revokes.div_ceil(self.writer.revokes_per_credit());
+        let credits = blocks.len() + revokes.div_ceil(self.mount.revokes_per_credit());
         self.memory.blocks = blocks;
         Credits(u32::try_from(credits).unwrap_or(u32::MAX))
     }
@@ -176,17 +177,16 @@ impl Plan<'_> {
     ) -> Result<Tid> {
         let credits = self.credits();
         for _ in 0..MOST_ATTEMPTS {
-            let mut handle = self.writer.start(credits)?;
+            let mut handle = self.mount.start(credits)?;
             match self.join(&mut handle) {
                 Ok(()) => {
                     last.iter().for_each(|last| handle.note(last));
                     self.make_visible(&mut handle, show, publish);
                     let tid = handle.stop();
                     if let Some(recording) = self.recording.take() {
-                        self.writer.orphans().done(recording);
+                        self.mount.orphans().done(recording);
                     }
-                    self.fs
-                        .forget_values(self.writer, mem::take(&mut self.gone_values));
+                    ea_inode::forget_values(self.mount, mem::take(&mut self.gone_values));
                     return Ok(tid);
                 }
                 Err(refused) => {
@@ -213,18 +213,18 @@ impl Plan<'_> {
                 "an operation planned too few credits",
             ));
         }
-        self.writer.count_retry();
+        self.mount.count_retry();
         for region in &mut self.memory.regions {
             let block = region.buffer.block();
             if block == refused.block {
                 region.buffer = if region.is_fresh {
-                    self.fs.buffers.create(block)
+                    self.mount.core.buffers.create(block)
                 } else {
-                    self.fs.buffers.load(block)?
+                    self.mount.core.buffers.load(block)?
                 };
             }
         }
-        let groups = self.writer.groups();
+        let groups = self.mount.groups();
         let claimed = self.memory.claims.iter_mut().map(|(_, bits)| bits);
         let freed = self.memory.frees.iter_mut().map(|free| &mut free.bits);
         let inodes = self
@@ -244,10 +244,12 @@ impl Plan<'_> {
     fn make_visible(&mut self, handle: &mut Handle<'_>, show: Show<'_>, publish: impl FnOnce()) {
         let early = match self.memory.frees.is_empty() {
             true => None,
-            false => self.writer.stamp_before_publish(),
+            false => faults::stamp_before_publish(self.mount),
         };
         let departures = mem::take(&mut self.memory.departures);
-        departures.iter().for_each(|name| name.begin(self.fs));
+        departures
+            .iter()
+            .for_each(|name| name.begin(&self.mount.core));
         let raised: [Option<Change<'_>>; MOST_CHANGES] = std::array::from_fn(|nth| {
             let inode = show.changes.get(nth).filter(|_| self.raises_sequence);
             inode.map(|inode| inode.change_sequence())
@@ -261,13 +263,13 @@ impl Plan<'_> {
         drop(raised);
         departures.iter().for_each(Departure::end);
         self.memory.departures = departures;
-        let stamp = early.unwrap_or_else(|| self.writer.stamp());
+        let stamp = early.unwrap_or_else(|| self.mount.stamp());
         self.hand_over_clusters(handle.tid(), stamp);
     }
 
     /// Changes the buffers of all blocks: first those that nothing leads to yet.
     fn apply(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
-        let groups = self.writer.groups();
+        let groups = self.mount.groups();
         self.all_bits()
             .for_each(|bits| must(groups.make(handle, bits)));
         let dirs = self.memory.inodes.iter().map(|entry| (entry, 1));
@@ -277,7 +279,7 @@ impl Plan<'_> {
                 must(groups.change_used_dirs(handle, bits, change));
             }
         }
-        if self.writer.lacks(Sabotage::NameBeforeInode) {
+        if self.mount.core.faults.lacks(Sabotage::NameBeforeInode) {
             let regions = self.valid_regions();
             return regions.for_each(|region| self.put_region(handle, region, touch));
         }
@@ -292,9 +294,9 @@ impl Plan<'_> {
     fn put_region(&self, handle: &mut Handle<'_>, region: &Region, touch: Option<&Touch<'_>>) {
         let own = self.memory.of(region);
         let made = handle.modify(&region.buffer, region.tag, |bytes| {
-            region.put(own, bytes, self.fs.superblock());
+            region.put(own, bytes, self.mount.core.superblock());
             if let (RegionKind::Touched, Some(touch)) = (region.kind, touch) {
-                touch.make(&mut bytes[region.offset..], self.fs);
+                touch.make(&mut bytes[region.offset..], &self.mount.core);
             }
         });
         must(made.map_err(|error| Refused::new(error, region.buffer.block())));
@@ -303,7 +305,7 @@ impl Plan<'_> {
     /// Forgets what blocks held as metadata that are metadata no more.
     fn forget_revoked(&self, handle: &mut Handle<'_>) {
         for &block in &self.memory.revoked {
-            let forgotten = handle.forget(&self.fs.buffers, block);
+            let forgotten = handle.forget(&self.mount.core.buffers, block);
             must(forgotten.map_err(|error| Refused::new(error, block)));
         }
     }
@@ -311,12 +313,12 @@ impl Plan<'_> {
     /// Tells the allocator which claims are used and which clusters are free once the transaction
     /// `tid` is durable and the grace period of `stamp` has ended.
     fn hand_over_clusters(&mut self, tid: Tid, stamp: Stamp) {
-        let allocator = self.writer.allocator();
+        let allocator = self.mount.allocator();
         for (claim, _) in self.memory.claims.drain(..) {
             allocator.mark(claim, tid);
         }
-        let (tid, stamp) = match self.writer.lacks(Sabotage::EarlyReuse) {
-            true => (self.writer.journal().committed_tid(), Stamp(0)),
+        let (tid, stamp) = match self.mount.core.faults.lacks(Sabotage::EarlyReuse) {
+            true => (self.mount.journal().committed_tid(), Stamp(0)),
             false => (tid, stamp),
         };
         for free in self.memory.frees.drain(..) {

@@ -5,15 +5,12 @@
 //! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
 //! question is answered "no" at compile time.
 
+use crate::Result;
+use crate::group::table::BitsChange;
+use crate::mount::state::Mount;
 use fourscore_journal::Credits;
 use fourscore_mballoc::Stamp;
 use fourscore_sync::thread;
-
-use crate::group::table::BitsChange;
-use crate::inode::cache::InodeCell;
-use crate::inode::consistent::Sequence;
-use crate::mount::writer::Writer;
-use crate::{Fs, Result};
 
 /// A step that is left out, or done too early or too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,26 +52,35 @@ pub enum Sabotage {
     UnnoticedEviction,
 }
 
-/// What is left out, if anything.
-#[cfg(feature = "sabotage")]
-pub(crate) type Breaking = Option<Sabotage>;
-/// What is left out: nothing, in a build without the feature.
-#[cfg(not(feature = "sabotage"))]
-pub(crate) type Breaking = Option<std::convert::Infallible>;
-
-/// Whether this step is left out.
-#[cfg(feature = "sabotage")]
-pub(crate) fn lacks(breaking: Breaking, step: Sabotage) -> bool {
-    breaking == Some(step)
+/// The injected fault of a mount, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    #[cfg(feature = "sabotage")]
+    injected: Option<Sabotage>,
 }
 
-/// Whether this step is left out.
-#[cfg(not(feature = "sabotage"))]
-pub(crate) fn lacks(_: Breaking, _: Sabotage) -> bool {
-    false
+impl Faults {
+    /// A mount with this fault.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn injected(fault: Option<Sabotage>) -> Self {
+        Self { injected: fault }
+    }
+
+    /// Whether `step` is left out.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn lacks(self, step: Sabotage) -> bool {
+        self.injected == Some(step)
+    }
+
+    /// Whether `step` is left out: never, in a build without the feature.
+    #[cfg(not(feature = "sabotage"))]
+    #[expect(clippy::unused_self, reason = "as with the feature")]
+    pub(crate) fn lacks(self, _: Sabotage) -> bool {
+        false
+    }
 }
 
-/// Others have time for a commit. In the model no time passes, and others come first.
+/// Gives a commit time to end. In a model no time passes, and other threads come first.
 fn pass_time() {
     #[cfg(not(feature = "shuttle"))]
     thread::sleep(std::time::Duration::from_millis(2));
@@ -82,71 +88,32 @@ fn pass_time() {
     thread::yield_now();
 }
 
-impl Fs {
-    fn lacks(&self, step: Sabotage) -> bool {
-        self.mounted().is_some_and(|writer| writer.lacks(step))
-    }
-
-    /// Whether what is found broken without a lock is looked at again under the lock. A file system
-    /// that was opened for reading does not change, so there it would be found again.
-    pub(crate) fn looks_again_at_damage(&self) -> bool {
-        let writer = self.mounted();
-        writer.is_some_and(|writer| !writer.lacks(Sabotage::QuietKeyChange))
-    }
-
-    /// Whether a walk along a path revalidates names.
-    pub(crate) fn revalidates_paths(&self) -> bool {
-        !self.lacks(Sabotage::PathWithoutRevalidation)
-    }
-
-    /// Whether listings go through the blocks that a directory had when they began.
-    pub(crate) fn lists_to_old_end(&self) -> bool {
-        self.lacks(Sabotage::ListingToOldEnd)
-    }
-
-    /// Whether a reader by `cell` that began at `begun` takes what it found although the inode has
-    /// left memory meanwhile.
-    pub(crate) fn overlooks_eviction(&self, cell: &InodeCell, begun: Sequence) -> bool {
-        self.lacks(Sabotage::UnnoticedEviction)
-            && cell.is_retired()
-            && cell.sequence().was_only_closed(begun)
-    }
-
-    /// Whether a copy reads its source as it is at the moment.
-    pub(crate) fn copies_without_lock(&self) -> bool {
-        self.lacks(Sabotage::CopyWithoutLock)
-    }
-}
-
-impl Writer {
-    /// Whether this step is left out.
-    pub(crate) fn lacks(&self, step: Sabotage) -> bool {
-        lacks(self.breaking, step)
-    }
-
-    /// The stamp of frees, taken before the change is published, if that is what is done wrong.
-    /// Then a commit that is under way has time to end before the change is published.
-    pub(crate) fn stamp_before_publish(&self) -> Option<Stamp> {
-        self.lacks(Sabotage::StampBeforePublish).then(|| {
-            let early = self.stamp();
+/// With the fault `StampBeforePublish`, the stamp of frees, taken before the change is published.
+/// A commit that is under way then has time to end before the change is published.
+pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
+    mount
+        .core
+        .faults
+        .lacks(Sabotage::StampBeforePublish)
+        .then(|| {
+            let early = mount.stamp();
             pass_time();
             early
         })
-    }
+}
 
-    /// Marks on disk what is only claimed, if that is what is done wrong.
-    pub(crate) fn mark_early(&self, bits: &BitsChange) -> Result<()> {
-        if !self.lacks(Sabotage::MarkAtClaim) {
-            return Ok(());
-        }
-        let mut handle = self.start(Credits(u32::try_from(bits.blocks().len()).unwrap_or(0)))?;
-        let marked = bits
-            .join(&mut handle)
-            .and_then(|()| self.groups().mark_uncounted(&mut handle, bits));
-        handle.stop();
-        if marked.is_ok() {
-            self.journal().commit()?;
-        }
-        Ok(())
+/// With the fault `MarkAtClaim`, marks on disk what is only claimed.
+pub(crate) fn mark_early(mount: &Mount, bits: &BitsChange) -> Result<()> {
+    if !mount.core.faults.lacks(Sabotage::MarkAtClaim) {
+        return Ok(());
     }
+    let mut handle = mount.start(Credits(u32::try_from(bits.blocks().len()).unwrap_or(0)))?;
+    let marked = bits
+        .join(&mut handle)
+        .and_then(|()| mount.groups().mark_uncounted(&mut handle, bits));
+    handle.stop();
+    if marked.is_ok() {
+        mount.journal().commit()?;
+    }
+    Ok(())
 }

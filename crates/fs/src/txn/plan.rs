@@ -23,28 +23,29 @@
 //!
 //! **Locking.** Buffers' and groups' locks, one at a time.
 
-use std::mem;
-use std::ops::Range;
-
-use fourscore_block::{Buffer, Structure, VerifiedAs};
-use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request};
-use fourscore_ondisk::inode::{InodeMut, NewInode};
-use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, extent};
-use fourscore_sync::rank::Ranked;
-use fourscore_sync::{Arc, MutexGuard};
-
+use crate::dir::name_cache::Departure;
+use crate::group::change;
+use crate::group::change::BitRange;
 use crate::group::table::{BitsChange, Counted, Map};
 use crate::inode::alloc::InodeClaim;
 use crate::inode::orphans::Recording;
 use crate::map::update::MapForm;
 use crate::mount::freeze::Inside;
-use crate::mount::writer::Writer;
+use crate::mount::state::Mount;
 use crate::txn::block_locks::BlockGuard;
+use crate::txn::faults;
 use crate::txn::faults::Sabotage;
 use crate::txn::memory::{Free, Memory, Region, RegionKind};
-use crate::txn::slot::Slot;
 use crate::xattr::ea_inode::GoneValue;
-use crate::{Error, Fs, Result};
+use crate::{Error, Result};
+use std::mem;
+use std::ops::Range;
+
+use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Run};
+use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{Arc, MutexGuard};
 
 /// Names a region of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +54,7 @@ pub(crate) struct RegionId(usize);
 /// An operation that is being planned.
 #[derive(Debug)]
 pub(crate) struct Plan<'f> {
-    pub(crate) fs: &'f Fs,
-    pub(crate) writer: &'f Writer,
+    pub(crate) mount: &'f Mount,
     pub(crate) memory: Memory,
     /// What becomes of the record of orphans: one change at most.
     pub(crate) recording: Option<Recording<'f>>,
@@ -74,15 +74,14 @@ pub(crate) struct Plan<'f> {
 impl<'f> Plan<'f> {
     /// An operation without changes. Waits while the file system is frozen; a thread has one plan
     /// at a time.
-    pub(crate) fn new(fs: &'f Fs, writer: &'f Writer) -> Self {
+    pub(crate) fn new(mount: &'f Mount) -> Self {
         Self {
-            _inside: writer.freezer().enter(),
-            fs,
-            writer,
+            _inside: mount.freezer().enter(),
+            mount,
             memory: Memory::take(),
             recording: None,
             raises_sequence: false,
-            room: writer.room_of_a_step(),
+            room: mount.room_of_a_step(),
             xattr_block: None,
             values: None,
             gone_values: Vec::new(),
@@ -106,7 +105,7 @@ impl<'f> Plan<'f> {
                 "an operation changes one block of attributes",
             )),
             None => {
-                let guard = self.writer.xattr_blocks().lock(block);
+                let guard = self.mount.xattr_blocks().lock(block);
                 self.xattr_block = Some((block, guard));
                 Ok(())
             }
@@ -117,7 +116,7 @@ impl<'f> Plan<'f> {
     /// carried out.
     pub(crate) fn lock_values(&mut self) {
         if self.values.is_none() {
-            self.values = Some(self.writer.lock_values());
+            self.values = Some(self.mount.lock_values());
         }
     }
 
@@ -136,15 +135,6 @@ impl<'f> Plan<'f> {
     /// ([`crate::inode::consistent`]).
     pub(crate) fn raise_sequence(&mut self) {
         self.raises_sequence = true;
-    }
-
-    /// The file system.
-    pub(crate) fn fs(&self) -> &'f Fs {
-        self.fs
-    }
-
-    pub(crate) fn writer(&self) -> &'f Writer {
-        self.writer
     }
 
     /// How large it may become, in blocks, by freeing what is mapped.
@@ -182,7 +172,7 @@ impl<'f> Plan<'f> {
         if let Some(found) = self.find(block, 0) {
             return Ok(found);
         }
-        let buffer = self.fs.buffers.load(block)?;
+        let buffer = self.mount.core.buffers.load(block)?;
         let start = self.memory.bytes.len();
         let memory = &mut self.memory.bytes;
         let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
@@ -200,7 +190,7 @@ impl<'f> Plan<'f> {
         if let Some(found) = self.find(block, range.start) {
             return Ok(found);
         }
-        let buffer = self.fs.buffers.load(block)?;
+        let buffer = self.mount.core.buffers.load(block)?;
         let (start, offset) = (self.memory.bytes.len(), range.start);
         let memory = &mut self.memory.bytes;
         buffer.look(|bytes| memory.extend_from_slice(bytes.get(range).unwrap_or_default()));
@@ -218,7 +208,7 @@ impl<'f> Plan<'f> {
         choose: impl FnOnce(&[u8]) -> Result<Option<(T, Range<usize>)>>,
     ) -> Result<Option<(T, RegionId)>> {
         debug_assert!(self.find(block, 0).is_none(), "the block was asked for");
-        let buffer = self.fs.buffers.load(block)?;
+        let buffer = self.mount.core.buffers.load(block)?;
         let start = self.memory.bytes.len();
         let memory = &mut self.memory.bytes;
         let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
@@ -277,7 +267,10 @@ impl<'f> Plan<'f> {
         (block, offset): (PhysBlock, usize),
         kind: RegionKind,
     ) -> Result<()> {
-        let (buffer, start) = (self.fs.buffers.load(block)?, self.memory.bytes.len());
+        let (buffer, start) = (
+            self.mount.core.buffers.load(block)?,
+            self.memory.bytes.len(),
+        );
         let RegionId(at) = self.add(buffer, inode_table_tag(), offset, start, Origin::Disk);
         self.memory.regions[at].kind = kind;
         Ok(())
@@ -285,9 +278,9 @@ impl<'f> Plan<'f> {
 
     /// A block that this plan has allocated, all zeroes.
     pub(crate) fn fresh(&mut self, block: PhysBlock, tag: VerifiedAs) -> RegionId {
-        let buffer = self.fs.buffers.create(block);
+        let buffer = self.mount.core.buffers.create(block);
         let start = self.memory.bytes.len();
-        let end = start + self.fs.geometry().block_size().bytes();
+        let end = start + self.mount.core.geometry().block_size().bytes();
         self.memory.bytes.resize(end, 0);
         self.add(buffer, tag, 0, start, Origin::Nothing)
     }
@@ -368,21 +361,22 @@ impl<'f> Plan<'f> {
         request: &Request,
         file: Option<&Arc<FilePrealloc>>,
     ) -> Result<(PhysBlock, u32)> {
-        let allocator = self.writer.allocator();
-        let privilege = self.writer.privilege();
+        let allocator = self.mount.allocator();
+        let privilege = self.mount.privilege();
         let mut reservation = self
-            .writer
+            .mount
+            .space
             .with_room(|| allocator.reserve(u64::from(request.len.0), privilege))?;
         let claimed = allocator.allocate(request, file, &mut reservation);
         allocator.unreserve(reservation);
-        let claim = claimed.map_err(|error| self.writer.refused(error))?;
+        let claim = claimed.map_err(|error| self.mount.space.refused(error))?;
         let run = claim.run();
-        let place = (run.group, Map::Blocks);
-        let bits = (run.start.0, run.len.0);
-        let bits =
-            self.writer
-                .groups()
-                .change(self.fs, place, bits, (ChangeKind::Set, Counted::Bits));
+        let bits = change::prepare(
+            self.mount,
+            cluster_bits(&run),
+            ChangeKind::Set,
+            Counted::Bits,
+        );
         match bits {
             Ok(bits) => self.memory.claims.push((claim, bits)),
             Err(error) => {
@@ -391,7 +385,7 @@ impl<'f> Plan<'f> {
             }
         }
         if let Some((_, bits)) = self.memory.claims.last() {
-            self.writer.mark_early(bits)?;
+            faults::mark_early(self.mount, bits)?;
         }
         Ok((allocator.geometry().first_block(&run), run.len.0))
     }
@@ -420,23 +414,6 @@ impl<'f> Plan<'f> {
         Ok(block)
     }
 
-    /// Makes a new inode of a slot.
-    pub(crate) fn init_slot(
-        &mut self,
-        slot: Slot,
-        new: &NewInode,
-        content: NewContent,
-    ) -> Result<()> {
-        let fs = self.fs;
-        self.set_whole(slot.region());
-        let made = InodeMut::init(self.slot_bytes_mut(slot), fs.superblock(), new);
-        let mut made = made.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
-        if content == NewContent::Tree {
-            extent::init_root(made.i_block_mut());
-        }
-        Ok(())
-    }
-
     /// Frees a block of metadata and its cluster, in which nothing else is. What it held is
     /// forgotten.
     pub(crate) fn free_metadata(&mut self, block: PhysBlock) -> Result<()> {
@@ -447,15 +424,15 @@ impl<'f> Plan<'f> {
 
     /// Frees `count` clusters from the one on that holds `first`.
     pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
-        let allocator = self.writer.allocator();
+        let allocator = self.mount.allocator();
         let runs = allocator.geometry().runs(first, count.0.into());
         for run in runs.into_iter().flatten() {
             let freeing = allocator.begin_free(run).map_err(Error::from)?;
-            let change = self.writer.groups().change(
-                self.fs,
-                (run.group, Map::Blocks),
-                (run.start.0, run.len.0),
-                (ChangeKind::Clear, Counted::Bits),
+            let change = change::prepare(
+                self.mount,
+                cluster_bits(&run),
+                ChangeKind::Clear,
+                Counted::Bits,
             );
             match change {
                 Ok(bits) => self.memory.frees.push(Free { freeing, bits }),
@@ -470,7 +447,7 @@ impl<'f> Plan<'f> {
 
     /// Forgets what `count` blocks from `first` on held as metadata, and were unmapped or freed.
     pub(crate) fn forget(&mut self, first: PhysBlock, count: u32) {
-        if !self.writer.lacks(Sabotage::ForgetBeforePublish) {
+        if !self.mount.core.faults.lacks(Sabotage::ForgetBeforePublish) {
             // The device never had what a reader with the old map would look for there.
             self.raise_sequence();
         }
@@ -489,16 +466,15 @@ impl<'f> Plan<'f> {
                 Ok(())
             }
             Err(error) => {
-                self.writer.inodes().give_back(claim.nr, self.fs);
+                self.mount.inodes().give_back(claim.nr, &self.mount.core);
                 Err(error)
             }
         }
     }
 
-    /// Notes that `name`, whose directory has blocks, will be gone or lead elsewhere.
-    pub(crate) fn lose_name(&mut self, dir: InodeNr, name: &[u8]) -> Result<()> {
-        self.memory.departures.push(self.fs.departure(dir, name)?);
-        Ok(())
+    /// Notes that a name will be gone or point to another inode.
+    pub(crate) fn add_departure(&mut self, departure: Departure) {
+        self.memory.departures.push(departure);
     }
 
     /// Frees an inode on disk. In memory it is free when the caller says so, after everybody was
@@ -510,15 +486,28 @@ impl<'f> Plan<'f> {
     }
 
     fn inode_bits(&self, claim: &InodeClaim, kind: ChangeKind) -> Result<BitsChange> {
-        let place = (claim.group, Map::Inodes);
+        let bits = BitRange {
+            group: claim.group,
+            map: Map::Inodes,
+            start: claim.index,
+            len: 1,
+        };
         let counted = if claim.is_directory {
             Counted::Directory
         } else {
             Counted::Bits
         };
-        self.writer
-            .groups()
-            .change(self.fs, place, (claim.index, 1), (kind, counted))
+        change::prepare(self.mount, bits, kind, counted)
+    }
+}
+
+/// The bits of a run of clusters.
+fn cluster_bits(run: &Run) -> BitRange {
+    BitRange {
+        group: run.group,
+        map: Map::Blocks,
+        start: run.start.0,
+        len: run.len.0,
     }
 }
 
@@ -568,9 +557,9 @@ pub(crate) enum Content {
 impl Drop for Plan<'_> {
     fn drop(&mut self) {
         if let Some(recording) = self.recording.take() {
-            self.writer.orphans().undo(&recording);
+            self.mount.orphans().undo(&recording);
         }
-        let allocator = self.writer.allocator();
+        let allocator = self.mount.allocator();
         while let Some((claim, _)) = self.memory.claims.pop() {
             allocator.give_back(claim);
         }
@@ -578,7 +567,7 @@ impl Drop for Plan<'_> {
             allocator.cancel_free(free.freeing);
         }
         while let Some((claim, _)) = self.memory.inodes.pop() {
-            self.writer.inodes().give_back(claim.nr, self.fs);
+            self.mount.inodes().give_back(claim.nr, &self.mount.core);
         }
         mem::take(&mut self.memory).keep();
     }

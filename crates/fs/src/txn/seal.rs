@@ -16,7 +16,7 @@ use fourscore_sync::Arc;
 use zerocopy::FromBytes;
 
 use crate::group::table::Groups;
-use crate::txn::faults::{Breaking, Sabotage, lacks};
+use crate::txn::faults::{Faults, Sabotage};
 use crate::txn::grace::Quiet;
 
 /// The file system's part in a commit.
@@ -24,7 +24,7 @@ pub(crate) struct Seal {
     superblock: Arc<Superblock>,
     groups: Arc<Groups>,
     quiet: Arc<Quiet>,
-    breaking: Breaking,
+    faults: Faults,
 }
 
 impl Seal {
@@ -32,18 +32,18 @@ impl Seal {
         superblock: Arc<Superblock>,
         groups: Arc<Groups>,
         quiet: Arc<Quiet>,
-        breaking: Breaking,
+        faults: Faults,
     ) -> Self {
         Self {
             superblock,
             groups,
             quiet,
-            breaking,
+            faults,
         }
     }
 
     fn seal_checksum(&self, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
-        if !self.superblock.has_metadata_csum() || lacks(self.breaking, Sabotage::NoSeal) {
+        if !self.superblock.has_metadata_csum() || self.faults.lacks(Sabotage::NoSeal) {
             return;
         }
         let (seed, fs_seed) = (tag.seed(), self.superblock.checksum_seed());

@@ -44,16 +44,17 @@
 //!
 //! **References.** `ext4_should_retry_alloc` of Linux.
 
+use crate::txn::grace::Quiet;
+use crate::{Error, Result};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use fourscore_journal::Journal;
+use fourscore_mballoc::Allocator;
 use fourscore_mballoc::shortage::Told;
 use fourscore_ondisk::Tid;
 use fourscore_sync::thread::{self, Thread};
-use fourscore_sync::{Condvar, Mutex, epoch};
-
-use crate::mount::writer::Writer;
-use crate::{Error, Result};
+use fourscore_sync::{Arc, Condvar, Mutex, epoch};
 
 /// How long a thread keeps its turn while others stand in line.
 const TURN: Duration = Duration::from_millis(20);
@@ -63,7 +64,12 @@ const MOST_WAITING: Duration = Duration::from_secs(30);
 
 /// The line in front of space that is coming.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct SpaceQueue {
+    journal: Arc<Journal>,
+    allocator: Arc<Allocator>,
+    grace: Arc<Quiet>,
+    /// The transaction in which everything has to be, if that is so.
+    only: Option<Tid>,
     line: Mutex<Line>,
     /// Somebody else has the turn, or nobody.
     moved: Condvar,
@@ -107,8 +113,14 @@ enum Outcome {
     Short(Shortage),
 }
 
-impl Default for Room {
-    fn default() -> Self {
+impl SpaceQueue {
+    /// The queue of a mount, whose only transaction is `only` if it has just one.
+    pub(crate) fn new(
+        journal: Arc<Journal>,
+        allocator: Arc<Allocator>,
+        grace: Arc<Quiet>,
+        only: Option<Tid>,
+    ) -> Self {
         let line = Line {
             last_ticket: 0,
             waiting: VecDeque::new(),
@@ -118,6 +130,10 @@ impl Default for Room {
             shortage: None,
         };
         Self {
+            journal,
+            allocator,
+            grace,
+            only,
             line: Mutex::new(line),
             moved: Condvar::new(),
         }
@@ -141,14 +157,14 @@ impl Line {
 
 /// A place in line; given up when dropped.
 struct InLine<'a> {
-    writer: &'a Writer,
+    queue: &'a SpaceQueue,
     ticket: u64,
     since: Instant,
 }
 
 impl<'a> InLine<'a> {
-    fn join(writer: &'a Writer) -> Self {
-        let mut line = writer.room.line.lock();
+    fn join(queue: &'a SpaceQueue) -> Self {
+        let mut line = queue.line.lock();
         line.last_ticket += 1;
         let ticket = line.last_ticket;
         if line.waiting.is_empty() {
@@ -159,7 +175,7 @@ impl<'a> InLine<'a> {
             thread: thread::current(),
         });
         Self {
-            writer,
+            queue,
             ticket,
             since: Instant::now(),
         }
@@ -167,8 +183,8 @@ impl<'a> InLine<'a> {
 
     /// Sleeps until it is this thread's turn, and gives the turn's number.
     fn wait_for_turn(&self) -> u64 {
-        let room = &self.writer.room;
-        let mut line = room.line.lock();
+        let queue = self.queue;
+        let mut line = queue.line.lock();
         while !line.has_turn(self.ticket) {
             // Whoever stands in line may pass the turn on: those before may be waiting for a lock
             // of this thread.
@@ -176,7 +192,7 @@ impl<'a> InLine<'a> {
             if left.is_zero() {
                 self.pass_turn(&mut line);
             } else {
-                room.moved.wait_for(&mut line, left);
+                queue.moved.wait_for(&mut line, left);
             }
         }
         line.shortage = None;
@@ -189,19 +205,19 @@ impl<'a> InLine<'a> {
         line.begin_turn();
         if line.is_favoured {
             let next = line.waiting.front().map(|place| place.thread.id());
-            self.writer.allocator().favour(next);
+            self.queue.allocator.favour(next);
         }
         if let Some(passed) = line.waiting.back() {
             // It may sleep for what is coming.
             passed.thread.unpark();
         }
-        self.writer.room.moved.notify_all();
+        self.queue.moved.notify_all();
     }
 
     /// What came of the attempt that this thread made at its `turn`. If it was short of space, the
     /// allocator keeps space for it from here on.
     fn outcome(&self, turn: u64) -> Outcome {
-        let mut line = self.writer.room.line.lock();
+        let mut line = self.queue.line.lock();
         // The thread may have its turn again, and may have been told something in between.
         if line.turns != turn {
             return Outcome::TurnLost;
@@ -212,34 +228,34 @@ impl<'a> InLine<'a> {
         if !line.is_favoured {
             line.is_favoured = true;
             let me = thread::current().id();
-            self.writer.allocator().favour(Some(me));
+            self.queue.allocator.favour(Some(me));
         }
         Outcome::Short(shortage)
     }
 
     /// Has what was waiting released, and sleeps until it is, or the turn is over.
     fn wait_for_space(&self, shortage: Shortage) -> Result<()> {
-        let Writer {
+        let SpaceQueue {
             journal,
-            quiet,
+            grace,
             allocator,
             only,
-            room,
+            line,
             ..
-        } = self.writer;
+        } = self.queue;
         if let Some(tid) = shortage.tid.filter(|_| only.is_none()) {
             journal.commit_and_wait(tid)?;
         }
-        let stamp = quiet.hurry();
+        let stamp = grace.hurry();
         {
-            let line = room.line.lock();
+            let line = line.lock();
             if !line.has_turn(self.ticket) {
                 return Ok(());
             }
             // Under the lock: only one thread is woken, and that must be the one at its turn.
             allocator.listen();
         }
-        let has_turn = || room.line.lock().has_turn(self.ticket);
+        let has_turn = || line.lock().has_turn(self.ticket);
         allocator.wait_for_quiet((stamp, shortage.told), self.deadline(), has_turn);
         Ok(())
     }
@@ -251,21 +267,21 @@ impl<'a> InLine<'a> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
-        let mut line = self.writer.room.line.lock();
+        let mut line = self.queue.line.lock();
         let had_turn = line.has_turn(self.ticket);
         line.waiting.retain(|place| place.ticket != self.ticket);
         if had_turn {
             line.begin_turn();
             if std::mem::take(&mut line.is_favoured) {
-                self.writer.allocator().favour(None);
-                self.writer.allocator().stop_listening();
+                self.queue.allocator.favour(None);
+                self.queue.allocator.stop_listening();
             }
         }
-        self.writer.room.moved.notify_all();
+        self.queue.moved.notify_all();
     }
 }
 
-impl Writer {
+impl SpaceQueue {
     /// Makes an attempt, and again when it finds no space and some is coming. The caller must hold
     /// no epoch guard, and an attempt that fails must leave nothing behind.
     ///
@@ -299,7 +315,7 @@ impl Writer {
         }
     }
 
-    /// Asks for space. A refusal ends the attempt of [`Writer::retried`], which waits if that
+    /// Asks for space. A refusal ends the attempt of [`SpaceQueue::retried`], which waits if that
     /// helps.
     pub(crate) fn with_room<T>(
         &self,
@@ -313,7 +329,7 @@ impl Writer {
     pub(crate) fn refused(&self, error: fourscore_mballoc::Error) -> Error {
         if let fourscore_mballoc::Error::CommitFirst { tid, .. } = error {
             let told = self.allocator.told();
-            let mut line = self.room.line.lock();
+            let mut line = self.line.lock();
             let first = line.waiting.front().map(|place| place.thread.id());
             if first == Some(thread::current().id()) {
                 line.shortage = Some(Shortage { tid, told });

@@ -10,17 +10,19 @@
 //!
 //! **References.** acl(5).
 
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::xattr::set::{Changed, NewXattr, SetXattr};
+use crate::xattr::{get, set};
+use crate::{Error, FileType, Result};
 use fourscore_ondisk::acl::{self, AclEntry, AclError, Says};
 use fourscore_ondisk::inode::FileMode;
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::Guard;
-
-use crate::inode::cache::CachedInode;
-use crate::txn::plan::Plan;
-use crate::txn::slot::Slot;
-use crate::xattr::set::{Changed, NewXattr, SetXattr};
-use crate::{Error, FileType, Fs, Result};
 
 const ALL_PERMISSIONS: u16 = 0o777;
 const SET_GID: u16 = 0o2000;
@@ -43,147 +45,152 @@ pub(crate) struct Inherited {
     default: Option<Vec<AclEntry>>,
 }
 
-impl Fs {
-    /// What is made in `parent` with the wish for `permissions` inherits. Only where there is no
-    /// default list `umask` counts.
-    pub(crate) fn inherit(
-        &self,
-        parent: &CachedInode,
-        file_type: FileType,
-        (permissions, umask): (u16, u16),
-        guard: &Guard,
-    ) -> Result<Inherited> {
-        if file_type == FileType::Symlink {
-            return Ok(Inherited {
-                permissions,
-                ..Inherited::default()
-            });
-        }
-        let Some(default) = self.acl(parent, NameIndex::POSIX_ACL_DEFAULT, guard)? else {
-            return Ok(Inherited {
-                permissions: permissions & !(umask & ALL_PERMISSIONS),
-                ..Inherited::default()
-            });
-        };
-        let mut access = default.clone();
-        let bits = acl::inherit(&mut access, permissions & ALL_PERMISSIONS);
-        let (_, says) = acl::mode_of(&access);
-        Ok(Inherited {
-            permissions: (permissions & !ALL_PERMISSIONS) | bits,
-            access: (says == Says::More).then_some(access),
-            default: (file_type == FileType::Directory).then_some(default),
-        })
+/// What is made in `parent` with the wish for `permissions` inherits. Only where there is no
+/// default list `umask` counts.
+pub(crate) fn inherit(
+    core: &Core,
+    parent: &CachedInode,
+    file_type: FileType,
+    (permissions, umask): (u16, u16),
+    guard: &Guard,
+) -> Result<Inherited> {
+    if file_type == FileType::Symlink {
+        return Ok(Inherited {
+            permissions,
+            ..Inherited::default()
+        });
     }
-
-    /// A list of an inode; `None` for one without entries, which means the same as none. For the
-    /// holder of the inode's lock, or inside of [`Fs::read_consistent`].
-    pub(crate) fn acl(
-        &self,
-        inode: &CachedInode,
-        index: NameIndex,
-        guard: &Guard,
-    ) -> Result<Option<Vec<AclEntry>>> {
-        let Some(value) = self.stored_xattr(inode, index, b"", guard)? else {
-            return Ok(None);
-        };
-        let list = decode(&value, inode.nr())?;
-        Ok((!list.is_empty()).then_some(list))
-    }
+    let Some(default) = acl(core, parent, NameIndex::POSIX_ACL_DEFAULT, guard)? else {
+        return Ok(Inherited {
+            permissions: permissions & !(umask & ALL_PERMISSIONS),
+            ..Inherited::default()
+        });
+    };
+    let mut access = default.clone();
+    let bits = acl::inherit(&mut access, permissions & ALL_PERMISSIONS);
+    let (_, says) = acl::mode_of(&access);
+    Ok(Inherited {
+        permissions: (permissions & !ALL_PERMISSIONS) | bits,
+        access: (says == Says::More).then_some(access),
+        default: (file_type == FileType::Directory).then_some(default),
+    })
 }
 
-impl Plan<'_> {
-    /// Stores the lists of a new inode.
-    pub(crate) fn store_inherited(&mut self, slot: Slot, inherited: &Inherited) -> Result<()> {
-        let lists = [
-            (NameIndex::POSIX_ACL_DEFAULT, &inherited.default),
-            (NameIndex::POSIX_ACL_ACCESS, &inherited.access),
-        ];
-        for (index, list) in lists {
-            if let Some(list) = list {
-                self.store_acl(slot, index, list)?;
-            }
-        }
-        Ok(())
-    }
+/// A list of an inode; `None` for one without entries, which means the same as none. For the
+/// holder of the inode's lock, or inside of [`Fs::read_consistent`].
+pub(crate) fn acl(
+    core: &Core,
+    inode: &CachedInode,
+    index: NameIndex,
+    guard: &Guard,
+) -> Result<Option<Vec<AclEntry>>> {
+    let Some(value) = get::stored_xattr(core, inode, index, b"", guard)? else {
+        return Ok(None);
+    };
+    let list = decode(&value, inode.nr())?;
+    Ok((!list.is_empty()).then_some(list))
+}
 
-    /// Sets a list that came in the form of the system calls; an empty one is removed.
-    pub(crate) fn set_acl(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        index: NameIndex,
-        (value, set_gid): (&[u8], SetGid),
-    ) -> Result<Changed> {
-        let list = parse(value);
-        if let Err(error) = &list
-            && !is_rule(error)
-        {
-            return Err(refused(error));
+/// Stores the lists of a new inode.
+pub(crate) fn store_inherited(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    inherited: &Inherited,
+) -> Result<()> {
+    let lists = [
+        (NameIndex::POSIX_ACL_DEFAULT, &inherited.default),
+        (NameIndex::POSIX_ACL_ACCESS, &inherited.access),
+    ];
+    for (index, list) in lists {
+        if let Some(list) = list {
+            store_acl(plan, slot, index, list)?;
         }
-        let is_access = index == NameIndex::POSIX_ACL_ACCESS;
-        let is_removed = list.as_ref().is_ok_and(Vec::is_empty);
-        match inode.file_type() {
-            FileType::Symlink => {
-                return Err(Error::Unsupported("symbolic links have no lists".into()));
-            }
-            FileType::Directory => {}
-            _ if is_access => {}
-            _ if is_removed => return Ok(Changed::No),
-            _ => return Err(Error::AccessDenied),
-        }
-        let list = list.map_err(|error| refused(&error))?;
-        if is_removed {
-            return self.remove_acl(slot, index);
-        }
-        if !is_access {
-            return self.store_acl(slot, index, &list);
-        }
-        let (bits, says) = acl::mode_of(&list);
-        let stored = match says {
-            Says::NoMore => self.remove_acl(slot, index)?,
-            Says::More => self.store_acl(slot, index, &list)?,
-        };
-        let mode = inode.on_disk().mode();
-        let lost = match set_gid {
-            SetGid::Stays => 0,
-            SetGid::Goes => SET_GID,
-        };
-        let new = FileMode((mode.0 & !ALL_PERMISSIONS & !lost) | bits);
-        self.edit(slot, |inode| inode.set_mode(new))?;
-        let changed = if new == mode {
-            Changed::No
-        } else {
-            Changed::Yes
-        };
-        Ok(stored.or(changed))
     }
+    Ok(())
+}
 
-    /// Lets the access list follow permission bits that were changed to `permissions`.
-    pub(crate) fn chmod_acl(
-        &mut self,
-        inode: &CachedInode,
-        slot: Slot,
-        permissions: u16,
-        guard: &Guard,
-    ) -> Result<()> {
-        let index = NameIndex::POSIX_ACL_ACCESS;
-        if let Some(mut list) = self.fs().acl(inode, index, guard)? {
-            acl::chmod(&mut list, permissions);
-            self.store_acl(slot, index, &list)?;
-        }
-        Ok(())
+/// Sets a list that came in the form of the system calls; an empty one is removed.
+pub(crate) fn set_acl(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    index: NameIndex,
+    (value, set_gid): (&[u8], SetGid),
+) -> Result<Changed> {
+    let list = parse(value);
+    if let Err(error) = &list
+        && !is_rule(error)
+    {
+        return Err(refused(error));
     }
-
-    fn store_acl(&mut self, slot: Slot, index: NameIndex, list: &[AclEntry]) -> Result<Changed> {
-        let value = acl::to_disk(list);
-        self.change_xattr(slot, index, b"", NewXattr::Set(&value, SetXattr::Any))
-    }
-
-    fn remove_acl(&mut self, slot: Slot, index: NameIndex) -> Result<Changed> {
-        match self.change_xattr(slot, index, b"", NewXattr::Remove) {
-            Err(Error::NoAttribute) => Ok(Changed::No),
-            other => other,
+    let is_access = index == NameIndex::POSIX_ACL_ACCESS;
+    let is_removed = list.as_ref().is_ok_and(Vec::is_empty);
+    match inode.file_type() {
+        FileType::Symlink => {
+            return Err(Error::Unsupported("symbolic links have no lists".into()));
         }
+        FileType::Directory => {}
+        _ if is_access => {}
+        _ if is_removed => return Ok(Changed::No),
+        _ => return Err(Error::AccessDenied),
+    }
+    let list = list.map_err(|error| refused(&error))?;
+    if is_removed {
+        return remove_acl(plan, slot, index);
+    }
+    if !is_access {
+        return store_acl(plan, slot, index, &list);
+    }
+    let (bits, says) = acl::mode_of(&list);
+    let stored = match says {
+        Says::NoMore => remove_acl(plan, slot, index)?,
+        Says::More => store_acl(plan, slot, index, &list)?,
+    };
+    let mode = inode.on_disk().mode();
+    let lost = match set_gid {
+        SetGid::Stays => 0,
+        SetGid::Goes => SET_GID,
+    };
+    let new = FileMode((mode.0 & !ALL_PERMISSIONS & !lost) | bits);
+    slot::edit(plan, slot, |inode| inode.set_mode(new))?;
+    let changed = if new == mode {
+        Changed::No
+    } else {
+        Changed::Yes
+    };
+    Ok(stored.or(changed))
+}
+
+/// Lets the access list follow permission bits that were changed to `permissions`.
+pub(crate) fn chmod_acl(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    permissions: u16,
+    guard: &Guard,
+) -> Result<()> {
+    let index = NameIndex::POSIX_ACL_ACCESS;
+    if let Some(mut list) = acl(&plan.mount.core, inode, index, guard)? {
+        acl::chmod(&mut list, permissions);
+        store_acl(plan, slot, index, &list)?;
+    }
+    Ok(())
+}
+
+fn store_acl(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    index: NameIndex,
+    list: &[AclEntry],
+) -> Result<Changed> {
+    let value = acl::to_disk(list);
+    set::plan_change(plan, slot, index, b"", NewXattr::Set(&value, SetXattr::Any))
+}
+
+fn remove_acl(plan: &mut Plan<'_>, slot: Slot, index: NameIndex) -> Result<Changed> {
+    match set::plan_change(plan, slot, index, b"", NewXattr::Remove) {
+        Err(Error::NoAttribute) => Ok(Changed::No),
+        other => other,
     }
 }
 

@@ -22,6 +22,20 @@
 //! **Crash safety.** The value is on its way to the device before the transaction that has it in an
 //! attribute.
 
+use crate::core::Core;
+use crate::dir::remove;
+use crate::inode::alloc::Want;
+use crate::inode::cache;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::Pinned;
+use crate::map::clusters::Clusters;
+use crate::map::update;
+use crate::map::update::{Freed, MapForm};
+use crate::mount::state::{Mount, now};
+use crate::txn::plan::{NewContent, Plan};
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::{Error, FileType, Result};
 use fourscore_mballoc::{ClusterCount, Request, Sizing};
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::features::Incompat;
@@ -30,15 +44,6 @@ use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{self, EaInode, NewValue, Value, Xattrs};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
-
-use crate::inode::alloc::Want;
-use crate::inode::cache::{CachedInode, Pinned};
-use crate::map::clusters::Clusters;
-use crate::map::update::{Freed, MapForm};
-use crate::mount::writer::{Writer, now};
-use crate::txn::plan::{NewContent, Plan};
-use crate::txn::slot::Slot;
-use crate::{Error, FileType, Fs, Result};
 
 /// The mode of an inode that holds a value, as Linux makes them.
 const MODE: FileMode = FileMode(0o100_600);
@@ -63,208 +68,215 @@ impl GoneValue {
     }
 }
 
-impl Fs {
-    pub(crate) fn has_value_inodes(&self) -> bool {
-        let features = self.superblock().features();
-        features.incompat.contains(Incompat::EA_INODE)
-    }
+pub(crate) fn has_value_inodes(core: &Core) -> bool {
+    let features = core.superblock().features();
+    features.incompat.contains(Incompat::EA_INODE)
+}
 
-    /// Whether a value gets an inode without a look at what room there is.
-    pub(crate) fn is_large_value(&self, value: &[u8]) -> bool {
-        let block_bytes = self.geometry().block_size().bytes();
-        let longest = block_bytes.saturating_sub(LEAST_AROUND_BYTES);
-        self.has_value_inodes() && value.len().next_multiple_of(4) > longest
-    }
+/// Whether a value gets an inode without a look at what room there is.
+pub(crate) fn is_large_value(core: &Core, value: &[u8]) -> bool {
+    let block_bytes = core.geometry().block_size().bytes();
+    let longest = block_bytes.saturating_sub(LEAST_AROUND_BYTES);
+    has_value_inodes(core) && value.len().next_multiple_of(4) > longest
+}
 
-    /// Forgets the inodes of values that are gone. They can be given out again after that, so those
-    /// who had the attributes must have been shown that.
-    pub(crate) fn forget_values(&self, writer: &Writer, gone: Vec<GoneValue>) {
-        for GoneValue { nr, pinned } in gone {
-            self.forget_inode(writer, nr, &pinned);
-        }
-    }
-
-    /// The clusters that a value of so many bytes counts for, in an inode of its own.
-    fn value_clusters(&self, bytes: u64) -> i64 {
-        let clusters = bytes.div_ceil(self.geometry().cluster_size_bytes() as u64);
-        i64::try_from(clusters).unwrap_or(i64::MAX)
+/// Forgets the inodes of values that are gone. They can be given out again after that, so those
+/// who had the attributes must have been shown that.
+pub(crate) fn forget_values(mount: &Mount, gone: Vec<GoneValue>) {
+    for GoneValue { nr, pinned } in gone {
+        remove::forget_inode(mount, nr, &pinned);
     }
 }
 
-impl Plan<'_> {
-    /// Makes an inode that holds `value` for an attribute of the inode in `owner`, which pays.
-    pub(crate) fn new_value(&mut self, owner: Slot, value: &[u8]) -> Result<NewValue<'static>> {
-        let (fs, writer) = (self.fs(), self.writer());
-        let (group, _) = fs.geometry().inode_group(owner.nr).ok_or(Error::NotFound)?;
-        let claim = writer.inodes().claim(fs, writer, group, Want::File)?;
-        let nr = claim.nr;
-        self.use_inode(claim)?;
-        let slot = self.slot(nr)?;
-        let generation = self.next_generation(slot);
-        let form = MapForm::of_new(fs.superblock());
-        let owner_now = self.inode(owner)?;
-        let made = NewInode {
-            mode: MODE,
-            uid: owner_now.uid(),
-            gid: owner_now.gid(),
-            generation,
-            links: 1,
-            flags: InodeFlags::EA_INODE_FL | form.flags(),
-            project_id: 0,
-            now: now(),
+/// The clusters that a value of so many bytes counts for, in an inode of its own.
+fn value_clusters(core: &Core, bytes: u64) -> i64 {
+    let clusters = bytes.div_ceil(core.geometry().cluster_size_bytes() as u64);
+    i64::try_from(clusters).unwrap_or(i64::MAX)
+}
+
+/// Makes an inode that holds `value` for an attribute of the inode in `owner`, which pays.
+pub(crate) fn new_value(
+    plan: &mut Plan<'_>,
+    owner: Slot,
+    value: &[u8],
+) -> Result<NewValue<'static>> {
+    let (core, mount) = (&*plan.mount.core, plan.mount);
+    let (group, _) = core
+        .geometry()
+        .inode_group(owner.nr)
+        .ok_or(Error::NotFound)?;
+    let claim = mount.inodes().claim(mount, group, Want::File)?;
+    let nr = claim.nr;
+    plan.use_inode(claim)?;
+    let slot = slot::slot(plan, nr)?;
+    let generation = slot::next_generation(plan, slot);
+    let form = MapForm::of_new(core.superblock());
+    let owner_now = slot::inode(plan, owner)?;
+    let made = NewInode {
+        mode: MODE,
+        uid: owner_now.uid(),
+        gid: owner_now.gid(),
+        generation,
+        links: 1,
+        flags: InodeFlags::EA_INODE_FL | form.flags(),
+        project_id: 0,
+        now: now(),
+    };
+    slot::init(plan, slot, &made, NewContent::mapped(form))?;
+    write_value(plan, slot, value)?;
+    let hash = EaInode::hash_of(value, core.superblock().checksum_seed());
+    let sized = slot::edit(plan, slot, |inode| {
+        // What the facts leave of the times is zero.
+        let none = Timestamp::new(0, 0).unwrap_or(Timestamp::MIN);
+        inode.set_atime(none);
+        inode.set_ctime(none);
+        inode.set_mtime(none);
+        inode.set_size_bytes(value.len() as u64)
+    })?;
+    sized.map_err(|_| Error::TooBig)?;
+    let facts = EaInode {
+        refs: 1,
+        value_hash: hash,
+        lustre_parent: InodeNr(0),
+    };
+    put_facts(plan, slot, facts)?;
+    update::count_clusters(plan, owner, value_clusters(core, value.len() as u64))?;
+    Ok(NewValue::Inode {
+        inode: nr,
+        bytes: u32::try_from(value.len()).map_err(|_| Error::TooBig)?,
+        hash,
+    })
+}
+
+/// Writes a value to blocks that become the content of the inode in `slot`.
+fn write_value(plan: &mut Plan<'_>, slot: Slot, value: &[u8]) -> Result<()> {
+    let core = &*plan.mount.core;
+    let block_size = core.geometry().block_size();
+    let inode = CachedInode::new(slot::inode(plan, slot)?, core.superblock())?;
+    let mut padded = value.to_vec();
+    padded.resize(value.len().next_multiple_of(block_size.bytes()), 0);
+    let mut goal = update::goal_behind(plan, &inode, LogicalBlock(0))?;
+    let clusters = Clusters::of(core);
+    let mut at = LogicalBlock(0);
+    let mut rest = &padded[..];
+    while !rest.is_empty() {
+        let blocks = u32::try_from(rest.len() / block_size.bytes()).unwrap_or(u32::MAX);
+        let len = clusters.count(&(at..LogicalBlock(at.0.saturating_add(blocks))));
+        let mut request = Request::data(slot.nr, clusters.nr(at), len, goal);
+        request.sizing = Sizing::Exact;
+        request.reach = MapForm::of(&inode).reach();
+        let (physical, found) = plan.allocate(&request, None)?;
+        let blocks = blocks.min(clusters.blocks(ClusterCount(found), at));
+        let extent = Extent {
+            logical: at,
+            physical,
+            blocks,
+            state: ExtentState::Written,
         };
-        self.init_slot(slot, &made, NewContent::mapped(form))?;
-        self.write_value(slot, value)?;
-        let hash = EaInode::hash_of(value, fs.superblock().checksum_seed());
-        let sized = self.edit(slot, |inode| {
-            // What the facts leave of the times is zero.
-            let none = Timestamp::new(0, 0).unwrap_or(Timestamp::MIN);
-            inode.set_atime(none);
-            inode.set_ctime(none);
-            inode.set_mtime(none);
-            inode.set_size_bytes(value.len() as u64)
-        })?;
-        sized.map_err(|_| Error::TooBig)?;
-        let facts = EaInode {
-            refs: 1,
-            value_hash: hash,
-            lustre_parent: InodeNr(0),
-        };
-        self.put_facts(slot, facts)?;
-        self.count_clusters(owner, fs.value_clusters(value.len() as u64))?;
-        Ok(NewValue::Inode {
-            inode: nr,
-            bytes: u32::try_from(value.len()).map_err(|_| Error::TooBig)?,
-            hash,
-        })
+        update::map_extent(plan, &inode, slot, extent)?;
+        let (now, later) = rest.split_at(rest.len().min(blocks as usize * block_size.bytes()));
+        core.device.write_at(now, block_size.offset(physical))?;
+        goal = PhysBlock(physical.0 + u64::from(blocks));
+        at = LogicalBlock(at.0 + blocks);
+        rest = later;
     }
+    Ok(())
+}
 
-    /// Writes a value to blocks that become the content of the inode in `slot`.
-    fn write_value(&mut self, slot: Slot, value: &[u8]) -> Result<()> {
-        let fs = self.fs();
-        let block_size = fs.geometry().block_size();
-        let inode = CachedInode::new(self.inode(slot)?, fs)?;
-        let mut padded = value.to_vec();
-        padded.resize(value.len().next_multiple_of(block_size.bytes()), 0);
-        let mut goal = self.goal_behind(&inode, LogicalBlock(0))?;
-        let clusters = Clusters::of(fs);
-        let mut at = LogicalBlock(0);
-        let mut rest = &padded[..];
-        while !rest.is_empty() {
-            let blocks = u32::try_from(rest.len() / block_size.bytes()).unwrap_or(u32::MAX);
-            let len = clusters.count(&(at..LogicalBlock(at.0.saturating_add(blocks))));
-            let mut request = Request::data(slot.nr, clusters.nr(at), len, goal);
-            request.sizing = Sizing::Exact;
-            request.reach = MapForm::of(&inode).reach();
-            let (physical, found) = self.allocate(&request, None)?;
-            let blocks = blocks.min(clusters.blocks(ClusterCount(found), at));
-            let extent = Extent {
-                logical: at,
-                physical,
-                blocks,
-                state: ExtentState::Written,
-            };
-            self.map_extent(&inode, slot, extent)?;
-            let (now, later) = rest.split_at(rest.len().min(blocks as usize * block_size.bytes()));
-            fs.device().write_at(now, block_size.offset(physical))?;
-            goal = PhysBlock(physical.0 + u64::from(blocks));
-            at = LogicalBlock(at.0 + blocks);
-            rest = later;
+/// The inode in `owner` does not have the value of so many bytes any more, and does not pay.
+pub(crate) fn refund_value(plan: &mut Plan<'_>, owner: Slot, bytes: u32) -> Result<()> {
+    let clusters = value_clusters(&plan.mount.core, bytes.into());
+    update::count_clusters(plan, owner, -clusters)
+}
+
+/// One more entry has its value in inode `nr`.
+pub(crate) fn add_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
+    let (slot, mut facts) = value_inode(plan, nr)?;
+    facts.refs = facts.refs.saturating_add(1);
+    put_facts(plan, slot, facts)
+}
+
+/// One entry less has its value in inode `nr`; with the last one it goes.
+pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
+    if plan.is_gone_value(nr) {
+        return Ok(());
+    }
+    plan.raise_sequence();
+    let (slot, mut facts) = value_inode(plan, nr)?;
+    if facts.refs > 1 {
+        facts.refs -= 1;
+        return put_facts(plan, slot, facts);
+    }
+    let core = &*plan.mount.core;
+    // Whoever looks for it meanwhile finds the version that is in memory.
+    let pinned = cache::pin_any_inode(core, nr)?;
+    let inode = CachedInode::new(slot::inode(plan, slot)?, core.superblock())?;
+    let freed = plan.with_any_room(|plan| update::free_map(plan, &inode, slot, LogicalBlock(0)))?;
+    debug_assert_eq!(freed, Freed::All);
+    slot::edit(plan, slot, |inode| inode.set_links_count(0))?;
+    remove::plan_end(plan.mount, plan, &inode, slot, None)?;
+    plan.add_gone_value(GoneValue { nr, pinned });
+    Ok(())
+}
+
+/// The entries of `xattrs`, which are gone, have no values any more.
+pub(crate) fn drop_values_of(
+    plan: &mut Plan<'_>,
+    xattrs: &Xattrs<'_>,
+    owner: InodeNr,
+) -> Result<()> {
+    for_each_value(plan, xattrs, owner, drop_value_user)
+}
+
+/// The entries of `xattrs` are copies, and have values that others have, too; but `fresh` was
+/// made for one of them.
+pub(crate) fn add_values_of(
+    plan: &mut Plan<'_>,
+    xattrs: &Xattrs<'_>,
+    owner: InodeNr,
+    fresh: &NewValue<'_>,
+) -> Result<()> {
+    for_each_value(plan, xattrs, owner, |plan, nr| match fresh {
+        NewValue::Inode { inode, .. } if *inode == nr => Ok(()),
+        _ => add_value_user(plan, nr),
+    })
+}
+
+fn for_each_value(
+    plan: &mut Plan<'_>,
+    xattrs: &Xattrs<'_>,
+    owner: InodeNr,
+    mut change: impl FnMut(&mut Plan<'_>, InodeNr) -> Result<()>,
+) -> Result<()> {
+    for entry in xattrs.entries() {
+        let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(owner);
+        if let Value::Inode { inode, .. } = entry.map_err(broken)?.value {
+            change(plan, inode)?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// The inode in `owner` does not have the value of so many bytes any more, and does not pay.
-    pub(crate) fn refund_value(&mut self, owner: Slot, bytes: u32) -> Result<()> {
-        let clusters = self.fs().value_clusters(bytes.into());
-        self.count_clusters(owner, -clusters)
+/// The slot of an inode that holds a value, and what it says of that. If it has several users
+/// it changes for nobody else until the plan has been carried out.
+fn value_inode(plan: &mut Plan<'_>, nr: InodeNr) -> Result<(Slot, EaInode)> {
+    if EaInode::of(cache::load_inode(&plan.mount.core, nr)?.raw()).refs > 1 {
+        plan.lock_values();
     }
+    let slot = slot::slot(plan, nr)?;
+    let inode = slot::inode(plan, slot)?;
+    let is_file = inode.file_type() == Some(FileType::Regular);
+    if !is_file || !inode.flags().contains(InodeFlags::EA_INODE_FL) {
+        return Err(Corrupt::from(RelationError::NotAnEaInode)
+            .in_inode(nr)
+            .into());
+    }
+    Ok((slot, EaInode::of(inode.raw())))
+}
 
-    /// One more entry has its value in inode `nr`.
-    pub(crate) fn add_value_user(&mut self, nr: InodeNr) -> Result<()> {
-        let (slot, mut facts) = self.value_inode(nr)?;
-        facts.refs = facts.refs.saturating_add(1);
-        self.put_facts(slot, facts)
+fn put_facts(plan: &mut Plan<'_>, slot: Slot, facts: EaInode) -> Result<()> {
+    if let Ok((raw, _)) = RawInode::mut_from_prefix(slot::slot_bytes_mut(plan, slot)) {
+        facts.put(raw);
     }
-
-    /// One entry less has its value in inode `nr`; with the last one it goes.
-    pub(crate) fn drop_value_user(&mut self, nr: InodeNr) -> Result<()> {
-        if self.is_gone_value(nr) {
-            return Ok(());
-        }
-        self.raise_sequence();
-        let (slot, mut facts) = self.value_inode(nr)?;
-        if facts.refs > 1 {
-            facts.refs -= 1;
-            return self.put_facts(slot, facts);
-        }
-        let fs = self.fs();
-        // Whoever looks for it meanwhile finds the version that is in memory.
-        let pinned = fs.pin_any_inode(nr)?;
-        let inode = CachedInode::new(self.inode(slot)?, fs)?;
-        let freed = self.with_any_room(|plan| plan.free_map(&inode, slot, LogicalBlock(0)))?;
-        debug_assert_eq!(freed, Freed::All);
-        self.edit(slot, |inode| inode.set_links_count(0))?;
-        fs.plan_end(self, &inode, slot, None)?;
-        self.add_gone_value(GoneValue { nr, pinned });
-        Ok(())
-    }
-
-    /// The entries of `xattrs`, which are gone, have no values any more.
-    pub(crate) fn drop_values_of(&mut self, xattrs: &Xattrs<'_>, owner: InodeNr) -> Result<()> {
-        self.for_each_value(xattrs, owner, Self::drop_value_user)
-    }
-
-    /// The entries of `xattrs` are copies, and have values that others have, too; but `fresh` was
-    /// made for one of them.
-    pub(crate) fn add_values_of(
-        &mut self,
-        xattrs: &Xattrs<'_>,
-        owner: InodeNr,
-        fresh: &NewValue<'_>,
-    ) -> Result<()> {
-        self.for_each_value(xattrs, owner, |plan, nr| match fresh {
-            NewValue::Inode { inode, .. } if *inode == nr => Ok(()),
-            _ => plan.add_value_user(nr),
-        })
-    }
-
-    fn for_each_value(
-        &mut self,
-        xattrs: &Xattrs<'_>,
-        owner: InodeNr,
-        mut change: impl FnMut(&mut Self, InodeNr) -> Result<()>,
-    ) -> Result<()> {
-        for entry in xattrs.entries() {
-            let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(owner);
-            if let Value::Inode { inode, .. } = entry.map_err(broken)?.value {
-                change(self, inode)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The slot of an inode that holds a value, and what it says of that. If it has several users
-    /// it changes for nobody else until the plan has been carried out.
-    fn value_inode(&mut self, nr: InodeNr) -> Result<(Slot, EaInode)> {
-        if EaInode::of(self.fs().load_inode(nr)?.raw()).refs > 1 {
-            self.lock_values();
-        }
-        let slot = self.slot(nr)?;
-        let inode = self.inode(slot)?;
-        let is_file = inode.file_type() == Some(FileType::Regular);
-        if !is_file || !inode.flags().contains(InodeFlags::EA_INODE_FL) {
-            return Err(Corrupt::from(RelationError::NotAnEaInode)
-                .in_inode(nr)
-                .into());
-        }
-        Ok((slot, EaInode::of(inode.raw())))
-    }
-
-    fn put_facts(&mut self, slot: Slot, facts: EaInode) -> Result<()> {
-        if let Ok((raw, _)) = RawInode::mut_from_prefix(self.slot_bytes_mut(slot)) {
-            facts.put(raw);
-        }
-        self.end(slot)
-    }
+    slot::end(plan, slot)
 }

@@ -11,6 +11,12 @@
 //!
 //! **References.** xattr(7), acl(5).
 
+use crate::core::Core;
+use crate::file::read;
+use crate::group::descriptor;
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, consistent};
+use crate::{Error, Result, metadata};
 use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 
@@ -22,9 +28,6 @@ use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{self, EaInode, EaInodes, Entry, NameIndex, Value, Xattrs};
 use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::{self, Guard};
-
-use crate::inode::cache::CachedInode;
-use crate::{Error, Fs, Result};
 
 /// The largest value that Linux lets through `getxattr` and `setxattr`.
 pub const MAX_VALUE_BYTES: usize = 1 << 16;
@@ -50,238 +53,223 @@ pub enum XattrPlace {
     InBlock(Range<u64>),
 }
 
-impl Fs {
-    /// Where the attributes of an inode lie (`FIEMAP_FLAG_XATTR`); `None` if it has none.
-    ///
-    /// # Errors
-    /// `NotFound`, `Corrupt`, `Io`.
-    pub fn xattr_place(&self, inode: InodeNr) -> Result<Option<XattrPlace>> {
-        let guard = epoch::pin();
-        let inode = self.inode(inode, &guard)?.on_disk();
-        let block_size = self.geometry().block_size();
-        if let Some(area) = inode.xattr_area()
-            && area.starts_with(&xattr::MAGIC.to_le_bytes())
-        {
-            let (group, index) = self
-                .geometry()
-                .inode_group(inode.number())
-                .ok_or(Error::NotFound)?;
-            let table = self.group(group)?.inode_table();
-            let place = self.geometry().inode_place(table, index);
-            let start = block_size.offset(place.block) + place.offset_bytes as u64;
-            let end = start + self.geometry().inode_size_bytes() as u64;
-            return Ok(Some(XattrPlace::InInode(end - area.len() as u64..end)));
-        }
-        let block = inode.file_acl().map(|block| {
-            let start = block_size.offset(block);
-            XattrPlace::InBlock(start..start + block_size.bytes() as u64)
-        });
-        Ok(block)
+/// See [`Fs::xattr_place`](crate::Fs::xattr_place).
+pub(crate) fn xattr_place(core: &Core, inode: InodeNr) -> Result<Option<XattrPlace>> {
+    let guard = epoch::pin();
+    let inode = cache::inode(core, inode, &guard)?.on_disk();
+    let block_size = core.geometry().block_size();
+    if let Some(area) = inode.xattr_area()
+        && area.starts_with(&xattr::MAGIC.to_le_bytes())
+    {
+        let (group, index) = core
+            .geometry()
+            .inode_group(inode.number())
+            .ok_or(Error::NotFound)?;
+        let table = descriptor::desc(core, group)?.inode_table();
+        let place = core.geometry().inode_place(table, index);
+        let start = block_size.offset(place.block) + place.offset_bytes as u64;
+        let end = start + core.geometry().inode_size_bytes() as u64;
+        return Ok(Some(XattrPlace::InInode(end - area.len() as u64..end)));
     }
+    let block = inode.file_acl().map(|block| {
+        let start = block_size.offset(block);
+        XattrPlace::InBlock(start..start + block_size.bytes() as u64)
+    });
+    Ok(block)
+}
 
-    /// The extended attributes of an inode that users can see, in the order they have on disk.
-    ///
-    /// # Errors
-    /// `NotFound`, `Corrupt`.
-    pub fn xattrs(&self, inode: InodeNr) -> Result<Vec<Xattr>> {
-        self.read_consistent(inode, |inode, guard| {
-            let mut xattrs = Vec::new();
-            self.visit_xattrs(inode, guard, |entry| {
-                if let Some(prefix) = shown_prefix(entry.index) {
-                    let name = [prefix.as_bytes(), entry.name].concat();
-                    xattrs.push(Xattr {
-                        name,
-                        value: self.xattr_value(inode, entry, guard)?,
-                    });
-                }
-                Ok(ControlFlow::Continue(()))
-            })?;
-            Ok(xattrs)
-        })
-    }
-
-    /// The value of the attribute with the full name `name`.
-    ///
-    /// # Errors
-    /// `NoAttribute` if there is none; `Unsupported` for a name outside the namespaces
-    /// `user.`, `trusted.`, `security.` and the two ACLs; `InvalidArgument` for a prefix alone.
-    pub fn xattr(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
-        let (index, rest) = settable(name)?;
-        let value = self.read_consistent(inode, |inode, guard| {
-            self.find_xattr(inode, index, rest, guard, |entry| {
-                self.xattr_value(inode, entry, guard)
-            })
+/// See [`Fs::xattrs`](crate::Fs::xattrs).
+pub(crate) fn xattrs(core: &Core, inode: InodeNr) -> Result<Vec<Xattr>> {
+    consistent::read_consistent(core, inode, |inode, guard| {
+        let mut xattrs = Vec::new();
+        visit_xattrs(core, inode, guard, |entry| {
+            if let Some(prefix) = shown_prefix(entry.index) {
+                let name = [prefix.as_bytes(), entry.name].concat();
+                xattrs.push(Xattr {
+                    name,
+                    value: xattr_value(core, inode, entry, guard)?,
+                });
+            }
+            Ok(ControlFlow::Continue(()))
         })?;
-        value.ok_or(Error::NoAttribute)
-    }
+        Ok(xattrs)
+    })
+}
 
-    /// The value of an attribute as it is stored. For the holder of the inode's lock, or inside of
-    /// [`Fs::read_consistent`].
-    pub(crate) fn stored_xattr(
-        &self,
-        inode: &CachedInode,
-        index: NameIndex,
-        name: &[u8],
-        guard: &Guard,
-    ) -> Result<Option<Vec<u8>>> {
-        self.find_xattr(inode, index, name, guard, |entry| {
-            self.stored_value(inode, entry, guard)
+/// See [`Fs::xattr`](crate::Fs::xattr).
+pub(crate) fn xattr(core: &Core, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
+    let (index, rest) = settable(name)?;
+    let value = consistent::read_consistent(core, inode, |inode, guard| {
+        find_xattr(core, inode, index, rest, guard, |entry| {
+            xattr_value(core, inode, entry, guard)
         })
-    }
+    })?;
+    value.ok_or(Error::NoAttribute)
+}
 
-    fn find_xattr<T>(
-        &self,
-        inode: &CachedInode,
-        index: NameIndex,
-        name: &[u8],
-        guard: &Guard,
-        read: impl Fn(&Entry<'_>) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let mut found = None;
-        self.visit_xattrs(inode, guard, |entry| {
-            if entry.index != index || entry.name != name {
-                return Ok(ControlFlow::Continue(()));
+/// The value of an attribute as it is stored. For the holder of the inode's lock, or inside of
+/// [`Fs::read_consistent`].
+pub(crate) fn stored_xattr(
+    core: &Core,
+    inode: &CachedInode,
+    index: NameIndex,
+    name: &[u8],
+    guard: &Guard,
+) -> Result<Option<Vec<u8>>> {
+    find_xattr(core, inode, index, name, guard, |entry| {
+        stored_value(core, inode, entry, guard)
+    })
+}
+
+fn find_xattr<T>(
+    core: &Core,
+    inode: &CachedInode,
+    index: NameIndex,
+    name: &[u8],
+    guard: &Guard,
+    read: impl Fn(&Entry<'_>) -> Result<T>,
+) -> Result<Option<T>> {
+    let mut found = None;
+    visit_xattrs(core, inode, guard, |entry| {
+        if entry.index != index || entry.name != name {
+            return Ok(ControlFlow::Continue(()));
+        }
+        found = Some(read(entry)?);
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found)
+}
+
+/// Calls `visit` for each attribute, hidden ones included.
+fn visit_xattrs(
+    core: &Core,
+    inode: &CachedInode,
+    guard: &Guard,
+    mut visit: impl FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let place = |error: xattr::XattrError| Corrupt::from(error).in_inode(inode.nr());
+    if let Some(area) = inode.on_disk().xattr_area() {
+        xattr::check_in_inode(area, ea_inodes(core)).map_err(place)?;
+        for entry in Xattrs::in_inode(area).entries() {
+            if visit(&entry.map_err(place)?)?.is_break() {
+                return Ok(());
             }
-            found = Some(read(entry)?);
-            Ok(ControlFlow::Break(()))
-        })?;
-        Ok(found)
+        }
     }
-
-    /// Calls `visit` for each attribute, hidden ones included.
-    fn visit_xattrs(
-        &self,
-        inode: &CachedInode,
-        guard: &Guard,
-        mut visit: impl FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        let place = |error: xattr::XattrError| Corrupt::from(error).in_inode(inode.nr());
-        if let Some(area) = inode.on_disk().xattr_area() {
-            xattr::check_in_inode(area, self.ea_inodes()).map_err(place)?;
-            for entry in Xattrs::in_inode(area).entries() {
-                if visit(&entry.map_err(place)?)?.is_break() {
-                    return Ok(());
-                }
+    if let Some(block) = inode.on_disk().file_acl() {
+        let bytes = xattr_block(core, inode, block, guard)?;
+        for entry in Xattrs::in_block(bytes).map_err(place)?.entries() {
+            if visit(&entry.map_err(place)?)?.is_break() {
+                return Ok(());
             }
         }
-        if let Some(block) = inode.on_disk().file_acl() {
-            let bytes = self.xattr_block(inode, block, guard)?;
-            for entry in Xattrs::in_block(bytes).map_err(place)?.entries() {
-                if visit(&entry.map_err(place)?)?.is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// The xattr block of `inode`, checked. Blocks are shared, so the check belongs to no inode.
-    fn xattr_block<'g>(
-        &self,
-        inode: &CachedInode,
-        block: fourscore_ondisk::PhysBlock,
-        guard: &'g Guard,
-    ) -> Result<&'g [u8]> {
-        if !self.data_blocks().contains(&block) {
-            let error = RelationError::XattrBlock {
-                found: block,
-                blocks: self.data_blocks(),
-            };
-            return Err(Corrupt::from(error).in_inode(inode.nr()).into());
-        }
-        self.metadata(block, Structure::Xattrs, InodeNr(0), guard, |bytes| {
-            self.check_xattr_block(block, bytes)
-                .map_err(|corrupt| corrupt.in_inode(inode.nr()))
-        })
+/// The xattr block of `inode`, checked. Blocks are shared, so the check belongs to no inode.
+fn xattr_block<'g>(
+    core: &Core,
+    inode: &CachedInode,
+    block: fourscore_ondisk::PhysBlock,
+    guard: &'g Guard,
+) -> Result<&'g [u8]> {
+    if !core.geometry().data_blocks().contains(&block) {
+        let error = RelationError::XattrBlock {
+            found: block,
+            blocks: core.geometry().data_blocks(),
+        };
+        return Err(Corrupt::from(error).in_inode(inode.nr()).into());
     }
+    metadata::metadata(core, block, Structure::Xattrs, InodeNr(0), guard, |bytes| {
+        check_xattr_block(core, block, bytes).map_err(|corrupt| corrupt.in_inode(inode.nr()))
+    })
+}
 
-    pub(crate) fn check_xattr_block(
-        &self,
-        block: fourscore_ondisk::PhysBlock,
-        bytes: &[u8],
-    ) -> std::result::Result<(), Corrupt> {
-        let sb = self.superblock();
-        let seed = sb.has_metadata_csum().then(|| sb.checksum_seed());
-        Ok(xattr::check_block(bytes, block, self.ea_inodes(), seed)?)
-    }
+pub(crate) fn check_xattr_block(
+    core: &Core,
+    block: fourscore_ondisk::PhysBlock,
+    bytes: &[u8],
+) -> std::result::Result<(), Corrupt> {
+    let sb = core.superblock();
+    let seed = sb.has_metadata_csum().then(|| sb.checksum_seed());
+    Ok(xattr::check_block(bytes, block, ea_inodes(core), seed)?)
+}
 
-    pub(crate) fn ea_inodes(&self) -> EaInodes {
-        let sb = self.superblock();
-        if sb.features().incompat.contains(Incompat::EA_INODE) {
-            EaInodes::Between {
-                first: sb.first_inode(),
-                last: InodeNr(self.geometry().inodes()),
-            }
-        } else {
-            EaInodes::Absent
+pub(crate) fn ea_inodes(core: &Core) -> EaInodes {
+    let sb = core.superblock();
+    if sb.features().incompat.contains(Incompat::EA_INODE) {
+        EaInodes::Between {
+            first: sb.first_inode(),
+            last: InodeNr(core.geometry().inodes()),
         }
+    } else {
+        EaInodes::Absent
     }
+}
 
-    /// The value of an attribute of `inode` as the system calls give it.
-    fn xattr_value(
-        &self,
-        inode: &CachedInode,
-        entry: &Entry<'_>,
-        guard: &Guard,
-    ) -> Result<Vec<u8>> {
-        let value = self.stored_value(inode, entry, guard)?;
-        if matches!(
-            entry.index,
-            NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT
-        ) {
-            return Ok(acl::disk_to_xattr(&value)
-                .map_err(|error| Corrupt::from(error).in_inode(inode.nr()))?);
-        }
-        Ok(value)
+/// The value of an attribute of `inode` as the system calls give it.
+fn xattr_value(
+    core: &Core,
+    inode: &CachedInode,
+    entry: &Entry<'_>,
+    guard: &Guard,
+) -> Result<Vec<u8>> {
+    let value = stored_value(core, inode, entry, guard)?;
+    if matches!(
+        entry.index,
+        NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT
+    ) {
+        return Ok(acl::disk_to_xattr(&value)
+            .map_err(|error| Corrupt::from(error).in_inode(inode.nr()))?);
     }
+    Ok(value)
+}
 
-    fn stored_value(
-        &self,
-        inode: &CachedInode,
-        entry: &Entry<'_>,
-        guard: &Guard,
-    ) -> Result<Vec<u8>> {
-        match entry.value {
-            Value::Inline(value) => Ok(value.to_vec()),
-            Value::Inode {
-                inode: holder,
-                bytes,
-            } => self
-                .ea_inode_value(holder, bytes, guard)
-                .map_err(|error| match error {
-                    Error::Corrupt(corrupt) => corrupt.in_inode(inode.nr()).into(),
-                    other => other,
-                }),
-        }
+fn stored_value(
+    core: &Core,
+    inode: &CachedInode,
+    entry: &Entry<'_>,
+    guard: &Guard,
+) -> Result<Vec<u8>> {
+    match entry.value {
+        Value::Inline(value) => Ok(value.to_vec()),
+        Value::Inode {
+            inode: holder,
+            bytes,
+        } => ea_inode_value(core, holder, bytes, guard).map_err(|error| match error {
+            Error::Corrupt(corrupt) => corrupt.in_inode(inode.nr()).into(),
+            other => other,
+        }),
     }
+}
 
-    /// The value of `bytes` bytes that is the content of inode `holder`.
-    fn ea_inode_value(&self, holder: InodeNr, bytes: u32, guard: &Guard) -> Result<Vec<u8>> {
-        let wrong = |error: RelationError| Error::from(Corrupt::from(error).in_inode(holder));
-        let inode = self.any_inode(holder, guard)?;
-        let size_bytes = inode.size_bytes();
-        if !inode.has(InodeFlags::EA_INODE_FL) {
-            return Err(wrong(RelationError::NotAnEaInode));
-        }
-        let len = bytes as usize;
-        if size_bytes != u64::from(bytes) || len > MAX_VALUE_BYTES {
-            let most = MAX_VALUE_BYTES;
-            return Err(wrong(RelationError::EaInodeSize {
-                found: size_bytes,
-                entry: bytes,
-                most,
-            }));
-        }
-        let mut value = vec![0; len];
-        self.read_content(inode, &mut [IoSliceMut::new(&mut value)], 0, guard)?;
-        let facts = EaInode::of(inode.on_disk().raw());
-        let computed = EaInode::hash_of(&value, self.superblock().checksum_seed());
-        if facts.lustre_parent.0 == 0 && facts.value_hash != computed {
-            let (found, expected) = (facts.value_hash, computed);
-            return Err(wrong(RelationError::EaInodeHash { found, expected }));
-        }
-        Ok(value)
+/// The value of `bytes` bytes that is the content of inode `holder`.
+fn ea_inode_value(core: &Core, holder: InodeNr, bytes: u32, guard: &Guard) -> Result<Vec<u8>> {
+    let wrong = |error: RelationError| Error::from(Corrupt::from(error).in_inode(holder));
+    let inode = cache::any_inode(core, holder, guard)?;
+    let size_bytes = inode.size_bytes();
+    if !inode.has(InodeFlags::EA_INODE_FL) {
+        return Err(wrong(RelationError::NotAnEaInode));
     }
+    let len = bytes as usize;
+    if size_bytes != u64::from(bytes) || len > MAX_VALUE_BYTES {
+        let most = MAX_VALUE_BYTES;
+        return Err(wrong(RelationError::EaInodeSize {
+            found: size_bytes,
+            entry: bytes,
+            most,
+        }));
+    }
+    let mut value = vec![0; len];
+    read::read_content(core, inode, &mut [IoSliceMut::new(&mut value)], 0, guard)?;
+    let facts = EaInode::of(inode.on_disk().raw());
+    let computed = EaInode::hash_of(&value, core.superblock().checksum_seed());
+    if facts.lustre_parent.0 == 0 && facts.value_hash != computed {
+        let (found, expected) = (facts.value_hash, computed);
+        return Err(wrong(RelationError::EaInodeHash { found, expected }));
+    }
+    Ok(value)
 }
 
 /// Splits the full name of an attribute that users can see into namespace and rest.

@@ -17,6 +17,22 @@
 //! different locks. A plan holds at most one of these. Readers take none; what moves between inode
 //! and block they look for again.
 
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::{Changing, Pinned};
+use crate::inode::flags::check_changeable;
+use crate::inode::{cache, permission};
+use crate::map::update;
+use crate::mount::state::{Mount, now};
+use crate::mount::{errors, superblock};
+use crate::txn::apply::Show;
+use crate::txn::plan::{Plan, RegionId};
+use crate::txn::slot;
+use crate::txn::slot::Slot;
+use crate::xattr::acl::SetGid;
+use crate::xattr::get::{MAX_NAME_BYTES, MAX_VALUE_BYTES, settable};
+use crate::xattr::{acl, ea_inode, get};
+use crate::{Caller, Capabilities, Error, FileType, Result};
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::{Content as Wanted, Reach};
 use fourscore_ondisk::inode::InodeFlags;
@@ -25,16 +41,6 @@ use fourscore_ondisk::xattr::{
     self, BlockRoom, NameIndex, NewValue, Placement, Value, Was, XattrEditError, Xattrs, XattrsMut,
 };
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
-
-use crate::inode::cache::{CachedInode, Changing, Pinned};
-use crate::inode::flags::check_changeable;
-use crate::mount::writer::now;
-use crate::txn::apply::Show;
-use crate::txn::plan::{Plan, RegionId};
-use crate::txn::slot::Slot;
-use crate::xattr::acl::SetGid;
-use crate::xattr::get::{MAX_NAME_BYTES, MAX_VALUE_BYTES, settable};
-use crate::{Caller, Capabilities, Error, FileType, Fs, Result};
 
 /// What setting an attribute does about one that is there, or is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,115 +74,92 @@ impl Changed {
     }
 }
 
-impl Fs {
-    /// Sets the attribute with the full name `name`. The two access control lists take the form of
-    /// the system calls (version 2) and set the permission bits that they stand for; an empty value
-    /// removes the list.
-    ///
-    /// # Errors
-    /// As setxattr(2): `Exists` and `NoAttribute` for what `how` says; `NoSpace` if neither inode
-    /// nor block has room; `OutOfRange` for a name that is empty or longer than 255 bytes; `TooBig`
-    /// for a value of more than [`MAX_VALUE_BYTES`]; `Unsupported` for a namespace that is not
-    /// `user.`, `trusted.`, `security.` or that of the lists; `NotPermitted` for `user.` on
-    /// anything but files and directories, and for inodes that may not change;
-    /// `InvalidArgument` for a list that is none; `AccessDenied` for a default list on anything but
-    /// a directory; `ReadOnly`.
-    pub fn set_xattr(
-        &self,
-        inode: InodeNr,
-        name: &[u8],
-        value: &[u8],
-        how: SetXattr,
-    ) -> Result<()> {
-        self.set_xattr_for(&Caller::ROOT, inode, (name, value), how)
-    }
+/// See [`Fs::set_xattr`](crate::Fs::set_xattr).
+pub(crate) fn set_xattr(
+    mount: &Mount,
+    inode: InodeNr,
+    name: &[u8],
+    value: &[u8],
+    how: SetXattr,
+) -> Result<()> {
+    set_xattr_for(mount, &Caller::ROOT, inode, (name, value), how)
+}
 
-    /// Sets an attribute as [`Fs::set_xattr`] does if `caller` may ([`Fs::check_xattr_change`]). An
-    /// access control list takes the set-group bit away if the caller is not in the group and does
-    /// not have [`Capabilities::FSETID`].
-    ///
-    /// # Errors
-    /// As both.
-    pub fn set_xattr_as(
-        &self,
-        caller: &Caller<'_>,
-        inode: InodeNr,
-        (name, value): (&[u8], &[u8]),
-        how: SetXattr,
-    ) -> Result<()> {
-        self.check_xattr_change(inode, name, caller)?;
-        self.set_xattr_for(caller, inode, (name, value), how)
-    }
+/// See [`Fs::set_xattr_as`](crate::Fs::set_xattr_as).
+pub(crate) fn set_xattr_as(
+    mount: &Mount,
+    caller: &Caller<'_>,
+    inode: InodeNr,
+    (name, value): (&[u8], &[u8]),
+    how: SetXattr,
+) -> Result<()> {
+    permission::check_xattr_change(&mount.core, inode, name, caller)?;
+    set_xattr_for(mount, caller, inode, (name, value), how)
+}
 
-    fn set_xattr_for(
-        &self,
-        caller: &Caller<'_>,
-        inode: InodeNr,
-        (name, value): (&[u8], &[u8]),
-        how: SetXattr,
-    ) -> Result<()> {
-        if name.is_empty() || name.len() > MAX_NAME_BYTES {
-            return Err(Error::OutOfRange);
-        }
-        if value.len() > MAX_VALUE_BYTES {
-            return Err(Error::TooBig);
-        }
-        let set = || self.change_xattr(caller, inode, name, NewXattr::Set(value, how));
-        self.noting(self.retried(set))
+fn set_xattr_for(
+    mount: &Mount,
+    caller: &Caller<'_>,
+    inode: InodeNr,
+    (name, value): (&[u8], &[u8]),
+    how: SetXattr,
+) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return Err(Error::OutOfRange);
     }
-
-    /// Removes the attribute with the full name `name`.
-    ///
-    /// # Errors
-    /// `NoAttribute` if there is none, but not for the access control lists; else as
-    /// [`Fs::set_xattr`].
-    pub fn remove_xattr(&self, inode: InodeNr, name: &[u8]) -> Result<()> {
-        if name.is_empty() || name.len() > MAX_NAME_BYTES {
-            return Err(Error::OutOfRange);
-        }
-        let remove = || self.change_xattr(&Caller::ROOT, inode, name, NewXattr::Remove);
-        self.noting(self.retried(remove))
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(Error::TooBig);
     }
+    let set = || change_xattr(mount, caller, inode, name, NewXattr::Set(value, how));
+    errors::noting(mount, mount.space.retried(set))
+}
 
-    fn change_xattr(
-        &self,
-        caller: &Caller<'_>,
-        inode: InodeNr,
-        name: &[u8],
-        new: NewXattr<'_>,
-    ) -> Result<()> {
-        let writer = self.writer()?;
-        let pinned = self.pin_inode(inode)?;
-        let locked = pinned.lock();
-        let current = &pinned.copy()?;
-        check_changeable(current)?;
-        let file_type = current.file_type();
-        let has_user = matches!(file_type, FileType::Regular | FileType::Directory);
-        if name.starts_with(b"user.") && !has_user {
-            return Err(Error::NotPermitted);
+/// See [`Fs::remove_xattr`](crate::Fs::remove_xattr).
+pub(crate) fn remove_xattr(mount: &Mount, inode: InodeNr, name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return Err(Error::OutOfRange);
+    }
+    let remove = || change_xattr(mount, &Caller::ROOT, inode, name, NewXattr::Remove);
+    errors::noting(mount, mount.space.retried(remove))
+}
+
+fn change_xattr(
+    mount: &Mount,
+    caller: &Caller<'_>,
+    inode: InodeNr,
+    name: &[u8],
+    new: NewXattr<'_>,
+) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let locked = pinned.lock();
+    let current = &pinned.copy()?;
+    check_changeable(current)?;
+    let file_type = current.file_type();
+    let has_user = matches!(file_type, FileType::Regular | FileType::Directory);
+    if name.starts_with(b"user.") && !has_user {
+        return Err(Error::NotPermitted);
+    }
+    let (index, rest) = settable(name)?;
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, inode)?;
+    let changed = match (index, new) {
+        (NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT, new) => {
+            let list = match new {
+                NewXattr::Set(value, _) => value,
+                NewXattr::Remove => &[],
+            };
+            let is_member = caller.is_in(current.on_disk().gid());
+            let set_gid = match is_member || caller.has(Capabilities::FSETID) {
+                true => SetGid::Stays,
+                false => SetGid::Goes,
+            };
+            acl::set_acl(&mut plan, current, slot, index, (list, set_gid))?
         }
-        let (index, rest) = settable(name)?;
-        let mut plan = Plan::new(self, writer);
-        let slot = plan.slot(inode)?;
-        let changed = match (index, new) {
-            (NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT, new) => {
-                let list = match new {
-                    NewXattr::Set(value, _) => value,
-                    NewXattr::Remove => &[],
-                };
-                let is_member = caller.is_in(current.on_disk().gid());
-                let set_gid = match is_member || caller.has(Capabilities::FSETID) {
-                    true => SetGid::Stays,
-                    false => SetGid::Goes,
-                };
-                plan.set_acl(current, slot, index, (list, set_gid))?
-            }
-            (index, new) => plan.change_xattr(slot, index, rest, new)?,
-        };
-        match changed {
-            Changed::Yes => finish(plan, slot, (&pinned, &locked)),
-            Changed::No => Ok(()),
-        }
+        (index, new) => plan_change(&mut plan, slot, index, rest, new)?,
+    };
+    match changed {
+        Changed::Yes => finish(plan, slot, (&pinned, &locked)),
+        Changed::No => Ok(()),
     }
 }
 
@@ -186,7 +169,7 @@ pub(crate) fn finish(
     slot: Slot,
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
-    plan.edit(slot, |inode| inode.set_ctime(now()))?;
+    slot::edit(&mut plan, slot, |inode| inode.set_ctime(now()))?;
     finish_timed(plan, slot, (pinned, locked))
 }
 
@@ -196,7 +179,7 @@ pub(crate) fn finish_timed(
     slot: Slot,
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
-    let version = plan.version(slot)?;
+    let version = slot::version(&mut plan, slot)?;
     plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
         pinned.publish(Some(version));
     })?;
@@ -218,295 +201,293 @@ enum Found {
     InBlock,
 }
 
-impl Plan<'_> {
-    /// Changes an attribute of the inode in `slot`.
-    ///
-    /// # Errors
-    /// As [`Fs::set_xattr`] and [`Fs::remove_xattr`]. The plan may not be carried out then.
-    pub(crate) fn change_xattr(
-        &mut self,
-        slot: Slot,
-        index: NameIndex,
-        name: &[u8],
-        new: NewXattr<'_>,
-    ) -> Result<Changed> {
-        let inode = self.inode(slot)?;
-        let block = self.xattr_block(slot, &inode)?;
-        let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(slot.nr);
-        let in_block = block.map(|block| self.bytes(block.region));
-        let (found, value) = find(self.fs(), &inode, in_block, index, name).map_err(broken)?;
-        let (is_same, held) = match (value, new) {
-            (Some(Value::Inline(old)), NewXattr::Set(new, _)) => (old == new, None),
-            (Some(Value::Inode { bytes, .. }), _) => (false, Some(bytes)),
-            _ => (false, None),
-        };
-        match (new, found) {
-            (NewXattr::Set(_, SetXattr::Create), Found::InInode | Found::InBlock) => {
-                return Err(Error::Exists);
-            }
-            (NewXattr::Remove | NewXattr::Set(_, SetXattr::Replace), Found::Nowhere) => {
-                return Err(Error::NoAttribute);
-            }
-            (NewXattr::Set(..), _) if is_same => return Ok(Changed::No),
-            (NewXattr::Remove, Found::InInode) => self.remove_from_inode(slot, index, name)?,
-            (NewXattr::Remove, Found::InBlock) => {
-                self.remove_from_block(slot, block, index, name)?;
-            }
-            (NewXattr::Set(new, _), found) => {
-                self.set_value(slot, &inode, block, (index, name, new), found)?;
-            }
+/// Changes an attribute of the inode in `slot`.
+///
+/// # Errors
+/// As [`Fs::set_xattr`] and [`Fs::remove_xattr`]. The plan may not be carried out then.
+pub(crate) fn plan_change(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    index: NameIndex,
+    name: &[u8],
+    new: NewXattr<'_>,
+) -> Result<Changed> {
+    let inode = slot::inode(plan, slot)?;
+    let block = xattr_block(plan, slot, &inode)?;
+    let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(slot.nr);
+    let in_block = block.map(|block| plan.bytes(block.region));
+    let (found, value) = find(&plan.mount.core, &inode, in_block, index, name).map_err(broken)?;
+    let (is_same, held) = match (value, new) {
+        (Some(Value::Inline(old)), NewXattr::Set(new, _)) => (old == new, None),
+        (Some(Value::Inode { bytes, .. }), _) => (false, Some(bytes)),
+        _ => (false, None),
+    };
+    match (new, found) {
+        (NewXattr::Set(_, SetXattr::Create), Found::InInode | Found::InBlock) => {
+            return Err(Error::Exists);
         }
-        if let Some(bytes) = held {
-            self.refund_value(slot, bytes)?;
+        (NewXattr::Remove | NewXattr::Set(_, SetXattr::Replace), Found::Nowhere) => {
+            return Err(Error::NoAttribute);
         }
-        Ok(Changed::Yes)
+        (NewXattr::Set(..), _) if is_same => return Ok(Changed::No),
+        (NewXattr::Remove, Found::InInode) => remove_from_inode(plan, slot, index, name)?,
+        (NewXattr::Remove, Found::InBlock) => {
+            remove_from_block(plan, slot, block, index, name)?;
+        }
+        (NewXattr::Set(new, _), found) => {
+            set_value(plan, slot, &inode, block, (index, name, new), found)?;
+        }
     }
-
-    /// Stores a value beside its entry if there is room for it, else in an inode of its own if the
-    /// file system has such.
-    fn set_value(
-        &mut self,
-        slot: Slot,
-        inode: &Inode,
-        block: Option<Block>,
-        (index, name, value): (NameIndex, &[u8], &[u8]),
-        found: Found,
-    ) -> Result<()> {
-        let new = NewValue::Inline(value);
-        if !self.fs().is_large_value(value) {
-            let place = self.place_xattr(inode, block, (index, name, &new))?;
-            if place != Placement::Nowhere {
-                return self.put_xattr(slot, (place, block), (index, name, &new), found);
-            }
-        }
-        if !self.fs().has_value_inodes() || value.is_empty() {
-            return Err(Error::NoSpace);
-        }
-        // All such entries take the same room.
-        let any = NewValue::Inode {
-            inode: slot.nr,
-            bytes: 0,
-            hash: 0,
-        };
-        let place = self.place_xattr(inode, block, (index, name, &any))?;
-        if place == Placement::Nowhere {
-            return Err(Error::NoSpace);
-        }
-        let new = self.new_value(slot, value)?;
-        self.put_xattr(slot, (place, block), (index, name, &new), found)
+    if let Some(bytes) = held {
+        ea_inode::refund_value(plan, slot, bytes)?;
     }
+    Ok(Changed::Yes)
+}
 
-    /// Where an attribute goes.
-    fn place_xattr(
-        &self,
-        inode: &Inode,
-        block: Option<Block>,
-        (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
-    ) -> Result<Placement> {
-        let fs = self.fs();
-        let room = BlockRoom::new(fs.geometry().block_size().bytes(), fs.ea_inodes());
-        let in_block = block.map(|block| self.bytes(block.region));
-        let area = inode
-            .xattr_area()
-            .filter(|area| area.len() > MIN_AREA_BYTES);
-        let place = xattr::place(area, in_block, room, index, name, new);
-        Ok(place.map_err(|error| Corrupt::from(error).in_inode(inode.number()))?)
-    }
-
-    /// Stores a value where it belongs, and takes it away from where it was.
-    fn put_xattr(
-        &mut self,
-        slot: Slot,
-        (place, block): (Placement, Option<Block>),
-        (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
-        found: Found,
-    ) -> Result<()> {
-        let broken = |error: XattrEditError| edit_error(error, slot.nr);
-        match place {
-            Placement::Inode => {
-                let was = self
-                    .edit(slot, |inode| {
-                        let area = inode.xattr_area_mut().unwrap_or_default();
-                        XattrsMut::in_inode(area)?.set(index, name, new)
-                    })?
-                    .map_err(broken)?;
-                self.drop_value_of(was)?;
-                if found == Found::InBlock {
-                    self.remove_from_block(slot, block, index, name)?;
-                }
-                return Ok(());
-            }
-            Placement::Block => {
-                let Some(block) = block else {
-                    return Err(Error::NoSpace);
-                };
-                let mut bytes = self.bytes(block.region).to_vec();
-                let was = XattrsMut::in_block(&mut bytes)
-                    .map_err(XattrEditError::from)
-                    .and_then(|mut xattrs| xattrs.set(index, name, new))
-                    .map_err(broken)?;
-                self.store_block(slot, block, &bytes, (was, new))?;
-            }
-            Placement::NewBlock => {
-                let block = self.new_xattr_block(slot)?;
-                self.count_clusters(slot, 1)?;
-                XattrsMut::init_block(self.bytes_mut(block.region))
-                    .map_err(XattrEditError::from)
-                    .and_then(|mut xattrs| xattrs.set(index, name, new))
-                    .map_err(broken)?;
-            }
-            Placement::Nowhere => return Err(Error::NoSpace),
+/// Stores a value beside its entry if there is room for it, else in an inode of its own if the
+/// file system has such.
+fn set_value(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    inode: &Inode,
+    block: Option<Block>,
+    (index, name, value): (NameIndex, &[u8], &[u8]),
+    found: Found,
+) -> Result<()> {
+    let new = NewValue::Inline(value);
+    if !ea_inode::is_large_value(&plan.mount.core, value) {
+        let place = place_xattr(plan, inode, block, (index, name, &new))?;
+        if place != Placement::Nowhere {
+            return put_xattr(plan, slot, (place, block), (index, name, &new), found);
         }
-        if found == Found::InInode {
-            self.remove_from_inode(slot, index, name)?;
-        }
-        Ok(())
     }
+    if !ea_inode::has_value_inodes(&plan.mount.core) || value.is_empty() {
+        return Err(Error::NoSpace);
+    }
+    // All such entries take the same room.
+    let any = NewValue::Inode {
+        inode: slot.nr,
+        bytes: 0,
+        hash: 0,
+    };
+    let place = place_xattr(plan, inode, block, (index, name, &any))?;
+    if place == Placement::Nowhere {
+        return Err(Error::NoSpace);
+    }
+    let new = ea_inode::new_value(plan, slot, value)?;
+    put_xattr(plan, slot, (place, block), (index, name, &new), found)
+}
 
-    fn remove_from_inode(&mut self, slot: Slot, index: NameIndex, name: &[u8]) -> Result<()> {
-        let was = self
-            .edit(slot, |inode| {
+/// Where an attribute goes.
+fn place_xattr(
+    plan: &Plan<'_>,
+    inode: &Inode,
+    block: Option<Block>,
+    (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
+) -> Result<Placement> {
+    let core = &*plan.mount.core;
+    let room = BlockRoom::new(core.geometry().block_size().bytes(), get::ea_inodes(core));
+    let in_block = block.map(|block| plan.bytes(block.region));
+    let area = inode
+        .xattr_area()
+        .filter(|area| area.len() > MIN_AREA_BYTES);
+    let place = xattr::place(area, in_block, room, index, name, new);
+    Ok(place.map_err(|error| Corrupt::from(error).in_inode(inode.number()))?)
+}
+
+/// Stores a value where it belongs, and takes it away from where it was.
+fn put_xattr(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    (place, block): (Placement, Option<Block>),
+    (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
+    found: Found,
+) -> Result<()> {
+    let broken = |error: XattrEditError| edit_error(error, slot.nr);
+    match place {
+        Placement::Inode => {
+            let was = slot::edit(plan, slot, |inode| {
                 let area = inode.xattr_area_mut().unwrap_or_default();
-                XattrsMut::in_inode(area)?.remove(index, name)
+                XattrsMut::in_inode(area)?.set(index, name, new)
             })?
-            .map_err(|error| edit_error(error, slot.nr))?;
-        self.drop_value_of(was)
-    }
-
-    /// The value that an entry had is not its own any more.
-    fn drop_value_of(&mut self, was: Was) -> Result<()> {
-        match was {
-            Was::Inode(nr) => self.drop_value_user(nr),
-            Was::Absent | Was::Inline => Ok(()),
+            .map_err(broken)?;
+            drop_value_of(plan, was)?;
+            if found == Found::InBlock {
+                remove_from_block(plan, slot, block, index, name)?;
+            }
+            return Ok(());
         }
-    }
-
-    fn remove_from_block(
-        &mut self,
-        slot: Slot,
-        block: Option<Block>,
-        index: NameIndex,
-        name: &[u8],
-    ) -> Result<()> {
-        let Some(block) = block else { return Ok(()) };
-        let mut bytes = self.bytes(block.region).to_vec();
-        let (was, is_empty) = {
-            let mut xattrs = XattrsMut::in_block(&mut bytes)
-                .map_err(|error| edit_error(error.into(), slot.nr))?;
-            let was = xattrs
-                .remove(index, name)
-                .map_err(|error| edit_error(error, slot.nr))?;
-            (was, xattrs.is_empty())
-        };
-        if !is_empty {
-            return self.store_block(slot, block, &bytes, (was, &NewValue::Inline(&[])));
-        }
-        self.raise_sequence();
-        self.drop_user(slot.nr, block)?;
-        self.count_clusters(slot, -1)?;
-        self.set_file_acl(slot, None)
-    }
-
-    /// Gives the inode's block another content; where others share it, the inode gets a block of
-    /// its own. One entry of it was `was` and is `new`.
-    fn store_block(
-        &mut self,
-        slot: Slot,
-        block: Block,
-        bytes: &[u8],
-        (was, new): (Was, &NewValue<'_>),
-    ) -> Result<()> {
-        self.raise_sequence();
-        let users = xattr::block_header(bytes).map_or(1, |header| header.h_refcount.get());
-        if users <= 1 {
-            self.bytes_mut(block.region).copy_from_slice(bytes);
-            return self.drop_value_of(was);
-        }
-        if self.fs().has_value_inodes() {
-            let copied = Xattrs::in_block(bytes);
-            let copied = copied.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
-            self.add_values_of(&copied, slot.nr, new)?;
-        }
-        self.drop_user(slot.nr, block)?;
-        let own = self.new_xattr_block(slot)?;
-        let own = self.bytes_mut(own.region);
-        own.copy_from_slice(bytes);
-        xattr::set_single_user(own);
-        Ok(())
-    }
-
-    /// Allocates a block of attributes for the inode, all zeroes.
-    fn new_xattr_block(&mut self, slot: Slot) -> Result<Block> {
-        let fs = self.fs();
-        self.set_ext_attr()?;
-        self.raise_sequence();
-        let (group, _) = fs.geometry().inode_group(slot.nr).ok_or(Error::NotFound)?;
-        let inodes = fs.writer()?.inodes();
-        let group = inodes.placement().goal(group, Wanted::Metadata);
-        let goal = fs.geometry().group_first_block(group);
-        let (at, region) = self.allocate_metadata((slot.nr, Reach::Full), goal, tag())?;
-        self.set_file_acl(slot, Some(at))?;
-        Ok(Block { at, region })
-    }
-
-    fn set_file_acl(&mut self, slot: Slot, block: Option<PhysBlock>) -> Result<()> {
-        let set = self.edit(slot, |inode| inode.set_file_acl(block))?;
-        set.map_err(|error| Error::Io(std::io::Error::other(error)))
-    }
-
-    /// The inode's block, checked; its lock is the plan's from here on.
-    fn xattr_block(&mut self, slot: Slot, inode: &Inode) -> Result<Option<Block>> {
-        let Some(at) = inode.file_acl() else {
-            return Ok(None);
-        };
-        let fs = self.fs();
-        if !fs.data_blocks().contains(&at) {
-            let error = RelationError::XattrBlock {
-                found: at,
-                blocks: fs.data_blocks(),
+        Placement::Block => {
+            let Some(block) = block else {
+                return Err(Error::NoSpace);
             };
-            return Err(Corrupt::from(error).in_inode(slot.nr).into());
+            let mut bytes = plan.bytes(block.region).to_vec();
+            let was = XattrsMut::in_block(&mut bytes)
+                .map_err(XattrEditError::from)
+                .and_then(|mut xattrs| xattrs.set(index, name, new))
+                .map_err(broken)?;
+            store_block(plan, slot, block, &bytes, (was, new))?;
         }
-        self.lock_xattr_block(at)?;
-        let region = self.block(at, tag(), |bytes| {
-            fs.check_xattr_block(at, bytes)
-                .map_err(|corrupt| corrupt.in_inode(slot.nr))
-        })?;
-        Ok(Some(Block { at, region }))
+        Placement::NewBlock => {
+            let block = new_xattr_block(plan, slot)?;
+            update::count_clusters(plan, slot, 1)?;
+            XattrsMut::init_block(plan.bytes_mut(block.region))
+                .map_err(XattrEditError::from)
+                .and_then(|mut xattrs| xattrs.set(index, name, new))
+                .map_err(broken)?;
+        }
+        Placement::Nowhere => return Err(Error::NoSpace),
     }
-
-    /// The block of inode `owner` has one user less; with the last one it is freed, and the values
-    /// of its entries with it.
-    fn drop_user(&mut self, owner: InodeNr, block: Block) -> Result<()> {
-        if xattr::drop_user(self.bytes_mut(block.region)) > 0 {
-            return Ok(());
-        }
-        if self.fs().has_value_inodes() {
-            let bytes = self.bytes(block.region).to_vec();
-            let xattrs = Xattrs::in_block(&bytes);
-            let xattrs = xattrs.map_err(|error| Corrupt::from(error).in_inode(owner))?;
-            self.drop_values_of(&xattrs, owner)?;
-        }
-        self.free_metadata(block.at)
+    if found == Found::InInode {
+        remove_from_inode(plan, slot, index, name)?;
     }
+    Ok(())
+}
 
-    /// Gives up the attributes of an inode that goes.
-    pub(crate) fn free_xattrs(&mut self, inode: &CachedInode) -> Result<()> {
-        if inode.has(InodeFlags::EA_INODE_FL) {
-            // It has none; if it says so, that has no end perhaps.
-            return Ok(());
-        }
-        let slot = self.slot(inode.nr())?;
-        let block = self.xattr_block(slot, inode.on_disk())?;
-        if self.fs().has_value_inodes()
-            && let Some(area) = inode.on_disk().xattr_area()
-        {
-            self.drop_values_of(&Xattrs::in_inode(area), inode.nr())?;
-        }
-        match block {
-            Some(block) => self.drop_user(inode.nr(), block),
-            None => Ok(()),
-        }
+fn remove_from_inode(plan: &mut Plan<'_>, slot: Slot, index: NameIndex, name: &[u8]) -> Result<()> {
+    let was = slot::edit(plan, slot, |inode| {
+        let area = inode.xattr_area_mut().unwrap_or_default();
+        XattrsMut::in_inode(area)?.remove(index, name)
+    })?
+    .map_err(|error| edit_error(error, slot.nr))?;
+    drop_value_of(plan, was)
+}
+
+/// The value that an entry had is not its own any more.
+fn drop_value_of(plan: &mut Plan<'_>, was: Was) -> Result<()> {
+    match was {
+        Was::Inode(nr) => ea_inode::drop_value_user(plan, nr),
+        Was::Absent | Was::Inline => Ok(()),
+    }
+}
+
+fn remove_from_block(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    block: Option<Block>,
+    index: NameIndex,
+    name: &[u8],
+) -> Result<()> {
+    let Some(block) = block else { return Ok(()) };
+    let mut bytes = plan.bytes(block.region).to_vec();
+    let (was, is_empty) = {
+        let mut xattrs =
+            XattrsMut::in_block(&mut bytes).map_err(|error| edit_error(error.into(), slot.nr))?;
+        let was = xattrs
+            .remove(index, name)
+            .map_err(|error| edit_error(error, slot.nr))?;
+        (was, xattrs.is_empty())
+    };
+    if !is_empty {
+        return store_block(plan, slot, block, &bytes, (was, &NewValue::Inline(&[])));
+    }
+    plan.raise_sequence();
+    drop_user(plan, slot.nr, block)?;
+    update::count_clusters(plan, slot, -1)?;
+    set_file_acl(plan, slot, None)
+}
+
+/// Gives the inode's block another content; where others share it, the inode gets a block of
+/// its own. One entry of it was `was` and is `new`.
+fn store_block(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    block: Block,
+    bytes: &[u8],
+    (was, new): (Was, &NewValue<'_>),
+) -> Result<()> {
+    plan.raise_sequence();
+    let users = xattr::block_header(bytes).map_or(1, |header| header.h_refcount.get());
+    if users <= 1 {
+        plan.bytes_mut(block.region).copy_from_slice(bytes);
+        return drop_value_of(plan, was);
+    }
+    if ea_inode::has_value_inodes(&plan.mount.core) {
+        let copied = Xattrs::in_block(bytes);
+        let copied = copied.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
+        ea_inode::add_values_of(plan, &copied, slot.nr, new)?;
+    }
+    drop_user(plan, slot.nr, block)?;
+    let own = new_xattr_block(plan, slot)?;
+    let own = plan.bytes_mut(own.region);
+    own.copy_from_slice(bytes);
+    xattr::set_single_user(own);
+    Ok(())
+}
+
+/// Allocates a block of attributes for the inode, all zeroes.
+fn new_xattr_block(plan: &mut Plan<'_>, slot: Slot) -> Result<Block> {
+    let core = &*plan.mount.core;
+    superblock::set_ext_attr(plan)?;
+    plan.raise_sequence();
+    let (group, _) = core
+        .geometry()
+        .inode_group(slot.nr)
+        .ok_or(Error::NotFound)?;
+    let inodes = plan.mount.inodes();
+    let group = inodes.placement().goal(group, Wanted::Metadata);
+    let goal = core.geometry().group_first_block(group);
+    let (at, region) = plan.allocate_metadata((slot.nr, Reach::Full), goal, tag())?;
+    set_file_acl(plan, slot, Some(at))?;
+    Ok(Block { at, region })
+}
+
+fn set_file_acl(plan: &mut Plan<'_>, slot: Slot, block: Option<PhysBlock>) -> Result<()> {
+    let set = slot::edit(plan, slot, |inode| inode.set_file_acl(block))?;
+    set.map_err(|error| Error::Io(std::io::Error::other(error)))
+}
+
+/// The inode's block, checked; its lock is the plan's from here on.
+fn xattr_block(plan: &mut Plan<'_>, slot: Slot, inode: &Inode) -> Result<Option<Block>> {
+    let Some(at) = inode.file_acl() else {
+        return Ok(None);
+    };
+    let core = &*plan.mount.core;
+    if !core.geometry().data_blocks().contains(&at) {
+        let error = RelationError::XattrBlock {
+            found: at,
+            blocks: core.geometry().data_blocks(),
+        };
+        return Err(Corrupt::from(error).in_inode(slot.nr).into());
+    }
+    plan.lock_xattr_block(at)?;
+    let region = plan.block(at, tag(), |bytes| {
+        get::check_xattr_block(core, at, bytes).map_err(|corrupt| corrupt.in_inode(slot.nr))
+    })?;
+    Ok(Some(Block { at, region }))
+}
+
+/// The block of inode `owner` has one user less; with the last one it is freed, and the values
+/// of its entries with it.
+fn drop_user(plan: &mut Plan<'_>, owner: InodeNr, block: Block) -> Result<()> {
+    if xattr::drop_user(plan.bytes_mut(block.region)) > 0 {
+        return Ok(());
+    }
+    if ea_inode::has_value_inodes(&plan.mount.core) {
+        let bytes = plan.bytes(block.region).to_vec();
+        let xattrs = Xattrs::in_block(&bytes);
+        let xattrs = xattrs.map_err(|error| Corrupt::from(error).in_inode(owner))?;
+        ea_inode::drop_values_of(plan, &xattrs, owner)?;
+    }
+    plan.free_metadata(block.at)
+}
+
+/// Gives up the attributes of an inode that goes.
+pub(crate) fn free_xattrs(plan: &mut Plan<'_>, inode: &CachedInode) -> Result<()> {
+    if inode.has(InodeFlags::EA_INODE_FL) {
+        // It has none; if it says so, that has no end perhaps.
+        return Ok(());
+    }
+    let slot = slot::slot(plan, inode.nr())?;
+    let block = xattr_block(plan, slot, inode.on_disk())?;
+    if ea_inode::has_value_inodes(&plan.mount.core)
+        && let Some(area) = inode.on_disk().xattr_area()
+    {
+        ea_inode::drop_values_of(plan, &Xattrs::in_inode(area), inode.nr())?;
+    }
+    match block {
+        Some(block) => drop_user(plan, inode.nr(), block),
+        None => Ok(()),
     }
 }
 
@@ -520,14 +501,14 @@ fn tag() -> VerifiedAs {
 
 /// Looks for an attribute.
 fn find<'a>(
-    fs: &Fs,
+    core: &Core,
     inode: &'a Inode,
     block: Option<&'a [u8]>,
     index: NameIndex,
     name: &[u8],
 ) -> std::result::Result<(Found, Option<Value<'a>>), xattr::XattrError> {
     if let Some(area) = inode.xattr_area() {
-        xattr::check_in_inode(area, fs.ea_inodes())?;
+        xattr::check_in_inode(area, get::ea_inodes(core))?;
         if let Some(entry) = Xattrs::in_inode(area).find(index, name)? {
             return Ok((Found::InInode, Some(entry.value)));
         }

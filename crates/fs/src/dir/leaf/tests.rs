@@ -1,6 +1,9 @@
 //! Whose names lie in different leaves do not wait for each other; whose lie in one do, and so
 //! does who needs the whole directory.
 
+use crate::dir::leaf;
+use crate::inode::cache;
+use crate::{Fs, MountOptions};
 use std::time::{Duration, Instant};
 
 use fourscore_block::{DeviceOptions, open_path};
@@ -12,7 +15,6 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
-use crate::MountOptions;
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
@@ -54,9 +56,9 @@ fn is_set(flag: &AtomicBool, within: Duration) -> bool {
 }
 
 fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
-    let pinned = fs.pin_inode(dir).unwrap();
+    let pinned = cache::pin_inode(&fs.core, dir).unwrap();
     let inode = pinned.copy().unwrap();
-    let leaf = fs.lock_leaf(fs.writer().unwrap(), (&pinned, &inode), name);
+    let leaf = leaf::lock_leaf(fs.writable().unwrap(), (&pinned, &inode), name);
     leaf.unwrap().unwrap().block
 }
 
@@ -106,7 +108,7 @@ fn a_file_without_a_name_gets_one_in_a_leaf() {
 fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
     let (image, fs, dir) = large_directory();
     let held = leaf_of(&fs, dir, &name(0));
-    let lock = |block| fs.writer().unwrap().leaves().lock(block);
+    let lock = |block| fs.writable().unwrap().leaves().lock(block);
     // Another leaf whose lock is another.
     let elsewhere = (1..).map(|nth| 2 * nth).find(|&number| {
         let block = leaf_of(&fs, dir, &name(number));
@@ -159,7 +161,7 @@ fn names_of_a_directory_of_one_block_wait_for_its_own_lock() {
     let (image, fs, _) = large_directory();
     let dir = fs.mkdir(InodeNr::ROOT, b"small", &OWNER).unwrap();
     fs.create(dir, &name(1), &OWNER).unwrap();
-    let pinned = fs.pin_inode(dir).unwrap();
+    let pinned = cache::pin_inode(&fs.core, dir).unwrap();
     let make = |fs: &Fs, dir, name: &[u8]| {
         fs.create(dir, name, &OWNER).unwrap();
     };
@@ -174,7 +176,7 @@ fn names_of_a_directory_of_one_block_come_and_go_beside_others() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let (image, fs, _) = large_directory();
     let dir = fs.mkdir(InodeNr::ROOT, b"small", &OWNER).unwrap();
-    let pinned = fs.pin_inode(dir).unwrap();
+    let pinned = cache::pin_inode(&fs.core, dir).unwrap();
     let shared = pinned.share();
     let done = AtomicBool::new(false);
     let exists = 17;
@@ -218,7 +220,7 @@ fn who_needs_the_whole_directory_waits_for_who_shares_it() {
     let waits = || waits().expect("a kind of lock").1;
     let before = waits();
     let (image, fs, dir) = large_directory();
-    let pinned = fs.pin_inode(dir).unwrap();
+    let pinned = cache::pin_inode(&fs.core, dir).unwrap();
     let shared = pinned.share();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

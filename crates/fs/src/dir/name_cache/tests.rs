@@ -1,5 +1,8 @@
 //! What is known of names, and that it holds, whatever becomes of them.
 
+use crate::dir::name_cache;
+use crate::inode::cache;
+use crate::{Error, Follow, Fs, MountOptions, NewAttributes, OpenOptions, Replace, Result};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::AtomicUsize;
@@ -10,7 +13,6 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
-use crate::{Error, Follow, MountOptions, NewAttributes, OpenOptions, Replace, Result};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
@@ -51,8 +53,8 @@ fn large_directory(fs: &Fs, called: &[u8]) -> InodeNr {
 /// Where a name leads that is known.
 fn known(fs: &Fs, dir: InodeNr, name: &[u8]) -> Option<InodeNr> {
     let guard = epoch::pin();
-    let key = fs.name_key(fs.inode(dir, &guard).unwrap(), name)?;
-    fs.names.get(&key, &guard)
+    let key = name_cache::name_key(&fs.core, cache::inode(&fs.core, dir, &guard).unwrap(), name)?;
+    fs.core.names.get(&key, &guard)
 }
 
 /// Looks a name up, which is known then.
@@ -154,11 +156,11 @@ fn names_that_are_asked_for_once_are_not_kept_but_found() {
     assert_eq!(find(&fs, dir, &name(1)), one);
     assert_eq!(fs.lookup_once(dir, &name(1)).unwrap(), one);
     // Who takes a name away does not keep it first.
-    let kept = fs.names.names.stats().insertions;
+    let kept = fs.core.names.names.stats().insertions;
     fs.unlink(dir, &name(2)).unwrap();
     fs.rename((dir, &name(3)), (dir, b"three"), Replace::Yes)
         .unwrap();
-    assert_eq!(fs.names.names.stats().insertions, kept);
+    assert_eq!(fs.core.names.names.stats().insertions, kept);
     let long = [b'n'; MAX_NAME_BYTES + 1];
     assert!(matches!(fs.lookup(dir, &long), Err(Error::NameTooLong)));
     assert!(matches!(
@@ -379,7 +381,7 @@ fn look_while_names_change(cache_bytes: usize, changes: usize) {
         one.look(&fs, targets);
         one.look(&fs, targets);
     }
-    assert!(fs.names.names.stats().insertions > 0);
+    assert!(fs.core.names.names.stats().insertions > 0);
     fs.unmount().unwrap();
     assert_clean(image.path());
 }

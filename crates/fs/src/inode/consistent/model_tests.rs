@@ -162,7 +162,7 @@ const FREE: Scenario = Scenario {
                 .unwrap();
         },
         // As a commit does, and whoever frees much.
-        |fs| fs.writer().unwrap().hurry_readers(),
+        |fs| fs.writable().unwrap().hurry_readers(),
     ],
     ..EMPTY
 };
@@ -286,7 +286,7 @@ const SPLIT: Scenario = Scenario {
 const EVICT: Scenario = Scenario {
     tasks: &[list, |fs| {
         let dir = inode(fs, "dir");
-        fs.inodes.remove_if(&dir, |cell| cell.retire());
+        fs.core.inodes.remove_if(&dir, |cell| cell.retire());
         link_names(fs, OLD_NAMES..OLD_NAMES + 6);
     }],
     ..SPLIT

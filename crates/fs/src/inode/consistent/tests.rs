@@ -1,5 +1,8 @@
 //! What readers are told when the inode that they look at leaves memory.
 
+use crate::dir::path;
+use crate::inode::{cache, consistent};
+use crate::{Fs, MountOptions, NewAttributes};
 use fourscore_block::{DeviceOptions, RamDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::{Arc, thread};
@@ -8,7 +11,6 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
-use crate::{MountOptions, NewAttributes};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
@@ -32,7 +34,7 @@ fn mounted() -> (Image, Arc<Fs>) {
 impl Fs {
     /// The clock hand comes by, and nobody needs the inode.
     fn evict(&self, nr: InodeNr) {
-        let left = self.inodes.remove_if(&nr, |cell| cell.retire());
+        let left = self.core.inodes.remove_if(&nr, |cell| cell.retire());
         assert!(left.is_some(), "it was in memory, and nobody needed it");
     }
 
@@ -51,7 +53,7 @@ fn who_reads_an_inode_that_leaves_memory_looks_again() {
     let (_image, fs) = mounted();
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
     let mut sizes = Vec::new();
-    let found = fs.read_consistent(dir, |inode, _| {
+    let found = consistent::read_consistent(&fs.core, dir, |inode, _| {
         if sizes.is_empty() {
             fs.evict(dir);
             thread::scope(|scope| {
@@ -77,13 +79,18 @@ fn a_moment_ends_when_the_directory_leaves_memory() {
         let name = format!("a name that is not short at all {number}");
         fs.unlink(dir, name.as_bytes()).unwrap();
     };
-    let moment = || fs.cell(dir, &epoch::pin()).unwrap().departures().moment();
+    let moment = || {
+        cache::cell(&fs.core, dir, &epoch::pin())
+            .unwrap()
+            .departures()
+            .moment()
+    };
     remove(0);
     let before = moment();
-    assert!(before.is_some() && fs.has_kept_names(dir, before).unwrap());
+    assert!(before.is_some() && path::has_kept_names(&fs.core, dir, before).unwrap());
     remove(1);
     fs.evict(dir);
     remove(2);
-    assert!(!fs.has_kept_names(dir, before).unwrap());
-    assert!(fs.has_kept_names(dir, moment()).unwrap());
+    assert!(!path::has_kept_names(&fs.core, dir, before).unwrap());
+    assert!(path::has_kept_names(&fs.core, dir, moment()).unwrap());
 }

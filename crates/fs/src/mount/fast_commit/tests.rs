@@ -1,5 +1,8 @@
 //! Records made up here: their order, their limits, and whatever a hostile image may hold.
 
+use crate::map::lookup::Target;
+use crate::mount::fast_commit::ranges::RangeSet;
+use crate::{Fs, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::fast_commit::{AddRange, DelRange, Dentry, RangeState, Record};
 use fourscore_ondisk::{LogicalBlock, PhysBlock, Tid};
@@ -10,9 +13,6 @@ use fourscore_testkit::tools::Need;
 use proptest::prelude::*;
 
 use super::*;
-use crate::OpenOptions;
-use crate::map::lookup::Target;
-use crate::mount::fast_commit::ranges::RangeSet;
 
 const FILE: InodeNr = InodeNr(12);
 const BLOCKS: u64 = 4096;
@@ -28,7 +28,7 @@ fn empty_fs() -> Arc<Fs> {
 }
 
 fn apply(fs: &Fs, records: &[Record<'_>]) -> Result<FastCommitOverlay> {
-    apply::apply(records.iter().copied(), fs, fs.superblock())
+    apply::apply(records.iter().copied(), &*fs.core, fs.superblock())
 }
 
 /// An inode as a record holds it.

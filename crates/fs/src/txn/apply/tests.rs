@@ -1,5 +1,11 @@
 //! When the grace period of a free begins: with the publication of what does not have it any more.
 
+use crate::inode::cache;
+use crate::map::lookup::Target;
+use crate::map::update::Freed;
+use crate::map::{lookup, update};
+use crate::txn::slot;
+use crate::{Error, Fs, InodeNr, MountOptions, NewAttributes};
 use std::time::{Duration, Instant};
 
 use fourscore_block::{BlockDevice as _, DeviceOptions, RamDevice, open_path};
@@ -12,9 +18,6 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
-use crate::map::lookup::Target;
-use crate::map::update::Freed;
-use crate::{Error, Fs, InodeNr, MountOptions, NewAttributes};
 
 const BLOCK_BYTES: usize = 4096;
 const OWNER: NewAttributes = NewAttributes {
@@ -66,8 +69,11 @@ fn read_in_the_middle(fs: &Fs, file: InodeNr) -> u8 {
     let read = || {
         wait_until(&ticked, Duration::MAX);
         let guard = epoch::pin();
-        let inode = fs.inode(file, &guard).unwrap();
-        let Target::Written(block) = fs.map(inode, LogicalBlock(0), &guard).unwrap().target else {
+        let inode = cache::inode(&fs.core, file, &guard).unwrap();
+        let Target::Written(block) = lookup::map(&fs.core, inode, LogicalBlock(0), &guard)
+            .unwrap()
+            .target
+        else {
             panic!("the file was cut too early");
         };
         is_in.store(true, Ordering::Release);
@@ -79,15 +85,15 @@ fn read_in_the_middle(fs: &Fs, file: InodeNr) -> u8 {
     };
     thread::scope(|scope| {
         let reader = scope.spawn(read);
-        let writer = fs.writer().unwrap();
-        let pinned = fs.pin_inode(file).unwrap();
+        let writer = fs.writable().unwrap();
+        let pinned = cache::pin_inode(&fs.core, file).unwrap();
         let locked = pinned.lock();
-        let mut plan = Plan::new(fs, writer);
-        let slot = plan.slot(file).unwrap();
+        let mut plan = Plan::new(fs.writable().unwrap());
+        let slot = slot::slot(&mut plan, file).unwrap();
         let inode = pinned.copy().unwrap();
-        let freed = plan.free_map(&inode, slot, LogicalBlock(0)).unwrap();
+        let freed = update::free_map(&mut plan, &inode, slot, LogicalBlock(0)).unwrap();
         assert_eq!(freed, Freed::All);
-        let version = plan.version(slot).unwrap();
+        let version = slot::version(&mut plan, slot).unwrap();
         let publish = || {
             writer.hurry_readers();
             ticked.store(true, Ordering::Release);

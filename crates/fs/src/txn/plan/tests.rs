@@ -1,5 +1,8 @@
 //! What becomes of a plan whose blocks leave the cache before it is carried out.
 
+use crate::inode::cache;
+use crate::txn::slot;
+use crate::{Fs, MountOptions, NewAttributes, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_ondisk::Timestamp;
@@ -10,7 +13,6 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
-use crate::{MountOptions, NewAttributes, OpenOptions};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o644,
@@ -35,16 +37,16 @@ fn mount(image: &Image) -> Arc<Fs> {
 
 /// Reads other blocks until `block` has left the cache.
 fn push_out(fs: &Fs, block: PhysBlock) {
-    let writer = fs.writer().unwrap();
+    let writer = fs.writable().unwrap();
     writer.journal().commit().unwrap();
     writer.journal().checkpoint().unwrap();
-    fs.buffers.trim();
+    fs.core.buffers.trim();
     // Seldom asked, since who is asked for stays longer.
     for first in (20_000..60_000).step_by(1000) {
         for other in (first..first + 1000).map(PhysBlock) {
-            fs.buffers.load(other).unwrap();
+            fs.core.buffers.load(other).unwrap();
         }
-        if fs.buffers.cached(block, &epoch::pin()).is_none() {
+        if fs.core.buffers.cached(block, &epoch::pin()).is_none() {
             return;
         }
     }
@@ -58,15 +60,15 @@ fn a_plan_whose_block_has_left_the_cache_is_begun_anew_once() {
     let image = image.make().unwrap();
     let fs = mount(&image);
     let nr = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
-    let writer = fs.writer().unwrap();
-    let pinned = fs.pin_inode(nr).unwrap();
+    let _writer = fs.writable().unwrap();
+    let pinned = cache::pin_inode(&fs.core, nr).unwrap();
     let locked = pinned.lock();
     let mtime = Timestamp::new(1_000_000, 7).unwrap();
 
-    let mut plan = Plan::new(&fs, writer);
-    let slot = plan.slot(nr).unwrap();
-    plan.edit(slot, |inode| inode.set_mtime(mtime)).unwrap();
-    let version = plan.version(slot).unwrap();
+    let mut plan = Plan::new(fs.writable().unwrap());
+    let slot = slot::slot(&mut plan, nr).unwrap();
+    slot::edit(&mut plan, slot, |inode| inode.set_mtime(mtime)).unwrap();
+    let version = slot::version(&mut plan, slot).unwrap();
     let block = plan.memory.regions[0].buffer.block();
     push_out(&fs, block);
     let before = fs.plans_begun_anew().unwrap();
@@ -90,7 +92,10 @@ fn who_asks_for_a_place_in_front_of_what_he_holds_is_refused() {
     let fs = mount(&image);
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
     let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
-    let (dir, file) = (fs.pin_inode(dir).unwrap(), fs.pin_inode(file).unwrap());
+    let (dir, file) = (
+        cache::pin_inode(&fs.core, dir).unwrap(),
+        cache::pin_inode(&fs.core, file).unwrap(),
+    );
     let refused = |wrong: &dyn Fn()| {
         let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wrong));
         refused.is_err() == cfg!(debug_assertions)
@@ -100,12 +105,12 @@ fn who_asks_for_a_place_in_front_of_what_he_holds_is_refused() {
         assert!(refused(&|| drop(dir.share())), "a directory after a file");
     }
     {
-        let _leaf = fs.writer().unwrap().leaves().lock(PhysBlock(1));
+        let _leaf = fs.writable().unwrap().leaves().lock(PhysBlock(1));
         assert!(refused(&|| drop(file.lock())), "an inode after a leaf");
     }
     {
         let _handle = fs
-            .writer()
+            .writable()
             .unwrap()
             .start(fourscore_journal::Credits(1))
             .unwrap();

@@ -9,16 +9,17 @@
 //!
 //! **Crash safety.** An inode without a name is on record, so it goes if the program does.
 
+use crate::dir::create::NewAttributes;
+use crate::dir::{create, path, remove};
+use crate::inode::cache;
+use crate::inode::cell::Pinned;
+use crate::{Fs, Result};
 use std::fmt;
 use std::ops::Deref;
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::Arc;
 use fourscore_sync::epoch;
-
-use crate::dir::create::NewAttributes;
-use crate::inode::cache::Pinned;
-use crate::{Fs, Result};
 
 /// An inode that is open. It is closed when this is dropped; [`OpenInode::close`] also tells
 /// whether that went well.
@@ -47,7 +48,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// `NotFound` if no such inode is in use; `Corrupt`, `Io`.
     pub fn new(fs: F, inode: InodeNr) -> Result<Self> {
-        let pinned = fs.pin_inode(inode)?;
+        let pinned = cache::pin_inode(&fs.core, inode)?;
         {
             let mut locked = pinned.lock();
             pinned.version(&epoch::pin())?;
@@ -61,10 +62,10 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// As [`Fs::lookup`].
     pub fn named(fs: F, dir: InodeNr, name: &[u8]) -> Result<Self> {
-        let (inode, pinned) = fs.revalidated(&[(dir, name)], || {
+        let (inode, pinned) = path::revalidated(&fs.core, &[(dir, name)], || {
             loop {
                 let inode = fs.lookup(dir, name)?;
-                let pinned = fs.pin_inode(inode)?;
+                let pinned = cache::pin_inode(&fs.core, inode)?;
                 // The number is not used again while it is pinned. So if the name leads there now,
                 // and the pinned inode is not gone, the name led to this inode.
                 if fs.lookup(dir, name)? != inode {
@@ -85,7 +86,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// As [`Fs::create`].
     pub fn created(fs: F, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<Self> {
-        let (nr, pinned) = fs.create_open(dir, name, new)?;
+        let (nr, pinned) = create::create_open(fs.writable()?, dir, name, new)?;
         Ok(Self::opened(fs, nr, pinned))
     }
 
@@ -95,7 +96,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     /// # Errors
     /// `NotADirectory`, `NotFound`, `NoSpace`, `ReadOnly`.
     pub fn unnamed(fs: F, dir: InodeNr, new: &NewAttributes) -> Result<Self> {
-        let (nr, pinned) = fs.noting(fs.retried(|| fs.make_unnamed(dir, new)))?;
+        let (nr, pinned) = create::unnamed(fs.writable()?, dir, new)?;
         Ok(Self::opened(fs, nr, pinned))
     }
 
@@ -139,8 +140,9 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         if locked.opens > 0 || !is_nameless {
             return Ok(());
         }
-        let freed = self.fs.free_closed((self.nr, &self.pinned), &locked);
-        self.fs.noting(freed)
+        // An inode is without a name only in a file system that is mounted for writing.
+        let mount = self.fs.writable()?;
+        remove::close_nameless(mount, (self.nr, &self.pinned), &locked)
     }
 }
 

@@ -1,0 +1,77 @@
+//! **Purpose.** The part of an open file system that every module of the library uses: the device,
+//! the superblock and the caches.
+//!
+//! **Not here.** What only a read-write mount has ([`crate::mount::state::Mount`]).
+//!
+//! **Invariants.** The fields do not change while the file system is open. A core refers to no
+//! mount, so a mount and its parts may keep counted references to their core.
+//!
+//! **Locking.** None of its own: the caches guard themselves.
+
+use fourscore_block::{BlockDevice, BufferCache};
+use fourscore_cache::ClockCache;
+use fourscore_journal::Journal;
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::geometry::Geometry;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_sync::{Arc, Serial};
+
+use crate::dir::name_cache::NameCache;
+use crate::file::journaled::DataMode;
+use crate::group::table::Groups;
+use crate::inode::cell::InodeCell;
+use crate::mount::fast_commit::FastCommitOverlay;
+use crate::mount::replay::{FoundBy, JournalDamage};
+use crate::txn::faults::{Faults, Sabotage};
+
+/// What every module of the library uses.
+#[derive(Debug)]
+pub(crate) struct Core {
+    /// What reads go to: the device, or the overlay of a replayed journal over it.
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) superblock: Arc<Superblock>,
+    pub(crate) buffers: Arc<BufferCache>,
+    pub(crate) inodes: ClockCache<InodeNr, InodeCell>,
+    /// Numbers for the stays of directories in memory.
+    pub(crate) lives: Serial,
+    pub(crate) names: NameCache,
+    /// The changes of fast commits, which are in no block; `None` unless a crash left some.
+    pub(crate) fast_commit: Option<FastCommitOverlay>,
+    pub(crate) journal_damage: Option<JournalDamage>,
+    pub(crate) journal_found_by: FoundBy,
+    /// `None` in a file system that was opened for reading.
+    pub(crate) live: Option<Live>,
+    /// The fault that is injected for a test.
+    pub(crate) faults: Faults,
+}
+
+/// What readers of a read-write mount need of it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) data: DataMode,
+}
+
+impl Core {
+    /// The superblock, as the journal left it.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Sizes, counts and places.
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.superblock.geometry()
+    }
+
+    /// Whether the file system is mounted for writing, so that it may change beside a reader.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Whether damage that was found without a lock is looked for again under the lock. A file
+    /// system that was opened for reading does not change, so there it would be found again.
+    pub(crate) fn looks_again_at_damage(&self) -> bool {
+        self.is_live() && !self.faults.lacks(Sabotage::QuietKeyChange)
+    }
+}

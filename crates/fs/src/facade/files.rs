@@ -1,0 +1,199 @@
+//! **Purpose.** Contents of files: the public calls of [`Fs`].
+
+use crate::file::fallocate::Fallocate;
+use crate::file::read::Seek;
+use crate::file::write::WrittenAt;
+use crate::file::{copy, fallocate, read, symlink, sync, write};
+use crate::{Fs, Result};
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::LogicalBlock;
+use fourscore_ondisk::extent::Extent;
+use std::io::IoSlice;
+use std::io::IoSliceMut;
+use std::ops::ControlFlow;
+
+impl Fs {
+    /// Writes like [`Fs::write_at`] from several buffers, one after the other. No other write to
+    /// the file comes between them.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`].
+    pub fn write_vectored_at(
+        &self,
+        inode: InodeNr,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        copy::write_vectored_at(self.writable()?, inode, bufs, offset)
+    }
+
+    /// Copies up to `len` bytes from one place of a regular file to another, each an inode and an
+    /// offset in bytes; the target grows as need be. Returns how many bytes were copied, less than
+    /// `len` only where the source ends or something failed after a part was copied. Durable after
+    /// [`Fs::fsync`] of the target.
+    ///
+    /// # Errors
+    /// `IsADirectory`; `InvalidArgument` for what is no file, and for ranges of one file that
+    /// overlap; `OffsetOverflow` for a range without an end; `FileTooLarge`, `NoSpace`,
+    /// `NotPermitted`, `NoKey`, `ReadOnly`.
+    pub fn copy_file_range(
+        &self,
+        (from, from_offset): (InodeNr, u64),
+        (to, to_offset): (InodeNr, u64),
+        len: u64,
+    ) -> Result<u64> {
+        copy::copy_file_range(self.writable()?, (from, from_offset), (to, to_offset), len)
+    }
+
+    /// Does `what` to the `len` bytes of a regular file from `offset` on. Durable after
+    /// [`Fs::fsync`].
+    ///
+    /// # Errors
+    /// `IsADirectory`; `InvalidArgument` for what is no file, for a range that is empty, and for
+    /// one that cannot be moved; `Unsupported` for all but `PunchHole` if the file is mapped by
+    /// pointers, as in ext2 and ext3; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
+    /// `NoSpace` a part at the front may be done.
+    pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
+        fallocate::fallocate(self.writable()?, inode, what, offset, len)
+    }
+
+    /// Reads from a regular file at `offset` (bytes) into `buf`, as much as there is. Returns the
+    /// number of bytes read, less than the buffer only at the end of the file.
+    ///
+    /// # Errors
+    /// `IsADirectory`; `InvalidArgument` for what is neither a file nor a directory; `NoKey` for
+    /// an encrypted file.
+    pub fn read_at(&self, inode: InodeNr, buf: &mut [u8], offset: u64) -> Result<usize> {
+        read::read_at(&self.core, inode, buf, offset)
+    }
+
+    /// Reads like [`Fs::read_at`] into several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As [`Fs::read_at`].
+    pub fn read_vectored_at(
+        &self,
+        inode: InodeNr,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        read::read_vectored_at(&self.core, inode, bufs, offset)
+    }
+
+    /// Calls `visit` for each extent of a file from logical block `from` on, in order, holes left
+    /// out, blocks behind the file's size included. Extents are reported as they are on disk; the
+    /// runs of a block map are reported as extents. Inline data has none.
+    ///
+    /// Of a file that others change meanwhile, each piece of [`EXTENTS_AT_ONCE`] extents belongs to
+    /// one state of the file; [`Fs::extents`] gives all of them in one state.
+    ///
+    /// # Errors
+    /// What reading the map meets.
+    pub fn for_each_extent(
+        &self,
+        inode: InodeNr,
+        from: LogicalBlock,
+        visit: impl FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        read::for_each_extent(&self.core, inode, from, visit)
+    }
+
+    /// The extents of a file, as [`Fs::for_each_extent`] reports them, as they all were at one
+    /// moment.
+    ///
+    /// # Errors
+    /// What reading the map meets.
+    pub fn extents(&self, inode: InodeNr) -> Result<Vec<Extent>> {
+        read::extents(&self.core, inode)
+    }
+
+    /// The first byte at or behind `offset` that is data, or hole, inside the file's size.
+    /// Unwritten blocks count as holes, as they do for the kernel while nothing is cached. `None`
+    /// if there is no such byte, or `offset` is not in the file: `ENXIO`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for anything but a regular file.
+    pub fn seek(&self, inode: InodeNr, offset: u64, what: Seek) -> Result<Option<u64>> {
+        read::seek(&self.core, inode, offset, what)
+    }
+
+    /// The target of a symbolic link. Of an encrypted one, the form Linux shows without the key.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for anything but a symbolic link.
+    pub fn read_link(&self, inode: InodeNr) -> Result<Vec<u8>> {
+        symlink::read_link(&self.core, inode)
+    }
+
+    /// Makes everything durable that was done to `inode`, data and metadata.
+    ///
+    /// # Errors
+    /// `Io` if the device fails.
+    pub fn fsync(&self, inode: InodeNr) -> Result<()> {
+        sync::fsync(self.writable()?, inode)
+    }
+
+    /// Makes the content of a regular file durable, with as much of its metadata as it takes to
+    /// read that: size and map, but not times, owner and permissions. Of anything else, all.
+    ///
+    /// # Errors
+    /// `Io` if the device fails.
+    pub fn fdatasync(&self, inode: InodeNr) -> Result<()> {
+        sync::fdatasync(self.writable()?, inode)
+    }
+
+    /// Makes everything durable that was done so far.
+    ///
+    /// # Errors
+    /// `Io` if the device fails; the journal is aborted then.
+    pub fn sync(&self) -> Result<()> {
+        sync::sync(self.writable()?)
+    }
+
+    /// Writes `data` at `offset` (bytes) into a regular file, which grows as need be. Returns the
+    /// number of bytes written: all of them. Durable after [`Fs::fsync`].
+    ///
+    /// # Errors
+    /// `IsADirectory`, `InvalidArgument` for what is no file, `NoSpace`, `FileTooLarge`,
+    /// `ReadOnly`; `NotPermitted` for what flags keep. With `NoSpace` a part at the front may be
+    /// written; the size tells.
+    pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
+        write::write_at(self.writable()?, inode, data, offset)
+    }
+
+    /// As [`Fs::write_at`], for who has kept what somebody wrote before now: flags that the file
+    /// got since then keep nothing out. Linux, too, asks when something is written and not when its
+    /// page cache writes it back. The caller may know the times, and tell them by himself.
+    ///
+    /// Calls for one file run beside each other where they write over blocks that it has: of bytes
+    /// that two of them write at the same time, either may be kept.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`], but `NotPermitted` for a file with verity only.
+    pub fn write_back_at(
+        &self,
+        inode: InodeNr,
+        data: &[u8],
+        offset: u64,
+        written_at: WrittenAt,
+    ) -> Result<usize> {
+        write::write_back_at(self.writable()?, inode, data, offset, written_at)
+    }
+
+    /// Writes `data` behind the end of a regular file, and returns the offset at which it begins.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`].
+    pub fn append(&self, inode: InodeNr, data: &[u8]) -> Result<u64> {
+        write::append(self.writable()?, inode, data)
+    }
+
+    /// Sets the size of a regular file in bytes. What comes to be in front of the new end reads as
+    /// zeroes; what lay behind it is freed.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`].
+    pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
+        write::truncate(self.writable()?, inode, size)
+    }
+}

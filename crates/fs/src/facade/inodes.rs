@@ -1,0 +1,181 @@
+//! **Purpose.** Inodes and their attributes: the public calls of [`Fs`].
+
+use crate::inode::attributes::{AttributeChange, Noted, NotedTimes, Privileges};
+use crate::inode::permission::{Caller, Wish};
+use crate::inode::stat::{Scanned, Stat};
+use crate::inode::{access_times, attributes, cache, flags, permission, stat};
+use crate::{Fs, Result};
+use fourscore_ondisk::InodeGeneration;
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::InodeFlags;
+
+impl Fs {
+    /// Says that the content of `inode` was read: its time of last access becomes now, if the mount
+    /// and the inode want that. Costs a look at the inode if not.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`, `Io`.
+    pub fn accessed(&self, inode: InodeNr) -> Result<()> {
+        access_times::accessed(self.writable()?, inode)
+    }
+
+    /// Changes attributes of an inode. With the permissions the access control list changes. A new
+    /// owner or group takes the set-user bit, the set-group bit (where the group may execute) and
+    /// `security.capability` from anything but a directory, as in Linux, whoever asks.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotPermitted` for what is immutable or only grows; `ReadOnly`.
+    pub fn set_attributes(&self, inode: InodeNr, change: &AttributeChange) -> Result<()> {
+        attributes::set_attributes(self.writable()?, inode, change)
+    }
+
+    /// Notes times as [`Fs::set_attributes`] does, but for what flags forbid.
+    ///
+    /// # Errors
+    /// As `set_attributes`; `NotPermitted` as `why` says.
+    pub fn note_times(&self, inode: InodeNr, times: &NotedTimes, why: Noted) -> Result<()> {
+        attributes::note_times(self.writable()?, inode, times, why)
+    }
+
+    /// Takes away what a file must not keep when `caller` changes its content: what Linux does
+    /// before each write, truncation and preallocation. To be called before those by who speaks for
+    /// users; costs a look at the inode if there is nothing to take.
+    ///
+    /// From regular files it takes `security.capability`, whoever asks; and unless the caller has
+    /// [`Capabilities::FSETID`] the set-user bit, and the set-group bit where the group may execute
+    /// or the caller is not in it.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotPermitted` for an immutable inode with something to take, `ReadOnly`.
+    pub fn remove_privileges(&self, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
+        attributes::remove_privileges(self.writable()?, inode, caller)
+    }
+
+    /// What is known of `inode`.
+    ///
+    /// # Errors
+    /// `NotFound` if no such inode is in use; `Corrupt` for one that holds the value of an
+    /// attribute ([`Fs::holds_value`]).
+    pub fn stat(&self, inode: InodeNr) -> Result<Stat> {
+        stat::stat(&self.core, inode)
+    }
+
+    /// As [`Fs::stat`], for whoever asks for many inodes once, such as a walk of the whole tree:
+    /// the inode does not enter the cache, which costs more than decoding it. Also tells whether
+    /// it is worth asking for extended attributes.
+    ///
+    /// # Errors
+    /// As [`Fs::stat`].
+    pub fn scan(&self, inode: InodeNr) -> Result<Scanned> {
+        stat::scan(&self.core, inode)
+    }
+
+    /// Whether `inode` holds the value of an attribute (`EA_INODE_FL`). No name may lead to such
+    /// an inode, its times are none, and every access to it as to a file is refused.
+    ///
+    /// # Errors
+    /// `NotFound` if no such inode is in use.
+    pub fn holds_value(&self, inode: InodeNr) -> Result<bool> {
+        cache::holds_value(&self.core, inode)
+    }
+
+    /// Sets the flags of an inode (`FS_IOC_SETFLAGS`). Those that only the file system changes stay
+    /// as they are, whatever `flags` says of them.
+    ///
+    /// # Errors
+    /// `Unsupported` for flags that users do not see or that the inode's type does not have, and
+    /// for `CASEFOLD_FL` without the feature; `NotEmpty` for `CASEFOLD_FL` of a directory with
+    /// entries; `NotPermitted` if the inode is immutable and stays so; `NotFound`, `ReadOnly`.
+    /// `Unsupported` for `EXTENTS_FL`, too, which would change how the content is stored; as in
+    /// Linux the other flags have changed then.
+    pub fn set_flags(&self, inode: InodeNr, flags: InodeFlags) -> Result<()> {
+        flags::set_flags(self.writable()?, inode, flags)
+    }
+
+    /// Sets the project that an inode counts for (`FS_IOC_FSSETXATTR`).
+    ///
+    /// # Errors
+    /// `Unsupported` without the feature `project`, or if the inode has no room for it;
+    /// `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
+    pub fn set_project(&self, inode: InodeNr, project_id: u32) -> Result<()> {
+        flags::set_project(self.writable()?, inode, project_id)
+    }
+
+    /// Sets what tells lives of the same inode number apart (`FS_IOC_SETVERSION`).
+    ///
+    /// # Errors
+    /// `Unsupported` with the feature `metadata_csum`: the checksums of all blocks of the inode
+    /// depend on it; `NotPermitted` for an immutable inode; `NotFound`, `ReadOnly`.
+    pub fn set_generation(&self, inode: InodeNr, generation: InodeGeneration) -> Result<()> {
+        flags::set_generation(self.writable()?, inode, generation)
+    }
+
+    /// Whether `caller` may do all of `wish` with `inode`.
+    ///
+    /// # Errors
+    /// `AccessDenied` if not; `NotPermitted` for writing to what is immutable; `NotFound`.
+    pub fn check_access(&self, inode: InodeNr, wish: Wish, caller: &Caller<'_>) -> Result<()> {
+        permission::check_access(&self.core, inode, wish, caller)
+    }
+
+    /// Whether `caller` may take the name of `inode` out of `dir`, or put another in its place.
+    ///
+    /// # Errors
+    /// `AccessDenied` without the permission to write to and search the directory; `NotPermitted`
+    /// where it is sticky and neither belongs to the caller; `NotFound`.
+    pub fn check_removal(&self, dir: InodeNr, inode: InodeNr, caller: &Caller<'_>) -> Result<()> {
+        permission::check_removal(&self.core, dir, inode, caller)
+    }
+
+    /// Whether `caller` may see the attribute `name` of `inode`.
+    ///
+    /// # Errors
+    /// `NoAttribute` for `trusted.` attributes, which do not exist for most; `AccessDenied` without
+    /// the permission to read; `NotFound`.
+    pub fn check_xattr_read(&self, inode: InodeNr, name: &[u8], caller: &Caller<'_>) -> Result<()> {
+        permission::check_xattr_read(&self.core, inode, name, caller)
+    }
+
+    /// Whether `caller` may set or remove the attribute `name` of `inode`.
+    ///
+    /// # Errors
+    /// `NotPermitted` for `trusted.` and `security.` attributes, for access control lists of
+    /// others, and for `user.` attributes of a sticky directory of others; `AccessDenied` without
+    /// the permission to write; `NotFound`.
+    pub fn check_xattr_change(
+        &self,
+        inode: InodeNr,
+        name: &[u8],
+        caller: &Caller<'_>,
+    ) -> Result<()> {
+        permission::check_xattr_change(&self.core, inode, name, caller)
+    }
+
+    /// What of `change` happens if `caller` asks for it: all of it, but for the set-group bit of a
+    /// group that the caller is not in. That bit also goes with a change of owner, where it would
+    /// stay otherwise, since the group may not execute.
+    ///
+    /// # Errors
+    /// `NotPermitted` if none of it may; `NotFound`.
+    pub fn permitted_change(
+        &self,
+        inode: InodeNr,
+        change: &AttributeChange,
+        caller: &Caller<'_>,
+    ) -> Result<AttributeChange> {
+        permission::permitted_change(&self.core, inode, change, caller)
+    }
+
+    /// Whether `caller` may give `inode` these flags.
+    ///
+    /// # Errors
+    /// `NotPermitted` if it is not the owner, or changes flags that take a capability; `NotFound`.
+    pub fn check_flags_change(
+        &self,
+        inode: InodeNr,
+        flags: InodeFlags,
+        caller: &Caller<'_>,
+    ) -> Result<()> {
+        permission::check_flags_change(&self.core, inode, flags, caller)
+    }
+}

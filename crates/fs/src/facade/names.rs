@@ -1,0 +1,194 @@
+//! **Purpose.** Directories and names: the public calls of [`Fs`].
+
+use crate::dir::create::NewAttributes;
+use crate::dir::find::{DirEntry, OwnedDirEntry};
+use crate::dir::path::Follow;
+use crate::dir::rename::Replace;
+use crate::dir::{create, exchange, find, listing, path, remove, rename};
+use crate::{Fs, Result};
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::DeviceNr;
+use fourscore_ondisk::inode::FileType;
+use std::ops::ControlFlow;
+
+impl Fs {
+    /// Makes an empty regular file.
+    ///
+    /// # Errors
+    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`; `NoKey` where names are
+    /// encrypted; `InvalidArgument` for a name that the directory's encoding does not have, where
+    /// it is strict.
+    pub fn create(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
+        create::create(self.writable()?, dir, name, new)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `TooManyLinks` where the parent cannot have another subdirectory.
+    pub fn mkdir(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
+        create::mkdir(self.writable()?, dir, name, new)
+    }
+
+    /// Makes a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `NameTooLong` for a target that does not fit into a block with a zero
+    /// behind it.
+    pub fn symlink(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        target: &[u8],
+        new: &NewAttributes,
+    ) -> Result<InodeNr> {
+        create::symlink(self.writable()?, dir, name, target, new)
+    }
+
+    /// Makes a device node, a fifo or a socket; `device` counts for device nodes only.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; `InvalidArgument` for other types, and for a device number that does
+    /// not fit.
+    pub fn mknod(
+        &self,
+        dir: InodeNr,
+        name: &[u8],
+        file_type: FileType,
+        device: DeviceNr,
+        new: &NewAttributes,
+    ) -> Result<InodeNr> {
+        create::mknod(self.writable()?, dir, name, file_type, device, new)
+    }
+
+    /// Gives `inode` another name, or the first one to a file that was made without
+    /// ([`OpenInode::unnamed`](crate::OpenInode::unnamed)). Directories cannot have two.
+    ///
+    /// # Errors
+    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`]; `NotFound`
+    /// for a file that has lost its last name.
+    pub fn link(&self, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<()> {
+        create::link(self.writable()?, inode, dir, name)
+    }
+
+    /// Has the names `one` and `other`, which both exist, change places.
+    ///
+    /// # Errors
+    /// As [`Fs::rename`]; `NotFound` if either is not there.
+    pub fn exchange(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
+        exchange::exchange(self.writable()?, one, other)
+    }
+
+    /// The inode that `name` leads to in directory `dir`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NameTooLong`.
+    pub fn lookup(&self, dir: InodeNr, name: &[u8]) -> Result<InodeNr> {
+        find::lookup(&self.core, dir, name)
+    }
+
+    /// As [`Fs::lookup`], for whoever asks for many names once, such as a walk of the whole tree:
+    /// the name is found in the cache of names, if it is there, but does not enter it.
+    ///
+    /// # Errors
+    /// As [`Fs::lookup`].
+    pub fn lookup_once(&self, dir: InodeNr, name: &[u8]) -> Result<InodeNr> {
+        find::lookup_once(&self.core, dir, name)
+    }
+
+    /// Calls `visit` for each entry of a directory, `.` and `..` included: in the order of their
+    /// blocks or, if the directory has an index and the file system is mounted for writing, of
+    /// their leaves in the index. What others change meanwhile may be listed or not; every other
+    /// name is listed once.
+    ///
+    /// # Errors
+    /// `NotADirectory`; `NotFound`, also if the directory is removed meanwhile; `Corrupt` for the
+    /// first block that is not what it must be.
+    pub fn for_each_entry(
+        &self,
+        dir: InodeNr,
+        visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        listing::for_each_entry(&self.core, dir, visit)
+    }
+
+    /// As [`Fs::for_each_entry`], for whoever lists many directories once, such as a walk of the
+    /// whole tree: neither the directory nor its blocks enter a cache, which costs more than
+    /// reading them. What is not in memory is read into `room`, which is reused from call to call.
+    ///
+    /// # Errors
+    /// As [`Fs::for_each_entry`].
+    pub fn scan_entries(
+        &self,
+        dir: InodeNr,
+        room: &mut Vec<u8>,
+        visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        listing::scan_entries(self.writable()?, dir, room, visit)
+    }
+
+    /// All entries of a directory, as [`Fs::for_each_entry`] visits them.
+    ///
+    /// # Errors
+    /// As [`Fs::for_each_entry`].
+    pub fn read_dir(&self, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> {
+        listing::read_dir(&self.core, dir)
+    }
+
+    /// The inode at `path`, which starts at the root whether it begins with a slash or not.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `TooManySymlinks`, `NameTooLong`.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<InodeNr> {
+        path::resolve(&self.core, path, follow)
+    }
+
+    /// Takes a name away. The inode goes with its last one, or if it is open
+    /// ([`OpenInode`](crate::OpenInode)) when it is closed.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsADirectory`, `ReadOnly`; `NotPermitted` for what flags keep.
+    pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        remove::unlink(self.writable()?, dir, name)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `NotEmpty`, `InvalidArgument` for `.`, `ReadOnly`;
+    /// `NotPermitted` for what flags keep.
+    pub fn rmdir(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
+        remove::rmdir(self.writable()?, dir, name)
+    }
+
+    /// Moves the name `from` to `to`.
+    ///
+    /// # Errors
+    /// As rename(2): `NotFound`; `Exists` with [`Replace::No`]; `NotEmpty`, `IsADirectory` and
+    /// `NotADirectory` for what cannot be replaced; `InvalidArgument` for a directory that would
+    /// come to lie below itself; `Busy` for `.` and `..`; `NotPermitted` for what flags keep;
+    /// `CrossDevice` where the directory keeps to another project.
+    pub fn rename(
+        &self,
+        from: (InodeNr, &[u8]),
+        to: (InodeNr, &[u8]),
+        replace: Replace,
+    ) -> Result<()> {
+        rename::rename(self.writable()?, from, to, replace)
+    }
+
+    /// Moves the name `from` to `to`, and leaves a whiteout at the old place: the character device
+    /// 0:0, with which overlayfs hides the name in a layer below. It belongs to whom `owner` says.
+    ///
+    /// # Errors
+    /// As [`Fs::rename`], and `NoSpace`.
+    pub fn rename_leaving_whiteout(
+        &self,
+        from: (InodeNr, &[u8]),
+        to: (InodeNr, &[u8]),
+        replace: Replace,
+        owner: &NewAttributes,
+    ) -> Result<()> {
+        rename::rename_leaving_whiteout(self.writable()?, from, to, replace, owner)
+    }
+}

@@ -1,0 +1,82 @@
+//! **Purpose.** Extended attributes: the public calls of [`Fs`].
+
+use crate::inode::permission::Caller;
+use crate::xattr::get::{Xattr, XattrPlace};
+use crate::xattr::set::SetXattr;
+use crate::xattr::{get, set};
+use crate::{Fs, Result};
+use fourscore_ondisk::InodeNr;
+
+impl Fs {
+    /// Where the attributes of an inode lie (`FIEMAP_FLAG_XATTR`); `None` if it has none.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Io`.
+    pub fn xattr_place(&self, inode: InodeNr) -> Result<Option<XattrPlace>> {
+        get::xattr_place(&self.core, inode)
+    }
+
+    /// The extended attributes of an inode that users can see, in the order they have on disk.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`.
+    pub fn xattrs(&self, inode: InodeNr) -> Result<Vec<Xattr>> {
+        get::xattrs(&self.core, inode)
+    }
+
+    /// The value of the attribute with the full name `name`.
+    ///
+    /// # Errors
+    /// `NoAttribute` if there is none; `Unsupported` for a name outside the namespaces
+    /// `user.`, `trusted.`, `security.` and the two ACLs; `InvalidArgument` for a prefix alone.
+    pub fn xattr(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
+        get::xattr(&self.core, inode, name)
+    }
+
+    /// Sets the attribute with the full name `name`. The two access control lists take the form of
+    /// the system calls (version 2) and set the permission bits that they stand for; an empty value
+    /// removes the list.
+    ///
+    /// # Errors
+    /// As setxattr(2): `Exists` and `NoAttribute` for what `how` says; `NoSpace` if neither inode
+    /// nor block has room; `OutOfRange` for a name that is empty or longer than 255 bytes; `TooBig`
+    /// for a value of more than [`MAX_VALUE_BYTES`]; `Unsupported` for a namespace that is not
+    /// `user.`, `trusted.`, `security.` or that of the lists; `NotPermitted` for `user.` on
+    /// anything but files and directories, and for inodes that may not change;
+    /// `InvalidArgument` for a list that is none; `AccessDenied` for a default list on anything but
+    /// a directory; `ReadOnly`.
+    pub fn set_xattr(
+        &self,
+        inode: InodeNr,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        set::set_xattr(self.writable()?, inode, name, value, how)
+    }
+
+    /// Sets an attribute as [`Fs::set_xattr`] does if `caller` may ([`Fs::check_xattr_change`]). An
+    /// access control list takes the set-group bit away if the caller is not in the group and does
+    /// not have [`Capabilities::FSETID`].
+    ///
+    /// # Errors
+    /// As both.
+    pub fn set_xattr_as(
+        &self,
+        caller: &Caller<'_>,
+        inode: InodeNr,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+    ) -> Result<()> {
+        set::set_xattr_as(self.writable()?, caller, inode, (name, value), how)
+    }
+
+    /// Removes the attribute with the full name `name`.
+    ///
+    /// # Errors
+    /// `NoAttribute` if there is none, but not for the access control lists; else as
+    /// [`Fs::set_xattr`].
+    pub fn remove_xattr(&self, inode: InodeNr, name: &[u8]) -> Result<()> {
+        set::remove_xattr(self.writable()?, inode, name)
+    }
+}

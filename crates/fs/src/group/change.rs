@@ -1,0 +1,206 @@
+//! **Purpose.** The groups of a mounted file system, as far as reading blocks is concerned: loading
+//! their state, planning changes of bitmaps, and reading bitmaps for the allocator.
+//!
+//! **Not here.** The state itself and what happens to it in a handle ([`crate::group::table`]).
+
+use crate::core::Core;
+use crate::group::descriptor;
+use crate::group::prefetch::Prefetcher;
+use crate::group::table::{
+    BitmapPlace, BitsChange, Counted, Group, Groups, InodesOfGroup, Map, write_bits,
+};
+use crate::mount::state::Mount;
+use crate::{Error, Result};
+use fourscore_mballoc::{
+    BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, SourceError,
+};
+use fourscore_ondisk::group::GroupFlags;
+use fourscore_ondisk::{GroupNr, PhysBlock};
+use fourscore_sync::{Arc, epoch};
+
+/// Reads all descriptors.
+pub(crate) fn read(core: &Core) -> Result<Groups> {
+    let geometry = core.geometry();
+    let firsts = (0..geometry.groups()).step_by(geometry.descs_per_block().max(1) as usize);
+    let mut tables: Vec<_> = firsts
+        .filter_map(|group| Some((geometry.desc_place(GroupNr(group))?.block, GroupNr(group))))
+        .collect();
+    tables.sort_unstable();
+    let blocks = tables.iter().map(|&(block, _)| block);
+    core.buffers.read_ahead_all(blocks);
+    let has_uninit = descriptor::has_uninit_groups(core);
+    let ready = |unused: u32| {
+        let used = geometry.inodes_per_group().saturating_sub(unused);
+        used.div_ceil(geometry.inodes_per_block())
+    };
+    let mut groups = Vec::with_capacity(geometry.groups() as usize);
+    descriptor::for_each_group(core, |desc| {
+        let flag = |flag| has_uninit && desc.flags().contains(flag);
+        let is_zeroed = !has_uninit || desc.flags().contains(GroupFlags::INODE_ZEROED);
+        let unused = if is_zeroed { 0 } else { desc.itable_unused() };
+        let (blocks, inodes) = (desc.block_bitmap(), desc.inode_bitmap());
+        let (block_uninit, inode_uninit) = (
+            flag(GroupFlags::BLOCK_UNINIT),
+            flag(GroupFlags::INODE_UNINIT),
+        );
+        let blocks = BitmapPlace::new(blocks, block_uninit, desc.free_clusters());
+        let inodes = BitmapPlace::new(inodes, inode_uninit, desc.free_inodes());
+        groups.push(Group::new(
+            blocks,
+            InodesOfGroup::new(inodes, desc.inode_table(), ready(unused), desc.used_dirs()),
+        ));
+    })?;
+    let superblock = Arc::clone(&core.superblock);
+    let buffers = Arc::clone(&core.buffers);
+    Ok(Groups::new(superblock, buffers, groups, tables))
+}
+
+/// Bits of one bitmap of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BitRange {
+    pub(crate) group: GroupNr,
+    pub(crate) map: Map,
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+/// Prepares the change of `bits`.
+pub(crate) fn prepare(
+    mount: &Mount,
+    bits: BitRange,
+    kind: ChangeKind,
+    counted: Counted,
+) -> Result<BitsChange> {
+    let BitRange {
+        group,
+        map,
+        start,
+        len,
+    } = bits;
+    let core = &*mount.core;
+    let Some(state) = mount.groups().get(group) else {
+        return Err(Error::InvalidArgument("no such block group"));
+    };
+    let place = state.place(map);
+    let desc_place = core.geometry().desc_place(group);
+    let descriptors = desc_place.map_or(PhysBlock(0), |place| place.block);
+    let is_uninit = place.is_uninit();
+    let made_up = is_uninit.then(|| made_up(core, group, map)).transpose()?;
+    let buffer = if is_uninit {
+        core.buffers.create(place.block())
+    } else {
+        core.buffers.load(place.block())?
+    };
+    let running = mount.journal().running_tid();
+    let is_there = counted == Counted::Bits && buffer.is_dirty_in(running);
+    let held = match is_there {
+        true => None,
+        false => Some(core.buffers.load(descriptors)?),
+    };
+    Ok(BitsChange {
+        group,
+        map,
+        start,
+        len,
+        kind,
+        buffer,
+        descriptors,
+        held,
+        made_up,
+    })
+}
+
+/// The bitmap of a group that was never written.
+fn made_up(core: &Core, group: GroupNr, map: Map) -> Result<Box<[u8]>> {
+    let geometry = core.geometry();
+    let mut bytes = vec![0; geometry.block_size().bytes()];
+    let end = match map {
+        Map::Blocks => {
+            let bits = geometry.group_clusters(group);
+            let bitmap = descriptor::unused_block_bitmap(core, group, bits)?;
+            bytes.copy_from_slice(bitmap.as_bytes());
+            bits
+        }
+        Map::Inodes => geometry.inodes_per_group(),
+    };
+    // What is behind the end counts as used.
+    let all = u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX);
+    write_bits(&mut bytes, end, all.saturating_sub(end), ChangeKind::Set);
+    Ok(bytes.into())
+}
+
+/// The allocator's view of the groups.
+#[derive(Debug)]
+pub(crate) struct Source {
+    core: Arc<Core>,
+    groups: Arc<Groups>,
+    prefetcher: Prefetcher,
+}
+
+impl Source {
+    pub(crate) fn new(core: Arc<Core>, groups: Arc<Groups>) -> Self {
+        let prefetcher = Prefetcher::new(Arc::clone(&core.buffers));
+        Self {
+            core,
+            groups,
+            prefetcher,
+        }
+    }
+
+    /// The block bitmap of a group.
+    fn bitmap(&self, group: GroupNr) -> Option<&BitmapPlace> {
+        Some(self.groups.get(group)?.place(Map::Blocks))
+    }
+
+    fn is_uninit(&self, group: GroupNr) -> bool {
+        self.bitmap(group).is_some_and(BitmapPlace::is_uninit)
+    }
+}
+
+impl GroupSource for Source {
+    fn descriptor(&self, group: GroupNr) -> Descriptor {
+        let counts = self
+            .groups
+            .get(group)
+            .map(Group::counts)
+            .unwrap_or_default();
+        Descriptor {
+            free: ClusterCount(counts.free_clusters),
+            state: if self.is_uninit(group) {
+                BitmapState::Uninit
+            } else {
+                BitmapState::Written
+            },
+        }
+    }
+
+    fn read_bitmap(
+        &self,
+        group: GroupNr,
+        bitmap: &mut [u8],
+    ) -> std::result::Result<(), SourceError> {
+        if self.is_uninit(group) {
+            let made_up = made_up(&self.core, group, Map::Blocks)?;
+            let len = bitmap.len().min(made_up.len());
+            bitmap[..len].copy_from_slice(&made_up[..len]);
+            return Ok(());
+        }
+        let guard = epoch::pin();
+        let bytes = descriptor::written_block_bitmap(&self.core, group, &guard)?;
+        let len = bitmap.len().min(bytes.len());
+        bitmap[..len].copy_from_slice(&bytes[..len]);
+        Ok(())
+    }
+
+    fn prefetch(&self, groups: &[GroupNr]) {
+        let places = groups.iter().filter_map(|&group| self.bitmap(group));
+        self.prefetcher.want(places.map(BitmapPlace::block));
+    }
+
+    fn has_arrived(&self, group: GroupNr) -> bool {
+        let guard = epoch::pin();
+        self.bitmap(group).is_none_or(|place| {
+            place.is_uninit() || self.core.buffers.cached(place.block(), &guard).is_some()
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! **Purpose.** A decoded inode: its fields, and how its content is laid out.
+//!
+//! **Model.** Decoding decides once how the content is laid out and checks the root of its map. A
+//! decoded inode is immutable; a change of the inode makes a new one ([`crate::inode::cell`]).
+
+use crate::{Error, Result};
+use fourscore_ondisk::checksum::InodeSeed;
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::inode::{FileType, Inode, InodeFlags};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
+
+/// The size from which on a target does not fit `i_block`, with a NUL behind it.
+const FAST_SYMLINK_BYTES: u64 = 60;
+
+/// How the content of an inode is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// An extent tree with its root in `i_block`.
+    Extents,
+    /// Direct and indirect pointers in `i_block`.
+    BlockMap,
+    /// In `i_block`, going on in the attribute `system.data`.
+    Inline,
+    /// A symbolic link whose target is in `i_block`.
+    FastSymlink,
+    /// Nothing: devices, pipes, sockets.
+    Nothing,
+}
+
+/// A decoded inode.
+#[derive(Clone, Debug)]
+pub(crate) struct CachedInode {
+    inode: Inode,
+    file_type: FileType,
+    layout: Layout,
+    seed: Option<InodeSeed>,
+}
+
+impl CachedInode {
+    /// Decides the layout of `inode` and checks the root of its map.
+    pub(crate) fn new(inode: Inode, superblock: &Superblock) -> Result<Self> {
+        let nr = inode.number();
+        // A free inode has no type.
+        let Some(file_type) = inode.file_type() else {
+            return Err(Error::NotFound);
+        };
+        let layout = layout(&inode, file_type, superblock);
+        let physical = superblock.geometry().data_blocks();
+        match layout {
+            Layout::Extents => extent::check_root(inode.i_block(), &physical)
+                .map_err(|error| Corrupt::from(error).in_inode(nr))?,
+            Layout::BlockMap => blockmap::check_root(inode.i_block(), &physical)
+                .map_err(|error| Corrupt::from(error).in_inode(nr))?,
+            Layout::Inline | Layout::FastSymlink | Layout::Nothing => {}
+        }
+        let seed = superblock
+            .has_metadata_csum()
+            .then(|| inode.checksum_seed());
+        Ok(Self {
+            inode,
+            file_type,
+            layout,
+            seed,
+        })
+    }
+
+    /// The inode as it is on disk.
+    pub(crate) fn on_disk(&self) -> &Inode {
+        &self.inode
+    }
+
+    pub(crate) fn nr(&self) -> InodeNr {
+        self.inode.number()
+    }
+
+    pub(crate) fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The seed of the checksums of its blocks; `None` without `metadata_csum`.
+    pub(crate) fn seed(&self) -> Option<InodeSeed> {
+        self.seed
+    }
+
+    /// The size of its content.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.inode.size_bytes()
+    }
+
+    /// The root of its map, or its content or target.
+    pub(crate) fn i_block(&self) -> &[u8] {
+        self.inode.i_block()
+    }
+
+    /// Whether its content is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.has(InodeFlags::ENCRYPT_FL)
+    }
+
+    /// Whether its content or its names are inside of it.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.layout == Layout::Inline
+    }
+
+    pub(crate) fn has(&self, flag: InodeFlags) -> bool {
+        self.inode.flags().contains(flag)
+    }
+
+    /// The inode, unless it holds the value of an attribute: such an inode is reached through the
+    /// attribute only. Its times hold the value's hash and the count of its users, so an access to
+    /// it as to a file would destroy them.
+    ///
+    /// # Errors
+    /// `Corrupt`, as the kernel.
+    pub(crate) fn not_a_value(&self) -> Result<&Self> {
+        if self.has(InodeFlags::EA_INODE_FL) {
+            return Err(self.unexpected_value());
+        }
+        Ok(self)
+    }
+
+    #[cold]
+    fn unexpected_value(&self) -> Error {
+        let error = Corrupt::from(RelationError::UnexpectedEaInode);
+        error.in_inode(self.nr()).into()
+    }
+
+    /// Bytes of this and of the heap, for the cache's budget.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        size_of::<Self>() + self.inode.heap_bytes()
+    }
+}
+
+fn layout(inode: &Inode, file_type: FileType, superblock: &Superblock) -> Layout {
+    match file_type {
+        FileType::Regular | FileType::Directory | FileType::Symlink => {}
+        _ => return Layout::Nothing,
+    }
+    let flags = inode.flags();
+    let inline_data = superblock
+        .features()
+        .incompat
+        .contains(Incompat::INLINE_DATA);
+    if inline_data && flags.contains(InodeFlags::INLINE_DATA_FL) {
+        Layout::Inline
+    } else if file_type == FileType::Symlink && is_fast_symlink(inode, superblock) {
+        Layout::FastSymlink
+    } else if flags.contains(InodeFlags::EXTENTS_FL) {
+        Layout::Extents
+    } else {
+        Layout::BlockMap
+    }
+}
+
+/// Whether a symbolic link has its target in `i_block`: if all the space it takes is its xattr
+/// block. That, not its size, tells: a short one may have been written as a slow one. Where values
+/// of attributes may be in inodes, whose space counts for it too, its size does tell.
+fn is_fast_symlink(inode: &Inode, superblock: &Superblock) -> bool {
+    let incompat = superblock.features().incompat;
+    if incompat.contains(Incompat::EA_INODE) {
+        return (1..FAST_SYMLINK_BYTES).contains(&inode.size_bytes());
+    }
+    let cluster_sectors = (superblock.geometry().cluster_size_bytes() / 512) as u64;
+    let xattr_sectors = inode.file_acl().map_or(0, |_| cluster_sectors);
+    inode.sectors() <= xattr_sectors
+}

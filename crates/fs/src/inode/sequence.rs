@@ -1,0 +1,58 @@
+//! **Purpose.** The sequence count of an inode: odd while a change of several objects is published.
+//!
+//! **Not here.** What readers do with it ([`crate::inode::consistent`]).
+
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+
+/// A sequence count: odd while the objects that it stands for are being changed, and for good once
+/// their inode has left memory.
+#[derive(Debug, Default)]
+pub(crate) struct SeqCount(AtomicU64);
+
+/// The count as it was when a reader began; no change was under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sequence(u64);
+
+impl SeqCount {
+    /// Where a reader begins; `None` while a change is under way.
+    pub(crate) fn begin(&self) -> Option<Sequence> {
+        let count = self.0.load(Ordering::Acquire);
+        count.is_multiple_of(2).then_some(Sequence(count))
+    }
+
+    /// Whether nothing has changed since `begun`. What a reader looks at in between is loaded with
+    /// acquire ordering, so this load is not moved before it.
+    pub(crate) fn is_still(&self, begun: Sequence) -> bool {
+        self.0.load(Ordering::Acquire) == begun.0
+    }
+
+    /// Whether nothing has changed since `begun` but that the inode has left memory, for a caller
+    /// who knows that it has.
+    pub(crate) fn was_only_closed(&self, begun: Sequence) -> bool {
+        self.0.load(Ordering::Acquire) == begun.0 + 1
+    }
+
+    /// The inode leaves memory. Who changes it next does so with a count that is made anew, so the
+    /// readers that are at this one look again, and so does who comes to it from now on.
+    pub(crate) fn close(&self) {
+        let before = self.0.fetch_add(1, Ordering::AcqRel);
+        debug_assert!(before.is_multiple_of(2), "it leaves while it is changed");
+    }
+
+    /// Begins a change, which ends when the result is dropped. Changes do not nest.
+    pub(crate) fn change(&self) -> Change<'_> {
+        let before = self.0.fetch_add(1, Ordering::AcqRel);
+        debug_assert!(before.is_multiple_of(2), "changes of one inode nest");
+        Change(self)
+    }
+}
+
+/// A change that is under way.
+#[derive(Debug)]
+pub(crate) struct Change<'c>(&'c SeqCount);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::AcqRel);
+    }
+}

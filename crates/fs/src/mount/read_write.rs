@@ -1,0 +1,321 @@
+//! **Purpose.** How a read-write mount begins and ends.
+//!
+//! **Model.** A mount replays a dirty journal onto the device, makes what fast commits changed,
+//! marks the superblock as mounted, opens the journal and finishes the orphans. An unmount commits
+//! and checkpoints everything, empties the journal and marks the superblock as unmounted.
+//!
+//! **Crash safety.** The superblock says from before the first change until after the last
+//! checkpoint that the journal must be replayed. A file system without a journal has to be checked
+//! after a crash; what a check does not have to fear is described by crate `journal` (`in_place`).
+
+use crate::core::{Core, Live};
+use crate::group::change;
+use crate::group::change::Source;
+use crate::group::table::Groups;
+use crate::inode::alloc::Inodes;
+use crate::inode::lazy_times::LazyTimes;
+use crate::inode::orphans::Orphans;
+use crate::inode::{lazy_times, orphan_list};
+use crate::mount::errors::Errors;
+use crate::mount::fast_commit::FastCommitOverlay;
+use crate::mount::freeze::Freezer;
+use crate::mount::mark::{Mounted, check_unmounted};
+use crate::mount::mmp::Mmp;
+use crate::mount::options::{Barriers, MountOptions};
+use crate::mount::state::Mount;
+use crate::mount::{errors, fast_commit_replay, mark, open, recovery, replay};
+use crate::txn::block_locks::BlockLocks;
+use crate::txn::grace::Quiet;
+use crate::txn::order;
+use crate::txn::seal::Seal;
+use crate::txn::space::SpaceQueue;
+use crate::{Error, Result, SuperblockCopy};
+use fourscore_block::{BlockDevice, UnorderedDevice};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_journal::{Journal, Log, NewChecksums};
+use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Tunables};
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_sync::{Arc, Counter, Mutex};
+
+/// Opens the file system on `device` for reading and writing; see [`Fs::mount`](crate::Fs::mount).
+pub(crate) fn mount(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Box<Mount>> {
+    let superblock = open::read_superblock(&**device, SuperblockCopy::Primary)?;
+    check_writable(&superblock)?;
+    options.check_journal_device(&superblock)?;
+    check_unmounted(&superblock)?;
+    let options = &options.over(&superblock);
+    options.check(&superblock)?;
+    // Refused before anything is written.
+    options.tune(&Tunables::new(geometry(&superblock)?))?;
+    let mmp = Mmp::take(device, &superblock)?;
+    match (mount_taken(device, options), mmp) {
+        (Ok(mount), Some(mmp)) => {
+            mmp.guard(&mount.journal);
+            *mount.mmp.lock() = Some(mmp);
+            Ok(mount)
+        }
+        (Err(error), Some(mmp)) => {
+            mmp.end()?;
+            Err(error)
+        }
+        (mounted, None) => mounted,
+    }
+}
+
+/// Mounts a file system that no other host has mounted.
+fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Box<Mount>> {
+    let bare = || {
+        let superblock = open::read_superblock(&**device, SuperblockCopy::Primary)?;
+        open::bare(Arc::clone(device), superblock, &options.open)
+    };
+    let mut core = bare()?;
+    if core
+        .superblock()
+        .features()
+        .incompat
+        .contains(Incompat::RECOVER)
+    {
+        let before = mark::raw_superblock(&*core.device)?;
+        if let Some((log, overlay)) = recovery::replay_onto_device(&core, &options.open)? {
+            write_fast_commits(bare()?, log, &overlay)?;
+        }
+        errors::keep_errors(&core, &before)?;
+        core = bare()?;
+    }
+    orphan_list::read_orphans(&core)?;
+    errors::take_over_error(&core, &options.open)?;
+    mark::mark(&*core.device, core.superblock(), Mounted::Yes, None)?;
+    let mut core = bare()?;
+    if options.barriers_of(core.superblock()) == Barriers::Off {
+        let superblock = Superblock::clone(core.superblock());
+        let unordered = Arc::new(UnorderedDevice::new(Arc::clone(device)));
+        core = open::bare(unordered, superblock, &options.open)?;
+    }
+    let log = core
+        .superblock()
+        .journal()
+        .map(|_| replay::log(&core, &options.open));
+    let mount = begin(
+        core,
+        log.transpose()?,
+        options,
+        Arc::clone(device),
+        Scope::All,
+    )?;
+    options.tune(mount.allocator().tunables())?;
+    match recovery::finish_orphans(&mount) {
+        Ok(()) => Ok(mount),
+        Err(error) => {
+            // What could be finished is; no transaction is left in the journal.
+            unmount(mount)?;
+            Err(error)
+        }
+    }
+}
+
+/// Makes the changes of `overlay` on `core`, whose log was replayed but for them, and leaves the
+/// journal empty.
+///
+/// # Errors
+/// As [`fast_commit_replay::make_changes`]. Nothing is changed then.
+fn write_fast_commits(core: Core, log: Log, overlay: &FastCommitOverlay) -> Result<()> {
+    // Nothing is committed before all is done.
+    let journal = JournalOptions {
+        background: Background::None,
+        ..JournalOptions::default()
+    };
+    // Linux claims them without asking how much is left.
+    let options = MountOptions::new().journal(journal).use_reserve();
+    let device = Arc::clone(&core.device);
+    let mount = begin(core, Some(log), &options, device, Scope::OneTransaction)?;
+    fast_commit_replay::make_changes(&mount, overlay)?;
+    unmount(mount)
+}
+
+/// Begins writing on `core`, whose device is `device` or `device` without barriers.
+fn begin(
+    mut core: Core,
+    log: Option<Log>,
+    options: &MountOptions,
+    device: Arc<dyn BlockDevice>,
+    scope: Scope,
+) -> Result<Box<Mount>> {
+    let groups = Arc::new(change::read(&core)?);
+    let geometry = geometry(core.superblock())?;
+    let block_bytes = core.geometry().block_size().bytes();
+    let grace = Arc::new(Quiet::new(
+        geometry.groups(),
+        options.most_groups_loaded(block_bytes),
+        options.discards(&core),
+    ));
+    let journal = Arc::new(begin_journal(&core, log, options, &groups, &grace)?);
+    let reserved = core.superblock().reserved_blocks().0;
+    let only = match scope {
+        Scope::All => None,
+        Scope::OneTransaction => Some(journal.running_tid()),
+    };
+    let allocator_options = Options {
+        // What the only transaction frees need not wait for it: nothing but the journal is
+        // written before its commit.
+        durable: only.unwrap_or_else(|| journal.committed_tid()),
+        root_clusters: reserved >> geometry.layout().cluster_bits,
+        reserved_clusters: 0,
+    };
+    let superblock = Arc::clone(&core.superblock);
+    let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
+    let inodes = Inodes::new(&core, &geometry);
+    let orphans = Orphans::read(&core)?;
+    core.live = Some(Live {
+        journal: Arc::clone(&journal),
+        groups: Arc::clone(&groups),
+        data: options.data_mode(&superblock),
+    });
+    core.faults = options.faults;
+    let core = Arc::new(core);
+    let source = Source::new(Arc::clone(&core), Arc::clone(&groups));
+    let allocator = Arc::new(Allocator::new(
+        geometry,
+        Box::new(source),
+        allocator_options,
+    ));
+    grace.serve(&allocator);
+    let space = SpaceQueue::new(
+        Arc::clone(&journal),
+        Arc::clone(&allocator),
+        Arc::clone(&grace),
+        only,
+    );
+    Ok(Box::new(Mount {
+        core,
+        device,
+        journal,
+        allocator,
+        groups,
+        inodes,
+        orphans,
+        quiet: grace,
+        space,
+        renames: Mutex::new(()),
+        leaves: BlockLocks::new(order::LEAF),
+        errors: Errors::new(on_error, options.panic_hook.clone()),
+        xattr_blocks: BlockLocks::new(order::XATTR_BLOCK),
+        values: Mutex::new(()),
+        access_times: options.access_times.unwrap_or_default(),
+        nodiratime: options.nodiratime.unwrap_or_default(),
+        lazy_times: options.has_lazy_times().then(LazyTimes::default),
+        data: options.data_mode(&superblock),
+        bsd_groups: options.gives_group(&superblock),
+        retries: Counter::default(),
+        privilege: options.privilege(),
+        // A header and a checksum are less than 32 bytes, a record is at most 8.
+        revokes_per_credit: (block_bytes - 32) / 8,
+        only,
+        freezer: Freezer::default(),
+        mmp: Mutex::new(None),
+    }))
+}
+
+/// Opens the journal in `log`, or the stand-in of a file system without one.
+fn begin_journal(
+    core: &Core,
+    log: Option<Log>,
+    options: &MountOptions,
+    groups: &Arc<Groups>,
+    grace: &Arc<Quiet>,
+) -> Result<Journal> {
+    let mut journal_options = options.journal_options();
+    if !core.superblock().has_metadata_csum() {
+        journal_options.checksums = NewChecksums::None;
+    }
+    let hook = Arc::new(Seal::new(
+        Arc::clone(&core.superblock),
+        Arc::clone(groups),
+        Arc::clone(grace),
+        options.faults,
+    ));
+    let home = Arc::clone(&core.device);
+    Ok(match log {
+        Some(log) => Journal::open(log, home, hook, journal_options)?,
+        None => Journal::without_log(home, core.geometry().block_size(), hook, journal_options)?,
+    })
+}
+
+/// Ends writing: everything is checkpointed, and the journal, if there is one, is left empty.
+///
+/// # Errors
+/// `Io` if the device fails; the image is left to be recovered then.
+pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
+    let written = lazy_times::write_times(&mount);
+    errors::noting(&mount, written.and_then(|()| Ok(mount.journal.commit()?)))?;
+    mount.allocator.discard_preallocations();
+    mount.journal.close()?;
+    // Also if it was mounted without barriers, it is whole from here on.
+    mount.device.flush()?;
+    // Frees that waited are free on disk already.
+    mount.quiet.hurry();
+    mount.quiet.release(&mount.allocator);
+    mount.allocator.sweep();
+    let left = Mounted::left_behind(&mount.orphans);
+    let free = mount.free_on_disk();
+    mark::mark(&*mount.device, mount.core.superblock(), left, Some(free))?;
+    match mount.mmp.into_inner() {
+        Some(mmp) => mmp.end(),
+        None => Ok(()),
+    }
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Whatever users want.
+    All,
+    /// One transaction, which has to hold everything.
+    OneTransaction,
+}
+
+/// Refuses, by name, what is read but not written.
+pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
+    if let Some(fault) = superblock.faults().first() {
+        return Err(Error::ReadOnly(format!(
+            "{fault}; open it for reading (ro), or let e2fsck repair it first"
+        )));
+    }
+    let features = superblock.features();
+    if let Err(refused) = features.check_writing()
+        && let Some(feature) = refused.features().first()
+    {
+        return Err(Error::ReadOnly(format!("it has the feature {feature}")));
+    }
+    let cluster_blocks = 1 << superblock.geometry().blocks_per_cluster_log();
+    if !superblock
+        .geometry()
+        .blocks()
+        .0
+        .is_multiple_of(cluster_blocks)
+    {
+        return Err(Error::ReadOnly("its last cluster is not whole".into()));
+    }
+    if superblock.revision().0 == 0 {
+        return Err(Error::ReadOnly("it has revision 0".into()));
+    }
+    Ok(())
+}
+
+/// The allocator's view of the layout.
+pub(crate) fn geometry(superblock: &Superblock) -> Result<Geometry> {
+    let geometry = superblock.geometry();
+    let first = u32::try_from(geometry.first_data_block().0).unwrap_or(u32::MAX);
+    let layout = Layout {
+        s_blocks_count: geometry.blocks().0,
+        s_first_data_block: first,
+        block_size: geometry.block_size(),
+        s_clusters_per_group: geometry.clusters_per_group(),
+        cluster_bits: geometry.blocks_per_cluster_log(),
+        s_log_groups_per_flex: Some(superblock.groups_per_flex())
+            .filter(|&flex| flex > 1)
+            .map(u32::ilog2),
+        stripe: superblock.raid_stripe_width_blocks(),
+    };
+    Geometry::new(layout).map_err(|error| Error::Unsupported(error.to_string()))
+}
