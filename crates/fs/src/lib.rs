@@ -41,7 +41,6 @@
 //! | `statfs` | how full the file system is |
 //! | `metadata` | metadata blocks, checked for what they are used as |
 //! | `write` | opening for writing, and every operation that changes something |
-//! | [`mod@format`] | making file systems |
 //! | `permission` | who may do what |
 //! | `error` | [`Error`] and its errno |
 //!
@@ -62,7 +61,6 @@ mod dir_blocks;
 mod error;
 mod fast_commit;
 mod file;
-pub mod format;
 mod group;
 mod index;
 mod inline;
