@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use fourscore::format::FormatError;
+use fourscore_mkfs::FormatError;
 
 use crate::layout::XattrProblem;
 use crate::read_back::Difference;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fourscore::format::{self, Profile};
+use fourscore_mkfs::Profile;
 use fourscore_ondisk::Timestamp;
 
 use crate::read_back::{Comparison, ReadBack};
@@ -30,7 +30,7 @@ pub enum Size {
 pub struct Options {
     /// The file system. UUID and hash seed come from the content where none are given; of the
     /// reserve for the super-user nothing is kept where no size and no reserve is given.
-    pub format: format::Options,
+    pub format: fourscore_mkfs::Options,
     /// The defaults of file systems.
     pub profile: Profile,
     /// How large it is.
@@ -54,7 +54,7 @@ impl Options {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            format: format::Options::default(),
+            format: fourscore_mkfs::Options::default(),
             profile: Profile::upstream(),
             size: Size::Auto,
             threads: None,

@@ -121,7 +121,7 @@ fn sizes_are_exact() {
         let form = FORMS[form];
         let options = options(form);
         let unit = match options.format.block_size {
-            Some(fourscore::format::BlockSizeWish::Exactly(size)) => size.bytes() as u64,
+            Some(fourscore_mkfs::BlockSizeWish::Exactly(size)) => size.bytes() as u64,
             _ => 4096,
         };
         let block = unit;

@@ -15,13 +15,13 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use fourscore::format::{
-    BlockSizeWish, ExternalJournal, FormatError, JournalDevicePlan, OldContent, Options, Plan,
-    Profile, parse_size, parse_uuid,
-};
 use fourscore_block::{Caching, DeviceOptions, FileDevice, Sharing, Window, open_path};
 use fourscore_build::source::Excludes;
 use fourscore_build::{Meta, NodeId, Overwrite, Target};
+use fourscore_mkfs::{
+    BlockSizeWish, ExternalJournal, FormatError, JournalDevicePlan, OldContent, Options, Plan,
+    Profile, parse_size, parse_uuid,
+};
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use fourscore_ondisk::{BlockSize, Timestamp};
 use uuid::Uuid;

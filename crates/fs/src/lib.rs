@@ -41,7 +41,6 @@
 //! | `statfs` | how full the file system is |
 //! | `metadata` | metadata blocks, checked for what they are used as |
 //! | `write` | opening for writing, and every operation that changes something |
-//! | [`mod@format`] | making file systems |
 //! | `permission` | who may do what |
 //! | `error` | [`Error`] and its errno |
 //!
@@ -61,7 +60,6 @@ mod dir;
 mod error;
 mod facade;
 mod file;
-pub mod format;
 mod group;
 mod inode;
 mod map;

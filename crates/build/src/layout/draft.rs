@@ -22,7 +22,7 @@
 
 use std::ops::Range as Span;
 
-use fourscore::format::Skeleton;
+use fourscore_mkfs::Skeleton;
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, PhysBlock};

@@ -1,6 +1,6 @@
 //! **Purpose.** What the superblock says about the form of everything that is laid out.
 
-use fourscore::format::Skeleton;
+use fourscore_mkfs::Skeleton;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};

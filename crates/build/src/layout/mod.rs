@@ -15,7 +15,7 @@
 //! | `mapping` | extent trees and block maps |
 //! | `size` | how large the file system must be |
 //!
-//! **Not here.** Geometry and hidden files (`fourscore::format`), writing (`write`).
+//! **Not here.** Geometry and hidden files (`fourscore_mkfs`), writing (`write`).
 //!
 //! **Model.** Nothing is changed after it is decided, and everything but the places of contents
 //! that can be read only once is decided before the first byte is written: numbers, then forms,

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use fourscore::format::{
+use fourscore_mkfs::{
     BlockSizeWish, FormatError, Plan, QuotaUsage, ReservedInodes, Skeleton, Usage,
 };
 use fourscore_ondisk::features::{Compat, FeatureSet, RoCompat};
@@ -141,7 +141,7 @@ pub(crate) fn image_seconds(options: &Options) -> u64 {
 }
 
 /// What is asked of the file system, whatever is in it.
-fn format_of(options: &Options) -> fourscore::format::Options {
+fn format_of(options: &Options) -> fourscore_mkfs::Options {
     let mut format = options.format.clone();
     format.time_seconds = Some(image_seconds(options));
     if !matches!(options.size, Size::Bytes(_)) {
@@ -178,7 +178,7 @@ pub(super) fn draft_skeleton(options: &Options) -> BuildResult<Skeleton> {
 /// What is asked of the file system, made definite.
 struct Wish<'a> {
     options: &'a Options,
-    format: fourscore::format::Options,
+    format: fourscore_mkfs::Options,
     /// How many objects need an inode.
     objects: u64,
     block_bits: u32,
@@ -296,7 +296,7 @@ impl<'a> Wish<'a> {
     fn planned(
         &self,
         contents: &[Range<PhysBlock>],
-        format: &fourscore::format::Options,
+        format: &fourscore_mkfs::Options,
         len_bytes: u64,
     ) -> BuildResult<Skeleton> {
         let profile = &self.options.profile;

@@ -20,9 +20,9 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use fourscore::format::find_signature;
 use fourscore::{Fs, OpenOptions, Stat};
 use fourscore_block::{Access, BlockDevice, FileDevice, Window};
+use fourscore_mkfs::find_signature;
 use fourscore_ondisk::superblock::{RawSuperblock, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
 use fourscore_ondisk::{GroupNr, InodeNr, Timestamp};
 use fourscore_sync::Arc;

@@ -28,8 +28,8 @@ mod stretch;
 
 use std::path::Path;
 
-use fourscore::format::{Plan, ReservedInodes};
 use fourscore_block::{BlockDevice, Window};
+use fourscore_mkfs::{Plan, ReservedInodes};
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Timestamp};
 use fourscore_sync::{Mutex, thread};
 

@@ -23,8 +23,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fourscore::format::OldContent;
 use fourscore_block::{Access, BlockDevice, DeviceOptions, FileDevice, Sharing, Window, open_path};
+use fourscore_mkfs::OldContent;
 use fourscore_sync::Arc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;

@@ -11,11 +11,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symli
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fourscore::format::{BlockSizeWish, Options as Format};
 use fourscore_build::source::{Context, Destination, Excludes, Notices, Reading, Source};
 use fourscore_build::{
     BuildError, Comparison, Flow, Options, Overwrite, ReadBack, Summary, Target, Tree, build, host,
 };
+use fourscore_mkfs::{BlockSizeWish, Options as Format};
 use fourscore_ondisk::{BlockSize, Timestamp};
 use fourscore_sync::Counter;
 use fourscore_testkit::mount::{Access, KernelMount};

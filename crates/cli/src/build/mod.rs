@@ -24,7 +24,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fourscore::format::parse_size;
 use fourscore_build::manifest::{Manifest, Saved};
 use fourscore_build::source::{
     Context, Destination, Excludes, IdMap, IdRange, Notices, Owner, Owners, Platform, Source,
@@ -34,6 +33,7 @@ use fourscore_build::{
     BuildError, Comparison, Meta, NodeId, Overwrite, ReadBack, Summary, Target, Tree, TreeError,
     Xattrs,
 };
+use fourscore_mkfs::parse_size;
 
 pub(crate) use bar::Bar;
 pub(crate) use fourscore_build::{Options, Size};

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use fourscore::format::find_signature;
 use fourscore_block::{Access, BlockDevice, DeviceOptions, FileDevice, Sharing, Window, open_path};
+use fourscore_mkfs::find_signature;
 use fourscore_sync::Arc;
 
 use crate::failure::{Failure, Result};

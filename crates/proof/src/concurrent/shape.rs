@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use fourscore::block::{BlockDevice, RamDevice};
-use fourscore::format::{
-    BlockSizeWish, Choice, JournalOptions as JournalWish, Options, Plan, Profile,
-};
 use fourscore::ondisk::BlockSize;
 use fourscore::{Arc, DataMode, Fs, MountOptions, OpenOptions};
 use fourscore_fuse::Cache;
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_mkfs::{
+    BlockSizeWish, Choice, JournalOptions as JournalWish, Options, Plan, Profile,
+};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 

@@ -14,6 +14,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("fourscore-journal", 3),
     ("fourscore-mballoc", 3),
     ("fourscore", 4),
+    ("fourscore-mkfs", 4),
     ("fourscore-check", 5),
     ("fourscore-build", 5),
     ("fourscore-lab", 6),

@@ -23,12 +23,12 @@ use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{BlockCount, InodeNr, PhysBlock};
 
-use super::error::{FormatError, FormatResult};
-use super::options::Options;
-use super::plan::{JournalSize, Plan, Planner};
-use super::profile::Profile;
-use super::quota::QuotaUsage;
-use super::superblock::put_features;
+use crate::error::{FormatError, FormatResult};
+use crate::options::Options;
+use crate::plan::{JournalSize, Plan, Planner};
+use crate::profile::Profile;
+use crate::quota::QuotaUsage;
+use crate::superblock::put_features;
 
 /// A planned file system without root and lost+found.
 pub struct Skeleton {

@@ -5,7 +5,7 @@ use std::fmt;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::superblock::CreatorOs;
 
-use super::plan::Plan;
+use crate::plan::Plan;
 
 /// Columns of a line of block numbers.
 const LINE_WIDTH: usize = 72;

@@ -13,11 +13,11 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::{GroupNr, InodeNr};
 use zerocopy::IntoBytes;
 
-use super::error::{FormatError, FormatResult};
-use super::files::{DIRECT_BLOCKS, put};
-use super::plan::Planner;
-use super::superblock::{low, low16};
-use super::tables::mark_written;
+use crate::error::{FormatError, FormatResult};
+use crate::files::{DIRECT_BLOCKS, put};
+use crate::plan::Planner;
+use crate::superblock::{low, low16};
+use crate::tables::mark_written;
 
 /// The longest written extent.
 const MOST_EXTENT_BLOCKS: u64 = 32768;
@@ -26,12 +26,12 @@ const ROOT_ENTRIES: usize = 4;
 const ENTRY_BYTES: usize = size_of::<RawExtent>();
 
 /// The blocks of a file.
-pub(super) struct Mapped {
-    pub(super) i_block: [u8; 60],
+pub(crate) struct Mapped {
+    pub(crate) i_block: [u8; 60],
     /// By logical number from 0; of the journal only the first.
-    pub(super) blocks: Vec<u64>,
+    pub(crate) blocks: Vec<u64>,
     /// Clusters taken, those of nodes and index blocks included.
-    pub(super) clusters: u64,
+    pub(crate) clusters: u64,
 }
 
 /// Logical block, physical block, length.
@@ -47,7 +47,7 @@ struct Tree {
 
 impl Planner {
     /// Takes the first free block from `goal` on, with its cluster.
-    pub(super) fn new_block(&mut self, goal: u64) -> FormatResult<u64> {
+    pub(crate) fn new_block(&mut self, goal: u64) -> FormatResult<u64> {
         let place = self.space.first_free(goal);
         let block = place.ok_or(FormatError::NoRoom {
             what: "the first files",
@@ -57,7 +57,7 @@ impl Planner {
     }
 
     /// Takes blocks outside of the fixed tables.
-    pub(super) fn claim(&mut self, block: u64, count: u64) {
+    pub(crate) fn claim(&mut self, block: u64, count: u64) {
         self.space.take(block..block + count);
         mark_written(self.sb.geometry(), &mut self.groups, block..block + count);
     }
@@ -81,13 +81,13 @@ impl Planner {
     }
 
     /// `count` blocks for a directory.
-    pub(super) fn map_directory(&mut self, number: u32, count: usize) -> FormatResult<Mapped> {
+    pub(crate) fn map_directory(&mut self, number: u32, count: usize) -> FormatResult<Mapped> {
         let goal = self.home(number);
         self.map_from(number, goal, count as u64)
     }
 
     /// `count` blocks from the first free one on.
-    pub(super) fn map_sequence(&mut self, number: u32, count: u64) -> FormatResult<Mapped> {
+    pub(crate) fn map_sequence(&mut self, number: u32, count: u64) -> FormatResult<Mapped> {
         self.map_from(number, 0, count)
     }
 
@@ -114,7 +114,7 @@ impl Planner {
     }
 
     /// A file whose blocks get their places in the order of `writes`, logical numbers.
-    pub(super) fn map_writes(&mut self, number: u32, writes: &[u64]) -> FormatResult<Mapped> {
+    pub(crate) fn map_writes(&mut self, number: u32, writes: &[u64]) -> FormatResult<Mapped> {
         let log = self.geometry().blocks_per_cluster_log();
         let mut places: BTreeMap<u64, u64> = BTreeMap::new();
         let mut clusters = 0;
@@ -168,7 +168,7 @@ impl Planner {
 
     /// The journal: as few runs from `goal` on as there can be. A block map knows no goal and
     /// begins at home.
-    pub(super) fn map_journal(
+    pub(crate) fn map_journal(
         &mut self,
         number: u32,
         goal: u64,

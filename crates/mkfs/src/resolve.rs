@@ -20,46 +20,46 @@ use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::features::{FeatureSet, Incompat, RoCompat};
 use fourscore_ondisk::superblock::{CreatorOs, DefaultMountOpts, ErrorPolicy};
 
-use super::error::{FormatError, FormatResult};
-use super::options::{Choice, INODE_RATIO, JournalOptions, Options, QuotaTypes};
-use super::profile::Profile;
-pub(super) use layout::share;
+use crate::error::{FormatError, FormatResult};
+use crate::options::{Choice, INODE_RATIO, JournalOptions, Options, QuotaTypes};
+use crate::profile::Profile;
+pub(crate) use layout::share;
 
 /// What all later steps start from.
 #[derive(Clone, Debug)]
-pub(super) struct Parameters {
-    pub(super) options: Options,
-    pub(super) features: FeatureSet,
-    pub(super) mount_opts: DefaultMountOpts,
-    pub(super) block_size: BlockSize,
-    pub(super) cluster_log: u32,
-    pub(super) blocks: u64,
-    pub(super) reserved_blocks: u64,
-    pub(super) inodes: u32,
-    pub(super) inode_size_bytes: u16,
-    pub(super) desc_size_bytes: u16,
-    pub(super) log_groups_per_flex: u8,
-    pub(super) reserved_gdt_blocks: u16,
-    pub(super) backup_superblocks: u8,
-    pub(super) packed: bool,
-    pub(super) lazy_itables: bool,
-    pub(super) lazy_journal: bool,
-    pub(super) discard: bool,
-    pub(super) quota_types: QuotaTypes,
-    pub(super) journal: JournalOptions,
-    pub(super) errors: ErrorPolicy,
-    pub(super) revision: u32,
-    pub(super) hash_version: u8,
-    pub(super) periodic_check: bool,
+pub(crate) struct Parameters {
+    pub(crate) options: Options,
+    pub(crate) features: FeatureSet,
+    pub(crate) mount_opts: DefaultMountOpts,
+    pub(crate) block_size: BlockSize,
+    pub(crate) cluster_log: u32,
+    pub(crate) blocks: u64,
+    pub(crate) reserved_blocks: u64,
+    pub(crate) inodes: u32,
+    pub(crate) inode_size_bytes: u16,
+    pub(crate) desc_size_bytes: u16,
+    pub(crate) log_groups_per_flex: u8,
+    pub(crate) reserved_gdt_blocks: u16,
+    pub(crate) backup_superblocks: u8,
+    pub(crate) packed: bool,
+    pub(crate) lazy_itables: bool,
+    pub(crate) lazy_journal: bool,
+    pub(crate) discard: bool,
+    pub(crate) quota_types: QuotaTypes,
+    pub(crate) journal: JournalOptions,
+    pub(crate) errors: ErrorPolicy,
+    pub(crate) revision: u32,
+    pub(crate) hash_version: u8,
+    pub(crate) periodic_check: bool,
 }
 
 /// What was asked, and the profile for everything else.
-pub(super) struct Wishes<'a> {
-    pub(super) options: Options,
+pub(crate) struct Wishes<'a> {
+    pub(crate) options: Options,
     profile: &'a Profile,
     /// The sections of the profile that apply.
     types: Vec<String>,
-    pub(super) revision: u32,
+    pub(crate) revision: u32,
 }
 
 impl<'a> Wishes<'a> {
@@ -126,7 +126,7 @@ impl<'a> Wishes<'a> {
 }
 
 /// Brings wishes and profile together for a file system of `len_bytes`.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     options: &Options,
     profile: &Profile,
     len_bytes: u64,
@@ -185,21 +185,21 @@ pub(super) fn resolve(
 }
 
 /// What a journal on a device of its own is made from.
-pub(super) struct JournalParameters {
-    pub(super) block_size: BlockSize,
-    pub(super) blocks: u64,
-    pub(super) inode_size_bytes: u32,
-    pub(super) mount_opts: DefaultMountOpts,
-    pub(super) errors: ErrorPolicy,
-    pub(super) hash_version: u8,
-    pub(super) checksum: bool,
-    pub(super) lazy_journal: bool,
-    pub(super) discard: bool,
-    pub(super) options: Options,
+pub(crate) struct JournalParameters {
+    pub(crate) block_size: BlockSize,
+    pub(crate) blocks: u64,
+    pub(crate) inode_size_bytes: u32,
+    pub(crate) mount_opts: DefaultMountOpts,
+    pub(crate) errors: ErrorPolicy,
+    pub(crate) hash_version: u8,
+    pub(crate) checksum: bool,
+    pub(crate) lazy_journal: bool,
+    pub(crate) discard: bool,
+    pub(crate) options: Options,
 }
 
 /// Brings wishes and profile together for a journal that fills a device of `len_bytes`.
-pub(super) fn resolve_journal_device(
+pub(crate) fn resolve_journal_device(
     options: &Options,
     profile: &Profile,
     len_bytes: u64,

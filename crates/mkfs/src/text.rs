@@ -11,8 +11,8 @@ use std::str::FromStr;
 use fourscore_ondisk::features::{Compat, FeatureClass, FeatureSet, Incompat, RoCompat, table};
 use uuid::Uuid;
 
-use super::error::{FormatError, FormatResult};
-use super::options::{Amount, Choice, JournalOptions, OldContent, Options, Owner, QuotaTypes};
+use crate::error::{FormatError, FormatResult};
+use crate::options::{Amount, Choice, JournalOptions, OldContent, Options, Owner, QuotaTypes};
 
 /// A number with a suffix K, M, G or T (powers of 1024) or s (sectors of 512 bytes), in bytes;
 /// without a suffix in units of `unit_bytes`.
@@ -51,7 +51,7 @@ pub fn parse_uuid(option: &str, text: &str) -> FormatResult<Option<Uuid>> {
 
 impl Amount {
     /// Blocks, or with a suffix as in [`parse_size`] bytes.
-    pub(super) fn parse(option: &str, text: &str) -> FormatResult<Self> {
+    pub(crate) fn parse(option: &str, text: &str) -> FormatResult<Self> {
         match text.parse() {
             Ok(blocks) => Ok(Self::Blocks(blocks)),
             Err(_) => Ok(Self::Bytes(parse_size(option, text, 1)?)),
@@ -287,7 +287,7 @@ fn settable() -> FeatureSet {
 
 /// Changes `features` as a list in the spelling of `-O` says: names separated by commas or
 /// blanks, `^` or `-` in front to clear, `none` to clear all. Returns what the list set.
-pub(super) fn edit_features(features: &mut FeatureSet, text: &str) -> FormatResult<FeatureSet> {
+pub(crate) fn edit_features(features: &mut FeatureSet, text: &str) -> FormatResult<FeatureSet> {
     let mut named = FeatureSet::default();
     for word in text.split([',', ' ', '\t']).filter(|word| !word.is_empty()) {
         if ["none", "clear"]
@@ -347,7 +347,7 @@ fn feature(name: &str) -> FormatResult<FeatureSet> {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

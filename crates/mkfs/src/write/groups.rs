@@ -15,11 +15,11 @@ use fourscore_ondisk::group::{self, GroupFlags, RawGroupDesc, RawGroupDescHigh};
 use fourscore_ondisk::superblock::MetadataChecksum;
 use zerocopy::IntoBytes;
 
-use super::super::error::{FormatError, FormatResult};
-use super::super::plan::Plan;
-use super::super::superblock::{low, low16};
-use super::super::tables::GroupPlan;
 use super::Piece;
+use crate::error::{FormatError, FormatResult};
+use crate::plan::Plan;
+use crate::superblock::{low, low16};
+use crate::tables::GroupPlan;
 
 /// Bytes of the descriptor table in a part; a multiple of every block size.
 const PART_BYTES: usize = 512 << 10;
@@ -309,7 +309,7 @@ fn group_nr(index: usize) -> GroupNr {
     GroupNr(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use super::error::{FormatError, FormatResult};
+use crate::error::{FormatError, FormatResult};
 
 /// Where distributions keep the configuration.
 const SYSTEM_FILE: &str = "/etc/mke2fs.conf";
@@ -148,29 +148,29 @@ impl Profile {
     }
 
     /// Whether there is a type of this name.
-    pub(super) fn has_type(&self, name: &str) -> bool {
+    pub(crate) fn has_type(&self, name: &str) -> bool {
         self.types.iter().any(|(known, _)| known == name)
     }
 
     /// What the type `name` itself says.
-    pub(super) fn of_type(&self, name: &str, key: &str) -> Option<&str> {
+    pub(crate) fn of_type(&self, name: &str, key: &str) -> Option<&str> {
         let (_, relations) = self.types.iter().find(|(known, _)| known == name)?;
         look_up(relations, key)
     }
 
     /// What holds for a list of types.
-    pub(super) fn string(&self, types: &[String], key: &str) -> Option<&str> {
+    pub(crate) fn string(&self, types: &[String], key: &str) -> Option<&str> {
         let last = types.iter().rev().find_map(|name| self.of_type(name, key));
         last.or_else(|| look_up(&self.defaults, key))
     }
 
     /// The same as a number; `None` also for something else.
-    pub(super) fn number(&self, types: &[String], key: &str) -> Option<i64> {
+    pub(crate) fn number(&self, types: &[String], key: &str) -> Option<i64> {
         self.string(types, key)?.parse().ok()
     }
 
     /// The same as a yes or no.
-    pub(super) fn choice(&self, types: &[String], key: &str) -> Option<bool> {
+    pub(crate) fn choice(&self, types: &[String], key: &str) -> Option<bool> {
         match self.string(types, key)? {
             "y" | "yes" | "t" | "true" | "1" | "on" => Some(true),
             "n" | "no" | "f" | "false" | "nil" | "0" | "off" => Some(false),
@@ -189,7 +189,7 @@ fn unquoted(value: &str) -> String {
     inner.unwrap_or(value).to_owned()
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

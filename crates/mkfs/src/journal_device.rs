@@ -20,17 +20,17 @@ use uuid::Uuid;
 use zerocopy::byteorder::big_endian::U32 as BigU32;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::error::{FormatError, FormatResult};
-use super::options::{OldContent, Options};
-use super::plan::identity;
-use super::profile::Profile;
-use super::resolve::{JournalParameters, resolve_journal_device};
-use super::sizes::FIRST_INO;
-use super::superblock::{
+use crate::error::{FormatError, FormatResult};
+use crate::options::{OldContent, Options};
+use crate::plan::identity;
+use crate::profile::Profile;
+use crate::resolve::{JournalParameters, resolve_journal_device};
+use crate::sizes::FIRST_INO;
+use crate::superblock::{
     EXTRA_ISIZE, creator_value, errors_value, low, low16, put_features, put_identity, put_text,
 };
-use super::text::edit_features;
-use super::write::wipe;
+use crate::text::edit_features;
+use crate::write::wipe;
 
 /// The fewest blocks of a journal.
 const LEAST_JOURNAL_BLOCKS: u64 = 1024;
@@ -76,7 +76,7 @@ impl ExternalJournal {
     }
 
     /// `s_journal_dev`.
-    pub(super) fn device_number(&self) -> u32 {
+    pub(crate) fn device_number(&self) -> u32 {
         self.device_number
     }
 
@@ -223,7 +223,7 @@ impl JournalDevicePlan {
             device.write_zeroes(0..size_bytes)?;
         }
         let mut block = vec![0; self.block_size.bytes()];
-        super::files::put(&mut block, 0, self.journal.as_bytes());
+        crate::files::put(&mut block, 0, self.journal.as_bytes());
         let start = (SUPERBLOCK_OFFSET_BYTES >> self.block_size.bits()) + 1;
         device.write_at(&block, start << self.block_size.bits())?;
         device.flush()?;

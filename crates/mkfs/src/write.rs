@@ -20,11 +20,11 @@ use fourscore_ondisk::superblock::{RawSuperblock, SUPERBLOCK_OFFSET_BYTES, State
 use fourscore_ondisk::{GroupOffset, PhysBlock};
 use zerocopy::IntoBytes;
 
-use super::error::{FormatError, FormatResult};
-use super::options::OldContent;
-use super::plan::Plan;
-use super::superblock::low16;
-use super::tables::GroupPlan;
+use crate::error::{FormatError, FormatResult};
+use crate::options::OldContent;
+use crate::plan::Plan;
+use crate::superblock::low16;
+use crate::tables::GroupPlan;
 
 /// The part of the device in front of the block that holds the superblock, and up to where old
 /// signatures are wiped.
@@ -168,7 +168,7 @@ impl Plan {
             copy.s_state = state.bits().into();
             copy.s_block_group_nr = low16(number.0.min(u16::MAX.into()).into());
             self.seal(&mut copy);
-            super::files::put(&mut block, 0, copy.as_bytes());
+            crate::files::put(&mut block, 0, copy.as_bytes());
             let first = geometry.group_first_block(number).0;
             device.write_at(&block, first << geometry.block_size().bits())?;
         }
@@ -189,7 +189,7 @@ impl Plan {
             let block = tables
                 .entry(place.block.0)
                 .or_insert_with(|| vec![0; geometry.block_size().bytes()]);
-            super::files::put(block, place.offset_bytes, inode);
+            crate::files::put(block, place.offset_bytes, inode);
         }
         let blocks = self.blocks.iter().chain(&tables);
         let pieces = blocks.map(|(&block, bytes)| Piece { block, bytes });
@@ -226,7 +226,7 @@ impl Plan {
 
 /// Clears the superblock that was there, for good, and discards the first `size_bytes`. Says
 /// whether these read as zeroes now.
-pub(super) fn wipe<D: BlockDevice + ?Sized>(
+pub(crate) fn wipe<D: BlockDevice + ?Sized>(
     device: &D,
     size_bytes: u64,
     old_content: OldContent,
@@ -261,7 +261,7 @@ fn merged(runs: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     found
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -10,7 +10,7 @@ use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use uuid::Uuid;
 
-use super::journal_device::ExternalJournal;
+use crate::journal_device::ExternalJournal;
 
 /// What the blocks of the device hold before anything is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    pub(super) fn is_yes(self) -> bool {
+    pub(crate) fn is_yes(self) -> bool {
         self == Self::Yes
     }
 }
@@ -64,7 +64,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    pub(super) fn blocks(self, block_size: BlockSize) -> u64 {
+    pub(crate) fn blocks(self, block_size: BlockSize) -> u64 {
         match self {
             Self::Blocks(blocks) => blocks,
             Self::Bytes(bytes) => bytes >> block_size.bits(),
@@ -210,4 +210,4 @@ pub struct Options {
 }
 
 /// The inode ratios there may be, in bytes.
-pub(super) const INODE_RATIO: RangeInclusive<u32> = 1024..=65536 * 1024;
+pub(crate) const INODE_RATIO: RangeInclusive<u32> = 1024..=65536 * 1024;

@@ -19,16 +19,16 @@ use zerocopy::byteorder::big_endian::U32 as BigU32;
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::error::{FormatError, FormatResult};
-use super::mapping::Mapped;
-use super::plan::{JournalSize, Planner};
-use super::sizes::FIRST_INO;
-use super::superblock::{EXTRA_ISIZE, high, low, low16, put_text};
+use crate::error::{FormatError, FormatResult};
+use crate::mapping::Mapped;
+use crate::plan::{JournalSize, Planner};
+use crate::sizes::FIRST_INO;
+use crate::superblock::{EXTRA_ISIZE, high, low, low16, put_text};
 
 /// The size lost+found has from the start, so that e2fsck need not find blocks for it.
 const LOST_AND_FOUND_BYTES: usize = 16 << 10;
 /// Blocks that an inode points to directly.
-pub(super) const DIRECT_BLOCKS: usize = 12;
+pub(crate) const DIRECT_BLOCKS: usize = 12;
 /// Blocks of the journal for file systems of fewer blocks than the first number.
 const JOURNAL_BLOCKS: [(u64, u64); 9] = [
     (2 << 10, 0),
@@ -50,26 +50,26 @@ const XATTR_MAGIC: u32 = 0xea02_0000;
 const DIR_TYPE: u8 = 2;
 
 /// What the inode of a file says.
-pub(super) struct File {
-    pub(super) mode: u16,
-    pub(super) links: u16,
-    pub(super) flags: InodeFlags,
-    pub(super) size_bytes: u64,
-    pub(super) mapped: Mapped,
+pub(crate) struct File {
+    pub(crate) mode: u16,
+    pub(crate) links: u16,
+    pub(crate) flags: InodeFlags,
+    pub(crate) size_bytes: u64,
+    pub(crate) mapped: Mapped,
 }
 
 impl Planner {
-    pub(super) fn block_bytes(&self) -> usize {
+    pub(crate) fn block_bytes(&self) -> usize {
         self.geometry().block_size().bytes()
     }
 
-    pub(super) fn seed(&self, number: u32) -> InodeSeed {
+    pub(crate) fn seed(&self, number: u32) -> InodeSeed {
         let seed = self.sb.checksum_seed();
         seed.for_inode(InodeNr(number), InodeGeneration(0))
     }
 
     /// Counts an inode as used.
-    pub(super) fn use_inode(&mut self, number: u32) -> FormatResult<()> {
+    pub(crate) fn use_inode(&mut self, number: u32) -> FormatResult<()> {
         let place = self.geometry().inode_group(InodeNr(number));
         let (GroupNr(group), offset) = place.ok_or(FormatError::NoRoom { what: "inodes" })?;
         let per_group = self.geometry().inodes_per_group();
@@ -84,13 +84,13 @@ impl Planner {
     }
 
     /// The first inode after the reserved ones and those in use.
-    pub(super) fn next_inode(&self) -> u32 {
+    pub(crate) fn next_inode(&self) -> u32 {
         let last = self.inodes.keys().next_back().copied();
         last.map_or(FIRST_INO, |last| (last + 1).max(FIRST_INO))
     }
 
     /// Takes the next inode.
-    pub(super) fn new_inode(&mut self) -> FormatResult<u32> {
+    pub(crate) fn new_inode(&mut self) -> FormatResult<u32> {
         let number = self.next_inode();
         self.use_new_inode(number)?;
         Ok(number)
@@ -109,7 +109,7 @@ impl Planner {
     }
 
     /// Stores the inode of a file.
-    pub(super) fn put_file(&mut self, number: u32, file: &File) -> FormatResult<()> {
+    pub(crate) fn put_file(&mut self, number: u32, file: &File) -> FormatResult<()> {
         let (time, _) = self.inode_time();
         let mut raw = RawInode::new_zeroed();
         raw.i_mode = file.mode.into();
@@ -156,7 +156,7 @@ impl Planner {
     }
 
     /// Inodes 1 to 10, used or not. With checksums also the unused ones must have one.
-    pub(super) fn reserve_inodes(&mut self) -> FormatResult<()> {
+    pub(crate) fn reserve_inodes(&mut self) -> FormatResult<()> {
         for number in 1..FIRST_INO {
             self.use_inode(number)?;
             if self.sb.has_metadata_csum() {
@@ -179,7 +179,7 @@ impl Planner {
     }
 
     /// A regular file that users do not see.
-    pub(super) fn hidden_file(&self, size_bytes: u64, mapped: Mapped) -> File {
+    pub(crate) fn hidden_file(&self, size_bytes: u64, mapped: Mapped) -> File {
         File {
             mode: 0o100_600,
             links: 1,
@@ -190,7 +190,7 @@ impl Planner {
     }
 
     /// The root directory with lost+found in it.
-    pub(super) fn make_root(&mut self) -> FormatResult<()> {
+    pub(crate) fn make_root(&mut self) -> FormatResult<()> {
         let root = InodeNr::ROOT.0;
         let lost_and_found = FIRST_INO;
         let block_bytes = self.block_bytes();
@@ -326,7 +326,7 @@ impl Planner {
 
     /// The inode that holds the blocks reserved for more descriptors: its double indirect block
     /// points to those of group 0, each of which points to its counterparts in the backups.
-    pub(super) fn make_resize_inode(&mut self) -> FormatResult<()> {
+    pub(crate) fn make_resize_inode(&mut self) -> FormatResult<()> {
         let reserved = u64::from(self.raw.s_reserved_gdt_blocks.get());
         let geometry = *self.geometry();
         let desc_blocks = u64::from(geometry.desc_blocks());
@@ -368,7 +368,7 @@ impl Planner {
 
     /// The size of the journal, if there is to be one in the file system; of 0 blocks if that is
     /// too small for one.
-    pub(super) fn journal_size(&self) -> FormatResult<Option<JournalSize>> {
+    pub(crate) fn journal_size(&self) -> FormatResult<Option<JournalSize>> {
         let features = self.raw.features().compat;
         if !features.contains(Compat::HAS_JOURNAL) || self.p.options.external_journal.is_some() {
             return Ok(None);
@@ -428,7 +428,7 @@ impl Planner {
     }
 
     /// The journal: its superblock, and a copy of its inode's map in the file system's.
-    pub(super) fn make_journal(&mut self, size: JournalSize) -> FormatResult<()> {
+    pub(crate) fn make_journal(&mut self, size: JournalSize) -> FormatResult<()> {
         if size.blocks() == 0 {
             let features = self.raw.features().compat - Compat::HAS_JOURNAL;
             self.raw.s_feature_compat = features.bits().into();
@@ -506,7 +506,7 @@ impl Planner {
     }
 
     /// The block that tells hosts from each other, saying that nobody is there.
-    pub(super) fn make_mmp_block(&mut self) -> FormatResult<()> {
+    pub(crate) fn make_mmp_block(&mut self) -> FormatResult<()> {
         let block = self.new_block(0)?;
         let mut raw = RawMmp::new_zeroed();
         raw.mmp_magic = MMP_MAGIC.into();
@@ -525,7 +525,7 @@ impl Planner {
     }
 
     /// The orphan file: blocks without entries.
-    pub(super) fn make_orphan_file(&mut self) -> FormatResult<()> {
+    pub(crate) fn make_orphan_file(&mut self) -> FormatResult<()> {
         if !self.raw.features().compat.contains(Compat::HAS_JOURNAL) {
             // The journal was left out for want of space.
             let features = self.raw.features().compat - Compat::ORPHAN_FILE;
@@ -562,7 +562,7 @@ impl Planner {
 }
 
 /// Copies `bytes` to `at`.
-pub(super) fn put(block: &mut [u8], at: usize, bytes: &[u8]) {
+pub(crate) fn put(block: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = block.get_mut(at..at + bytes.len()) {
         place.copy_from_slice(bytes);
     }

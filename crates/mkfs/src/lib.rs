@@ -1,8 +1,8 @@
 //! **Purpose.** Making file systems: everything mke2fs does for ext2, ext3 and ext4.
 //!
 //! ```no_run
-//! use fourscore::block::{DeviceOptions, create_image};
-//! use fourscore::format::{OldContent, Options, Plan, Profile};
+//! use fourscore_block::{DeviceOptions, create_image};
+//! use fourscore_mkfs::{OldContent, Options, Plan, Profile};
 //!
 //! let device = create_image("new.ext4".as_ref(), 1 << 30, DeviceOptions::read_write())?;
 //! let options = Options {
@@ -55,6 +55,7 @@
 //!
 //! **References.** mke2fs(8), mke2fs.conf(5); the sources of e2fsprogs 1.47.0 for the rules of
 //! placing.
+#![forbid(unsafe_code)]
 
 mod error;
 mod files;

@@ -78,7 +78,7 @@ pub fn find_signature<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<
     Ok(None)
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use fourscore_block::RamDevice;

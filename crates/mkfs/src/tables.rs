@@ -15,30 +15,30 @@
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::{Geometry, GroupNr};
 
-use super::error::{FormatError, FormatResult};
-use super::space::Space;
+use crate::error::{FormatError, FormatResult};
+use crate::space::Space;
 
 /// What a group descriptor will say, except for free blocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct GroupPlan {
-    pub(super) block_bitmap: u64,
-    pub(super) inode_bitmap: u64,
-    pub(super) inode_table: u64,
-    pub(super) used_inodes: u32,
-    pub(super) dirs: u32,
-    pub(super) itable_unused: u32,
-    pub(super) flags: GroupFlags,
+pub(crate) struct GroupPlan {
+    pub(crate) block_bitmap: u64,
+    pub(crate) inode_bitmap: u64,
+    pub(crate) inode_table: u64,
+    pub(crate) used_inodes: u32,
+    pub(crate) dirs: u32,
+    pub(crate) itable_unused: u32,
+    pub(crate) flags: GroupFlags,
 }
 
 /// Places tables.
-pub(super) struct Tables<'a> {
-    pub(super) geometry: &'a Geometry,
-    pub(super) space: &'a mut Space,
-    pub(super) groups: &'a mut [GroupPlan],
+pub(crate) struct Tables<'a> {
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) space: &'a mut Space,
+    pub(crate) groups: &'a mut [GroupPlan],
     /// log2 of the groups in a flex group; 0 without.
-    pub(super) log_groups_per_flex: u8,
+    pub(crate) log_groups_per_flex: u8,
     /// `s_raid_stride`.
-    pub(super) stride: u64,
+    pub(crate) stride: u64,
 }
 
 const NO_ROOM: FormatError = FormatError::NoRoom {
@@ -47,7 +47,7 @@ const NO_ROOM: FormatError = FormatError::NoRoom {
 
 impl Tables<'_> {
     /// Each group's tables after the other.
-    pub(super) fn place_all(&mut self) -> FormatResult<()> {
+    pub(crate) fn place_all(&mut self) -> FormatResult<()> {
         let mut group = 0;
         while group < self.geometry.groups() {
             let placed = if self.log_groups_per_flex == 0 {
@@ -89,7 +89,7 @@ impl Tables<'_> {
     }
 
     /// All block bitmaps, then all inode bitmaps, then all inode tables.
-    pub(super) fn place_packed(&mut self) -> FormatResult<()> {
+    pub(crate) fn place_packed(&mut self) -> FormatResult<()> {
         let table_blocks = u64::from(self.geometry.inode_table_blocks());
         let mut goal = 0;
         for group in 0..self.groups.len() {
@@ -244,7 +244,7 @@ impl Tables<'_> {
 }
 
 /// Groups in which these blocks lie can no longer do without a block bitmap.
-pub(super) fn mark_written(
+pub(crate) fn mark_written(
     geometry: &Geometry,
     groups: &mut [GroupPlan],
     blocks: std::ops::Range<u64>,

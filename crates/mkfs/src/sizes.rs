@@ -12,11 +12,11 @@
 
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 
-use super::error::{FormatError, FormatResult};
-use super::resolve::{Parameters, share};
+use crate::error::{FormatError, FormatResult};
+use crate::resolve::{Parameters, share};
 
 /// The first inode for users.
-pub(super) const FIRST_INO: u32 = 11;
+pub(crate) const FIRST_INO: u32 = 11;
 /// Group descriptors count free blocks in 16 bits.
 const MOST_CLUSTERS_PER_GROUP: u64 = (1 << 16) - 8;
 /// Blocks that a short last group must have beyond its own metadata to be worth having.
@@ -24,22 +24,22 @@ const LEAST_USEFUL_BLOCKS: u64 = 50;
 
 /// The counts of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sizes {
-    pub(super) features: FeatureSet,
-    pub(super) blocks: u64,
-    pub(super) reserved_blocks: u64,
-    pub(super) first_data_block: u64,
-    pub(super) blocks_per_group: u64,
-    pub(super) groups: u32,
-    pub(super) desc_blocks: u64,
-    pub(super) inodes_per_group: u32,
-    pub(super) inode_table_blocks: u64,
-    pub(super) reserved_gdt_blocks: u64,
-    pub(super) backup_groups: [u32; 2],
+pub(crate) struct Sizes {
+    pub(crate) features: FeatureSet,
+    pub(crate) blocks: u64,
+    pub(crate) reserved_blocks: u64,
+    pub(crate) first_data_block: u64,
+    pub(crate) blocks_per_group: u64,
+    pub(crate) groups: u32,
+    pub(crate) desc_blocks: u64,
+    pub(crate) inodes_per_group: u32,
+    pub(crate) inode_table_blocks: u64,
+    pub(crate) reserved_gdt_blocks: u64,
+    pub(crate) backup_groups: [u32; 2],
 }
 
 /// Finds the counts.
-pub(super) fn settle(p: &Parameters) -> FormatResult<Sizes> {
+pub(crate) fn settle(p: &Parameters) -> FormatResult<Sizes> {
     let mask = (1u64 << p.cluster_log) - 1;
     let mut sizes = Sizes {
         features: p.features,

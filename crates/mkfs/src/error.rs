@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::signature::Signature;
+use crate::signature::Signature;
 
 /// Why a file system is not made. Everything but [`Io`](Self::Io) is found before a byte is
 /// written.
@@ -63,7 +63,7 @@ pub enum FormatError {
 
 impl FormatError {
     /// An option that cannot be.
-    pub(super) fn option(option: impl Into<String>, why: impl Into<String>) -> Self {
+    pub(crate) fn option(option: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Option {
             option: option.into(),
             why: why.into(),

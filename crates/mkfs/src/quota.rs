@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 
 use fourscore_ondisk::inode::InodeFlags;
 
-use super::error::{FormatError, FormatResult};
-use super::files::{DIRECT_BLOCKS, File, put};
-use super::plan::Planner;
+use crate::error::{FormatError, FormatResult};
+use crate::files::{DIRECT_BLOCKS, File, put};
+use crate::plan::Planner;
 
 const QUOTA_BLOCK_BYTES: usize = 1024;
 const ENTRY_BYTES: usize = 72;
@@ -104,7 +104,7 @@ impl QuotaKind {
 
 /// A quota file that has its blocks.
 #[derive(Debug)]
-pub(super) struct QuotaFile {
+pub(crate) struct QuotaFile {
     kind: QuotaKind,
     blocks: Vec<u64>,
 }
@@ -112,7 +112,7 @@ pub(super) struct QuotaFile {
 impl Planner {
     /// Places the files of the wanted types for the identifiers in `usage`. The project's has no
     /// reserved inode.
-    pub(super) fn make_quota_files(&mut self, usage: &QuotaUsage) -> FormatResult<()> {
+    pub(crate) fn make_quota_files(&mut self, usage: &QuotaUsage) -> FormatResult<()> {
         let types = self.p.quota_types;
         if types.user {
             self.make_quota_file(USER_INO, QuotaKind::User, usage)?;
@@ -131,7 +131,7 @@ impl Planner {
     }
 
     /// What root and lost+found of an empty file system use.
-    pub(super) fn root_usage(&self) -> QuotaUsage {
+    pub(crate) fn root_usage(&self) -> QuotaUsage {
         let owner = self.p.options.root_owner.unwrap_or_default();
         let root = QuotaIds {
             user: owner.uid,
@@ -189,7 +189,7 @@ impl Planner {
     }
 
     /// Fills the files that were made with what is used: by the identifiers they were made for.
-    pub(super) fn fill_quota_files(&mut self, usage: &QuotaUsage) -> FormatResult<()> {
+    pub(crate) fn fill_quota_files(&mut self, usage: &QuotaUsage) -> FormatResult<()> {
         let block_bytes = self.block_bytes();
         for QuotaFile { kind, blocks } in std::mem::take(&mut self.quota_files) {
             let content = content(kind.magic(), usage.of(kind));
@@ -284,7 +284,7 @@ fn number(block: usize) -> u32 {
     u32::try_from(block).unwrap_or(u32::MAX)
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -10,26 +10,26 @@ use uuid::Uuid;
 use zerocopy::FromZeros;
 use zerocopy::byteorder::little_endian::{U16, U32};
 
-use super::error::{FormatError, FormatResult};
-use super::resolve::Parameters;
-use super::sizes::{FIRST_INO, Sizes};
+use crate::error::{FormatError, FormatResult};
+use crate::resolve::Parameters;
+use crate::sizes::{FIRST_INO, Sizes};
 
 /// Mounts and days between checks where the profile wants periodic checks.
 const CHECK_MOUNTS: u16 = 20;
 const CHECK_SECONDS: u32 = 180 * 86400;
 /// Fields of inodes behind the first 128 bytes.
-pub(super) const EXTRA_ISIZE: u16 = 32;
+pub(crate) const EXTRA_ISIZE: u16 = 32;
 
 /// What identifies a file system, made up where the user gave nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Identity {
-    pub(super) uuid: Uuid,
-    pub(super) hash_seed: Uuid,
-    pub(super) time_seconds: u64,
+pub(crate) struct Identity {
+    pub(crate) uuid: Uuid,
+    pub(crate) hash_seed: Uuid,
+    pub(crate) time_seconds: u64,
 }
 
 /// The fields known from parameters and counts.
-pub(super) fn build(p: &Parameters, sizes: &Sizes, id: &Identity) -> RawSuperblock {
+pub(crate) fn build(p: &Parameters, sizes: &Sizes, id: &Identity) -> RawSuperblock {
     let mut raw = RawSuperblock::new_zeroed();
     let options = &p.options;
     raw.s_magic = 0xef53.into();
@@ -82,7 +82,7 @@ pub(super) fn build(p: &Parameters, sizes: &Sizes, id: &Identity) -> RawSuperblo
 }
 
 /// `s_errors`.
-pub(super) fn errors_value(policy: ErrorPolicy) -> U16 {
+pub(crate) fn errors_value(policy: ErrorPolicy) -> U16 {
     U16::new(match policy {
         ErrorPolicy::Continue => 1,
         ErrorPolicy::RemountReadOnly => 2,
@@ -92,7 +92,7 @@ pub(super) fn errors_value(policy: ErrorPolicy) -> U16 {
 }
 
 /// `s_creator_os`.
-pub(super) fn creator_value(asked: Option<CreatorOs>) -> U32 {
+pub(crate) fn creator_value(asked: Option<CreatorOs>) -> U32 {
     U32::new(match asked.unwrap_or(CreatorOs::Linux) {
         CreatorOs::Linux => 0,
         CreatorOs::Hurd => 1,
@@ -104,7 +104,7 @@ pub(super) fn creator_value(asked: Option<CreatorOs>) -> U32 {
 }
 
 /// UUID, hash seed, times, and what follows from them.
-pub(super) fn put_identity(
+pub(crate) fn put_identity(
     raw: &mut RawSuperblock,
     hash_version: u8,
     features: FeatureSet,
@@ -165,7 +165,7 @@ fn put_extras(raw: &mut RawSuperblock, p: &Parameters, features: FeatureSet) {
 }
 
 /// Writes all three words of features.
-pub(super) fn put_features(raw: &mut RawSuperblock, features: FeatureSet) {
+pub(crate) fn put_features(raw: &mut RawSuperblock, features: FeatureSet) {
     raw.s_feature_compat = features.compat.bits().into();
     raw.s_feature_incompat = features.incompat.bits().into();
     raw.s_feature_ro_compat = features.ro_compat.bits().into();
@@ -173,7 +173,7 @@ pub(super) fn put_features(raw: &mut RawSuperblock, features: FeatureSet) {
 
 /// The checked form of a superblock in the making: features whose inodes and blocks have no
 /// number yet are left out.
-pub(super) fn provisional(raw: &RawSuperblock) -> FormatResult<Superblock> {
+pub(crate) fn provisional(raw: &RawSuperblock) -> FormatResult<Superblock> {
     let mut raw = *raw;
     let mut features = raw.features();
     features
@@ -186,7 +186,7 @@ pub(super) fn provisional(raw: &RawSuperblock) -> FormatResult<Superblock> {
 }
 
 /// Seals a superblock and checks that it can be read back.
-pub(super) fn checked(raw: &mut RawSuperblock) -> FormatResult<Superblock> {
+pub(crate) fn checked(raw: &mut RawSuperblock) -> FormatResult<Superblock> {
     if raw.features().ro_compat.contains(RoCompat::METADATA_CSUM) {
         raw.seal();
     }
@@ -194,25 +194,25 @@ pub(super) fn checked(raw: &mut RawSuperblock) -> FormatResult<Superblock> {
 }
 
 /// Copies a text into a field, which is zeroed behind it.
-pub(super) fn put_text(field: &mut [u8], text: &[u8]) {
+pub(crate) fn put_text(field: &mut [u8], text: &[u8]) {
     for (to, from) in field.iter_mut().zip(text) {
         *to = *from;
     }
 }
 
 /// Bits 0 to 31.
-pub(super) fn low(value: u64) -> U32 {
+pub(crate) fn low(value: u64) -> U32 {
     let [a, b, c, d, ..] = value.to_le_bytes();
     U32::from_bytes([a, b, c, d])
 }
 
 /// Bits 32 to 63.
-pub(super) fn high(value: u64) -> U32 {
+pub(crate) fn high(value: u64) -> U32 {
     low(value >> 32)
 }
 
 /// Bits 0 to 15.
-pub(super) fn low16(value: u64) -> U16 {
+pub(crate) fn low16(value: u64) -> U16 {
     let [a, b, ..] = value.to_le_bytes();
     U16::from_bytes([a, b])
 }

@@ -5,9 +5,9 @@ use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 use fourscore_ondisk::superblock::CreatorOs;
 
 use super::Wishes;
-use crate::format::error::{FormatError, FormatResult};
-use crate::format::options::QuotaTypes;
-use crate::format::text::edit_features;
+use crate::error::{FormatError, FormatResult};
+use crate::options::QuotaTypes;
+use crate::text::edit_features;
 
 impl Wishes<'_> {
     /// All features, and those that `-O` set.

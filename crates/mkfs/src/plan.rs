@@ -17,62 +17,62 @@ use fourscore_ondisk::superblock::{RawSuperblock, Superblock};
 use fourscore_ondisk::{BlockCount, Geometry, GroupNr, InodeNr, PhysBlock};
 use uuid::Uuid;
 
-use super::error::{FormatError, FormatResult};
-use super::options::{OldContent, Options};
-use super::profile::Profile;
-use super::quota::{QuotaFile, QuotaUsage};
-use super::resolve::{Parameters, resolve};
-use super::sizes::{FIRST_INO, settle};
-use super::space::Space;
-use super::superblock::{Identity, build, checked, high, low, provisional};
-use super::tables::{GroupPlan, Tables};
+use crate::error::{FormatError, FormatResult};
+use crate::options::{OldContent, Options};
+use crate::profile::Profile;
+use crate::quota::{QuotaFile, QuotaUsage};
+use crate::resolve::{Parameters, resolve};
+use crate::sizes::{FIRST_INO, settle};
+use crate::space::Space;
+use crate::superblock::{Identity, build, checked, high, low, provisional};
+use crate::tables::{GroupPlan, Tables};
 
 /// A planned file system.
 #[derive(Debug)]
 pub struct Plan {
-    pub(super) superblock: Superblock,
-    pub(super) groups: Vec<GroupPlan>,
-    pub(super) space: Space,
+    pub(crate) superblock: Superblock,
+    pub(crate) groups: Vec<GroupPlan>,
+    pub(crate) space: Space,
     /// Inodes in use and reserved ones, sealed.
-    pub(super) inodes: BTreeMap<u32, Vec<u8>>,
+    pub(crate) inodes: BTreeMap<u32, Vec<u8>>,
     /// Content of blocks outside the fixed tables.
-    pub(super) blocks: BTreeMap<u64, Vec<u8>>,
+    pub(crate) blocks: BTreeMap<u64, Vec<u8>>,
     /// Blocks outside the inode tables that must read as zeroes.
-    pub(super) zero: Vec<Range<u64>>,
-    pub(super) old_content: OldContent,
-    pub(super) discard: bool,
-    pub(super) journal: Option<JournalSize>,
+    pub(crate) zero: Vec<Range<u64>>,
+    pub(crate) old_content: OldContent,
+    pub(crate) discard: bool,
+    pub(crate) journal: Option<JournalSize>,
     requested_blocks: u64,
     root_owner: (u32, u32),
 }
 
 /// The blocks of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct JournalSize {
-    pub(super) log_blocks: u64,
-    pub(super) fast_commit_blocks: u64,
+pub(crate) struct JournalSize {
+    pub(crate) log_blocks: u64,
+    pub(crate) fast_commit_blocks: u64,
 }
 
 impl JournalSize {
-    pub(super) fn blocks(self) -> u64 {
+    pub(crate) fn blocks(self) -> u64 {
         self.log_blocks + self.fast_commit_blocks
     }
 }
 
 /// A plan in the making.
-pub(super) struct Planner {
-    pub(super) p: Parameters,
-    pub(super) raw: RawSuperblock,
+pub(crate) struct Planner {
+    pub(crate) p: Parameters,
+    pub(crate) raw: RawSuperblock,
     /// For geometry and checksum seeds: without features that name inodes and blocks.
-    pub(super) sb: Superblock,
-    pub(super) id: Identity,
-    pub(super) space: Space,
-    pub(super) groups: Vec<GroupPlan>,
-    pub(super) inodes: BTreeMap<u32, Vec<u8>>,
-    pub(super) blocks: BTreeMap<u64, Vec<u8>>,
-    pub(super) zero: Vec<Range<u64>>,
+    pub(crate) sb: Superblock,
+    pub(crate) id: Identity,
+    pub(crate) space: Space,
+    pub(crate) groups: Vec<GroupPlan>,
+    pub(crate) inodes: BTreeMap<u32, Vec<u8>>,
+    pub(crate) blocks: BTreeMap<u64, Vec<u8>>,
+    pub(crate) zero: Vec<Range<u64>>,
     /// Placed, but not filled yet.
-    pub(super) quota_files: Vec<QuotaFile>,
+    pub(crate) quota_files: Vec<QuotaFile>,
     /// What was there before any table: how much, and where it ends.
     contents: Contents,
 }
@@ -146,19 +146,19 @@ impl Plan {
     }
 
     /// User and group of the root directory.
-    pub(super) fn root_owner(&self) -> (u32, u32) {
+    pub(crate) fn root_owner(&self) -> (u32, u32) {
         self.root_owner
     }
 }
 
 impl Planner {
     /// Settles the parameters and places superblocks, descriptors, bitmaps and inode tables.
-    pub(super) fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
+    pub(crate) fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
         Self::around(&[], options, profile, len_bytes)
     }
 
     /// As [`Planner::new`], around these contents, in sorted runs.
-    pub(super) fn around(
+    pub(crate) fn around(
         contents: &[Range<PhysBlock>],
         options: &Options,
         profile: &Profile,
@@ -216,15 +216,15 @@ impl Planner {
     }
 
     /// Where the last of the contents that were there first ends; `None` without any.
-    pub(super) fn end_of_contents(&self) -> Option<u64> {
+    pub(crate) fn end_of_contents(&self) -> Option<u64> {
         (self.contents.blocks > 0).then_some(self.contents.end)
     }
 
-    pub(super) fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &Geometry {
         self.sb.geometry()
     }
 
-    pub(super) fn has_desc_checksums(&self) -> bool {
+    pub(crate) fn has_desc_checksums(&self) -> bool {
         let either = RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM;
         self.raw.features().ro_compat.intersects(either)
     }
@@ -283,7 +283,7 @@ impl Planner {
         }
     }
 
-    pub(super) fn finish(mut self, journal: Option<JournalSize>) -> FormatResult<Plan> {
+    pub(crate) fn finish(mut self, journal: Option<JournalSize>) -> FormatResult<Plan> {
         let geometry = *self.geometry();
         let first = geometry.first_data_block().0;
         let free = self.space.free_in(first..geometry.blocks().0);
@@ -311,7 +311,7 @@ impl Planner {
     }
 
     /// What comes before any file; says how many clusters are overhead so far.
-    pub(super) fn begin_files(&mut self) -> FormatResult<u64> {
+    pub(crate) fn begin_files(&mut self) -> FormatResult<u64> {
         let cluster_log = self.geometry().blocks_per_cluster_log();
         self.space.use_clusters(cluster_log);
         let first = self.geometry().first_data_block().0;
@@ -325,7 +325,7 @@ impl Planner {
 
     /// The files that users do not see, in the order in which mke2fs places them: quota files for
     /// the identifiers in `usage`, to be filled later.
-    pub(super) fn make_hidden_files(
+    pub(crate) fn make_hidden_files(
         &mut self,
         mut overhead: u64,
         usage: &QuotaUsage,
@@ -366,7 +366,7 @@ impl Planner {
     }
 }
 
-pub(super) fn identity(options: &Options) -> FormatResult<Identity> {
+pub(crate) fn identity(options: &Options) -> FormatResult<Identity> {
     let time_seconds = match options.time_seconds {
         Some(seconds) => seconds,
         None => {

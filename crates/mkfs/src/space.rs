@@ -22,7 +22,7 @@ const NEAR_RUNS: usize = 3;
 
 /// The taken blocks.
 #[derive(Clone, Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     first: u64,
     end: u64,
     cluster_log: u32,
@@ -156,7 +156,7 @@ impl Runs {
 
 impl Space {
     /// All of `blocks` free.
-    pub(super) fn new(blocks: Range<u64>) -> Self {
+    pub(crate) fn new(blocks: Range<u64>) -> Self {
         Self {
             first: blocks.start,
             end: blocks.end,
@@ -166,7 +166,7 @@ impl Space {
     }
 
     /// Counts in clusters of `2^cluster_log` blocks from now on.
-    pub(super) fn use_clusters(&mut self, cluster_log: u32) {
+    pub(crate) fn use_clusters(&mut self, cluster_log: u32) {
         if cluster_log == 0 {
             return;
         }
@@ -178,13 +178,13 @@ impl Space {
     }
 
     /// The taken runs, in order.
-    #[cfg(all(test, not(feature = "shuttle")))]
+    #[cfg(test)]
     fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         self.taken.chunks.iter().flatten().cloned()
     }
 
     /// The taken blocks of `range`, as runs cut at its ends.
-    pub(super) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let mut place = match self.taken.last_from(range.start) {
             Some(place) => place,
             None => self.taken.next(None),
@@ -205,13 +205,13 @@ impl Space {
     }
 
     /// How many blocks of `range` are free.
-    pub(super) fn free_in(&self, range: Range<u64>) -> u64 {
+    pub(crate) fn free_in(&self, range: Range<u64>) -> u64 {
         let taken: u64 = self.runs_in(range.clone()).map(|r| r.end - r.start).sum();
         range.end - range.start - taken
     }
 
     /// Takes these blocks, and the rest of their clusters. Taking twice is harmless.
-    pub(super) fn take(&mut self, blocks: Range<u64>) {
+    pub(crate) fn take(&mut self, blocks: Range<u64>) {
         let mask = (1u64 << self.cluster_log) - 1;
         let start = blocks.start & !mask;
         let end = ((blocks.end + mask) & !mask).min(self.end);
@@ -219,13 +219,13 @@ impl Space {
     }
 
     /// The first free block from `goal` on, else from the start on.
-    pub(super) fn first_free(&mut self, goal: u64) -> Option<u64> {
+    pub(crate) fn first_free(&mut self, goal: u64) -> Option<u64> {
         let goal = self.clean_goal(goal);
         self.free_from(goal).or_else(|| self.free_from(self.first))
     }
 
     /// The first free run from `goal` on, else from the start on, cut at `most` blocks.
-    pub(super) fn first_run(&mut self, goal: u64, most: u64) -> Option<Range<u64>> {
+    pub(crate) fn first_run(&mut self, goal: u64, most: u64) -> Option<Range<u64>> {
         let start = self.first_free(goal)?;
         let end = self.free_until(start).min(start.saturating_add(most));
         Some(start..end)
@@ -234,7 +234,7 @@ impl Space {
     /// The first place for `count` free blocks that begins at `from` or later but before
     /// `before`. If `from` is not before `before`, the search goes on to the end and around.
     /// Block 0 stands for "where the file system begins".
-    pub(super) fn place_for(&mut self, count: u64, from: u64, before: u64) -> Option<u64> {
+    pub(crate) fn place_for(&mut self, count: u64, from: u64, before: u64) -> Option<u64> {
         let from = if from == 0 { self.first } else { from };
         if from < before {
             return self.place_between(count, from, before);
@@ -288,7 +288,7 @@ impl Space {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

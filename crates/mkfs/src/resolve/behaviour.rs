@@ -4,7 +4,7 @@
 use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy};
 
 use super::Wishes;
-use crate::format::error::{FormatError, FormatResult};
+use crate::error::{FormatError, FormatResult};
 
 impl Wishes<'_> {
     /// The mount options that apply without being given.

@@ -5,8 +5,8 @@ use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 
 use super::Wishes;
-use crate::format::error::{FormatError, FormatResult};
-use crate::format::options::{Amount, BlockSizeWish, JournalOptions};
+use crate::error::{FormatError, FormatResult};
+use crate::options::{Amount, BlockSizeWish, JournalOptions};
 
 /// The page size mke2fs rounds to and `blocksize = -1` stands for.
 const PAGE_BYTES: u64 = 4096;
@@ -327,7 +327,7 @@ pub(super) fn check_inodes_fit(
 }
 
 /// So many percent of `blocks`, in the double precision mke2fs counts with.
-pub(in crate::format) fn share(percent: f64, blocks: u64) -> u64 {
+pub(crate) fn share(percent: f64, blocks: u64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,

@@ -6,16 +6,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use fourscore::Arc;
-use fourscore::block::{
+use fourscore_block::{
     BlockDevice, DeviceOptions, RamDevice, RecordingDevice, Survival, open_path,
 };
-use fourscore::format::{
+use fourscore_mkfs::{
     BlockSizeWish, Choice, OldContent, Options, Plan, Profile, find_signature, parse_size,
     parse_uuid,
 };
-use fourscore::ondisk::superblock::MetadataChecksum;
-use fourscore::ondisk::{BlockSize, RawSuperblock, Superblock};
+use fourscore_ondisk::superblock::MetadataChecksum;
+use fourscore_ondisk::{BlockSize, RawSuperblock, Superblock};
+use fourscore_sync::Arc;
 use fourscore_testkit::{Access, KernelMount, oracle, scratch, tools};
 use rustix::fs::SeekFrom;
 

@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use fourscore::format::{FormatError, Plan, Profile};
-use fourscore::ondisk::features::table;
+use fourscore_mkfs::{FormatError, Plan, Profile};
+use fourscore_ondisk::features::table;
 use fourscore_testkit::{oracle, require, scratch, tools::Need};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
