@@ -60,7 +60,6 @@ fn a_plan_whose_block_has_left_the_cache_is_begun_anew_once() {
     let image = image.make().unwrap();
     let fs = mount(&image);
     let nr = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
-    let _writer = fs.writable().unwrap();
     let pinned = cache::pin_inode(&fs.core, nr).unwrap();
     let locked = pinned.lock();
     let mtime = Timestamp::new(1_000_000, 7).unwrap();
