@@ -17,11 +17,11 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_sync::{Arc, Serial};
 
 use crate::dir::name_cache::NameCache;
-use crate::file::journaled::DataMode;
 use crate::group::table::Groups;
 use crate::inode::cell::InodeCell;
+use crate::mount::damage::{FoundBy, JournalDamage};
 use crate::mount::fast_commit::FastCommitOverlay;
-use crate::mount::replay::{FoundBy, JournalDamage};
+use crate::mount::modes::DataMode;
 use crate::txn::faults::{Faults, Sabotage};
 
 /// What every module of the library uses.

@@ -73,6 +73,14 @@ use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::superblock::Superblock;
 
 use crate::core::Core;
+use crate::mount::state::Mount;
+
+pub use fourscore_ondisk::extent::{Extent, ExtentState};
+pub use fourscore_ondisk::inode::FileType;
+pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBlock};
+pub use fourscore_sync::Arc;
+pub use {fourscore_block as block, fourscore_mballoc as mballoc, fourscore_ondisk as ondisk};
+
 pub use crate::dir::create::NewAttributes;
 pub use crate::dir::find::{DirEntry, OwnedDirEntry};
 pub use crate::dir::path::Follow;
@@ -80,20 +88,18 @@ pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
 pub use crate::facade::open_inode::OpenInode;
 pub use crate::file::fallocate::Fallocate;
-pub use crate::file::journaled::DataMode;
+pub use crate::file::finish::WrittenAt;
 pub use crate::file::read::{EXTENTS_AT_ONCE, Seek};
-pub use crate::file::write::WrittenAt;
 pub use crate::group::descriptor::Bitmap;
-pub use crate::inode::access_times::AccessTimes;
-pub use crate::inode::attributes::{AttributeChange, Noted, NotedTimes, Privileges};
-pub use crate::inode::lazy_times::Times;
-pub use crate::inode::permission::{Caller, Capabilities, Wish};
+pub use crate::inode::attributes::{Noted, NotedTimes, Privileges};
+pub use crate::inode::caller::{AttributeChange, Caller, Capabilities, Wish};
+pub use crate::inode::lazy_list::Times;
 pub use crate::inode::stat::{Scanned, Stat};
-pub use crate::mount::errors::OnError;
-pub use crate::mount::open::{OpenOptions, Replay, SuperblockCopy};
+pub use crate::mount::damage::{FoundBy, JournalDamage};
+pub use crate::mount::error_policy::OnError;
+pub use crate::mount::modes::{AccessTimes, DataMode};
+pub use crate::mount::open_options::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::mount::options::{Barriers, Discard, MountOptions};
-pub use crate::mount::replay::{FoundBy, JournalDamage};
-use crate::mount::state::Mount;
 pub use crate::mount::statfs::StatFs;
 pub use crate::mount::trim::Trim;
 pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
@@ -101,13 +107,6 @@ pub use crate::xattr::set::SetXattr;
 
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;
-pub use fourscore_block as block;
-pub use fourscore_mballoc as mballoc;
-pub use fourscore_ondisk as ondisk;
-pub use fourscore_ondisk::extent::{Extent, ExtentState};
-pub use fourscore_ondisk::inode::FileType;
-pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBlock};
-pub use fourscore_sync::Arc;
 
 /// A file system that was opened. Shared between threads in an [`Arc`]; every call takes `&self`.
 #[derive(Debug)]

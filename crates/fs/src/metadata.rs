@@ -6,12 +6,12 @@
 //!
 //! **Locking.** None on a hit; see `fourscore_block::buffer_cache` for a miss.
 
-use crate::Result;
-use crate::core::Core;
-
 use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
 use fourscore_sync::epoch::Guard;
+
+use crate::Result;
+use crate::core::Core;
 
 /// The bytes of `block`, which `check` has accepted as `structure` of `owner`.
 pub(crate) fn metadata<'g>(

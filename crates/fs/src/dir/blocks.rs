@@ -13,14 +13,6 @@
 //!
 //! **Locking.** None. The caller holds the directory's lock or compares its sequence count.
 
-use crate::core::Core;
-use crate::dir::find;
-use crate::dir::find::DirBlock;
-use crate::file::inline;
-use crate::inode::cached::{CachedInode, Layout};
-use crate::map::lookup;
-use crate::map::lookup::Target;
-use crate::{Error, Result, metadata};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -29,6 +21,13 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{BlockCount, Corrupt, LogicalBlock, PhysBlock, htree};
 use fourscore_sync::epoch::{self, Guard};
+
+use crate::core::Core;
+use crate::dir::structure::{self, DirBlock};
+use crate::file::inline;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::map::lookup::{self, Target};
+use crate::{Error, Result, metadata};
 
 /// Blocks of a directory read together.
 pub(crate) const READAHEAD_BLOCKS: u32 = 32;
@@ -91,7 +90,7 @@ impl Course {
         self.visited.clear();
         self.next = (self.at, self.hash);
         let generation = dir.on_disk().generation().0;
-        let now = (find::size_in_blocks(core, dir)?, generation);
+        let now = (structure::size_in_blocks(core, dir)?, generation);
         let (end, began) = *self.began.get_or_insert(now);
         match began == generation {
             true => Ok(end),
@@ -219,7 +218,7 @@ pub(crate) fn visit_entries(
     guard: &Guard,
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<Left> {
-    let format = find::dir_format(core, dir);
+    let format = structure::dir_format(core, dir);
     if dir.layout() == Layout::Inline {
         inline::visit_inline_entries(core, dir, &format, visit)?;
         return Ok(Left::Nothing);
@@ -249,7 +248,7 @@ pub(crate) fn visit_blocks(
 ) -> Result<Left> {
     let end = course
         .begin_piece(core, dir)?
-        .min(find::size_in_blocks(core, dir)?);
+        .min(structure::size_in_blocks(core, dir)?);
     let at = course.at;
     if at >= end {
         return Ok(Left::Nothing);
@@ -291,9 +290,9 @@ pub(crate) fn visit_listed(
     guard: &Guard,
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
 ) -> Result<()> {
-    let format = find::dir_format(core, dir);
+    let format = structure::dir_format(core, dir);
     let run = lookup::map(core, dir, at, guard)?;
-    let block = find::dir_place(core, dir, at, guard)?;
+    let block = structure::dir_place(core, dir, at, guard)?;
     course.visit(dir, at, (block, 1))?;
     if !is_buffered(core, block) {
         bring_in(
@@ -303,7 +302,7 @@ pub(crate) fn visit_listed(
             &mut Through::Cache,
         );
     }
-    let bytes = find::check_dir_block(core, dir, &format, block, what, guard)?;
+    let bytes = structure::check_dir_block(core, dir, &format, block, what, guard)?;
     let listed = Listed { block, bytes, what };
     for entry in format.entries(bytes).take(what.entries_to_list()) {
         visit(&entry.map_err(|error| listed.broken(dir, error))?)?;
@@ -358,7 +357,7 @@ fn passing_block<'b>(
     let bytes = passing.chunks_exact(block_bytes).nth(nr as usize)?;
     let what = listed_as(dir, at, bytes);
     let sound =
-        !is_checked(what, format) || find::check_bytes(core, dir, format, what, bytes).is_ok();
+        !is_checked(what, format) || structure::check_bytes(core, dir, format, what, bytes).is_ok();
     sound.then_some((bytes, what))
 }
 
@@ -378,7 +377,7 @@ fn listed_block<'g>(
         return Ok((bytes, what));
     }
     Ok((
-        find::check_dir_block(core, dir, format, block, what, guard)?,
+        structure::check_dir_block(core, dir, format, block, what, guard)?,
         what,
     ))
 }

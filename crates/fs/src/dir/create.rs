@@ -6,37 +6,37 @@
 //! **Locking.** The directory, then the inode that the name leads to. A new name that fits into
 //! its leaf takes only that leaf ([`crate::dir::leaf`]).
 
-use crate::core::Core;
-use crate::dir::entries::{ChangedDir, tag};
-use crate::dir::{entries, find, leaf};
-use crate::file::inline_change;
-use crate::file::inline_change::Written;
-use crate::inode::alloc::Want;
-use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::cell::{Changing, Pinned};
-use crate::inode::{cache, flags, orphans};
-use crate::map::clusters;
-use crate::map::update::MapForm;
-use crate::mount::errors;
-use crate::mount::state::{Mount, now};
-use crate::txn::apply::Show;
-use crate::txn::plan::{NewContent, Plan};
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::xattr::acl;
-use crate::{Error, FileType, Result};
 use fourscore_block::Structure;
 use fourscore_journal::LastTid;
 use fourscore_mballoc::Kinship;
 use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::dirent::write::NewEntry;
-use fourscore_ondisk::features::RoCompat;
-use fourscore_ondisk::inode::{DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, InodeFlags, NewInode};
+use fourscore_ondisk::inode::{
+    DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, FileType, InodeFlags, NewInode,
+};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
 
-/// The most names an inode can have.
-const LINKS_MAX: u16 = 65_000;
+use crate::core::Core;
+use crate::dir::changed::{ChangedDir, tag};
+use crate::dir::touch::{self, LINKS_MAX};
+use crate::dir::{entries, find, inline_names, leaf};
+use crate::file::inline_change::{self, Written};
+use crate::inode::alloc::{self, Want};
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::{Changing, Pinned};
+use crate::inode::{cache, flags, immutable, orphan_plan};
+use crate::map::clusters;
+use crate::map::form::MapForm;
+use crate::mount::clock::now;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::apply::Show;
+use crate::txn::plan::{NewContent, Plan};
+use crate::txn::slot::{self, Slot};
+use crate::xattr::acl;
+use crate::{Error, Result};
+
 /// The longest name.
 const NAME_MAX_BYTES: usize = 255;
 
@@ -308,7 +308,7 @@ pub(crate) fn make_unnamed(
     check_key(parent)?;
     let mut plan = Plan::new(mount);
     let slot = plan_inode(mount, &mut plan, parent, new, Kind::Unnamed)?;
-    let place = orphans::add_orphan(&mut plan, slot)?;
+    let place = orphan_plan::add_orphan(&mut plan, slot)?;
     let version = slot::version(&mut plan, slot)?;
     let nobody = (None, Show::nothing());
     let note = |locked: &mut Changing| {
@@ -354,7 +354,7 @@ pub(crate) fn plan_inode(
     } else {
         Want::Directory(Kinship::Below)
     };
-    let claim = mount.inodes().claim(mount, group, want)?;
+    let claim = alloc::claim(mount, group, want)?;
     let nr = claim.nr;
     plan.use_inode(claim)?;
     let slot = slot::slot(plan, nr)?;
@@ -422,7 +422,7 @@ fn plan_content(
         Kind::Symlink(target) => plan_long_symlink(core, plan, slot, target)?,
         Kind::Directory => {
             if inline_change::has_inline_data(core)
-                && inline_change::init_inline_dir(plan, slot, parent)? == Written::Inside
+                && inline_names::init_inline_dir(plan, slot, parent)? == Written::Inside
             {
                 return Ok(());
             }
@@ -502,7 +502,7 @@ pub(crate) fn touch_dir(
     links: i32,
 ) -> Result<CachedInode> {
     let now = now();
-    let count = links_after(core, dir.on_disk().links_count(), links);
+    let count = touch::links_after(core, dir.on_disk().links_count(), links);
     slot::edit(plan, slot, |inode| {
         inode.set_mtime(now);
         inode.set_ctime(now);
@@ -511,26 +511,9 @@ pub(crate) fn touch_dir(
     slot::version(plan, slot)
 }
 
-/// A directory's link count after a change; 1 means "too many to count".
-pub(crate) fn links_after(core: &Core, before: u16, change: i32) -> u16 {
-    if before == 1 && has_dir_nlink(core) {
-        return 1;
-    }
-    let after = i32::from(before).saturating_add(change);
-    if after > i32::from(LINKS_MAX) && has_dir_nlink(core) {
-        return 1;
-    }
-    u16::try_from(after).unwrap_or(u16::MAX)
-}
-
-pub(crate) fn has_dir_nlink(core: &Core) -> bool {
-    let features = core.superblock().features();
-    features.ro_compat.contains(RoCompat::DIR_NLINK)
-}
-
 pub(crate) fn check_subdirectory(core: &Core, parent: &CachedInode) -> Result<()> {
     let links = parent.on_disk().links_count();
-    if links >= LINKS_MAX && !has_dir_nlink(core) {
+    if links >= LINKS_MAX && !touch::has_dir_nlink(core) {
         return Err(Error::TooManyLinks);
     }
     Ok(())
@@ -574,7 +557,7 @@ pub(crate) fn gain_name(
         inode.set_ctime(now());
     })?;
     if let (0, Some(place)) = (links, locked.orphan) {
-        orphans::remove_orphan(plan, slot, place)?;
+        orphan_plan::remove_orphan(plan, slot, place)?;
     }
     slot::version(plan, slot)
 }
@@ -585,8 +568,8 @@ pub(crate) fn check_link(dir: &CachedInode, target: &CachedInode, locked: &Chang
     if links == 0 && !locked.is_linkable {
         return Err(Error::NotFound);
     }
-    flags::check_changeable(target)?;
-    flags::check_project(dir, target)?;
+    immutable::check_changeable(target)?;
+    immutable::check_project(dir, target)?;
     if links >= LINKS_MAX {
         return Err(Error::TooManyLinks);
     }

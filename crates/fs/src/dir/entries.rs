@@ -10,20 +10,8 @@
 //!
 //! **Locking.** The directory's lock is held, so that its blocks change for nobody else.
 
-use crate::core::Core;
-use crate::dir::find::DirBlock;
-use crate::dir::names::Wanted;
-use crate::dir::{blocks, find, index, name_cache, names};
-use crate::file::inline_change;
-use crate::inode::cached::{CachedInode, Layout};
-use crate::map::clusters;
-use crate::txn::plan::{Plan, RegionId};
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::{Error, Result};
-use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::dirent::write::NewEntry;
-use fourscore_ondisk::dirent::{DirFormat, DirentError, Dots, EntryType};
+use fourscore_ondisk::dirent::{DirentError, Dots, EntryType};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::htree::edit::{self, Child, NewNode, Step, StepMut};
@@ -31,69 +19,24 @@ use fourscore_ondisk::htree::split::LeafSplit;
 use fourscore_ondisk::htree::{self, Index};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::{Corrupt, InodeNr, InodeSeed, LogicalBlock, PhysBlock};
+use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
 
-/// A block of a directory.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    at: LogicalBlock,
-    block: PhysBlock,
-}
+use crate::core::Core;
+use crate::dir::changed::{ChangedDir, Place};
+use crate::dir::names::{self, Wanted};
+use crate::dir::structure::{self, DirBlock};
+use crate::dir::{blocks, departure, grow, inline_names, leaf_search};
+use crate::inode::cached::CachedInode;
+use crate::txn::plan::{Plan, RegionId};
+use crate::txn::slot;
+use crate::{Error, Result};
 
 /// An index block on the way to a leaf, and the entry taken in it.
 #[derive(Clone, Copy, Debug)]
 struct PathStep {
     place: Place,
     position: usize,
-}
-
-/// A directory whose names are changed.
-#[derive(Debug)]
-pub(crate) struct ChangedDir<'d> {
-    pub(crate) inode: &'d CachedInode,
-    pub(crate) slot: Slot,
-    format: DirFormat,
-    /// Its length with what the plan adds.
-    end: LogicalBlock,
-}
-
-impl<'d> ChangedDir<'d> {
-    pub(crate) fn new(core: &Core, inode: &'d CachedInode, slot: Slot) -> Result<Self> {
-        Ok(Self {
-            inode,
-            slot,
-            format: find::dir_format(core, inode),
-            end: find::size_in_blocks(core, inode)?,
-        })
-    }
-
-    pub(crate) fn format(&self) -> &DirFormat {
-        &self.format
-    }
-
-    /// Whether its names are inside of its inode.
-    fn is_inline(&self) -> bool {
-        self.inode.layout() == Layout::Inline
-    }
-
-    fn tag(&self, what: DirBlock) -> VerifiedAs {
-        let structure = match what {
-            DirBlock::Leaf => Structure::DirectoryLeaf,
-            DirBlock::Root | DirBlock::Node => Structure::DirectoryIndex,
-        };
-        tag(structure, self.inode)
-    }
-
-    fn broken(&self, error: impl Into<Corrupt>) -> Error {
-        Error::Corrupt(error.into().in_inode(self.inode.nr()))
-    }
-}
-
-/// The tag of a block of `inode`, with the seed of its checksums.
-pub(crate) fn tag(structure: Structure, inode: &CachedInode) -> VerifiedAs {
-    let seed = inode.seed().unwrap_or(InodeSeed::from_value(0));
-    VerifiedAs::new(structure, inode.nr()).seeded(seed)
 }
 
 /// Whether a directory holds nothing but `.` and `..`.
@@ -115,7 +58,7 @@ fn check_encoding(core: &Core, dir: &CachedInode, name: &[u8]) -> Result<()> {
 }
 
 fn place(core: &Core, dir: &CachedInode, at: LogicalBlock, guard: &Guard) -> Result<Place> {
-    let block = find::dir_place(core, dir, at, guard)?;
+    let block = structure::dir_place(core, dir, at, guard)?;
     Ok(Place { at, block })
 }
 
@@ -127,7 +70,7 @@ fn dir_block(
 ) -> Result<RegionId> {
     let core = &*plan.mount.core;
     plan.block(place.block, dir.tag(what), |bytes| {
-        find::check_bytes(core, dir.inode, &dir.format, what, bytes)
+        structure::check_bytes(core, dir.inode, &dir.format, what, bytes)
     })
 }
 
@@ -141,9 +84,15 @@ pub(crate) fn add_name(
         check_encoding(&plan.mount.core, dir.inode, new.name())?;
     }
     if dir.is_inline() {
-        return inline_change::add_inline(plan, dir, new);
+        return match inline_names::add_inline(plan, dir, new)? {
+            None => Ok(()),
+            Some(moved_out) => {
+                let mut dir = ChangedDir::new(&plan.mount.core, &moved_out, dir.slot)?;
+                add_name(plan, &mut dir, new)
+            }
+        };
     }
-    if find::is_indexed(&plan.mount.core, dir.inode) {
+    if structure::is_indexed(&plan.mount.core, dir.inode) {
         return add_indexed(plan, dir, new);
     }
     if dir.inode.has(InodeFlags::INDEX_FL) {
@@ -160,7 +109,7 @@ pub(crate) fn add_name(
         let room = |bytes: &[u8]| format.room(bytes, needed);
         let room = match plan.planned(place.block) {
             Some(region) => room(plan.bytes(region)),
-            None => find::look_at_leaf(core, dir.inode, format, place.block, &guard, room)?,
+            None => leaf_search::look_at_leaf(core, dir.inode, format, place.block, &guard, room)?,
         };
         if let Some(room) = room.map_err(|error| dir.broken(error))? {
             let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
@@ -181,14 +130,14 @@ fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>
         .compat
         .contains(Compat::DIR_INDEX);
     let default = HashAlgorithm::from_disk(core.superblock().def_hash_version());
-    let hasher = default.and_then(|algorithm| index::hasher(core, algorithm));
+    let hasher = default.and_then(|algorithm| structure::hasher(core, algorithm));
     if let (Some(algorithm), Some(hasher), true, LogicalBlock(1)) =
         (default, hasher, has_index, dir.end)
     {
         let guard = epoch::pin();
         let first = place(core, dir.inode, LogicalBlock(0), &guard)?;
         let root = dir_block(plan, dir, first, DirBlock::Leaf)?;
-        let (leaf_place, leaf) = append_block(plan, dir, DirBlock::Leaf)?;
+        let (leaf_place, leaf) = grow::append_block(plan, dir, DirBlock::Leaf)?;
         let [root_bytes, leaf_bytes] = plan.disjoint_mut([root, leaf]);
         edit::make_indexed(&dir.format, root_bytes, leaf_bytes, algorithm)
             .map_err(|error| dir.broken(error))?;
@@ -202,7 +151,7 @@ fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>
         };
         return add_splitting(plan, dir, new, &hasher, &[step], leaf_place);
     }
-    let (_, region) = append_block(plan, dir, DirBlock::Leaf)?;
+    let (_, region) = grow::append_block(plan, dir, DirBlock::Leaf)?;
     dir.format.init_leaf(plan.bytes_mut(region));
     let inserted = dir.format.insert(plan.bytes_mut(region), new);
     inserted.map(drop).map_err(|error| dir.broken(error))
@@ -229,10 +178,11 @@ fn index_path(
     let (core, inode) = (&*plan.mount.core, dir.inode);
     let wanted = names::wanted(core, inode, name);
     let first = place(core, inode, LogicalBlock(0), guard)?;
-    let root = find::check_dir_block(core, inode, &dir.format, first.block, DirBlock::Root, guard)?;
+    let root =
+        structure::check_dir_block(core, inode, &dir.format, first.block, DirBlock::Root, guard)?;
     let info = htree::root_info(root).map_err(|error| dir.broken(error))?;
     let no_hash = || Error::Unsupported("the directory's hash function is not known".into());
-    let hasher = index::hasher(core, info.algorithm).ok_or_else(no_hash)?;
+    let hasher = structure::hasher(core, info.algorithm).ok_or_else(no_hash)?;
     let input = wanted.hash_input().ok_or_else(no_hash)?;
     let hash = hasher.hash(input).hash;
     let mut index = Index::root(root).map_err(|error| dir.broken(error))?;
@@ -246,8 +196,14 @@ fn index_path(
         if path.len() > usize::from(info.indirect_levels) {
             return Ok((hasher, path, place));
         }
-        let node =
-            find::check_dir_block(core, inode, &dir.format, place.block, DirBlock::Node, guard)?;
+        let node = structure::check_dir_block(
+            core,
+            inode,
+            &dir.format,
+            place.block,
+            DirBlock::Node,
+            guard,
+        )?;
         index = Index::node(node).map_err(|error| dir.broken(error))?;
     }
 }
@@ -298,15 +254,15 @@ fn add_splitting(
                 position: step.position,
             });
         }
-        let growth = edit::growth(&steps, split.hash(), find::index_levels(core));
+        let growth = edit::growth(&steps, split.hash(), structure::index_levels(core));
         growth
             .map_err(|error| dir.broken(error))?
             .ok_or(Error::NoSpace)?
     };
-    let (new_place, fresh) = append_block(plan, dir, DirBlock::Leaf)?;
+    let (new_place, fresh) = grow::append_block(plan, dir, DirBlock::Leaf)?;
     let mut nodes = Vec::with_capacity(growth.new_nodes);
     for _ in 0..growth.new_nodes {
-        nodes.push(append_block(plan, dir, DirBlock::Node)?);
+        nodes.push(grow::append_block(plan, dir, DirBlock::Node)?);
     }
     let [old_bytes, new_bytes] = plan.disjoint_mut([old, fresh]);
     split.carry_out(&dir.format, old_bytes, new_bytes);
@@ -359,38 +315,12 @@ fn enter_leaf(
     edit::add_leaf(&dir.format, &mut steps, leaf, &mut nodes).map_err(|error| dir.broken(error))
 }
 
-/// Adds a block at the directory's end, all zeroes so far.
-fn append_block(
-    plan: &mut Plan<'_>,
-    dir: &mut ChangedDir<'_>,
-    what: DirBlock,
-) -> Result<(Place, RegionId)> {
-    let at = dir.end;
-    let (block, region) = clusters::new_block(plan, dir.inode, dir.slot, at, dir.tag(what))?;
-    dir.end = LogicalBlock(at.0 + 1);
-    let size = u64::from(dir.end.0) << plan.mount.core.geometry().block_size().bits();
-    let sized = slot::edit(plan, dir.slot, |inode| inode.set_size_bytes(size))?;
-    sized.map_err(|_| Error::FileTooLarge)?;
-    Ok((Place { at, block }, region))
-}
-
-/// Adds a block of entries at the directory's end.
-pub(crate) fn append_leaf(
-    plan: &mut Plan<'_>,
-    dir: &mut ChangedDir<'_>,
-    block: &[u8],
-) -> Result<()> {
-    let (_, region) = append_block(plan, dir, DirBlock::Leaf)?;
-    plan.bytes_mut(region).copy_from_slice(block);
-    Ok(())
-}
-
 /// Finds the block and the byte at which the entry of `name` lies.
 fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Place, usize)> {
     let guard = epoch::pin();
     let core = &*plan.mount.core;
     let wanted = names::wanted(core, dir.inode, name);
-    let indexed = find::is_indexed(core, dir.inode);
+    let indexed = structure::is_indexed(core, dir.inode);
     let start = if indexed && wanted.hash_input().is_some() {
         let (_, _, leaf) = index_path(plan, dir, name, &guard)?;
         Some(leaf)
@@ -399,7 +329,7 @@ fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Pla
     };
     let find_in_leaf = |leaf: Place| {
         let found =
-            find::look_at_leaf(core, dir.inode, &dir.format, leaf.block, &guard, |bytes| {
+            leaf_search::look_at_leaf(core, dir.inode, &dir.format, leaf.block, &guard, |bytes| {
                 let entry = wanted.find_in(&dir.format, bytes)?;
                 Ok(entry.map(|entry| (leaf, entry.at)))
             })?;
@@ -428,7 +358,7 @@ fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Pla
 /// Removes a name.
 pub(crate) fn remove_name(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
     if dir.is_inline() {
-        return inline_change::remove_inline(plan, dir, name);
+        return inline_names::remove_inline(plan, dir, name);
     }
     let (place, at) = find_entry(plan, dir, name)?;
     let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
@@ -446,7 +376,7 @@ pub(crate) fn redirect_name(
     kind: EntryType,
 ) -> Result<()> {
     if dir.is_inline() {
-        return inline_change::redirect_inline(plan, dir, name, (inode, kind));
+        return inline_names::redirect_inline(plan, dir, name, (inode, kind));
     }
     let (place, at) = find_entry(plan, dir, name)?;
     let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
@@ -458,11 +388,11 @@ pub(crate) fn redirect_name(
 /// Lets `..` of a directory lead to another parent.
 pub(crate) fn set_parent(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, parent: InodeNr) -> Result<()> {
     if dir.is_inline() {
-        return inline_change::set_inline_parent(plan, dir, parent);
+        return inline_names::set_inline_parent(plan, dir, parent);
     }
     let guard = epoch::pin();
     let first = place(&plan.mount.core, dir.inode, LogicalBlock(0), &guard)?;
-    let what = if find::is_indexed(&plan.mount.core, dir.inode) {
+    let what = if structure::is_indexed(&plan.mount.core, dir.inode) {
         DirBlock::Root
     } else {
         DirBlock::Leaf
@@ -478,7 +408,7 @@ pub(crate) fn init_directory(
     dir: &mut ChangedDir<'_>,
     parent: InodeNr,
 ) -> Result<()> {
-    let (_, region) = append_block(plan, dir, DirBlock::Leaf)?;
+    let (_, region) = grow::append_block(plan, dir, DirBlock::Leaf)?;
     let dots = Dots {
         own: dir.inode.nr(),
         parent,
@@ -489,7 +419,7 @@ pub(crate) fn init_directory(
 
 /// Notes that `name`, whose directory has blocks, will be gone or point to another inode.
 pub(crate) fn lose_name(plan: &mut Plan<'_>, dir: InodeNr, name: &[u8]) -> Result<()> {
-    let departure = name_cache::departure(&plan.mount.core, dir, name)?;
+    let departure = departure::departure(&plan.mount.core, dir, name)?;
     plan.add_departure(departure);
     Ok(())
 }

@@ -5,19 +5,22 @@
 //!
 //! **Locking.** That of renaming.
 
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::FileType;
+
 use crate::core::Core;
-use crate::dir::create::{check_key, entry_type};
-use crate::dir::entries::ChangedDir;
-use crate::dir::rename::{Renaming, Replace, Taking, Versions, check_names};
-use crate::dir::{create, entries, find, path, rename};
-use crate::inode::flags::{check_name_may_go, check_project};
+use crate::dir::changed::ChangedDir;
+use crate::dir::create::{self, check_key, entry_type};
+use crate::dir::rename::{self, Renaming, Replace, Taking, Versions, check_names};
+use crate::dir::{entries, find, path};
+use crate::inode::immutable::{check_name_may_go, check_project};
+use crate::mount::clock::now;
 use crate::mount::errors;
-use crate::mount::state::{Mount, now};
+use crate::mount::state::Mount;
 use crate::txn::apply::Show;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
-use crate::{Error, FileType, Result};
-use fourscore_ondisk::InodeNr;
+use crate::{Error, Result};
 
 /// See [`Fs::exchange`](crate::Fs::exchange).
 pub(crate) fn exchange(

@@ -9,18 +9,18 @@
 //!
 //! **Locking.** None.
 
-use crate::Result;
-use crate::core::Core;
-use crate::dir::blocks::READAHEAD_BLOCKS;
-use crate::dir::find;
-use crate::dir::find::DirBlock;
-use crate::dir::names::Wanted;
-use crate::inode::cached::CachedInode;
 use fourscore_ondisk::dirent::DirFormat;
-use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::htree::{self, Index};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::Guard;
+
+use crate::Result;
+use crate::core::Core;
+use crate::dir::blocks::READAHEAD_BLOCKS;
+use crate::dir::leaf_search;
+use crate::dir::names::Wanted;
+use crate::dir::structure::{self, DirBlock};
+use crate::inode::cached::CachedInode;
 
 /// The bit of a leaf's least hash that says that the hash below goes on there.
 const CONTINUES: u32 = 1;
@@ -68,8 +68,9 @@ pub(crate) fn search_index(
     wanted: &Wanted<'_>,
     guard: &Guard,
 ) -> Result<Option<InodeNr>> {
-    let format = find::dir_format(core, dir);
-    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+    let format = structure::dir_format(core, dir);
+    let root =
+        structure::indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
     let Some(input) = wanted.hash_input() else {
         return Ok(None);
     };
@@ -82,11 +83,11 @@ pub(crate) fn search_index(
     let Some((hash, mut path)) = path_to(core, dir, &format, root, input, guard)? else {
         return Ok(None);
     };
-    for _ in 0..find::size_in_blocks(core, dir)?.0 {
+    for _ in 0..structure::size_in_blocks(core, dir)?.0 {
         let Some(leaf) = path.leaf() else {
             return Ok(None);
         };
-        let found = find::search_leaf(core, dir, &format, leaf, wanted, guard)?;
+        let found = leaf_search::search_leaf(core, dir, &format, leaf, wanted, guard)?;
         if found.is_some() {
             return Ok(found);
         }
@@ -106,8 +107,9 @@ pub(crate) fn only_leaf(
     name: &[u8],
     guard: &Guard,
 ) -> Result<Option<LogicalBlock>> {
-    let format = find::dir_format(core, dir);
-    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+    let format = structure::dir_format(core, dir);
+    let root =
+        structure::indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
     let Some((hash, mut path)) = path_to(core, dir, &format, root, name, guard)? else {
         return Ok(None);
     };
@@ -128,7 +130,7 @@ fn path_to<'g>(
 ) -> Result<Option<(u32, IndexPath<'g>)>> {
     let place = |error: htree::HtreeError| Corrupt::from(error).in_inode(dir.nr());
     let info = htree::root_info(root).map_err(place)?;
-    let Some(hasher) = hasher(core, info.algorithm) else {
+    let Some(hasher) = structure::hasher(core, info.algorithm) else {
         return Ok(None);
     };
     let hash = hasher.hash(input).hash;
@@ -157,21 +159,6 @@ fn path_below<'g>(
     Ok(path)
 }
 
-/// The hash function that an indexed directory says it uses.
-pub(crate) fn index_algorithm(
-    core: &Core,
-    dir: &CachedInode,
-    guard: &Guard,
-) -> Result<Option<HashAlgorithm>> {
-    if !dir.is_encrypted() {
-        return Ok(None);
-    }
-    let format = find::dir_format(core, dir);
-    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
-    let info = htree::root_info(root).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
-    Ok(Some(info.algorithm))
-}
-
 /// Fills the steps of `path` below `level` with the entries responsible for `hash`.
 fn descend<'g>(
     core: &Core,
@@ -185,7 +172,7 @@ fn descend<'g>(
     for below in level + 1..path.levels.min(MAX_LEVELS) {
         let block = path.steps[below - 1].and_then(|(index, position)| index.block(position));
         let Some(block) = block else { return Ok(()) };
-        let bytes = indexed_block(core, dir, format, block, DirBlock::Node, guard)?;
+        let bytes = structure::indexed_block(core, dir, format, block, DirBlock::Node, guard)?;
         let index = Index::node(bytes).map_err(|e| Corrupt::from(e).in_inode(dir.nr()))?;
         path.steps[below] = Some((index, index.search(hash)));
     }
@@ -235,8 +222,9 @@ pub(crate) fn visit_leaves(
     guard: &Guard,
     visit: &mut dyn FnMut(LogicalBlock) -> Result<()>,
 ) -> Result<Option<u32>> {
-    let format = find::dir_format(core, dir);
-    let root = indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
+    let format = structure::dir_format(core, dir);
+    let root =
+        structure::indexed_block(core, dir, &format, LogicalBlock(0), DirBlock::Root, guard)?;
     let mut path = path_below(core, dir, &format, root, hash, guard)?;
     let mut visited = 0;
     while let Some(leaf) = path.leaf() {
@@ -253,26 +241,4 @@ pub(crate) fn visit_leaves(
         take(core, dir, &format, &mut path, next, guard)?;
     }
     Ok(None)
-}
-
-/// Reads block `at` of an indexed directory, which its index says is `what`.
-fn indexed_block<'g>(
-    core: &Core,
-    dir: &CachedInode,
-    format: &DirFormat,
-    at: LogicalBlock,
-    what: DirBlock,
-    guard: &'g Guard,
-) -> Result<&'g [u8]> {
-    let block = find::dir_place(core, dir, at, guard)?;
-    find::check_dir_block(core, dir, format, block, what, guard)
-}
-
-/// The hash function of a directory; `None` for the one that needs an encryption key.
-pub(crate) fn hasher(core: &Core, algorithm: HashAlgorithm) -> Option<NameHasher> {
-    NameHasher::seeded(
-        algorithm,
-        core.superblock().hash_sign(),
-        core.superblock().hash_seed(),
-    )
 }

@@ -23,33 +23,34 @@
 //! **Locking.** The directory, shared; the inode that gains or loses a name; one leaf. Readers take
 //! none, and a name comes or goes with one version of its leaf, so they need not look again.
 
-use crate::core::Core;
-use crate::dir::create::{Kind, Made, NewAttributes, Opening, check_link, entry_type};
-use crate::dir::entries::tag;
-use crate::dir::find::DirBlock;
-use crate::dir::names::Wanted;
-use crate::dir::touch::Touch;
-use crate::dir::{create, entries, find, index, names, remove, touch};
-use crate::inode::cache;
-use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::cell::Pinned;
-use crate::inode::flags::check_name_may_go;
-use crate::map::lookup;
-use crate::map::lookup::Target;
-use crate::mount::state::Mount;
-use crate::txn::apply::Show;
-use crate::txn::block_locks::BlockGuard;
-use crate::txn::plan::{Plan, RegionId};
-use crate::{Error, FileType, Result};
 use std::ops::Range;
 
 use fourscore_block::Structure;
 use fourscore_ondisk::dirent::edit::{Removal, Room, Vacancy};
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::dirent::{DirFormat, DirentError};
-use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch;
+
+use crate::core::Core;
+use crate::dir::changed::tag;
+use crate::dir::create::{self, Kind, Made, NewAttributes, Opening, check_link, entry_type};
+use crate::dir::names::{self, Wanted};
+use crate::dir::structure::{self, DirBlock};
+use crate::dir::touch::{self, Touch};
+use crate::dir::{entries, find, index, remove};
+use crate::inode::cache;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::Pinned;
+use crate::inode::immutable::check_name_may_go;
+use crate::map::lookup::{self, Target};
+use crate::mount::state::Mount;
+use crate::txn::apply::Show;
+use crate::txn::block_locks::BlockGuard;
+use crate::txn::plan::{Plan, RegionId};
+use crate::txn::slot;
+use crate::{Error, Result};
 
 /// A leaf of a directory that is locked.
 struct Leaf<'w> {
@@ -73,7 +74,7 @@ pub(crate) fn make_in_leaf(
     let shared = pinned.share();
     let parent = &create::directory_to_change(&mount.core, pinned)?;
     let links = i32::from(kind.file_type() == FileType::Directory);
-    if links > 0 && !create::has_dir_nlink(&mount.core) {
+    if links > 0 && !touch::has_dir_nlink(&mount.core) {
         // How many there are decides whether there may be another.
         return Ok(None);
     }
@@ -87,7 +88,7 @@ pub(crate) fn make_in_leaf(
     let made = create::plan_inode(mount, &mut plan, parent, new, kind)?;
     let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
     leaf.insert(&mut plan, parent, place, entry)?;
-    touch::touch(&mut plan, dir)?;
+    touch(&mut plan, dir)?;
     let touch = Touch {
         nr: dir,
         dir: pinned,
@@ -120,7 +121,7 @@ pub(crate) fn link_in_leaf(
     };
     let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
     leaf.insert(&mut plan, parent, place, entry)?;
-    touch::touch(&mut plan, dir)?;
+    touch(&mut plan, dir)?;
     let version = create::gain_name(&mut plan, target, &locked)?;
     let touch = Touch {
         nr: dir,
@@ -169,7 +170,7 @@ pub(crate) fn unlink_in_leaf(
     removal
         .carry_out(plan.bytes_mut(region))
         .map_err(|error| broken(parent, error))?;
-    touch::touch(&mut plan, dir)?;
+    touch(&mut plan, dir)?;
     let lost = remove::plan_lost_name(mount, &mut plan, inode, &locked)?;
     let touch = Touch {
         nr: dir,
@@ -198,7 +199,7 @@ fn lock_leaf<'w>(
         return Ok(None);
     }
     let guard = epoch::pin();
-    let is_indexed = find::is_indexed(&mount.core, dir);
+    let is_indexed = structure::is_indexed(&mount.core, dir);
     let at = match is_indexed {
         true => index::only_leaf(&mount.core, dir, name, &guard)?,
         false => Some(LogicalBlock(0)),
@@ -212,7 +213,7 @@ fn lock_leaf<'w>(
     Ok(match target {
         Target::Written(block) => Some(Leaf {
             block,
-            format: find::dir_format(&mount.core, dir),
+            format: structure::dir_format(&mount.core, dir),
             _lock: match is_indexed {
                 true => mount.leaves().lock(block),
                 false => pinned.lock_only_leaf(),
@@ -229,7 +230,7 @@ fn has_leaves(core: &Core, dir: &CachedInode) -> bool {
     let is_a_leaf = dir.size_bytes() == block_bytes
         && dir.layout() != Layout::Inline
         && !dir.has(InodeFlags::INDEX_FL);
-    is_a_leaf || find::is_indexed(core, dir)
+    is_a_leaf || structure::is_indexed(core, dir)
 }
 
 impl Leaf<'_> {
@@ -285,7 +286,7 @@ impl Leaf<'_> {
     ) -> Result<Option<(T, RegionId)>> {
         let core = &*plan.mount.core;
         let check =
-            |bytes: &[u8]| find::check_bytes(core, dir, &self.format, DirBlock::Leaf, bytes);
+            |bytes: &[u8]| structure::check_bytes(core, dir, &self.format, DirBlock::Leaf, bytes);
         plan.chosen_part(
             self.block,
             tag(Structure::DirectoryLeaf, dir),
@@ -297,6 +298,12 @@ impl Leaf<'_> {
 
 fn broken(dir: &CachedInode, error: DirentError) -> Error {
     Error::Corrupt(Corrupt::from(error).in_inode(dir.nr()))
+}
+
+/// Takes the slot of a directory into the plan that is to be touched.
+pub(crate) fn touch(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
+    let place = slot::slot_place(plan, nr)?;
+    plan.note_touched(place)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

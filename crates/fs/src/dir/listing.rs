@@ -26,24 +26,25 @@
 //! **Locking.** None as a rule; no lock and no epoch guard is held while the caller looks at names
 //! of a mounted file system.
 
-use crate::Result;
-use crate::core::Core;
-use crate::dir::blocks::{Course, Left, Through};
-use crate::dir::find::{DirBlock, DirEntry, OwnedDirEntry};
-use crate::dir::names::Shown;
-use crate::dir::{blocks, find, index, names};
-use crate::inode::cached::CachedInode;
-use crate::inode::{cache, consistent};
-use crate::mount::fast_commit;
-use crate::mount::fast_commit::DirChanges;
-use crate::mount::state::Mount;
-use crate::txn::faults::Sabotage;
 use std::ops::{ControlFlow, Range};
 
 use fourscore_ondisk::dirent::{Entry, EntryType};
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::{self, Guard};
+
+use crate::Result;
+use crate::core::Core;
+use crate::dir::blocks::{self, Course, Left, Through};
+use crate::dir::find::{DirEntry, OwnedDirEntry};
+use crate::dir::index;
+use crate::dir::names::{self, Shown};
+use crate::dir::structure::{self, DirBlock};
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, consistent};
+use crate::mount::fast_commit::{self, DirChanges};
+use crate::mount::state::Mount;
+use crate::txn::faults::Sabotage;
 
 /// Names of a directory, copied one behind the other.
 #[derive(Default)]
@@ -87,7 +88,7 @@ pub(crate) fn for_each_entry(
     let mut left = Left::More;
     while left == Left::More {
         let guard = epoch::pin();
-        let dir = find::directory(core, cache::inode(core, dir, &guard)?)?;
+        let dir = cache::inode(core, dir, &guard)?.as_directory()?;
         left = visit_shown(
             core,
             dir,
@@ -112,7 +113,7 @@ fn list_live(
     while left == Left::More {
         left = consistent::read_consistent(core, dir, |dir, guard| {
             piece.clear();
-            let dir = find::directory(core, dir)?;
+            let dir = dir.as_directory()?;
             visit_piece(core, dir, &mut course, guard, &mut |entry| {
                 piece.add(entry);
                 ControlFlow::Continue(())
@@ -134,14 +135,14 @@ fn visit_piece(
     guard: &Guard,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<Left> {
-    if !find::is_indexed(core, dir)
+    if !structure::is_indexed(core, dir)
         || fast_commit::dir_changes(core, dir.nr()).is_some()
         || core.faults.lacks(Sabotage::ListingToOldEnd)
     {
         return visit_shown(core, dir, course, &mut Through::Cache, guard, visit);
     }
     course.begin_piece(core, dir)?;
-    let shown = names::shown(core, dir, index::index_algorithm(core, dir, guard)?);
+    let shown = names::shown(core, dir, structure::index_algorithm(core, dir, guard)?);
     let mut room = Vec::new();
     if course.hash() == 0 {
         let root = (LogicalBlock(0), DirBlock::Root);
@@ -181,16 +182,14 @@ pub(crate) fn scan_entries(
     while left == Left::More {
         let guard = epoch::pin();
         let loaded;
-        let dir = find::directory(
-            &mount.core,
-            match mount.core.inodes.get(&dir, &guard) {
-                Some(cell) => cell.version(&guard)?,
-                None => {
-                    loaded = cache::uncached_inode(&mount.core, dir)?;
-                    &loaded
-                }
-            },
-        )?;
+        let dir = match mount.core.inodes.get(&dir, &guard) {
+            Some(cell) => cell.version(&guard)?,
+            None => {
+                loaded = cache::uncached_inode(&mount.core, dir)?;
+                &loaded
+            }
+        }
+        .as_directory()?;
         left = visit_shown(
             &mount.core,
             dir,
@@ -216,8 +215,8 @@ fn visit_shown(
     if let Some(changes) = fast_commit::dir_changes(core, dir.nr()) {
         return visit_changed(core, dir, changes, course, guard, visit);
     }
-    let root = if find::is_indexed(core, dir) {
-        index::index_algorithm(core, dir, guard)?
+    let root = if structure::is_indexed(core, dir) {
+        structure::index_algorithm(core, dir, guard)?
     } else {
         None
     };

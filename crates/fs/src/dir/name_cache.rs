@@ -41,14 +41,8 @@
 //!
 //! **Crash safety.** None of this is on disk.
 
-use crate::core::Core;
-use crate::inode::cache;
-use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::cell::InodeCell;
 use fourscore_cache::{ClockCache, Config, HitCounting, Seed};
 use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::dirent::MAX_NAME_BYTES;
-use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use fourscore_sync::epoch::Guard;
@@ -61,13 +55,13 @@ const TYPICAL_ENTRY_BYTES: usize = ENTRY_BYTES + 16;
 
 /// A hash of a name and its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct NameHash(u64);
+pub(crate) struct NameHash(u64);
 
 /// A name of a directory that is looked for here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameKey<'n> {
-    hash: NameHash,
-    dir: InodeNr,
+    pub(crate) hash: NameHash,
+    pub(crate) dir: InodeNr,
     name: &'n [u8],
 }
 
@@ -109,7 +103,7 @@ impl NameCache {
         }
     }
 
-    fn key<'n>(&self, dir: InodeNr, name: &'n [u8]) -> NameKey<'n> {
+    pub(crate) fn key<'n>(&self, dir: InodeNr, name: &'n [u8]) -> NameKey<'n> {
         NameKey {
             hash: NameHash(self.seed.hash(&(dir.0, name))),
             dir,
@@ -126,7 +120,12 @@ impl NameCache {
 
     /// Puts in what a search has found, if `is_unchanged` says that no name of the directory has
     /// departed since before that search.
-    fn put(&self, key: &NameKey<'_>, inode: InodeNr, is_unchanged: impl FnOnce() -> bool) {
+    pub(crate) fn put(
+        &self,
+        key: &NameKey<'_>,
+        inode: InodeNr,
+        is_unchanged: impl FnOnce() -> bool,
+    ) {
         let known = Arc::new(Known {
             dir: key.dir,
             name: key.name.into(),
@@ -152,7 +151,7 @@ impl NameCache {
     }
 
     /// Forgets the name with this hash, if it is known.
-    fn forget(&self, hash: NameHash) {
+    pub(crate) fn forget(&self, hash: NameHash) {
         self.names.take(&hash);
     }
 }
@@ -191,68 +190,16 @@ impl Departures {
         (count & UNDER_WAY == 0).then_some(Moment { life, count })
     }
 
-    fn begin(&self) {
+    pub(crate) fn begin(&self) {
         // The count starts anew after four thousand million departures, which no search lasts for.
         self.count.fetch_add(ONE_BEGUN + 1, Ordering::AcqRel);
         // Against the fence of `NameCache::put`.
         fence(Ordering::SeqCst);
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.count.fetch_sub(1, Ordering::Release);
     }
-}
-
-/// A name that departs. Whoever has it depart holds the lock of its directory, alone or shared, so
-/// that the directory stays in memory.
-#[derive(Debug)]
-pub(crate) struct Departure {
-    dir: Arc<InodeCell>,
-    hash: NameHash,
-}
-
-impl Departure {
-    /// From here on the name is not known, and nobody gets to know it.
-    pub(crate) fn begin(&self, core: &Core) {
-        self.dir.departures().begin();
-        core.names.forget(self.hash);
-    }
-
-    /// What has become of it can be seen by everybody.
-    pub(crate) fn end(&self) {
-        self.dir.departures().end();
-    }
-}
-
-/// What a name in `dir` is looked for by; `None` if it is of those that are not kept.
-pub(crate) fn name_key<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Option<NameKey<'n>> {
-    let flags = dir.on_disk().flags();
-    let is_as_stored = !flags.intersects(InodeFlags::ENCRYPT_FL | InodeFlags::CASEFOLD_FL);
-    let is_name = name.len() <= MAX_NAME_BYTES && !matches!(name, b"." | b"..");
-    let is_kept = is_as_stored && is_name && dir.layout() != Layout::Inline;
-    is_kept.then(|| core.names.key(dir.nr(), name))
-}
-
-/// Keeps what a search has found that began at `moment` of the directory.
-pub(crate) fn keep_name(
-    core: &Core,
-    key: &NameKey<'_>,
-    inode: InodeNr,
-    moment: Moment,
-    guard: &Guard,
-) {
-    core.names.put(key, inode, || {
-        let dir = core.inodes.get(&key.dir, guard);
-        dir.is_some_and(|dir| dir.departures().moment() == Some(moment))
-    });
-}
-
-/// A name of the directory `dir`, in blocks, that is to depart.
-pub(crate) fn departure(core: &Core, dir: InodeNr, name: &[u8]) -> crate::Result<Departure> {
-    Ok(Departure {
-        dir: cache::load_cell(core, dir)?,
-        hash: core.names.key(dir, name).hash,
-    })
 }
 
 #[cfg(all(test, feature = "shuttle"))]

@@ -8,10 +8,6 @@
 //! **References.** Kernel documentation, `filesystems/fscrypt`, "No-key names"; `ext4_dx_readdir`
 //! for where the hash comes from.
 
-use crate::Result;
-use crate::core::Core;
-use crate::dir::index;
-use crate::inode::cached::{CachedInode, Layout};
 use fourscore_ondisk::Corrupt;
 use fourscore_ondisk::casefold::{Encoding, FoldedName};
 use fourscore_ondisk::crypt::{self, NoKeyName};
@@ -19,6 +15,11 @@ use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry, StoredHash};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::inode::InodeFlags;
+
+use crate::Result;
+use crate::core::Core;
+use crate::dir::structure;
+use crate::inode::cached::{CachedInode, Layout};
 
 /// A name that is looked for in one directory.
 #[derive(Debug)]
@@ -157,7 +158,7 @@ pub(crate) fn shown(core: &Core, dir: &CachedInode, root: Option<HashAlgorithm>)
         .contains(Compat::DIR_INDEX);
     let default = HashAlgorithm::from_disk(core.superblock().def_hash_version());
     let algorithm = root.or(default).filter(|_| by_hash && indexed);
-    Shown::NoKey(algorithm.and_then(|algorithm| index::hasher(core, algorithm)))
+    Shown::NoKey(algorithm.and_then(|algorithm| structure::hasher(core, algorithm)))
 }
 
 /// The target of an encrypted symbolic link as it is shown without the key.

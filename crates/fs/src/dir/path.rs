@@ -14,21 +14,21 @@
 //!
 //! **References.** path_resolution(7).
 
+use std::borrow::Cow;
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::FileType;
+use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::thread;
+
 use crate::core::Core;
-use crate::dir::find;
-use crate::dir::find::Keep;
+use crate::dir::find::{self, Keep};
 use crate::dir::name_cache::Moment;
 use crate::file::symlink;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent, stat};
 use crate::txn::faults::Sabotage;
-use crate::{Error, FileType, Result};
-use fourscore_sync::epoch;
-use fourscore_sync::epoch::Guard;
-use fourscore_sync::thread;
-use std::borrow::Cow;
-
-use fourscore_ondisk::InodeNr;
+use crate::{Error, Result};
 
 /// Links followed in one walk, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
@@ -135,7 +135,9 @@ pub(crate) fn has_kept_names(core: &Core, dir: InodeNr, moment: Option<Moment>) 
 
 fn step_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Step> {
     match inode.file_type() {
-        crate::FileType::Symlink => Ok(Step::Link(symlink::link_target(core, inode, guard)?)),
+        fourscore_ondisk::inode::FileType::Symlink => {
+            Ok(Step::Link(symlink::link_target(core, inode, guard)?))
+        }
         _ => Ok(Step::Inode(inode.nr())),
     }
 }

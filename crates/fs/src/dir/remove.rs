@@ -20,27 +20,28 @@
 //!
 //! **Crash safety.** What is on record is finished by whoever mounts the file system next.
 
-use crate::dir::create::check_name;
-use crate::dir::entries::ChangedDir;
-use crate::dir::{create, entries, find, leaf, path};
-use crate::inode::cached::CachedInode;
-use crate::inode::cell::{Changing, Locked, Pinned};
-use crate::inode::flags::check_name_may_go;
-use crate::inode::orphans::OrphanPlace;
-use crate::inode::{cache, orphans};
-use crate::map::update;
-use crate::map::update::Freed;
-use crate::mount::errors;
-use crate::mount::state::{Mount, now};
-use crate::txn::apply::Show;
-use crate::txn::plan::Plan;
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::xattr::set;
-use crate::{Error, FileType, Result};
 use fourscore_journal::LastTid;
+use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
+
+use crate::dir::changed::ChangedDir;
+use crate::dir::create::{self, check_name};
+use crate::dir::{entries, find, leaf, path};
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::{Changing, Locked, Pinned};
+use crate::inode::immutable::check_name_may_go;
+use crate::inode::orphans::OrphanPlace;
+use crate::inode::{cache, end, forget, orphan_plan};
+use crate::map::update::{self, Freed};
+use crate::mount::clock::now;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::apply::Show;
+use crate::txn::plan::Plan;
+use crate::txn::slot::{self, Slot};
+use crate::xattr::set;
+use crate::{Error, Result};
 
 /// What a removal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +187,7 @@ pub(crate) fn plan_lost_name(
     }
     let place = match locked.orphan {
         Some(place) => place,
-        None => orphans::add_orphan(plan, slot)?,
+        None => orphan_plan::add_orphan(plan, slot)?,
     };
     let version = slot::version(plan, slot)?;
     if is_open {
@@ -196,7 +197,8 @@ pub(crate) fn plan_lost_name(
     Ok(Lost::Part(version, place))
 }
 
-/// Plans that an inode goes whose blocks are free: all else of it, and its place on record.
+/// Plans the end of an inode whose data blocks are free: its attributes, its place on the orphan
+/// list and the inode itself.
 pub(crate) fn plan_end(
     mount: &Mount,
     plan: &mut Plan<'_>,
@@ -205,20 +207,7 @@ pub(crate) fn plan_end(
     orphan: Option<OrphanPlace>,
 ) -> Result<()> {
     set::free_xattrs(plan, inode)?;
-    if let Some(place) = orphan {
-        orphans::remove_orphan(plan, slot, place)?;
-    }
-    slot::edit(plan, slot, |inode| {
-        // It cannot be larger than what it was.
-        let _ = inode.set_size_bytes(0);
-        let _ = inode.set_sectors(0);
-        let _ = inode.set_file_acl(None);
-    })?;
-    slot::set_deleted(plan, slot, now())?;
-    slot::end(plan, slot)?;
-    let is_directory = inode.file_type() == FileType::Directory;
-    let claim = mount.inodes().of(&mount.core, inode.nr(), is_directory)?;
-    plan.free_inode(claim)
+    end::end_inode(mount, plan, inode, slot, orphan)
 }
 
 /// Ends the removal of a name after it was published: frees the rest of an inode that goes.
@@ -232,11 +221,11 @@ pub(crate) fn finish_lost(
     match lost {
         Lost::Name(_) => {}
         Lost::LastName(_, place) => locked.orphan = Some(place),
-        Lost::Everything => forget_inode(mount, nr, pinned),
+        Lost::Everything => forget::forget_inode(mount, nr, pinned),
         Lost::Part(version, place) => {
             locked.orphan = Some(place);
             free_orphan(mount, version, &locked.last, place)?;
-            forget_inode(mount, nr, pinned);
+            forget::forget_inode(mount, nr, pinned);
         }
     }
     Ok(())
@@ -286,13 +275,6 @@ fn free_closed(mount: &Mount, (nr, pinned): (InodeNr, &Pinned), locked: &Changin
     pinned.publish(None);
     drop(change);
     free_orphan(mount, inode, &locked.last, place)?;
-    forget_inode(mount, nr, pinned);
+    forget::forget_inode(mount, nr, pinned);
     Ok(())
-}
-
-/// Forgets an inode that is gone. It can be given out again after that.
-pub(crate) fn forget_inode(mount: &Mount, nr: InodeNr, pinned: &Pinned) {
-    pinned.publish(None);
-    cache::drop_pinned(&mount.core, nr, pinned);
-    mount.inodes().freed(nr, mount);
 }

@@ -12,31 +12,33 @@
 //! nobody else changes who is above whom meanwhile. Then directories by number, then files by
 //! number.
 
-use crate::core::Core;
-use crate::dir::create::{NewAttributes, check_key, check_name, entry_type};
-use crate::dir::entries::ChangedDir;
-use crate::dir::{create, entries, find, path, remove};
-use crate::file::sync;
-use crate::inode::cached::CachedInode;
-use crate::inode::cell::Pinned;
-use crate::inode::flags::{check_is_no_value, check_name_may_go, check_project};
-use crate::inode::{cache, stat};
-use crate::mount::errors;
-use crate::mount::state::{Mount, now};
-use crate::txn::apply::Show;
-use crate::txn::faults::Sabotage;
-use crate::txn::plan::Plan;
-use crate::txn::slot;
-use crate::{Error, FileType, Result};
 use std::collections::HashSet;
 
 use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::dirent::write::NewEntry;
+use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr};
-use fourscore_sync::MutexGuard;
-use fourscore_sync::epoch;
 use fourscore_sync::rank::Ranked;
+use fourscore_sync::{MutexGuard, epoch};
+
+use crate::core::Core;
+use crate::dir::changed::ChangedDir;
+use crate::dir::create::{self, NewAttributes, check_key, check_name, entry_type};
+use crate::dir::{entries, find, path, remove};
+use crate::file::sync;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::Pinned;
+use crate::inode::immutable::{check_is_no_value, check_name_may_go, check_project};
+use crate::inode::{cache, stat};
+use crate::mount::clock::now;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::apply::Show;
+use crate::txn::faults::Sabotage;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::{Error, Result};
 
 /// What rename does about a name that is there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,17 +10,15 @@
 //! **Locking.** The lock of the block of the inode table, under which the slot changes, is held
 //! until the new version is shown.
 
-use crate::Result;
-use crate::core::Core;
-use crate::dir::create;
-use crate::inode::cached::CachedInode;
-use crate::inode::cell::Pinned;
-use crate::mount::state::now;
-use crate::txn::plan::Plan;
-use crate::txn::slot;
+use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::{InodeMut, RawInode};
 use fourscore_ondisk::{Inode, InodeNr};
 use zerocopy::FromBytes;
+
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::Pinned;
+use crate::mount::clock::now;
 
 /// A directory in which a name changes beside others.
 #[derive(Debug)]
@@ -47,7 +45,7 @@ impl Touch<'_> {
         let now = now();
         slot.set_mtime(now);
         slot.set_ctime(now);
-        slot.set_links_count(create::links_after(core, before, self.links));
+        slot.set_links_count(links_after(core, before, self.links));
         // Where there is no room, Linux leaves it as it is, too.
         let _ = slot.expand_extra_isize();
         slot.raise_version();
@@ -59,8 +57,22 @@ impl Touch<'_> {
     }
 }
 
-/// Takes the slot of a directory into the plan that is to be touched.
-pub(crate) fn touch(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
-    let place = slot::slot_place(plan, nr)?;
-    plan.note_touched(place)
+/// A directory's link count after a change; 1 means "too many to count".
+pub(crate) fn links_after(core: &Core, before: u16, change: i32) -> u16 {
+    if before == 1 && has_dir_nlink(core) {
+        return 1;
+    }
+    let after = i32::from(before).saturating_add(change);
+    if after > i32::from(LINKS_MAX) && has_dir_nlink(core) {
+        return 1;
+    }
+    u16::try_from(after).unwrap_or(u16::MAX)
 }
+
+pub(crate) fn has_dir_nlink(core: &Core) -> bool {
+    let features = core.superblock().features();
+    features.ro_compat.contains(RoCompat::DIR_NLINK)
+}
+
+/// The most names an inode can have.
+pub(crate) const LINKS_MAX: u16 = 65_000;

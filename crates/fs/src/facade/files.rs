@@ -1,16 +1,16 @@
 //! **Purpose.** Contents of files: the public calls of [`Fs`].
 
-use crate::file::fallocate::Fallocate;
-use crate::file::read::Seek;
-use crate::file::write::WrittenAt;
-use crate::file::{copy, fallocate, read, symlink, sync, write};
-use crate::{Fs, Result};
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::LogicalBlock;
-use fourscore_ondisk::extent::Extent;
-use std::io::IoSlice;
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
+
+use fourscore_ondisk::extent::Extent;
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+
+use crate::file::fallocate::{self, Fallocate};
+use crate::file::finish::WrittenAt;
+use crate::file::read::{self, Seek};
+use crate::file::{copy, symlink, sync, truncate, write};
+use crate::{Fs, Result};
 
 impl Fs {
     /// Writes like [`Fs::write_at`] from several buffers, one after the other. No other write to
@@ -194,6 +194,6 @@ impl Fs {
     /// # Errors
     /// As [`Fs::write_at`].
     pub fn truncate(&self, inode: InodeNr, size: u64) -> Result<()> {
-        write::truncate(self.writable()?, inode, size)
+        truncate::truncate(self.writable()?, inode, size)
     }
 }

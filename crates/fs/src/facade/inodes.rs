@@ -1,13 +1,13 @@
 //! **Purpose.** Inodes and their attributes: the public calls of [`Fs`].
 
-use crate::inode::attributes::{AttributeChange, Noted, NotedTimes, Privileges};
-use crate::inode::permission::{Caller, Wish};
-use crate::inode::stat::{Scanned, Stat};
-use crate::inode::{access_times, attributes, cache, flags, permission, stat};
-use crate::{Fs, Result};
-use fourscore_ondisk::InodeGeneration;
-use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::{InodeGeneration, InodeNr};
+
+use crate::inode::attributes::{self, Noted, NotedTimes, Privileges};
+use crate::inode::caller::{AttributeChange, Caller, Wish};
+use crate::inode::stat::{self, Scanned, Stat};
+use crate::inode::{access_times, cache, flags, permission};
+use crate::{Fs, Result};
 
 impl Fs {
     /// Says that the content of `inode` was read: its time of last access becomes now, if the mount

@@ -1,15 +1,16 @@
 //! **Purpose.** Directories and names: the public calls of [`Fs`].
 
-use crate::dir::create::NewAttributes;
-use crate::dir::find::{DirEntry, OwnedDirEntry};
-use crate::dir::path::Follow;
-use crate::dir::rename::Replace;
-use crate::dir::{create, exchange, find, listing, path, remove, rename};
-use crate::{Fs, Result};
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::inode::DeviceNr;
-use fourscore_ondisk::inode::FileType;
 use std::ops::ControlFlow;
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::{DeviceNr, FileType};
+
+use crate::dir::create::{self, NewAttributes};
+use crate::dir::find::{self, DirEntry, OwnedDirEntry};
+use crate::dir::path::{self, Follow};
+use crate::dir::rename::{self, Replace};
+use crate::dir::{exchange, listing, remove};
+use crate::{Fs, Result};
 
 impl Fs {
     /// Makes an empty regular file.

@@ -9,17 +9,17 @@
 //!
 //! **Crash safety.** An inode without a name is on record, so it goes if the program does.
 
-use crate::dir::create::NewAttributes;
-use crate::dir::{create, path, remove};
-use crate::inode::cache;
-use crate::inode::cell::Pinned;
-use crate::{Fs, Result};
 use std::fmt;
 use std::ops::Deref;
 
 use fourscore_ondisk::InodeNr;
-use fourscore_sync::Arc;
-use fourscore_sync::epoch;
+use fourscore_sync::{Arc, epoch};
+
+use crate::dir::create::{self, NewAttributes};
+use crate::dir::{path, remove};
+use crate::inode::cache;
+use crate::inode::cell::Pinned;
+use crate::{Fs, Result};
 
 /// An inode that is open. It is closed when this is dropped; [`OpenInode::close`] also tells
 /// whether that went well.

@@ -1,14 +1,5 @@
 //! **Purpose.** The file system as a whole: opening, mounting, statistics, maintenance.
 
-use crate::group::descriptor;
-use crate::group::descriptor::Bitmap;
-use crate::inode::orphan_list;
-use crate::mount::options::MountOptions;
-use crate::mount::statfs::StatFs;
-use crate::mount::trim::Trim;
-use crate::mount::{freeze, open, read_write, statfs, superblock, trim};
-use crate::txn::order;
-use crate::{Error, Fs, OpenOptions, Result};
 use fourscore_block::BlockDevice;
 use fourscore_journal::JournalStats;
 use fourscore_mballoc::Tunables;
@@ -17,6 +8,15 @@ use fourscore_ondisk::group::GroupDesc;
 use fourscore_ondisk::{GroupNr, InodeNr};
 use fourscore_sync::Arc;
 use fourscore_sync::rank::Waits;
+
+use crate::group::descriptor::{self, Bitmap};
+use crate::inode::orphan_list;
+use crate::mount::options::MountOptions;
+use crate::mount::statfs::{self, StatFs};
+use crate::mount::trim::{self, Trim};
+use crate::mount::{freeze, open, read_write, superblock};
+use crate::txn::order;
+use crate::{Error, Fs, OpenOptions, Result};
 
 impl Fs {
     /// Opens the file system on `device` for reading. Fields of the superblock that are wrong and

@@ -1,11 +1,12 @@
 //! **Purpose.** Extended attributes: the public calls of [`Fs`].
 
-use crate::inode::permission::Caller;
-use crate::xattr::get::{Xattr, XattrPlace};
-use crate::xattr::set::SetXattr;
-use crate::xattr::{get, set};
-use crate::{Fs, Result};
 use fourscore_ondisk::InodeNr;
+
+use crate::inode::caller::Caller;
+use crate::xattr::change;
+use crate::xattr::get::{self, Xattr, XattrPlace};
+use crate::xattr::set::SetXattr;
+use crate::{Fs, Result};
 
 impl Fs {
     /// Where the attributes of an inode lie (`FIEMAP_FLAG_XATTR`); `None` if it has none.
@@ -52,7 +53,7 @@ impl Fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        set::set_xattr(self.writable()?, inode, name, value, how)
+        change::set_xattr(self.writable()?, inode, name, value, how)
     }
 
     /// Sets an attribute as [`Fs::set_xattr`] does if `caller` may ([`Fs::check_xattr_change`]). An
@@ -68,7 +69,7 @@ impl Fs {
         (name, value): (&[u8], &[u8]),
         how: SetXattr,
     ) -> Result<()> {
-        set::set_xattr_as(self.writable()?, caller, inode, (name, value), how)
+        change::set_xattr_as(self.writable()?, caller, inode, (name, value), how)
     }
 
     /// Removes the attribute with the full name `name`.
@@ -77,6 +78,6 @@ impl Fs {
     /// `NoAttribute` if there is none, but not for the access control lists; else as
     /// [`Fs::set_xattr`].
     pub fn remove_xattr(&self, inode: InodeNr, name: &[u8]) -> Result<()> {
-        set::remove_xattr(self.writable()?, inode, name)
+        change::remove_xattr(self.writable()?, inode, name)
     }
 }

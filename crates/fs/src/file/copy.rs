@@ -14,20 +14,21 @@
 //!
 //! **References.** copy_file_range(2), pwritev(2); `generic_copy_file_checks` of Linux.
 
+use std::io::{IoSlice, IoSliceMut};
+
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_sync::epoch;
+
 use crate::core::Core;
-use crate::file::write::Decided;
-use crate::file::{fallocate, read, write};
+use crate::file::write::{self, Decided};
+use crate::file::{fallocate, read, truncate};
 use crate::inode::{cache, stat};
 use crate::map::update;
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
-use crate::{Error, Fallocate, FileType, Result, Seek};
-use std::io::{IoSlice, IoSliceMut};
-
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_sync::epoch;
+use crate::{Error, Fallocate, Result, Seek};
 
 /// Buffers from this length on are written as they are; shorter ones are gathered, since each
 /// write of its own costs a plan and a handle.
@@ -192,7 +193,7 @@ fn make_hole(mount: &Mount, inode: InodeNr, offset: u64, len: u64) -> Result<()>
     let mut locked = pinned.lock();
     let size = pinned.version(&epoch::pin())?.size_bytes();
     match offset + len > size {
-        true => write::truncate_locked(mount, &pinned, &mut locked, offset + len),
+        true => truncate::truncate_locked(mount, &pinned, &mut locked, offset + len),
         false => Ok(()),
     }
 }

@@ -18,27 +18,29 @@
 //!
 //! **References.** fallocate(2); `ext4_fallocate` of Linux.
 
-use crate::file::write::{WrittenAt, finish, finish_in_change, low32};
-use crate::file::{inline_change, journaled, write};
-use crate::inode::cache;
-use crate::inode::cached::CachedInode;
-use crate::inode::cell::{Changing, Pinned};
-use crate::map::clusters::Clusters;
-use crate::map::lookup::Target;
-use crate::map::update::{Freed, MapForm};
-use crate::map::{extents, lookup, update};
-use crate::mount::errors;
-use crate::mount::state::Mount;
-use crate::txn::plan::Plan;
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
+
+use crate::file::finish::{WrittenAt, finish, finish_in_change};
+use crate::file::write::{self, low32};
+use crate::file::{claim, inline_change, journaled, truncate};
+use crate::inode::cache;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::{Changing, Pinned};
+use crate::map::clusters::Clusters;
+use crate::map::extents;
+use crate::map::form::MapForm;
+use crate::map::lookup::{self, Target};
+use crate::map::update::{self, Freed};
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::plan::Plan;
+use crate::txn::slot::{self, Slot};
+use crate::{Error, Result};
 
 /// What is done to a range of a file; named after the flags of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +135,7 @@ pub(crate) fn change_range(
     let bytes = offset..end.ok_or(Error::FileTooLarge)?;
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let mut locked = pinned.lock();
-    write::end_truncation(mount, &pinned, &mut locked)?;
+    truncate::end_truncation(mount, &pinned, &mut locked)?;
     let (size, only_grows) = {
         let inode = write::file_to_change(&mount.core, &pinned)?;
         (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
@@ -251,7 +253,7 @@ impl<'a> Steps<'a> {
                     let hole = (at, run.min(ExtentState::Unwritten.max_blocks()));
                     let file = (inode, slot, &mut *self.locked);
                     let (physical, got) =
-                        write::claim(&self.mount.core, &mut plan, file, hole, bytes.end)?;
+                        claim::claim(&self.mount.core, &mut plan, file, hole, bytes.end)?;
                     let extent = Extent {
                         logical: at,
                         physical,

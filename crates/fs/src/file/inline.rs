@@ -3,16 +3,17 @@
 //! **Model.** The first 60 bytes are `i_block`, the rest is the value of the attribute
 //! `system.data` inside the inode.
 
-use crate::Result;
-use crate::core::Core;
-use crate::inode::cached::CachedInode;
-use crate::xattr::get;
 use std::ops::ControlFlow;
 
 use fourscore_ondisk::Corrupt;
 use fourscore_ondisk::dirent::{DirFormat, Entry, EntryType};
 use fourscore_ondisk::inline::{InlineData, InlineError};
 use fourscore_ondisk::xattr::{self, Xattrs};
+
+use crate::Result;
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::xattr::get;
 
 /// The content of an inode that keeps it inside.
 pub(crate) fn inline_data<'i>(core: &Core, inode: &'i CachedInode) -> Result<InlineData<'i>> {

@@ -26,35 +26,27 @@
 //! **Crash safety.** Content moves to a block before the transaction in which that becomes part of
 //! the file; until then it is in the inode.
 
+use fourscore_ondisk::extent::{self, LOGICAL_END};
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::inline::{HEAD_BYTES, InlineError, InlineMut, InlineRoom};
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::{Corrupt, LogicalBlock};
+use fourscore_sync::epoch;
+
 use crate::core::Core;
-use crate::dir::entries::ChangedDir;
-use crate::dir::{entries, names};
-use crate::file::write::{WrittenAt, finish};
-use crate::file::{inline, journaled, write};
+use crate::file::finish::{WrittenAt, finish};
+use crate::file::{claim, inline, journaled};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
-use crate::map::lookup::Target;
-use crate::map::update::MapForm;
-use crate::map::{lookup, update};
+use crate::map::form::MapForm;
+use crate::map::lookup::{self, Target};
+use crate::map::update;
 use crate::mount::state::Mount;
 use crate::txn::apply::Show;
 use crate::txn::plan::Plan;
-use crate::txn::slot;
-use crate::txn::slot::Slot;
+use crate::txn::slot::{self, Slot};
 use crate::xattr::set::{MIN_AREA_BYTES, edit_error};
 use crate::{Error, Result};
-use fourscore_ondisk::dirent::EntryType;
-use fourscore_ondisk::dirent::write::NewEntry;
-use fourscore_ondisk::extent::{self, LOGICAL_END};
-use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::inline::edit::{self, InlineDirMut};
-use fourscore_ondisk::inline::{HEAD_BYTES, InlineDir, InlineError, InlineMut, InlineRoom};
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch;
-
-/// The shortest entry; a second part that has no room for more than this is not begun.
-const SHORTEST_ENTRY_BYTES: usize = 12;
 
 /// Where a write went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +129,7 @@ pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)
     content.get_mut(shown..).unwrap_or_default().fill(0);
     let outside = CachedInode::new(slot::inode(&mut plan, slot)?, mount.core.superblock())?;
     let first = LogicalBlock(0);
-    let (block, _) = write::claim(
+    let (block, _) = claim::claim(
         &mount.core,
         &mut plan,
         (&outside, slot, locked),
@@ -161,7 +153,7 @@ pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)
 
 /// Content.
 /// Calls `change` with the content of an inode that keeps it inside.
-fn content<R>(
+pub(crate) fn content<R>(
     plan: &mut Plan<'_>,
     slot: Slot,
     change: impl FnOnce(&mut InlineMut<'_>) -> Result<R>,
@@ -243,7 +235,7 @@ pub(crate) fn cut_content(plan: &mut Plan<'_>, slot: Slot, size: u64) -> Result<
 
 /// Copies the content to `to`, which is zero behind it, and takes it out of the inode, which
 /// maps nothing then.
-fn take_content(plan: &mut Plan<'_>, slot: Slot, to: &mut [u8]) -> Result<()> {
+pub(crate) fn take_content(plan: &mut Plan<'_>, slot: Slot, to: &mut [u8]) -> Result<()> {
     let form = MapForm::of_new(plan.mount.core.superblock());
     slot::edit(plan, slot, |inode| {
         let (i_block, area) = inode.parts_mut();
@@ -260,155 +252,6 @@ fn take_content(plan: &mut Plan<'_>, slot: Slot, to: &mut [u8]) -> Result<()> {
     })?
 }
 
-/// Directories.
-/// Makes a new directory inside of its inode, if that has the room.
-pub(crate) fn init_inline_dir(plan: &mut Plan<'_>, slot: Slot, parent: InodeNr) -> Result<Written> {
-    if room_inside(plan, slot)? < HEAD_BYTES {
-        return Ok(Written::NotYet);
-    }
-    begin_inside(plan, slot)?;
-    let made = slot::edit(plan, slot, |inode| {
-        // A directory can be longer than that.
-        let _ = inode.set_size_bytes(HEAD_BYTES as u64);
-        edit::init(inode.i_block_mut(), parent)
-    })?;
-    made.map_err(|error| broken(error, slot))?;
-    Ok(Written::Inside)
-}
-
-/// Calls `look` with a directory that is inside of its inode, as it will be, after checking it.
-fn inline_dir<R>(
-    plan: &mut Plan<'_>,
-    dir: &ChangedDir<'_>,
-    look: impl FnOnce(&InlineDir<'_>) -> std::result::Result<R, InlineError>,
-) -> Result<R> {
-    let (slot, format) = (dir.slot, *dir.format());
-    content(plan, slot, |content| {
-        let looked = content.as_data().and_then(|data| {
-            let names = data.directory(&format)?;
-            names.check()?;
-            look(&names)
-        });
-        looked.map_err(|error| broken(error, slot))
-    })
-}
-
-/// Calls `change` with the same, after [`Plan::inline_dir`].
-fn change_inline_dir<R>(
-    plan: &mut Plan<'_>,
-    dir: &ChangedDir<'_>,
-    change: impl FnOnce(&mut InlineDirMut<'_>) -> std::result::Result<R, InlineError>,
-) -> Result<R> {
-    let (slot, format) = (dir.slot, *dir.format());
-    content(plan, slot, |content| {
-        let changed = content.parts_mut().and_then(|(head, value)| {
-            let mut names = InlineDirMut::new(&format, head, value)?;
-            change(&mut names)
-        });
-        changed.map_err(|error| broken(error, slot))
-    })
-}
-
-/// The position of the entry of `name`.
-fn find_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<usize> {
-    let wanted = names::wanted(&plan.mount.core, dir.inode, name);
-    let found = inline_dir(plan, dir, |names| {
-        let mut entries = names.entries();
-        let found = entries.find(|entry| !matches!(entry, Ok(entry) if !wanted.matches(entry)));
-        Ok(found.transpose()?.map(|entry| entry.at))
-    })?;
-    found.ok_or(Error::NotFound)
-}
-
-/// Adds a name; where there is no room any more, in blocks.
-pub(crate) fn add_inline(
-    plan: &mut Plan<'_>,
-    dir: &ChangedDir<'_>,
-    new: &NewEntry<'_>,
-) -> Result<()> {
-    inline_dir(plan, dir, |_| Ok(()))?;
-    if insert_inline(plan, dir, new)? || grow_inline(plan, dir)? && insert_inline(plan, dir, new)? {
-        return Ok(());
-    }
-    let outside = move_names_out(plan, dir)?;
-    let mut dir = ChangedDir::new(&plan.mount.core, &outside, dir.slot)?;
-    entries::add_name(plan, &mut dir, new)
-}
-
-/// Adds a name where there is room for it.
-fn insert_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, new: &NewEntry<'_>) -> Result<bool> {
-    let inserted = change_inline_dir(plan, dir, |names| Ok(names.insert(new)?))?;
-    Ok(inserted.is_some())
-}
-
-/// Begins the second part, with all the room that the inode has.
-fn grow_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<bool> {
-    let (slot, format) = (dir.slot, *dir.format());
-    let room = room_inside(plan, slot)?.saturating_sub(HEAD_BYTES) & !3;
-    let grown = content(plan, slot, |content| {
-        let before = content
-            .capacity_bytes()
-            .map_err(|error| broken(error, slot))?;
-        if before > HEAD_BYTES || room <= SHORTEST_ENTRY_BYTES {
-            return Ok(false);
-        }
-        content
-            .resize(HEAD_BYTES + room)
-            .map_err(|error| edit_error(error, slot.nr))?;
-        let grown = content.parts_mut().and_then(|(_, value)| {
-            let grown = edit::grow_second(&format, value, 0);
-            Ok(grown?)
-        });
-        grown.map_err(|error| broken(error, slot))
-    })?;
-    if grown {
-        let size = (HEAD_BYTES + room) as u64;
-        let sized = slot::edit(plan, slot, |inode| inode.set_size_bytes(size))?;
-        sized.map_err(|_| Error::FileTooLarge)?;
-    }
-    Ok(grown)
-}
-
-/// Moves the names to the first block of the directory. Gives the inode as it is then.
-fn move_names_out(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<CachedInode> {
-    let core = &*plan.mount.core;
-    let (own, format) = (dir.inode.nr(), *dir.format());
-    let mut block = vec![0; core.geometry().block_size().bytes()];
-    inline_dir(plan, dir, |names| {
-        Ok(names.move_out(&format, own, &mut block)?)
-    })?;
-    take_content(plan, dir.slot, &mut [])?;
-    let empty = CachedInode::new(slot::inode(plan, dir.slot)?, core.superblock())?;
-    entries::append_leaf(plan, &mut ChangedDir::new(core, &empty, dir.slot)?, &block)?;
-    CachedInode::new(slot::inode(plan, dir.slot)?, core.superblock())
-}
-
-pub(crate) fn remove_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
-    let at = find_inline(plan, dir, name)?;
-    change_inline_dir(plan, dir, |names| Ok(names.remove(at)?))
-}
-
-pub(crate) fn redirect_inline(
-    plan: &mut Plan<'_>,
-    dir: &ChangedDir<'_>,
-    name: &[u8],
-    (inode, kind): (InodeNr, EntryType),
-) -> Result<()> {
-    let at = find_inline(plan, dir, name)?;
-    change_inline_dir(plan, dir, |names| Ok(names.redirect(at, inode, kind)?))
-}
-
-pub(crate) fn set_inline_parent(
-    plan: &mut Plan<'_>,
-    dir: &ChangedDir<'_>,
-    parent: InodeNr,
-) -> Result<()> {
-    change_inline_dir(plan, dir, |names| {
-        names.set_parent(parent);
-        Ok(())
-    })
-}
-
-fn broken(error: InlineError, slot: Slot) -> Error {
+pub(crate) fn broken(error: InlineError, slot: Slot) -> Error {
     Corrupt::from(error).in_inode(slot.nr).into()
 }

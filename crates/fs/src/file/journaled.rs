@@ -27,44 +27,20 @@
 //!
 //! **References.** `ext4_inode_journal_mode` of Linux; Documentation/admin-guide/ext4.rst.
 
-use crate::core::Core;
-use crate::file::read::Scatter;
-use crate::inode::cached::CachedInode;
-use crate::map::lookup;
-use crate::mount::state::Mount;
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::{FileType, Result};
 use fourscore_block::{BlockDevice as _, Structure, VerifiedAs};
 use fourscore_ondisk::extent::LOGICAL_END;
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::superblock::{DefaultMountOpts, Superblock};
+use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
 
-/// How the content of files becomes durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DataMode {
-    /// It is in its place before the transaction that maps it is durable.
-    #[default]
-    Ordered,
-    /// It is in its place some time; the same as `Ordered` here.
-    Writeback,
-    /// It goes through the journal: a crash leaves what was there before a write or after it, also
-    /// where content was overwritten.
-    Journal,
-}
-
-impl DataMode {
-    /// What the superblock says, as Linux reads it.
-    pub(crate) fn of(superblock: &Superblock) -> Self {
-        let mode = superblock.default_mount_opts() & DefaultMountOpts::JMODE;
-        match mode {
-            DefaultMountOpts::JMODE => Self::Writeback,
-            DefaultMountOpts::JMODE_DATA => Self::Journal,
-            _ => Self::Ordered,
-        }
-    }
-}
+use crate::Result;
+use crate::core::Core;
+use crate::file::scatter::Scatter;
+use crate::inode::cached::CachedInode;
+use crate::map::lookup;
+use crate::mount::modes::DataMode;
+use crate::mount::state::Mount;
+use crate::txn::plan::{Content, Plan, RegionId};
 
 /// Whether the content of `inode` goes through the journal.
 pub(crate) fn journals_content(core: &Core, inode: &CachedInode) -> bool {

@@ -7,25 +7,25 @@
 //! **Locking.** None as a rule: the module [`consistent`](crate::inode::consistent) says how a read beside
 //! writers comes to one state of the file. No cache line is written that another thread reads.
 
-use crate::core::Core;
-use crate::file::{inline, journaled};
-use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::consistent;
-use crate::map::lookup;
-use crate::map::lookup::Target;
-use crate::{Error, FileType, Result};
 use std::io::IoSliceMut;
 use std::ops::ControlFlow;
 
 use fourscore_ondisk::extent::{Extent, LOGICAL_END};
+use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::Guard;
 
+use crate::core::Core;
+use crate::file::scatter::Scatter;
+use crate::file::{inline, journaled};
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::consistent;
+use crate::map::lookup::{self, Target};
+use crate::{Error, Result};
+
 /// Extents that [`Fs::for_each_extent`] reads at once.
 pub const EXTENTS_AT_ONCE: usize = 1024;
-/// Slices handed to the device in one call; a read into more is cut.
-const SLICES: usize = 16;
 
 /// What [`Fs::seek`] looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,94 +298,4 @@ fn continues(first: Target, blocks: u64, next: Target) -> bool {
 struct ByteRun {
     len_bytes: u64,
     device_offset: Option<u64>,
-}
-
-/// The caller's buffers, filled from the front.
-pub(crate) struct Scatter<'a, 'b> {
-    bufs: &'a mut [IoSliceMut<'b>],
-    /// The buffer to fill next, and how much of it is filled.
-    next: usize,
-    used: usize,
-    filled: usize,
-}
-
-impl<'a, 'b> Scatter<'a, 'b> {
-    fn new(bufs: &'a mut [IoSliceMut<'b>]) -> Self {
-        Self {
-            bufs,
-            next: 0,
-            used: 0,
-            filled: 0,
-        }
-    }
-
-    /// Hands the next free bytes, at most `limit` of one buffer, to `fill`.
-    pub(crate) fn with_next(&mut self, limit: u64, fill: impl FnOnce(&mut [u8])) -> u64 {
-        while let Some(buf) = self.bufs.get_mut(self.next) {
-            let room = buf.get_mut(self.used..).unwrap_or_default();
-            if room.is_empty() {
-                self.next += 1;
-                self.used = 0;
-                continue;
-            }
-            let len = usize::try_from(limit).unwrap_or(usize::MAX).min(room.len());
-            fill(&mut room[..len]);
-            self.used += len;
-            self.filled += len;
-            return len as u64;
-        }
-        0
-    }
-
-    fn zero(&mut self, mut len_bytes: u64) {
-        while len_bytes > 0 {
-            let done = self.with_next(len_bytes, |room| room.fill(0));
-            if done == 0 {
-                break;
-            }
-            len_bytes -= done;
-        }
-    }
-
-    /// Fills `len_bytes` with as few calls of `read` as there are groups of [`SLICES`] buffers.
-    pub(crate) fn read(
-        &mut self,
-        mut len_bytes: u64,
-        mut from: u64,
-        mut read: impl FnMut(&mut [IoSliceMut<'_>], u64) -> std::io::Result<()>,
-    ) -> Result<()> {
-        while len_bytes > 0 {
-            let mut slices: [IoSliceMut<'_>; SLICES] =
-                std::array::from_fn(|_| IoSliceMut::new(&mut []));
-            let (mut count, mut gathered) = (0, 0_u64);
-            let (mut next, mut used) = (self.next, self.used);
-            for buf in self.bufs.iter_mut().skip(self.next) {
-                if count == SLICES || gathered == len_bytes {
-                    break;
-                }
-                let room = buf.get_mut(used..).unwrap_or_default();
-                let want = usize::try_from(len_bytes - gathered).unwrap_or(usize::MAX);
-                let len = want.min(room.len());
-                if len == room.len() {
-                    (next, used) = (next + 1, 0);
-                } else {
-                    used += len;
-                }
-                if len > 0 {
-                    slices[count] = IoSliceMut::new(&mut room[..len]);
-                    count += 1;
-                    gathered += len as u64;
-                }
-            }
-            if gathered == 0 {
-                break;
-            }
-            read(&mut slices[..count], from)?;
-            (self.next, self.used) = (next, used);
-            self.filled += usize::try_from(gathered).unwrap_or(usize::MAX);
-            from += gathered;
-            len_bytes -= gathered;
-        }
-        Ok(())
-    }
 }

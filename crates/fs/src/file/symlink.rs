@@ -3,20 +3,20 @@
 //! **Model.** A target of less than 60 bytes lies in the inode; a longer one is the content of the
 //! link, at most one block. A zero byte ends it early, as it does for the kernel.
 
-use crate::core::Core;
-use crate::dir::names;
-use crate::file::read;
-use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::consistent;
-use crate::map::lookup;
-use crate::map::lookup::Target;
-use crate::{Error, Result};
 use std::io::IoSliceMut;
 
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::epoch::Guard;
+
+use crate::core::Core;
+use crate::dir::names;
+use crate::file::read;
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::consistent;
+use crate::map::lookup::{self, Target};
+use crate::{Error, Result};
 
 /// See [`Fs::read_link`](crate::Fs::read_link).
 pub(crate) fn read_link(core: &Core, inode: InodeNr) -> Result<Vec<u8>> {

@@ -10,12 +10,14 @@
 //! ([`crate::file::write`]) joins no transaction at all: the inode knows that there may be some, and an
 //! inode that was loaded anew takes it for granted.
 
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::{InodeNr, Tid};
+use fourscore_sync::atomic::Ordering;
+
+use crate::Result;
 use crate::inode::{cache, lazy_times, stat};
 use crate::mount::errors;
 use crate::mount::state::Mount;
-use crate::{FileType, Result};
-use fourscore_ondisk::{InodeNr, Tid};
-use fourscore_sync::atomic::Ordering;
 
 /// See [`Fs::fsync`](crate::Fs::fsync).
 pub(crate) fn fsync(mount: &Mount, inode: InodeNr) -> Result<()> {

@@ -19,40 +19,33 @@
 //! sealed, and the commit flushes the device before its last block. Data that was written without a
 //! plan is noted, and fsync flushes the device for it.
 
+use std::io::IoSlice;
+
+use fourscore_ondisk::extent::{Extent, ExtentState};
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
+use fourscore_sync::epoch;
+
 use crate::core::Core;
-use crate::file::inline_change::Written;
-use crate::file::{inline_change, journaled};
+use crate::file::finish::{self, WrittenAt};
+use crate::file::inline_change::{self, Written};
+use crate::file::{claim, journaled, truncate};
+use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
-use crate::inode::flags::{check_changeable, check_is_no_value};
-use crate::inode::{cache, lazy_times, orphans};
-use crate::map::clusters::{Clusters, Place};
-use crate::map::lookup::{Mapping, Target};
-use crate::map::update::{Freed, MapForm};
-use crate::map::{clusters, lookup, update};
-use crate::mount::state::{Mount, now};
-use crate::mount::{errors, superblock};
-use crate::txn::apply::Show;
+use crate::inode::immutable::check_is_no_value;
+use crate::map::lookup::{self, Target};
+use crate::map::update;
+use crate::mount::clock::now;
+use crate::mount::errors;
+use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::{Error, FileType, Result};
-use std::io::IoSlice;
-
-use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request};
-use fourscore_ondisk::extent::{Extent, ExtentState};
-use fourscore_ondisk::inode::{InodeFlags, needs_large_file};
-use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
-use fourscore_sync::Arc;
-use fourscore_sync::epoch;
+use crate::{Error, Result};
 
 /// What pads a block at either end.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
-
-/// When so much is cut off a file, it pays to see at once whether anybody reads it still: what was
-/// written and cut off in one transaction can then be written again, in memory that is warm.
-const MUCH_BYTES: u64 = 4 << 20;
 
 /// A write, cut to what one plan does.
 #[derive(Clone, Copy)]
@@ -75,15 +68,6 @@ pub(crate) enum Decided {
     Now,
     /// Earlier, by those that it had.
     Earlier(WrittenAt),
-}
-
-/// Who tells when content was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WrittenAt {
-    /// Nobody: the file's times become the time of the call.
-    Now,
-    /// Whoever kept it, with [`Fs::note_times`]: the file's times stay as they are.
-    Told,
 }
 
 impl Decided {
@@ -161,7 +145,7 @@ fn write_beside(
     let Some(end) = offset.checked_add(data.len() as u64) else {
         return Ok(WrittenOver::No);
     };
-    if inode.layout() == Layout::Inline || awaits_truncation(inode, &shared) {
+    if inode.layout() == Layout::Inline || truncate::awaits_truncation(inode, &shared) {
         return Ok(WrittenOver::No);
     }
     let range = Range { offset, end };
@@ -182,7 +166,7 @@ pub(crate) fn write_locked(
     if end.is_none_or(|end| end > limit) {
         return Err(Error::FileTooLarge);
     }
-    end_truncation(mount, pinned, locked)?;
+    truncate::end_truncation(mount, pinned, locked)?;
     let mut done = 0;
     while done < data.len() {
         let part = &data[done..data.len().min(done + MOST_BYTES)];
@@ -244,7 +228,8 @@ fn write_part(
             Target::Hole => {
                 let blocks = blocks.min(update::blocks_at_once(&mount.core, inode, at));
                 let file = (inode, slot, &mut *locked);
-                let (block, blocks) = claim(&mount.core, &mut plan, file, (at, blocks), range.end)?;
+                let (block, blocks) =
+                    claim::claim(&mount.core, &mut plan, file, (at, blocks), range.end)?;
                 let extent = Extent {
                     logical: at,
                     physical: block,
@@ -268,7 +253,7 @@ fn write_part(
     }
     let reached = range.end.min(u64::from(at.0) << bits);
     let size = inode.size_bytes().max(reached);
-    finish(plan, slot, (size, written_at), (pinned, locked))?;
+    finish::finish(plan, slot, (size, written_at), (pinned, locked))?;
     for (run, physical, is_new) in late {
         mount.journal().commit()?;
         write_run(&mount.core, data, range, run, physical, is_new)?;
@@ -315,46 +300,6 @@ fn write_over(
         false,
     )?;
     Ok(WrittenOver::Yes)
-}
-
-/// Finds blocks for a hole in a file that is going to be at least `end_bytes` long: those of a
-/// cluster that the file has, or new ones.
-pub(crate) fn claim(
-    core: &Core,
-    plan: &mut Plan<'_>,
-    (inode, slot, locked): (&CachedInode, Slot, &mut Changing),
-    (at, blocks): (LogicalBlock, u32),
-    end_bytes: u64,
-) -> Result<(PhysBlock, u32)> {
-    let blocks = match clusters::place_for(plan, inode, slot, (at, blocks))? {
-        Place::There(block, blocks) => return Ok((block, blocks)),
-        Place::New(blocks) => blocks,
-    };
-    let clusters = Clusters::of(core);
-    let wanted = at..LogicalBlock(at.0.saturating_add(blocks));
-    let start = clusters.floor(at);
-    let goal = update::goal_behind(plan, inode, start)?;
-    let len = clusters.count(&wanted);
-    let mut request = Request::data(inode.nr(), clusters.nr(at), len, goal);
-    let size = inode.size_bytes().max(end_bytes);
-    let cluster_bytes = core.geometry().cluster_size_bytes() as u64;
-    request.size = ClusterCount(low32(size.div_ceil(cluster_bytes)));
-    request.reach = MapForm::of(inode).reach();
-    request.left = match start.0.checked_sub(1) {
-        None => None,
-        Some(before) => {
-            let before = lookup::map(core, inode, LogicalBlock(before), &epoch::pin())?;
-            neighbour(&before, clusters)
-        }
-    };
-    let behind = clusters.ceil(wanted.end);
-    request.right = neighbour(&lookup::map(core, inode, behind, &epoch::pin())?, clusters);
-    let file = locked
-        .prealloc
-        .get_or_insert_with(|| Arc::new(FilePrealloc::default()));
-    let (first, found) = plan.allocate(&request, Some(file))?;
-    let block = PhysBlock(first.0 + u64::from(clusters.inside(at)));
-    Ok((block, blocks.min(clusters.blocks(ClusterCount(found), at))))
 }
 
 /// Writes the part of `data` that falls into a run of blocks; the rest of new blocks is
@@ -446,87 +391,6 @@ pub(crate) fn zero_in_block(
     Ok(())
 }
 
-/// See [`Fs::truncate`](crate::Fs::truncate).
-pub(crate) fn truncate(mount: &Mount, inode: InodeNr, size: u64) -> Result<()> {
-    errors::noting(mount, change_size(mount, inode, size))
-}
-
-fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()> {
-    let pinned = cache::pin_inode(&mount.core, inode)?;
-    let mut locked = pinned.lock();
-    let (before, is_longer) = {
-        let inode = file_to_change(&mount.core, &pinned)?;
-        check_changeable(&inode)?;
-        if size > update::max_file_bytes(&mount.core, &inode) {
-            return Err(Error::FileTooLarge);
-        }
-        let is_longer = inline_change::is_longer_than_inside(&mount.core, &inode, size)?;
-        (inode.size_bytes(), is_longer)
-    };
-    if is_longer {
-        mount
-            .space
-            .retried(|| inline_change::move_out(mount, (&pinned, &mut locked)))?;
-    }
-    truncate_locked(mount, &pinned, &mut locked, size)?;
-    if before.saturating_sub(size) >= MUCH_BYTES {
-        mount.hurry_readers();
-    }
-    Ok(())
-}
-
-/// Sets the size, in as many transactions as it takes to free what comes to lie behind it. The
-/// first one shows the new size; until the last the file is on record.
-pub(crate) fn truncate_locked(
-    mount: &Mount,
-    pinned: &Pinned,
-    locked: &mut Changing,
-    size: u64,
-) -> Result<()> {
-    if let Some(file) = &locked.prealloc {
-        mount.allocator().discard(file);
-    }
-    loop {
-        let inode = &pinned.copy()?;
-        let mut plan = Plan::new(mount);
-        zero_tail(&mount.core, &mut plan, inode, size.min(inode.size_bytes()))?;
-        let slot = slot::slot(&mut plan, inode.nr())?;
-        if inode.layout() == Layout::Inline {
-            inline_change::cut_content(&mut plan, slot, size.min(inode.size_bytes()))?;
-        }
-        let bits = mount.core.geometry().block_size().bits();
-        let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
-        let freed = update::free_map(&mut plan, inode, slot, first)?;
-        let has_name = inode.on_disk().links_count() > 0;
-        let orphan = match (freed, locked.orphan) {
-            (Freed::Part, None) => Some(orphans::add_orphan(&mut plan, slot)?),
-            (Freed::All, Some(place)) if has_name => {
-                orphans::remove_orphan(&mut plan, slot, place)?;
-                None
-            }
-            (_, unchanged) => unchanged,
-        };
-        finish(plan, slot, (size, WrittenAt::Now), (pinned, locked))?;
-        locked.orphan = orphan;
-        if freed == Freed::All {
-            return Ok(());
-        }
-    }
-}
-
-/// Ends a truncation that failed midway, so that nothing of what it cut off is shown again.
-pub(crate) fn end_truncation(mount: &Mount, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
-    let (size, is_awaited) = {
-        let guard = epoch::pin();
-        let inode = pinned.version(&guard)?;
-        (inode.size_bytes(), awaits_truncation(inode, locked))
-    };
-    if is_awaited {
-        truncate_locked(mount, pinned, locked, size)?;
-    }
-    Ok(())
-}
-
 /// The regular file, if its content can be changed, and may be.
 pub(crate) fn file_to_change(_core: &Core, pinned: &Pinned) -> Result<CachedInode> {
     pinned.copy_if(|inode| {
@@ -572,86 +436,6 @@ fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result
     match decided {
         Decided::Now if is_kept => Err(Error::NotPermitted),
         Decided::Now | Decided::Earlier(_) => Ok(()),
-    }
-}
-
-/// Ends a change of a file's content: its new size and times are part of the plan, which is carried
-/// out and shown.
-pub(crate) fn finish(
-    plan: Plan<'_>,
-    slot: Slot,
-    (size, written_at): (u64, WrittenAt),
-    (pinned, locked): (&Pinned, &Changing),
-) -> Result<()> {
-    show(plan, slot, (size, written_at), (pinned, locked), &[pinned])
-}
-
-/// The same where the sequence count of the inode is raised for several plans together.
-pub(crate) fn finish_in_change(
-    plan: Plan<'_>,
-    slot: Slot,
-    (size, written_at): (u64, WrittenAt),
-    (pinned, locked): (&Pinned, &Changing),
-) -> Result<()> {
-    show(plan, slot, (size, written_at), (pinned, locked), &[])
-}
-
-fn show(
-    mut plan: Plan<'_>,
-    slot: Slot,
-    (size, written_at): (u64, WrittenAt),
-    (pinned, locked): (&Pinned, &Changing),
-    changes: &[&Pinned],
-) -> Result<()> {
-    let now = now();
-    let before = pinned.version(&epoch::pin())?.size_bytes();
-    if size < before && plan.size() > 1 {
-        // Blocks of the map change before the size: until then they would read as a hole.
-        plan.raise_sequence();
-    }
-    if needs_large_file(size) && !needs_large_file(before) {
-        superblock::set_large_file(&mut plan)?;
-    }
-    let sized = slot::edit(&mut plan, slot, |inode| {
-        if written_at == WrittenAt::Now {
-            inode.set_mtime(now);
-            inode.set_ctime(now);
-        }
-        inode.set_size_bytes(size)
-    })?;
-    sized.map_err(|_| Error::FileTooLarge)?;
-    let version = slot::version(&mut plan, slot)?;
-    let changes_more = plan.size() > 1 || {
-        let guard = epoch::pin();
-        let before = pinned.version(&guard)?;
-        let is_inside = version.layout() == Layout::Inline;
-        is_inside || before.size_bytes() != size || before.i_block() != version.i_block()
-    };
-    let mount = plan.mount;
-    if let (false, Some(times)) = (changes_more, mount.lazy_times()) {
-        drop(plan);
-        return lazy_times::publish_times(mount, times, (pinned, locked), version);
-    }
-    let last = [&locked.last, &locked.last_data];
-    let last = if changes_more { &last[..] } else { &last[..1] };
-    plan.carry_out_showing(last, Show::of(changes), || pinned.publish(Some(version)))?;
-    // All that was written so far was on its way before that transaction.
-    locked.unjoined.settle();
-    Ok(())
-}
-
-/// Whether a file is on record although it has a name: what lies behind its end is not freed yet.
-fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> bool {
-    inode.on_disk().links_count() > 0 && changing.orphan.is_some()
-}
-
-fn neighbour(mapping: &Mapping, clusters: Clusters) -> Option<Neighbour> {
-    match mapping.target {
-        Target::Hole => None,
-        Target::Written(block) | Target::Unwritten(block) => Some(Neighbour {
-            logical: clusters.nr(mapping.logical),
-            block,
-        }),
     }
 }
 

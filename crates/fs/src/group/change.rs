@@ -3,6 +3,14 @@
 //!
 //! **Not here.** The state itself and what happens to it in a handle ([`crate::group::table`]).
 
+use fourscore_journal::Credits;
+use fourscore_mballoc::{
+    BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, SourceError,
+};
+use fourscore_ondisk::group::GroupFlags;
+use fourscore_ondisk::{GroupNr, PhysBlock};
+use fourscore_sync::{Arc, epoch};
+
 use crate::core::Core;
 use crate::group::descriptor;
 use crate::group::prefetch::Prefetcher;
@@ -10,13 +18,8 @@ use crate::group::table::{
     BitmapPlace, BitsChange, Counted, Group, Groups, InodesOfGroup, Map, write_bits,
 };
 use crate::mount::state::Mount;
+use crate::txn::faults::Sabotage;
 use crate::{Error, Result};
-use fourscore_mballoc::{
-    BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, SourceError,
-};
-use fourscore_ondisk::group::GroupFlags;
-use fourscore_ondisk::{GroupNr, PhysBlock};
-use fourscore_sync::{Arc, epoch};
 
 /// Reads all descriptors.
 pub(crate) fn read(core: &Core) -> Result<Groups> {
@@ -203,4 +206,20 @@ impl GroupSource for Source {
             place.is_uninit() || self.core.buffers.cached(place.block(), &guard).is_some()
         })
     }
+}
+
+/// With the fault `MarkAtClaim`, marks on disk what is only claimed.
+pub(crate) fn mark_early(mount: &Mount, bits: &BitsChange) -> Result<()> {
+    if !mount.core.faults.lacks(Sabotage::MarkAtClaim) {
+        return Ok(());
+    }
+    let mut handle = mount.start(Credits(u32::try_from(bits.blocks().len()).unwrap_or(0)))?;
+    let marked = bits
+        .join(&mut handle)
+        .and_then(|()| mount.groups().mark_uncounted(&mut handle, bits));
+    handle.stop();
+    if marked.is_ok() {
+        mount.journal().commit()?;
+    }
+    Ok(())
 }

@@ -7,13 +7,14 @@
 //!
 //! **Locking.** None.
 
-use crate::core::Core;
-use crate::{Error, Result, metadata};
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::superblock::MetadataChecksum;
 use fourscore_ondisk::{BlockCount, BytePlace, Corrupt, GroupNr, PhysBlock};
 use fourscore_sync::epoch::{self, Guard};
+
+use crate::core::Core;
+use crate::{Error, Result, metadata};
 
 /// Blocks of an inode table read together, as in Linux (`inode_readahead_blks`).
 const INODE_READAHEAD_BLOCKS: u32 = 32;

@@ -14,8 +14,6 @@
 //!
 //! **Locking.** None but those of buffers. What is sealed is written by the committer alone.
 
-use crate::Result;
-use crate::txn::apply::Refused;
 use fourscore_block::{Buffer, BufferCache, Retired, Structure, VerifiedAs};
 use fourscore_journal::Handle;
 use fourscore_mballoc::{ChangeKind, GroupCounts, InodeSource, Totals};
@@ -24,6 +22,9 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore};
+
+use crate::Result;
+use crate::txn::refused::Refused;
 
 /// One of the two bitmaps of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

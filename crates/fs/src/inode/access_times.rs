@@ -10,45 +10,19 @@
 //!
 //! **References.** mount(8), `relatime`.
 
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::FileType;
+use fourscore_sync::epoch;
+
+use crate::Result;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, lazy_times};
+use crate::mount::clock::now;
 use crate::mount::errors;
-use crate::mount::state::{Mount, now};
+use crate::mount::state::Mount;
 use crate::txn::apply::Show;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
-use crate::{FileType, Result};
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::{InodeNr, Timestamp};
-use fourscore_sync::epoch;
-
-const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
-
-/// When accesses are noted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AccessTimes {
-    /// The first after each change, and one a day.
-    #[default]
-    Relative,
-    /// Each.
-    Strict,
-    /// None.
-    Never,
-}
-
-impl AccessTimes {
-    fn is_due(self, inode: &CachedInode, now: Timestamp) -> bool {
-        let on_disk = inode.on_disk();
-        let atime = on_disk.atime();
-        if self == Self::Never || inode.has(InodeFlags::NOATIME_FL) || atime == now {
-            return false;
-        }
-        self == Self::Strict
-            || atime <= on_disk.mtime()
-            || atime <= on_disk.ctime()
-            || now.seconds().saturating_sub(atime.seconds()) >= SECONDS_PER_DAY
-    }
-}
 
 /// See [`Fs::accessed`](crate::Fs::accessed).
 pub(crate) fn accessed(mount: &Mount, inode: InodeNr) -> Result<()> {

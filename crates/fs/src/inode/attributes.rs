@@ -6,40 +6,28 @@
 //!
 //! **Locking.** The inode's lock.
 
-use crate::inode::cached::CachedInode;
-use crate::inode::flags::{check_changeable, check_is_no_value};
-use crate::inode::{cache, consistent};
-use crate::mount::errors;
-use crate::mount::state::{Mount, now};
-use crate::txn::plan::Plan;
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::xattr::set::{NewXattr, finish, finish_timed};
-use crate::xattr::{acl, get, set};
-use crate::{Caller, Capabilities, Error, FileType, Result};
-use fourscore_ondisk::inode::{FileMode, InodeFlags};
+use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use fourscore_sync::epoch::{self, Guard};
 
+use crate::inode::cached::CachedInode;
+use crate::inode::caller::AttributeChange;
+use crate::inode::immutable::{check_changeable, check_is_no_value};
+use crate::inode::{cache, consistent};
+use crate::mount::clock::now;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::plan::Plan;
+use crate::txn::slot::{self, Slot};
+use crate::xattr::change::{finish, finish_timed};
+use crate::xattr::set::{self, NewXattr};
+use crate::xattr::{acl, get};
+use crate::{Caller, Capabilities, Error, Result};
+
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
-
-/// What of an inode is to be changed; `None` leaves it as it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AttributeChange {
-    /// Permissions, set-id bits and the sticky bit.
-    pub permissions: Option<u16>,
-    /// The user that owns it.
-    pub uid: Option<u32>,
-    /// The group that owns it.
-    pub gid: Option<u32>,
-    /// The time of the last access.
-    pub atime: Option<Timestamp>,
-    /// The time of the last change of the content.
-    pub mtime: Option<Timestamp>,
-}
 
 /// Times that nobody has chosen; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default)]

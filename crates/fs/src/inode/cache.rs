@@ -6,18 +6,17 @@
 //! **Locking.** A hit writes nothing. A miss takes the lock of the cache's shard to insert, never
 //! across the read of the table.
 
-use crate::core::Core;
-use crate::dir::find;
-use crate::group::descriptor;
-use crate::inode::cached::CachedInode;
-use crate::inode::cell::{InodeCell, Pinned};
-use crate::mount::fast_commit;
-use crate::mount::fast_commit::{InodeChange, InodePatch};
-use crate::{Error, Result};
 use fourscore_ondisk::inode::{Inode, InodeFlags};
 use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{self, Guard};
+
+use crate::core::Core;
+use crate::group::descriptor;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::{InodeCell, Pinned};
+use crate::mount::fast_commit::{self, InodeChange, InodePatch};
+use crate::{Error, Result};
 
 /// Inode `nr` for a scan that will not come back to it.
 pub(crate) fn uncached_inode(core: &Core, nr: InodeNr) -> Result<CachedInode> {
@@ -107,7 +106,7 @@ pub(crate) fn pin_any_inode(core: &Core, nr: InodeNr) -> Result<Pinned> {
 /// `NotADirectory`; as [`Fs::stat`].
 pub(crate) fn pin_directory(core: &Core, nr: InodeNr) -> Result<Pinned> {
     let pinned = pin_inode(core, nr)?;
-    find::directory(core, pinned.version(&epoch::pin())?)?;
+    pinned.version(&epoch::pin())?.as_directory()?;
     Ok(pinned)
 }
 

@@ -3,13 +3,14 @@
 //! **Model.** Decoding decides once how the content is laid out and checks the root of its map. A
 //! decoded inode is immutable; a change of the inode makes a new one ([`crate::inode::cell`]).
 
-use crate::{Error, Result};
 use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{FileType, Inode, InodeFlags};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
+
+use crate::{Error, Result};
 
 /// The size from which on a target does not fit `i_block`, with a NUL behind it.
 const FAST_SYMLINK_BYTES: u64 = 60;
@@ -110,6 +111,17 @@ impl CachedInode {
 
     pub(crate) fn has(&self, flag: InodeFlags) -> bool {
         self.inode.flags().contains(flag)
+    }
+
+    /// The inode, if it is a directory.
+    ///
+    /// # Errors
+    /// `NotADirectory`.
+    pub(crate) fn as_directory(&self) -> Result<&Self> {
+        match self.file_type {
+            FileType::Directory => Ok(self),
+            _ => Err(Error::NotADirectory),
+        }
     }
 
     /// The inode, unless it holds the value of an attribute: such an inode is reached through the

@@ -14,13 +14,6 @@
 //! across I/O, and readers do not take it. Threads that change one leaf of a directory share it
 //! ([`Pinned::share`]); all others take it exclusively.
 
-use crate::dir::name_cache::Departures;
-use crate::inode::cached::CachedInode;
-use crate::inode::orphans::OrphanPlace;
-use crate::inode::sequence::{Change, SeqCount};
-use crate::txn::block_locks::BlockGuard;
-use crate::txn::order;
-use crate::{Error, Result};
 use fourscore_journal::LastTid;
 use fourscore_mballoc::FilePrealloc;
 use fourscore_ondisk::Tid;
@@ -30,6 +23,14 @@ use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell, Guard};
 use fourscore_sync::rank::{Place, Ranked};
 use fourscore_sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Serial};
+
+use crate::dir::name_cache::Departures;
+use crate::inode::cached::CachedInode;
+use crate::inode::orphans::OrphanPlace;
+use crate::inode::sequence::{Change, SeqCount};
+use crate::txn::block_locks::BlockGuard;
+use crate::txn::order;
+use crate::{Error, Result};
 
 /// An inode in memory, on cache lines of its own.
 #[derive(Debug)]

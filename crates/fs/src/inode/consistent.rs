@@ -64,6 +64,10 @@
 //!
 //! **References.** Linux, Documentation/locking/seqlock.rst and Documentation/RCU/whatisRCU.rst.
 
+use fourscore_ondisk::InodeNr;
+use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::thread;
+
 use crate::core::Core;
 use crate::inode::cache;
 use crate::inode::cached::CachedInode;
@@ -71,9 +75,6 @@ use crate::inode::cell::InodeCell;
 use crate::inode::sequence::Sequence;
 use crate::txn::faults::{Faults, Sabotage};
 use crate::{Error, Result};
-use fourscore_ondisk::InodeNr;
-use fourscore_sync::epoch::{self, Guard};
-use fourscore_sync::thread;
 
 /// How often a reader looks without the inode's lock.
 pub(crate) const UNLOCKED_ATTEMPTS: u32 = 8;

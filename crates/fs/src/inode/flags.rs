@@ -9,22 +9,23 @@
 //!
 //! **References.** ioctl_iflags(2), chattr(1).
 
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_sync::epoch;
+
 use crate::core::Core;
 use crate::dir::entries;
 use crate::file::journaled;
-use crate::inode::cache;
 use crate::inode::cached::CachedInode;
+use crate::inode::{cache, immutable};
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
-use crate::xattr::set::finish;
-use crate::{Error, FileType, Result};
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::checksum::InodeGeneration;
-use fourscore_ondisk::features::RoCompat;
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_sync::epoch;
+use crate::xattr::change::finish;
+use crate::{Error, Result};
 
 /// See [`Fs::set_flags`](crate::Fs::set_flags).
 pub(crate) fn set_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> {
@@ -35,7 +36,7 @@ fn change_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> 
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let locked = pinned.lock();
     let current = &pinned.copy()?;
-    check_is_no_value(current)?;
+    immutable::check_is_no_value(current)?;
     let unsupported = |what: &str| Error::Unsupported(what.into());
     if !InodeFlags::USER_VISIBLE.contains(flags) {
         return Err(unsupported("flags that are not shown are not set"));
@@ -95,7 +96,7 @@ fn change_project(mount: &Mount, inode: InodeNr, project_id: u32) -> Result<()> 
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let locked = pinned.lock();
     let current = &pinned.copy()?;
-    check_is_no_value(current)?;
+    immutable::check_is_no_value(current)?;
     if current.on_disk().project_id() == project_id {
         return Ok(());
     }
@@ -140,7 +141,7 @@ fn change_generation(mount: &Mount, inode: InodeNr, generation: InodeGeneration)
         ));
     }
     let current = &pinned.copy()?;
-    check_is_no_value(current)?;
+    immutable::check_is_no_value(current)?;
     if current.has(InodeFlags::IMMUTABLE_FL) {
         return Err(Error::NotPermitted);
     }
@@ -164,39 +165,4 @@ pub(crate) fn inherited(parent: &CachedInode, file_type: FileType) -> (InodeFlag
     } else {
         (flags, 0)
     }
-}
-
-/// Refuses to take a name out of a directory that only grows, or from an inode that does not
-/// change.
-pub(crate) fn check_name_may_go(dir: &CachedInode, inode: &CachedInode) -> Result<()> {
-    if dir.has(InodeFlags::APPEND_FL) {
-        return Err(Error::NotPermitted);
-    }
-    check_changeable(inode)
-}
-
-/// Refuses what holds the value of an attribute, and is nobody's to change.
-pub(crate) fn check_is_no_value(inode: &CachedInode) -> Result<()> {
-    if inode.has(InodeFlags::EA_INODE_FL) {
-        return Err(Error::NotPermitted);
-    }
-    Ok(())
-}
-
-/// Refuses what is immutable, or may only grow.
-pub(crate) fn check_changeable(inode: &CachedInode) -> Result<()> {
-    check_is_no_value(inode)?;
-    if inode.has(InodeFlags::IMMUTABLE_FL) || inode.has(InodeFlags::APPEND_FL) {
-        return Err(Error::NotPermitted);
-    }
-    Ok(())
-}
-
-/// Refuses to give an inode a name in a directory that keeps to another project.
-pub(crate) fn check_project(dir: &CachedInode, inode: &CachedInode) -> Result<()> {
-    let same = dir.on_disk().project_id() == inode.on_disk().project_id();
-    if dir.has(InodeFlags::PROJINHERIT_FL) && !same {
-        return Err(Error::CrossDevice);
-    }
-    Ok(())
 }

@@ -15,64 +15,18 @@
 //!
 //! **References.** mount(8), `lazytime`.
 
+use fourscore_ondisk::InodeNr;
+use fourscore_sync::atomic::Ordering;
+use fourscore_sync::{CoreNr, epoch};
+
 use crate::Result;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{Changing, Pinned};
-use crate::mount::state::{Mount, now};
+use crate::inode::lazy_list::{LazyTimes, Waiting};
+use crate::mount::clock::now;
+use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
-use crate::txn::slot::Slot;
-use std::collections::VecDeque;
-
-use fourscore_ondisk::InodeNr;
-use fourscore_sync::atomic::Ordering;
-use fourscore_sync::epoch;
-use fourscore_sync::{CoreNr, Mutex, PerCore};
-
-/// How many inodes of each core have times in memory only; then the oldest is written.
-const MOST_PER_CORE: usize = 1024;
-/// How long they have, in seconds.
-const MOST_SECONDS: i64 = 24 * 60 * 60;
-
-/// When times are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Times {
-    /// With the operation that changes them.
-    #[default]
-    AtOnce,
-    /// Later, if nothing else is changed.
-    Lazily,
-}
-
-/// Inodes whose times are in memory only, the oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct LazyTimes(PerCore<Mutex<VecDeque<Waiting>>>);
-
-#[derive(Debug)]
-struct Waiting {
-    nr: InodeNr,
-    since_seconds: i64,
-    /// Keeps it in memory.
-    pinned: Pinned,
-}
-
-impl LazyTimes {
-    /// Puts an inode on the list of this core, and gives one that has waited long enough.
-    fn add(&self, waiting: Waiting) -> Option<Waiting> {
-        let now = waiting.since_seconds;
-        let mut list = self.0.of(CoreNr::current()).lock();
-        list.push_back(waiting);
-        let is_full = list.len() > MOST_PER_CORE;
-        list.pop_front_if(|oldest| is_full || now - oldest.since_seconds > MOST_SECONDS)
-    }
-
-    fn take_all(&self) -> Vec<Waiting> {
-        let lists = self.0.iter();
-        lists
-            .flat_map(|list| std::mem::take(&mut *list.lock()))
-            .collect()
-    }
-}
 
 /// Shows a version of an inode that differs in times from the one before, and says that they
 /// are to be written. For the holder of its lock.
@@ -145,25 +99,4 @@ pub(crate) fn write_times(mount: &Mount) -> Result<()> {
         ));
     }
     result
-}
-
-/// Puts times that are in memory only into a slot that has just been taken from the table. For
-/// the holder of the inode's lock.
-pub(crate) fn put_lazy_times(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
-    let core = &*plan.mount.core;
-    let guard = epoch::pin();
-    let Some(Ok(version)) = core
-        .inodes
-        .get(&slot.nr, &guard)
-        .map(|cell| cell.version(&guard))
-    else {
-        return Ok(());
-    };
-    let shown = version.on_disk();
-    slot::edit(plan, slot, |inode| {
-        inode.set_atime(shown.atime());
-        inode.set_mtime(shown.mtime());
-        inode.set_ctime(shown.ctime());
-        inode.set_version(shown.version());
-    })
 }

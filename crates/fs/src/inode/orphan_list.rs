@@ -9,18 +9,20 @@
 //! itself makes the list grow without end. A file longer than the kernel takes is `Corrupt` too, so
 //! none that maps the same block again and again is read for ever.
 
-use crate::core::Core;
-use crate::dir::find;
-use crate::inode::cache;
-use crate::map::lookup;
-use crate::map::lookup::Target;
-use crate::{Result, metadata};
 use std::collections::HashSet;
 
-use fourscore_block::Structure;
+use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, InodeSeed, LogicalBlock, PhysBlock, orphan};
-use fourscore_sync::epoch;
+use fourscore_sync::{Mutex, epoch};
+
+use crate::core::Core;
+use crate::dir::structure;
+use crate::inode::cache;
+use crate::inode::orphan_slots::{SlotNr, SlotTable};
+use crate::inode::orphans::{Chain, OrphanFile, Orphans as OrphanRecord};
+use crate::map::lookup::{self, Target};
+use crate::{Result, metadata};
 
 /// The longest orphan file that the kernel and e2fsprogs take, in bytes.
 const ORPHAN_FILE_BYTES_MAX: u64 = 8 << 20;
@@ -100,7 +102,7 @@ pub(crate) fn orphan_file_blocks(
         };
         return Err(Corrupt::from(error).in_inode(file).into());
     }
-    let end = find::size_in_blocks(core, inode)?;
+    let end = structure::size_in_blocks(core, inode)?;
     let place = |at| match lookup::map(core, inode, at, &guard)?.target {
         Target::Written(place) => Ok(place),
         Target::Hole | Target::Unwritten(_) => {
@@ -132,4 +134,40 @@ impl Orphans {
         self.list.push(Found { inode, place });
         Ok(())
     }
+}
+
+/// Loads the orphan list from disk, for a read-write mount.
+pub(crate) fn load(core: &Core) -> Result<OrphanRecord> {
+    let found = read_orphans(core)?;
+    let file = match core.superblock().orphan_file_inode() {
+        Some(nr) => {
+            let (blocks, seed) = orphan_file_blocks(core, nr)?;
+            let tag = VerifiedAs::new(Structure::OrphanFile, nr).seeded(seed);
+            let slots = fourscore_ondisk::orphan::slots(core.geometry().block_size());
+            Some(OrphanFile {
+                tag,
+                slots: SlotTable::new(blocks.len(), slots),
+                blocks: blocks.into(),
+            })
+        }
+        None => None,
+    };
+    let mut chain = Chain::default();
+    // The head was found first.
+    for Found { inode, place } in found.into_iter().rev() {
+        match (place, &file) {
+            (Where::Chain, _) => {
+                chain.members.insert(chain.next, inode);
+                chain.next += 1;
+            }
+            (Where::File { block, index }, Some(file)) => {
+                file.slots.occupy(SlotNr { block, index }, inode);
+            }
+            (Where::File { .. }, None) => {}
+        }
+    }
+    Ok(OrphanRecord {
+        file,
+        chain: Mutex::new(chain),
+    })
 }

@@ -19,23 +19,16 @@
 //!
 //! **Crash safety.** Whatever the crash leaves, an inode that is not whole is on record.
 
-use crate::Result;
-use crate::core::Core;
-use crate::inode::orphan_list;
-use crate::inode::orphan_list::{Found, Where};
-use crate::inode::orphan_slots::{SlotNr, SlotTable};
-use crate::mount::superblock;
-use crate::txn::faults::Sabotage;
-use crate::txn::plan::Plan;
-use crate::txn::slot::Slot;
-use crate::txn::{order, slot};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use fourscore_block::{Structure, VerifiedAs};
+use fourscore_block::VerifiedAs;
 use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::rank::Ranked;
-use fourscore_sync::{CoreNr, Mutex, MutexGuard};
+use fourscore_sync::{Mutex, MutexGuard};
+
+use crate::inode::orphan_slots::{SlotNr, SlotTable};
+use crate::txn::order;
 
 /// Where an inode is on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,38 +42,38 @@ pub(crate) enum OrphanPlace {
 /// All orphans.
 #[derive(Debug)]
 pub(crate) struct Orphans {
-    file: Option<OrphanFile>,
-    chain: Mutex<Chain>,
+    pub(crate) file: Option<OrphanFile>,
+    pub(crate) chain: Mutex<Chain>,
 }
 
 /// The orphan file.
 #[derive(Debug)]
-struct OrphanFile {
-    tag: VerifiedAs,
-    blocks: Box<[PhysBlock]>,
-    slots: SlotTable,
+pub(crate) struct OrphanFile {
+    pub(crate) tag: VerifiedAs,
+    pub(crate) blocks: Box<[PhysBlock]>,
+    pub(crate) slots: SlotTable,
 }
 
 /// The members of the chain, the head last.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
-    members: BTreeMap<u64, InodeNr>,
-    next: u64,
+    pub(crate) members: BTreeMap<u64, InodeNr>,
+    pub(crate) next: u64,
 }
 
 impl Chain {
-    fn head(&self) -> Option<InodeNr> {
+    pub(crate) fn head(&self) -> Option<InodeNr> {
         self.members.values().next_back().copied()
     }
 
     /// The member that leads to `place`.
-    fn before(&self, place: u64) -> Option<InodeNr> {
+    pub(crate) fn before(&self, place: u64) -> Option<InodeNr> {
         let later = self.members.range(place..).find(|&(&at, _)| at != place);
         later.map(|(_, &inode)| inode)
     }
 
     /// The member to which `place` leads.
-    fn after(&self, place: u64) -> Option<InodeNr> {
+    pub(crate) fn after(&self, place: u64) -> Option<InodeNr> {
         self.members.range(..place).next_back().map(|(_, &nr)| nr)
     }
 }
@@ -102,43 +95,7 @@ pub(crate) enum Recording<'f> {
 }
 
 impl Orphans {
-    /// The record of `fs`, as it is on disk.
-    pub(crate) fn read(core: &Core) -> Result<Self> {
-        let found = orphan_list::read_orphans(core)?;
-        let file = match core.superblock().orphan_file_inode() {
-            Some(nr) => {
-                let (blocks, seed) = orphan_list::orphan_file_blocks(core, nr)?;
-                let tag = VerifiedAs::new(Structure::OrphanFile, nr).seeded(seed);
-                let slots = fourscore_ondisk::orphan::slots(core.geometry().block_size());
-                Some(OrphanFile {
-                    tag,
-                    slots: SlotTable::new(blocks.len(), slots),
-                    blocks: blocks.into(),
-                })
-            }
-            None => None,
-        };
-        let mut chain = Chain::default();
-        // The head was found first.
-        for Found { inode, place } in found.into_iter().rev() {
-            match (place, &file) {
-                (Where::Chain, _) => {
-                    chain.members.insert(chain.next, inode);
-                    chain.next += 1;
-                }
-                (Where::File { block, index }, Some(file)) => {
-                    file.slots.occupy(SlotNr { block, index }, inode);
-                }
-                (Where::File { .. }, None) => {}
-            }
-        }
-        Ok(Self {
-            file,
-            chain: Mutex::new(chain),
-        })
-    }
-
-    fn lock_chain(&self) -> ChainGuard<'_> {
+    pub(crate) fn lock_chain(&self) -> ChainGuard<'_> {
         order::ORPHAN_CHAIN
             .only()
             .lock(|| self.chain.try_lock(), || self.chain.lock())
@@ -196,69 +153,11 @@ impl Orphans {
 
 impl OrphanFile {
     /// The block of a slot, and its bytes in there.
-    fn place(&self, slot: SlotNr) -> Option<(PhysBlock, Range<usize>)> {
+    pub(crate) fn place(&self, slot: SlotNr) -> Option<(PhysBlock, Range<usize>)> {
         let at = slot.index * size_of::<u32>();
         let block = self.blocks.get(slot.block)?;
         Some((*block, at..at + size_of::<u32>()))
     }
-}
-
-/// Puts an inode on record, and says where.
-pub(crate) fn add_orphan(plan: &mut Plan<'_>, slot: Slot) -> Result<OrphanPlace> {
-    let orphans = plan.mount.orphans();
-    if let Some(file) = &orphans.file
-        && let Some(claimed) = file.slots.claim(slot.nr, CoreNr::current())
-    {
-        plan.record(Recording::Claim(claimed));
-        write_orphan_slot(plan, file, claimed, Some(slot.nr))?;
-        return Ok(OrphanPlace::Slot(claimed));
-    }
-    let chain = orphans.lock_chain();
-    let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
-    plan.record(Recording::Push(chain, slot.nr));
-    if plan.mount.core.faults.lacks(Sabotage::NoOrphanRecord) {
-        return Ok(place);
-    }
-    slot::set_next_orphan(plan, slot, head)?;
-    superblock::set_last_orphan(plan, Some(slot.nr))?;
-    Ok(place)
-}
-
-/// Takes an inode off the record.
-pub(crate) fn remove_orphan<'f>(plan: &mut Plan<'f>, slot: Slot, place: OrphanPlace) -> Result<()> {
-    let orphans: &'f Orphans = plan.mount.orphans();
-    match (place, &orphans.file) {
-        (OrphanPlace::Slot(taken), Some(file)) => {
-            plan.record(Recording::Release(taken));
-            write_orphan_slot(plan, file, taken, None)
-        }
-        (OrphanPlace::Slot(_), None) => Ok(()),
-        (OrphanPlace::Chain(place), _) => {
-            let chain = orphans.lock_chain();
-            let (before, after) = (chain.before(place), chain.after(place));
-            plan.record(Recording::Remove(chain, place));
-            slot::set_next_orphan(plan, slot, None)?;
-            match before {
-                Some(before) => slot::relink_orphan(plan, before, after),
-                None => superblock::set_last_orphan(plan, after),
-            }
-        }
-    }
-}
-
-fn write_orphan_slot(
-    plan: &mut Plan<'_>,
-    file: &OrphanFile,
-    slot: SlotNr,
-    inode: Option<InodeNr>,
-) -> Result<()> {
-    let is_left_out = inode.is_some() && plan.mount.core.faults.lacks(Sabotage::NoOrphanRecord);
-    if let Some((block, range)) = file.place(slot).filter(|_| !is_left_out) {
-        let region = plan.part(block, range, file.tag)?;
-        let nr = inode.map_or(0, |nr| nr.0);
-        plan.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
-    }
-    Ok(())
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -12,121 +12,22 @@
 //!
 //! **References.** path_resolution(7), capabilities(7), acl(5), xattr(7), chmod(2), chown(2).
 
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::xattr::NameIndex;
+
 use crate::core::Core;
 use crate::inode::cached::CachedInode;
+use crate::inode::caller::{Caller, Capabilities, Wish};
 use crate::inode::{cache, consistent};
 use crate::xattr::acl as xattr_acl;
-use crate::{AttributeChange, Error, FileType, Result};
-use bitflags::bitflags;
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::acl::{self, AclEntry, AclWho, Asker};
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::xattr::NameIndex;
+use crate::{AttributeChange, Error, Result};
 
 const STICKY: u16 = 0o1000;
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 const ANY_EXECUTE: u16 = 0o111;
-const GROUP_BITS: u16 = 0o070;
-
-bitflags! {
-    /// What somebody may do beyond what permissions say, capabilities(7).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Capabilities: u32 {
-        /// Give files away.
-        const CHOWN = 1;
-        /// Read, write and search whatever the bits say.
-        const DAC_OVERRIDE = 1 << 1;
-        /// Read files and search directories whatever the bits say.
-        const DAC_READ_SEARCH = 1 << 2;
-        /// What else only the owner may do.
-        const FOWNER = 1 << 3;
-        /// Keep the set-group bit of groups that one is not in.
-        const FSETID = 1 << 4;
-        /// Set and clear `IMMUTABLE_FL` and `APPEND_FL`.
-        const LINUX_IMMUTABLE = 1 << 5;
-        /// See and change `trusted.` attributes.
-        const SYS_ADMIN = 1 << 6;
-        /// Set and clear `JOURNAL_DATA_FL`.
-        const SYS_RESOURCE = 1 << 7;
-        /// Set `security.capability`.
-        const SETFCAP = 1 << 8;
-    }
-}
-
-bitflags! {
-    /// What is wished of an inode, with the values of a permission's three bits.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Wish: u16 {
-        /// Execute a file, search a directory.
-        const EXECUTE = 1;
-        /// Write a file, change the names in a directory.
-        const WRITE = 2;
-        /// Read a file, list a directory.
-        const READ = 4;
-    }
-}
-
-/// Who asks.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller<'a> {
-    /// The user, for the file system.
-    pub uid: u32,
-    /// The group, for the file system.
-    pub gid: u32,
-    /// Further groups.
-    pub groups: &'a [u32],
-    /// What it may do beyond.
-    pub capabilities: Capabilities,
-}
-
-impl Caller<'_> {
-    /// Whom nothing is denied.
-    pub const ROOT: Caller<'static> = Caller {
-        uid: 0,
-        gid: 0,
-        groups: &[],
-        capabilities: Capabilities::all(),
-    };
-
-    pub(crate) fn has(&self, capability: Capabilities) -> bool {
-        self.capabilities.contains(capability)
-    }
-
-    pub(crate) fn is_in(&self, group: u32) -> bool {
-        self.gid == group || self.groups.contains(&group)
-    }
-
-    /// Owner, or somebody who counts as such.
-    fn owns(&self, inode: &CachedInode) -> bool {
-        self.uid == inode.on_disk().uid() || self.has(Capabilities::FOWNER)
-    }
-
-    /// Whether the bits, or the list, give all of `wish`.
-    fn is_given(&self, inode: &CachedInode, list: Option<&[AclEntry]>, wish: Wish) -> bool {
-        let (on_disk, mode) = (inode.on_disk(), inode.on_disk().mode().0);
-        let asker = Asker {
-            owns: self.uid == on_disk.uid(),
-            uid: self.uid,
-            gid: self.gid,
-            groups: self.groups,
-            file_gid: on_disk.gid(),
-        };
-        let bits = [
-            (AclWho::Owner, 6),
-            (AclWho::OwningGroup, 3),
-            (AclWho::Other, 0),
-        ];
-        let bits = bits.map(|(who, shift)| AclEntry {
-            who,
-            permissions: (mode >> shift) & 7,
-        });
-        // With no bit for the group, no entry of the list has anything to give.
-        let list = list.filter(|_| mode & GROUP_BITS != 0).unwrap_or(&bits);
-        acl::grants(list, &asker, wish.bits())
-    }
-}
 
 /// See [`Fs::check_access`](crate::Fs::check_access).
 pub(crate) fn check_access(

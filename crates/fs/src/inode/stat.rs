@@ -1,15 +1,16 @@
 //! **Purpose.** What is known of an inode without looking at its content: `stat`.
 
-use crate::Result;
-use crate::core::Core;
-use crate::file::symlink;
-use crate::inode::cached::CachedInode;
-use crate::inode::{cache, consistent};
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, InodeFlags};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::xattr::Xattrs;
 use fourscore_sync::epoch::{self, Guard};
+
+use crate::Result;
+use crate::core::Core;
+use crate::file::symlink;
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, consistent};
 
 /// What is known of an inode without looking at its content: `stat`, and what ext4 adds.
 #[derive(Clone, Debug, PartialEq, Eq)]

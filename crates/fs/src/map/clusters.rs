@@ -19,13 +19,6 @@
 //!
 //! **Locking.** The inode's lock is held.
 
-use crate::Result;
-use crate::core::Core;
-use crate::inode::cached::CachedInode;
-use crate::map::update::MapForm;
-use crate::map::{extents, update};
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::txn::slot::Slot;
 use std::ops::Range;
 
 use fourscore_block::VerifiedAs;
@@ -33,6 +26,14 @@ use fourscore_mballoc::{ClusterCount, LogicalCluster};
 use fourscore_ondisk::extent::{Extent, LOGICAL_END};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
+
+use crate::Result;
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::map::form::MapForm;
+use crate::map::{extents, update};
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot::Slot;
 
 /// How the blocks of files fall into clusters.
 #[derive(Clone, Copy, Debug)]

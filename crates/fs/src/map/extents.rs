@@ -9,15 +9,6 @@
 //!
 //! **Locking.** The inode's lock is held.
 
-use crate::dir::entries::tag;
-use crate::inode::cached::CachedInode;
-use crate::map::update::Freed;
-use crate::map::{clusters, update};
-use crate::txn::faults::Sabotage;
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
@@ -28,6 +19,15 @@ use fourscore_ondisk::extent::{
 };
 use fourscore_ondisk::inode::InodeMut;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
+
+use crate::dir::changed::tag;
+use crate::inode::cached::CachedInode;
+use crate::map::clusters;
+use crate::map::update::{self, Freed};
+use crate::txn::faults::Sabotage;
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot::{self, Slot};
+use crate::{Error, Result};
 
 /// No tree is deeper.
 const MAX_LEVELS: usize = 6;

@@ -15,14 +15,15 @@
 //!
 //! **Locking.** None. Nodes are read from the buffer cache under the caller's guard.
 
+use fourscore_block::Structure;
+use fourscore_ondisk::extent::{self, Child, Extent, ExtentState, LOGICAL_END, Node};
+use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock, blockmap};
+use fourscore_sync::epoch::Guard;
+
 use crate::core::Core;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::mount::fast_commit;
 use crate::{Result, metadata};
-use fourscore_block::Structure;
-use fourscore_ondisk::extent::{Child, Extent, ExtentState, LOGICAL_END, Node};
-use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock, blockmap, extent};
-use fourscore_sync::epoch::Guard;
 
 /// What a run of a file's blocks maps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,14 +17,6 @@
 //!
 //! **Locking.** The inode's lock is held.
 
-use crate::dir::entries::tag;
-use crate::inode::cached::CachedInode;
-use crate::map::update;
-use crate::map::update::{Freed, MapForm};
-use crate::txn::plan::{Content, Plan, RegionId};
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
@@ -32,6 +24,14 @@ use fourscore_mballoc::ClusterCount;
 use fourscore_ondisk::blockmap::{self, BlockMapEditError, BlockMapError, Branch, Path};
 use fourscore_ondisk::extent::Extent;
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
+
+use crate::dir::changed::tag;
+use crate::inode::cached::CachedInode;
+use crate::map::form::MapForm;
+use crate::map::update::{self, Freed};
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot::{self, Slot};
+use crate::{Error, Result};
 
 /// A file whose pointers are changed.
 #[derive(Clone, Copy, Debug)]

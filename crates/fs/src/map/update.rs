@@ -10,77 +10,29 @@
 //!
 //! **Locking.** The inode's lock is held.
 
+use std::ops::Range;
+
+use fourscore_mballoc::Content as Wanted;
+use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
+use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::{BlockCount, LogicalBlock, PhysBlock, blockmap};
+use fourscore_sync::epoch;
+
 use crate::core::Core;
 use crate::file::journaled;
 use crate::inode::cached::{CachedInode, Layout};
-use crate::map::clusters::Clusters;
-use crate::map::lookup::Target;
-use crate::map::{clusters, extents, lookup, pointers};
+use crate::map::clusters::{self, Clusters};
+use crate::map::form::MapForm;
+use crate::map::lookup::{self, Target};
+use crate::map::{extents, pointers};
 use crate::txn::plan::{Content, Plan};
-use crate::txn::slot;
-use crate::txn::slot::Slot;
+use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
-use std::ops::Range;
-
-use fourscore_mballoc::{Content as Wanted, Reach};
-use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
-use fourscore_ondisk::features::{Incompat, RoCompat};
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::superblock::Superblock;
-use fourscore_ondisk::{BlockCount, LogicalBlock, PhysBlock, blockmap};
-use fourscore_sync::epoch;
 
 /// Units in which an inode counts its space.
 const SECTOR_BITS: u32 = 9;
 /// The longest extent of data, in blocks.
 const EXTENT_MAX_BLOCKS: u32 = 32_768;
-
-/// The form of a map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MapForm {
-    /// A tree of extents.
-    Tree,
-    /// Direct and indirect pointers.
-    Pointers,
-}
-
-impl MapForm {
-    /// The form of the map of `inode`.
-    pub(crate) fn of(inode: &CachedInode) -> Self {
-        // The layout would not tell of a link that is just being given its first block.
-        if inode.has(InodeFlags::EXTENTS_FL) {
-            Self::Tree
-        } else {
-            Self::Pointers
-        }
-    }
-
-    /// The form that the maps of new inodes have.
-    pub(crate) fn of_new(superblock: &Superblock) -> Self {
-        let incompat = superblock.features().incompat;
-        if incompat.contains(Incompat::EXTENTS) {
-            Self::Tree
-        } else {
-            Self::Pointers
-        }
-    }
-
-    /// The flags of an inode whose map has this form.
-    pub(crate) fn flags(self) -> InodeFlags {
-        match self {
-            Self::Tree => InodeFlags::EXTENTS_FL,
-            Self::Pointers => InodeFlags::empty(),
-        }
-    }
-
-    /// Which blocks the map can lead to.
-    pub(crate) fn reach(self) -> Reach {
-        match self {
-            Self::Tree => Reach::Full,
-            Self::Pointers => Reach::Bits32,
-        }
-    }
-}
 
 /// How much of a map was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +95,7 @@ pub(crate) fn goal_behind(
         .inode_group(inode.nr())
         .ok_or(Error::NotFound)?;
     let content = match inode.file_type() {
-        crate::FileType::Regular => Wanted::Data,
+        fourscore_ondisk::inode::FileType::Regular => Wanted::Data,
         _ => Wanted::Metadata,
     };
     let group = plan.mount.inodes().placement().goal(group, content);

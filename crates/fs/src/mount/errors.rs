@@ -26,24 +26,25 @@
 //!
 //! **References.** `ext4_handle_error` of Linux; Documentation/filesystems/ext4/super.rst.
 
-use crate::core::Core;
-use crate::mount::mark::{superblock_part, time_halves};
-use crate::mount::state::{Mount, now};
-use crate::mount::{mark, replay};
-use crate::txn::plan::Plan;
-use crate::{Error, OpenOptions, Result};
-use std::fmt;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::panic::Location;
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::LastTid;
-use fourscore_ondisk::superblock::{ErrorPolicy, State};
+use fourscore_ondisk::superblock::State;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
-use fourscore_sync::{Arc, Mutex, OnceLock};
 use zerocopy::{FromZeros, IntoBytes};
+
+use crate::core::Core;
+use crate::mount::clock::now;
+use crate::mount::error_policy::{OnError, PanicHook};
+use crate::mount::mark::{self, superblock_part, time_halves};
+use crate::mount::replay;
+use crate::mount::state::Mount;
+use crate::txn::plan::Plan;
+use crate::{Error, OpenOptions, Result};
 
 /// The parts of the superblock that tell of errors.
 const PARTS: [Range<usize>; 3] = [
@@ -51,68 +52,6 @@ const PARTS: [Range<usize>; 3] = [
     offset_of!(RawSuperblock, s_error_count)..offset_of!(RawSuperblock, s_mount_opts),
     offset_of!(RawSuperblock, s_first_error_time_hi)..offset_of!(RawSuperblock, s_encoding),
 ];
-
-/// What to do when the file system is found to be broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnError {
-    /// Note it and go on.
-    Continue,
-    /// Note it, and write nothing any more.
-    RemountReadOnly,
-    /// The same, and call the hook of the program
-    /// ([`on_panic`](crate::MountOptions::on_panic)).
-    Panic,
-}
-
-impl From<ErrorPolicy> for OnError {
-    /// As Linux reads it.
-    fn from(policy: ErrorPolicy) -> Self {
-        match policy {
-            ErrorPolicy::Continue => Self::Continue,
-            ErrorPolicy::Panic => Self::Panic,
-            ErrorPolicy::RemountReadOnly | ErrorPolicy::Unknown(_) => Self::RemountReadOnly,
-        }
-    }
-}
-
-/// What a program wants called instead of a panic of the machine; it is told why.
-#[derive(Clone)]
-pub(crate) struct PanicHook(pub(crate) Arc<dyn Fn(&str) + Send + Sync>);
-
-impl fmt::Debug for PanicHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PanicHook")
-    }
-}
-
-/// What becomes of errors.
-#[derive(Debug)]
-pub(crate) struct Errors {
-    on_error: OnError,
-    hook: Option<PanicHook>,
-    /// Why nothing is written any more.
-    stopped: OnceLock<String>,
-    noting: Mutex<()>,
-}
-
-impl Errors {
-    pub(crate) fn new(on_error: OnError, hook: Option<PanicHook>) -> Self {
-        Self {
-            on_error,
-            hook,
-            stopped: OnceLock::new(),
-            noting: Mutex::new(()),
-        }
-    }
-
-    /// Refuses to write, after an error.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.stopped.get() {
-            None => Ok(()),
-            Some(why) => Err(Error::ReadOnly(why.clone())),
-        }
-    }
-}
 
 /// The kinds of errors, as the kernel numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

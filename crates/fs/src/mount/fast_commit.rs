@@ -46,11 +46,6 @@ mod ranges;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
-use crate::core::Core;
-use crate::dir::names::Wanted;
-use crate::dir::{find, names};
-use crate::inode::cache;
-use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
 
 use fourscore_journal::FastCommits;
@@ -59,6 +54,12 @@ use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Inode, InodeNr};
 use fourscore_sync::epoch;
+
+use crate::core::Core;
+use crate::dir::find;
+use crate::dir::names::{self, Wanted};
+use crate::inode::cache;
+use crate::{Error, Result};
 
 pub(crate) use patch::{Base, InodePatch};
 pub(crate) use ranges::RangeEdits;

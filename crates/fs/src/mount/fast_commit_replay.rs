@@ -23,33 +23,32 @@
 
 mod lost;
 
+use fourscore_mballoc::{ClusterCount, LogicalCluster, Request, Sizing};
+use fourscore_ondisk::dirent::write::NewEntry;
+use fourscore_ondisk::extent::{Extent, ExtentState, MAX_UNWRITTEN_BLOCKS};
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::jbd2::JournalError;
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
+use fourscore_sync::epoch;
+
 use crate::core::Core;
-use crate::dir::create::{check_key, entry_type};
-use crate::dir::entries::ChangedDir;
-use crate::dir::{create, entries, find, remove};
+use crate::dir::changed::ChangedDir;
+use crate::dir::create::{self, check_key, entry_type};
+use crate::dir::{entries, find, remove};
 use crate::file::{inline_change, journaled};
 use crate::group::descriptor;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::orphans::OrphanPlace;
-use crate::inode::{cache, orphans};
-use crate::map::lookup::{Mapping, Target};
-use crate::map::update::Freed;
-use crate::map::{lookup, update};
+use crate::inode::{alloc, cache, orphan_plan};
+use crate::map::lookup::{self, Mapping, Target};
+use crate::map::update::{self, Freed};
 use crate::mount::fast_commit::{
     Base, DirChanges, FastCommitOverlay, InodeChange, InodePatch, RangeEdits,
 };
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::{Error, FileType, Result};
-use fourscore_mballoc::{ClusterCount, LogicalCluster, Request, Sizing};
-use fourscore_ondisk::dirent::write::NewEntry;
-use fourscore_ondisk::extent::{Extent, ExtentState, MAX_UNWRITTEN_BLOCKS};
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::jbd2::JournalError;
-use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
-use fourscore_sync::epoch;
+use crate::txn::slot::{self, Slot};
+use crate::{Error, Result};
 
 /// One change of a map.
 #[derive(Clone, Copy, Debug)]
@@ -178,7 +177,7 @@ fn plan_inode_change<'f>(
     if is_new {
         let file_type = patch.and_then(InodePatch::file_type);
         let is_directory = file_type == Some(FileType::Directory);
-        let claim = mount.inodes().take(mount, nr, is_directory)?;
+        let claim = alloc::take(mount, nr, is_directory)?;
         plan.use_inode(claim)?;
     }
     let slot = slot::slot(&mut plan, nr)?;
@@ -415,7 +414,7 @@ fn put_on_record(mount: &Mount, nr: InodeNr) -> Result<()> {
     let slot = slot::slot(&mut plan, nr)?;
     slot::edit(&mut plan, slot, |inode| inode.set_links_count(0))?;
     if place_on_record(mount, nr).is_none() {
-        orphans::add_orphan(&mut plan, slot)?;
+        orphan_plan::add_orphan(&mut plan, slot)?;
     }
     slot::end(&mut plan, slot)?;
     carry_out_here(&mount.core, plan)

@@ -23,124 +23,12 @@
 //!
 //! **References.** fsfreeze(8); ioctl `FIFREEZE`, `FITHAW`.
 
+use crate::Result;
 use crate::inode::lazy_times;
-use crate::mount::mark::Mounted;
+use crate::mount::errors;
+use crate::mount::freezer::Rest;
+use crate::mount::mark::{self, Mounted};
 use crate::mount::state::Mount;
-use crate::mount::{errors, mark};
-use crate::{Error, Result};
-use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
-
-/// Who is inside, and whether anybody may be.
-#[derive(Debug, Default)]
-pub(crate) struct Freezer {
-    inside: PerCore<AtomicU64>,
-    /// Whether nobody may come in.
-    closed: CachePadded<AtomicBool>,
-    phase: Mutex<Phase>,
-    /// Somebody has left while it was closed, or it was thawed.
-    changed: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    #[default]
-    Thawed,
-    Freezing,
-    Frozen,
-}
-
-/// Somebody is inside as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Inside<'f> {
-    freezer: &'f Freezer,
-    core: CoreNr,
-}
-
-impl Freezer {
-    /// Comes in; waits while it is frozen.
-    pub(crate) fn enter(&self) -> Inside<'_> {
-        loop {
-            let core = CoreNr::current();
-            self.inside.of(core).fetch_add(1, Ordering::AcqRel);
-            fence(Ordering::SeqCst);
-            if !self.closed.load(Ordering::Acquire) {
-                return Inside {
-                    freezer: self,
-                    core,
-                };
-            }
-            self.leave(core);
-            self.wait_until_thawed();
-        }
-    }
-
-    fn leave(&self, core: CoreNr) {
-        self.inside.of(core).fetch_sub(1, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        if self.closed.load(Ordering::Relaxed) {
-            // Under the lock under which it is looked whether anybody is inside.
-            drop(self.phase.lock());
-            self.changed.notify_all();
-        }
-    }
-
-    #[cold]
-    fn wait_until_thawed(&self) {
-        let mut phase = self.phase.lock();
-        while *phase != Phase::Thawed {
-            self.changed.wait(&mut phase);
-        }
-    }
-
-    /// Lets nobody in any more, and waits until all are out.
-    fn close(&self) -> Result<()> {
-        let mut phase = self.phase.lock();
-        if *phase != Phase::Thawed {
-            return Err(Error::Busy);
-        }
-        *phase = Phase::Freezing;
-        self.closed.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
-        while self
-            .inside
-            .iter()
-            .any(|core| core.load(Ordering::Acquire) > 0)
-        {
-            self.changed.wait(&mut phase);
-        }
-        Ok(())
-    }
-
-    fn set_frozen(&self) {
-        *self.phase.lock() = Phase::Frozen;
-    }
-
-    /// Begins to thaw it: nobody else does then.
-    fn begin_thaw(&self) -> Result<()> {
-        let mut phase = self.phase.lock();
-        if *phase != Phase::Frozen {
-            return Err(Error::InvalidArgument("the file system is not frozen"));
-        }
-        *phase = Phase::Freezing;
-        Ok(())
-    }
-
-    /// Lets everybody in again.
-    fn open(&self) {
-        let mut phase = self.phase.lock();
-        *phase = Phase::Thawed;
-        self.closed.store(false, Ordering::Release);
-        drop(phase);
-        self.changed.notify_all();
-    }
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.freezer.leave(self.core);
-    }
-}
 
 /// See [`Fs::freeze`](crate::Fs::freeze).
 pub(crate) fn freeze(mount: &Mount) -> Result<()> {
@@ -192,13 +80,6 @@ pub(crate) fn thaw(mount: &Mount) -> Result<()> {
     mount.rest_mmp(Rest::Ends);
     mount.freezer().open();
     Ok(())
-}
-
-/// Whether other hosts are not told for a while that the file system is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
-    Begins,
-    Ends,
 }
 
 #[cfg(all(test, not(feature = "shuttle"), not(feature = "count")))]

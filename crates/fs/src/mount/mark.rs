@@ -15,14 +15,10 @@
 //! **Crash safety.** Mounting writes the superblock, durably, before the first transaction can be;
 //! unmounting does after everything else is durable.
 
-use crate::core::Core;
-use crate::inode::orphans::Orphans;
-use crate::mount::state::now;
-use crate::{Error, Result};
-use fourscore_block::BlockDevice;
 use std::io::IoSlice;
 use std::ops::Range;
 
+use fourscore_block::BlockDevice;
 use fourscore_ondisk::features::{Incompat, RoCompat};
 use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
@@ -30,6 +26,11 @@ use fourscore_ondisk::superblock::{
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{PhysBlock, RawSuperblock};
 use zerocopy::IntoBytes;
+
+use crate::core::Core;
+use crate::inode::orphans::Orphans;
+use crate::mount::clock::now;
+use crate::{Error, Result};
 
 /// Whether a file system is mounted for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

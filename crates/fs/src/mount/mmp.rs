@@ -24,19 +24,19 @@
 //!
 //! **References.** mke2fs(8), `mmp`; `ext4_multi_mount_protect` and `kmmpd` of Linux.
 
-use fourscore_journal::Journal;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use fourscore_block::BlockDevice;
+use fourscore_journal::Journal;
 use fourscore_ondisk::Corrupt;
 use fourscore_ondisk::mmp::{MmpBlock, MmpHost, MmpSequence};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_sync::{Arc, Condvar, Mutex, Weak, thread};
 use zerocopy::IntoBytes;
 
-use crate::mount::state::now;
+use crate::mount::clock::now;
 use crate::{Error, Result};
 
 /// The bytes of the block that mean something.

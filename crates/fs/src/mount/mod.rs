@@ -1,12 +1,19 @@
 //! **Purpose.** TODO-HEADER.
 
+pub(crate) mod clock;
+pub(crate) mod damage;
+pub(crate) mod discards;
+pub(crate) mod error_policy;
 pub(crate) mod errors;
 pub(crate) mod fast_commit;
 pub(crate) mod fast_commit_replay;
 pub(crate) mod freeze;
+pub(crate) mod freezer;
 pub(crate) mod mark;
 pub(crate) mod mmp;
+pub(crate) mod modes;
 pub(crate) mod open;
+pub(crate) mod open_options;
 pub(crate) mod options;
 pub(crate) mod read_write;
 pub(crate) mod recovery;

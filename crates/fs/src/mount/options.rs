@@ -4,20 +4,20 @@
 //! **Not here.** Words that concern a mount point and not the file system (`ro`, `nosuid`): who
 //! makes the mount takes them out first.
 
-use crate::core::Core;
-use crate::file::journaled::DataMode;
-use crate::inode::access_times::AccessTimes;
-use crate::inode::lazy_times::Times;
-use crate::mount::errors::{OnError, PanicHook};
-use crate::mount::trim::Discards;
-use crate::txn::faults::Faults;
-use crate::{Error, OpenOptions, Result};
 use std::time::Duration;
 
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::{Privilege, Tunables};
 use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy, JournalPlace, Superblock};
 use fourscore_sync::Arc;
+
+use crate::core::Core;
+use crate::inode::lazy_list::Times;
+use crate::mount::discards::Discards;
+use crate::mount::error_policy::{OnError, PanicHook};
+use crate::mount::modes::{AccessTimes, DataMode};
+use crate::txn::faults::Faults;
+use crate::{Error, OpenOptions, Result};
 
 /// What the kernel takes for `commit=0`.
 const DEFAULT_COMMIT: Duration = Duration::from_secs(5);

@@ -8,35 +8,33 @@
 //! checkpoint that the journal must be replayed. A file system without a journal has to be checked
 //! after a crash; what a check does not have to fear is described by crate `journal` (`in_place`).
 
+use fourscore_block::{BlockDevice, UnorderedDevice};
+use fourscore_journal::{Background, Journal, JournalOptions, Log, NewChecksums};
+use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Tunables};
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_sync::{Arc, Counter, Mutex};
+
 use crate::core::{Core, Live};
-use crate::group::change;
-use crate::group::change::Source;
+use crate::group::change::{self, Source};
 use crate::group::table::Groups;
-use crate::inode::alloc::Inodes;
-use crate::inode::lazy_times::LazyTimes;
-use crate::inode::orphans::Orphans;
+use crate::inode::free_inodes::Inodes;
+use crate::inode::lazy_list::LazyTimes;
 use crate::inode::{lazy_times, orphan_list};
-use crate::mount::errors::Errors;
+use crate::mount::error_policy::Errors;
 use crate::mount::fast_commit::FastCommitOverlay;
-use crate::mount::freeze::Freezer;
-use crate::mount::mark::{Mounted, check_unmounted};
+use crate::mount::freezer::Freezer;
+use crate::mount::mark::{self, Mounted, check_unmounted};
 use crate::mount::mmp::Mmp;
 use crate::mount::options::{Barriers, MountOptions};
 use crate::mount::state::Mount;
-use crate::mount::{errors, fast_commit_replay, mark, open, recovery, replay};
+use crate::mount::{errors, fast_commit_replay, open, recovery, replay};
 use crate::txn::block_locks::BlockLocks;
 use crate::txn::grace::Quiet;
 use crate::txn::order;
 use crate::txn::seal::Seal;
 use crate::txn::space::SpaceQueue;
 use crate::{Error, Result, SuperblockCopy};
-use fourscore_block::{BlockDevice, UnorderedDevice};
-use fourscore_journal::{Background, JournalOptions};
-use fourscore_journal::{Journal, Log, NewChecksums};
-use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Tunables};
-use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::superblock::Superblock;
-use fourscore_sync::{Arc, Counter, Mutex};
 
 /// Opens the file system on `device` for reading and writing; see [`Fs::mount`](crate::Fs::mount).
 pub(crate) fn mount(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Box<Mount>> {
@@ -165,7 +163,7 @@ fn begin(
     let superblock = Arc::clone(&core.superblock);
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
     let inodes = Inodes::new(&core, &geometry);
-    let orphans = Orphans::read(&core)?;
+    let orphans = orphan_list::load(&core)?;
     core.live = Some(Live {
         journal: Arc::clone(&journal),
         groups: Arc::clone(&groups),

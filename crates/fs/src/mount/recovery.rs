@@ -10,24 +10,26 @@
 //!
 //! **Crash safety.** A recovery that is cut is made again: what is not finished is still on record.
 
+use fourscore_journal::{LastTid, Log, recover, replay, replay_before_fast_commits};
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr};
+use fourscore_sync::Arc;
+
 use crate::core::Core;
 use crate::dir::remove;
-use crate::file::write;
+use crate::file::truncate;
 use crate::group::descriptor;
 use crate::inode::cached::CachedInode;
 use crate::inode::orphans::OrphanPlace;
-use crate::inode::{cache, orphans};
+use crate::inode::{alloc, cache, orphan_plan};
 use crate::mount::fast_commit::FastCommitOverlay;
 use crate::mount::state::Mount;
 use crate::mount::{open, replay as journal_replay};
 use crate::txn::apply::Show;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
-use crate::{Error, FileType, OpenOptions, Replay, Result};
-use fourscore_journal::{LastTid, Log, recover, replay, replay_before_fast_commits};
-use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::{Corrupt, InodeNr};
-use fourscore_sync::Arc;
+use crate::{Error, OpenOptions, Replay, Result};
 
 /// Replays a dirty journal onto the device. Gives what its fast commits change, which is still
 /// to be written, with the log that holds them.
@@ -67,7 +69,7 @@ pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
             finish_truncation(mount, &inode, place)?;
         } else {
             remove::free_orphan(mount, inode, &LastTid::new(), place)?;
-            mount.inodes().freed(nr, mount);
+            alloc::freed(mount, nr);
         }
     }
     Ok(())
@@ -93,11 +95,11 @@ fn finish_truncation(mount: &Mount, inode: &CachedInode, place: OrphanPlace) -> 
     let mut locked = pinned.lock();
     locked.orphan = Some(place);
     if inode.file_type() == FileType::Regular {
-        return write::truncate_locked(mount, &pinned, &mut locked, inode.size_bytes());
+        return truncate::truncate_locked(mount, &pinned, &mut locked, inode.size_bytes());
     }
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode.nr())?;
-    orphans::remove_orphan(&mut plan, slot, place)?;
+    orphan_plan::remove_orphan(&mut plan, slot, place)?;
     let version = slot::version(&mut plan, slot)?;
     plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), || {
         pinned.publish(Some(version));

@@ -5,22 +5,22 @@
 //!
 //! **Crash safety.** Nothing is written, so it can be cut and done again at will.
 
-use crate::core::Core;
-use crate::file::read;
-use crate::inode::cache;
-use crate::inode::cached::CachedInode;
-use crate::{Error, OpenOptions, Result};
-use std::fmt;
-
 use fourscore_block::BlockDevice;
 use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
 use fourscore_ondisk::extent::Extent;
 use fourscore_ondisk::inode::{FileType, Inode};
-use fourscore_ondisk::jbd2::{Damage, JournalBlock};
+use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::JournalPlace;
-use fourscore_ondisk::{Corrupt, InodeNr, Tid};
+use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::{Arc, epoch};
+
+use crate::core::Core;
+use crate::file::read;
+use crate::inode::cache;
+use crate::inode::cached::CachedInode;
+use crate::mount::damage::{FoundBy, JournalDamage};
+use crate::{Error, OpenOptions, Result};
 
 /// What a dirty journal changes.
 pub(crate) struct Replayed {
@@ -32,34 +32,6 @@ pub(crate) struct Replayed {
     pub(crate) damage: Option<JournalDamage>,
     /// How the log was found.
     pub(crate) found_by: FoundBy,
-}
-
-/// How the blocks of a journal were found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FoundBy {
-    /// By its inode, or on a device of its own.
-    #[default]
-    Inode,
-    /// By the copy of its inode in the superblock (`s_jnl_blocks`), since the inode cannot be used.
-    Copy,
-}
-
-/// A transaction at the end of a dirty journal that was left out, because it does not match its
-/// checksums: what it changed reads as it was before. With asynchronous commits that is how a
-/// crash ordinarily ends the log; else something has damaged it, and the kernel refuses to mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalDamage {
-    /// The transaction.
-    pub tid: Tid,
-    /// The first part of it that does not match.
-    pub damage: Damage,
-}
-
-impl fmt::Display for JournalDamage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tid, damage } = self;
-        write!(f, "transaction {tid}, the last one, was left out: {damage}")
-    }
 }
 
 /// Recovers the journal of this file system, which was opened without it.

@@ -7,28 +7,27 @@
 //! **Locking.** The fields are shared by all threads; each guards itself. The order of the locks
 //! is that of [`crate::txn::order`].
 
+use fourscore_block::BlockDevice;
+use fourscore_journal::{Credits, Handle, Journal};
+use fourscore_mballoc::{Allocator, Privilege, Stamp};
+use fourscore_ondisk::Tid;
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{Arc, Counter, Mutex, MutexGuard};
+
 use crate::core::Core;
-use crate::file::journaled::DataMode;
 use crate::group::table::Groups;
-use crate::inode::access_times::AccessTimes;
-use crate::inode::alloc::Inodes;
-use crate::inode::lazy_times::LazyTimes;
+use crate::inode::free_inodes::Inodes;
+use crate::inode::lazy_list::LazyTimes;
 use crate::inode::orphans::Orphans;
-use crate::mount::errors::Errors;
-use crate::mount::freeze::{Freezer, Rest};
+use crate::mount::error_policy::Errors;
+use crate::mount::freezer::{Freezer, Rest};
 use crate::mount::mmp::Mmp;
+use crate::mount::modes::{AccessTimes, DataMode};
 use crate::txn::block_locks::BlockLocks;
 use crate::txn::grace::Quiet;
 use crate::txn::order;
 use crate::txn::space::SpaceQueue;
 use crate::{Error, Result};
-use fourscore_block::BlockDevice;
-use fourscore_journal::{Credits, Handle, Journal};
-use fourscore_mballoc::{Allocator, Privilege, Stamp};
-use fourscore_ondisk::Tid;
-use fourscore_ondisk::time::Timestamp;
-use fourscore_sync::rank::Ranked;
-use fourscore_sync::{Arc, Counter, Mutex, MutexGuard};
 
 /// The state of a read-write mount.
 #[derive(Debug)]
@@ -204,12 +203,4 @@ impl Mount {
     pub(crate) fn count_retry(&self) {
         self.retries.add(1);
     }
-}
-
-/// The time now, as Linux stamps inodes: that of the clock's last tick, some milliseconds ago at
-/// most. All stamps are from it, so what was changed later never says that it was changed before.
-pub(crate) fn now() -> Timestamp {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
-    Timestamp::new(now.tv_sec, nanoseconds).unwrap_or_default()
 }

@@ -3,13 +3,14 @@
 //! **Model.** The counters of the superblock are only written now and then; the truth is the sum
 //! over the group descriptors, which is what the kernel computes at each mount.
 
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::superblock::JournalPlace;
+use fourscore_sync::epoch;
+
 use crate::Result;
 use crate::core::Core;
 use crate::group::descriptor;
 use crate::inode::cache;
-use fourscore_ondisk::inode::FileType;
-use fourscore_ondisk::superblock::JournalPlace;
-use fourscore_sync::epoch;
 
 /// How full a file system is, in blocks and inodes: what `statfs` of a mount says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

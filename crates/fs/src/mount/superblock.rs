@@ -9,12 +9,6 @@
 //!
 //! **Locking.** None but the buffer's, and what the word itself is protected by.
 
-use crate::core::Core;
-use crate::mount::errors;
-use crate::mount::mark::superblock_part;
-use crate::mount::state::Mount;
-use crate::txn::plan::{Plan, RegionId};
-use crate::{Error, Result, metadata};
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -23,6 +17,13 @@ use fourscore_journal::LastTid;
 use fourscore_ondisk::features::{Compat, RoCompat};
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::epoch;
+
+use crate::core::Core;
+use crate::mount::errors;
+use crate::mount::mark::superblock_part;
+use crate::mount::state::Mount;
+use crate::txn::plan::{Plan, RegionId};
+use crate::{Error, Result, metadata};
 
 /// The longest name of a volume, in bytes.
 const MOST_LABEL_BYTES: usize = 16;

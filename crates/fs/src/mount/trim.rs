@@ -12,17 +12,17 @@
 //!
 //! **References.** fstrim(8), ioctl `FITRIM`; mount option `discard` of ext4(5).
 
-use crate::core::Core;
-use crate::mount::errors;
-use crate::mount::state::Mount;
-use crate::{Error, Result};
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
-use fourscore_mballoc::{Allocator, ClusterCount, Run};
-use fourscore_ondisk::superblock::Superblock;
-use fourscore_ondisk::{GroupNr, PhysBlock};
-use fourscore_sync::Arc;
+use fourscore_mballoc::{ClusterCount, Run};
+use fourscore_ondisk::GroupNr;
+
+use crate::core::Core;
+use crate::mount::discards::Discards;
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::{Error, Result};
 
 /// What [`Fs::trim`] looks at. The default is everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,39 +96,4 @@ fn clusters_of(core: &Core, group: GroupNr, blocks: &Range<u64>) -> Option<Range
         cluster(blocks.end)
     };
     (start < end).then_some(start..end)
-}
-
-/// Tells a device of blocks that are free.
-#[derive(Debug)]
-pub(crate) struct Discards {
-    device: Arc<dyn BlockDevice>,
-    superblock: Arc<Superblock>,
-}
-
-impl Discards {
-    /// For the device of `fs`; `None` if it gives no space back.
-    pub(crate) fn of(core: &Core) -> Option<Self> {
-        core.device.hints().discard.then(|| Self {
-            device: Arc::clone(&core.device),
-            superblock: Arc::clone(&core.superblock),
-        })
-    }
-
-    /// Tells the device that a run is free, or is going to be.
-    fn tell(&self, allocator: &Allocator, run: &Run) -> Result<()> {
-        let geometry = self.superblock.geometry();
-        let PhysBlock(first) = allocator.geometry().first_block(run);
-        let blocks = u64::from(run.len.0) << geometry.blocks_per_cluster_log();
-        // The last cluster may be longer than the file system.
-        let end = first.saturating_add(blocks).min(geometry.blocks().0);
-        let offset = |block| geometry.block_size().offset(PhysBlock(block));
-        Ok(self.device.discard(offset(first)..offset(end))?)
-    }
-
-    /// Tells the device what was freed and need not wait any longer, and frees it then.
-    pub(crate) fn release(&self, allocator: &Allocator) {
-        if let Err(error) = allocator.release_visited(|run| self.tell(allocator, run)) {
-            tracing::warn!(%error, "the device was not told of all that was freed");
-        }
-    }
 }

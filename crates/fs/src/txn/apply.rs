@@ -18,22 +18,25 @@
 //! **Locking.** The caller holds the locks of the inodes that change. Locks of buffers and groups
 //! are taken, one at a time.
 
-use crate::dir::name_cache::Departure;
-use crate::dir::touch::Touch;
-use crate::group::table::BitsChange;
-use crate::inode::cell::Pinned;
-use crate::inode::sequence::Change;
-use crate::txn::faults;
-use crate::txn::faults::Sabotage;
-use crate::txn::memory::{Region, RegionKind, Stage};
-use crate::txn::plan::Plan;
-use crate::xattr::ea_inode;
-use crate::{Error, Result};
 use std::mem;
 
 use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
 use fourscore_mballoc::Stamp;
-use fourscore_ondisk::{PhysBlock, Tid};
+use fourscore_ondisk::Tid;
+use fourscore_sync::thread;
+
+use crate::dir::departure::Departure;
+use crate::dir::touch::Touch;
+use crate::group::table::BitsChange;
+use crate::inode::cell::Pinned;
+use crate::inode::forget;
+use crate::inode::sequence::Change;
+use crate::mount::state::Mount;
+use crate::txn::faults::Sabotage;
+use crate::txn::memory::{Region, RegionKind, Stage};
+use crate::txn::plan::Plan;
+use crate::txn::refused::Refused;
+use crate::{Error, Result};
 
 /// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
 /// again, so a second time takes a cache that holds nothing.
@@ -42,19 +45,6 @@ const MOST_ATTEMPTS: u32 = 64;
 /// The most inodes that one operation changes and readers look at: both directories of a renaming,
 /// what is renamed, and what is replaced.
 const MOST_CHANGES: usize = 4;
-
-/// A block could not be changed in a handle.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    error: ModifyError,
-    block: PhysBlock,
-}
-
-impl Refused {
-    pub(crate) fn new(error: ModifyError, block: PhysBlock) -> Self {
-        Self { error, block }
-    }
-}
 
 /// What a plan whose blocks have all joined does cannot be refused.
 fn must(made: std::result::Result<(), Refused>) {
@@ -186,7 +176,7 @@ impl Plan<'_> {
                     if let Some(recording) = self.recording.take() {
                         self.mount.orphans().done(recording);
                     }
-                    ea_inode::forget_values(self.mount, mem::take(&mut self.gone_values));
+                    forget::forget_values(self.mount, mem::take(&mut self.gone_values));
                     return Ok(tid);
                 }
                 Err(refused) => {
@@ -244,7 +234,7 @@ impl Plan<'_> {
     fn make_visible(&mut self, handle: &mut Handle<'_>, show: Show<'_>, publish: impl FnOnce()) {
         let early = match self.memory.frees.is_empty() {
             true => None,
-            false => faults::stamp_before_publish(self.mount),
+            false => stamp_before_publish(self.mount),
         };
         let departures = mem::take(&mut self.memory.departures);
         departures
@@ -326,6 +316,28 @@ impl Plan<'_> {
         }
         self.memory.inodes.clear();
     }
+}
+
+/// Gives a commit time to end. In a model no time passes, and other threads come first.
+pub(crate) fn pass_time() {
+    #[cfg(not(feature = "shuttle"))]
+    thread::sleep(std::time::Duration::from_millis(2));
+    #[cfg(feature = "shuttle")]
+    thread::yield_now();
+}
+
+/// With the fault `StampBeforePublish`, the stamp of frees, taken before the change is published.
+/// A commit that is under way then has time to end before the change is published.
+pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
+    mount
+        .core
+        .faults
+        .lacks(Sabotage::StampBeforePublish)
+        .then(|| {
+            let early = mount.stamp();
+            pass_time();
+            early
+        })
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

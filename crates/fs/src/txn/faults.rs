@@ -5,13 +5,6 @@
 //! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
 //! question is answered "no" at compile time.
 
-use crate::Result;
-use crate::group::table::BitsChange;
-use crate::mount::state::Mount;
-use fourscore_journal::Credits;
-use fourscore_mballoc::Stamp;
-use fourscore_sync::thread;
-
 /// A step that is left out, or done too early or too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
@@ -78,42 +71,4 @@ impl Faults {
     pub(crate) fn lacks(self, _: Sabotage) -> bool {
         false
     }
-}
-
-/// Gives a commit time to end. In a model no time passes, and other threads come first.
-fn pass_time() {
-    #[cfg(not(feature = "shuttle"))]
-    thread::sleep(std::time::Duration::from_millis(2));
-    #[cfg(feature = "shuttle")]
-    thread::yield_now();
-}
-
-/// With the fault `StampBeforePublish`, the stamp of frees, taken before the change is published.
-/// A commit that is under way then has time to end before the change is published.
-pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
-    mount
-        .core
-        .faults
-        .lacks(Sabotage::StampBeforePublish)
-        .then(|| {
-            let early = mount.stamp();
-            pass_time();
-            early
-        })
-}
-
-/// With the fault `MarkAtClaim`, marks on disk what is only claimed.
-pub(crate) fn mark_early(mount: &Mount, bits: &BitsChange) -> Result<()> {
-    if !mount.core.faults.lacks(Sabotage::MarkAtClaim) {
-        return Ok(());
-    }
-    let mut handle = mount.start(Credits(u32::try_from(bits.blocks().len()).unwrap_or(0)))?;
-    let marked = bits
-        .join(&mut handle)
-        .and_then(|()| mount.groups().mark_uncounted(&mut handle, bits));
-    handle.stop();
-    if marked.is_ok() {
-        mount.journal().commit()?;
-    }
-    Ok(())
 }

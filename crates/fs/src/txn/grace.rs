@@ -17,7 +17,7 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::{Arc, OnceLock, Weak};
 
-use crate::mount::trim::Discards;
+use crate::mount::discards::Discards;
 
 /// Buddies that one commit takes out of memory at most, so that it does not take long.
 const EVICTED_PER_COMMIT: u32 = 1024;

@@ -17,9 +17,9 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::{Arc, thread};
 use zerocopy::FromBytes;
 
-use crate::dir::name_cache::Departure;
+use crate::dir::departure::Departure;
 use crate::group::table::BitsChange;
-use crate::inode::alloc::InodeClaim;
+use crate::inode::free_inodes::InodeClaim;
 
 /// The most that a thread keeps: some blocks of a directory and its index, and what belongs to
 /// them, of any but the largest block size.

@@ -7,6 +7,7 @@ pub(crate) mod grace;
 pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod plan;
+pub(crate) mod refused;
 pub(crate) mod seal;
 pub(crate) mod slot;
 pub(crate) mod space;

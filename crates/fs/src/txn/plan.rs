@@ -23,21 +23,6 @@
 //!
 //! **Locking.** Buffers' and groups' locks, one at a time.
 
-use crate::dir::name_cache::Departure;
-use crate::group::change;
-use crate::group::change::BitRange;
-use crate::group::table::{BitsChange, Counted, Map};
-use crate::inode::alloc::InodeClaim;
-use crate::inode::orphans::Recording;
-use crate::map::update::MapForm;
-use crate::mount::freeze::Inside;
-use crate::mount::state::Mount;
-use crate::txn::block_locks::BlockGuard;
-use crate::txn::faults;
-use crate::txn::faults::Sabotage;
-use crate::txn::memory::{Free, Memory, Region, RegionKind};
-use crate::xattr::ea_inode::GoneValue;
-use crate::{Error, Result};
 use std::mem;
 use std::ops::Range;
 
@@ -46,6 +31,20 @@ use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, 
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Arc, MutexGuard};
+
+use crate::dir::departure::Departure;
+use crate::group::change::{self, BitRange};
+use crate::group::table::{BitsChange, Counted, Map};
+use crate::inode::free_inodes::InodeClaim;
+use crate::inode::orphans::Recording;
+use crate::map::form::MapForm;
+use crate::mount::freezer::Inside;
+use crate::mount::state::Mount;
+use crate::txn::block_locks::BlockGuard;
+use crate::txn::faults::Sabotage;
+use crate::txn::memory::{Free, Memory, Region, RegionKind};
+use crate::xattr::gone_value::GoneValue;
+use crate::{Error, Result};
 
 /// Names a region of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,7 +384,7 @@ impl<'f> Plan<'f> {
             }
         }
         if let Some((_, bits)) = self.memory.claims.last() {
-            faults::mark_early(self.mount, bits)?;
+            change::mark_early(self.mount, bits)?;
         }
         Ok((allocator.geometry().first_block(&run), run.len.0))
     }

@@ -8,15 +8,15 @@
 //! **Locking.** The inode's lock is held by who stages it. Slots of other inodes in the same block
 //! are not touched.
 
-use crate::inode::cached::CachedInode;
-use crate::inode::lazy_times;
-use crate::txn::plan::{NewContent, Plan, RegionId};
-use crate::{Error, Result};
-use fourscore_ondisk::extent;
-use fourscore_ondisk::inode::NewInode;
-use fourscore_ondisk::inode::{self, InodeMut, RawInode};
-use fourscore_ondisk::{Corrupt, Inode, InodeGeneration, InodeNr, PhysBlock, Timestamp};
+use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
+use fourscore_ondisk::{Corrupt, Inode, InodeGeneration, InodeNr, PhysBlock, Timestamp, extent};
+use fourscore_sync::epoch;
 use zerocopy::FromBytes;
+
+use crate::inode::cached::CachedInode;
+use crate::txn::plan::{NewContent, Plan, RegionId};
+use crate::txn::slot;
+use crate::{Error, Result};
 
 /// An inode that a plan changes.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn slot(plan: &mut Plan<'_>, nr: InodeNr) -> Result<Slot> {
     let region = plan.slot_at(nr, block, range)?;
     let slot = Slot { nr, region };
     if !is_there && plan.mount.lazy_times().is_some() {
-        lazy_times::put_lazy_times(plan, slot)?;
+        put_lazy_times(plan, slot)?;
     }
     Ok(slot)
 }
@@ -163,4 +163,25 @@ pub(crate) fn init(
         extent::init_root(made.i_block_mut());
     }
     Ok(())
+}
+
+/// Puts times that are in memory only into a slot that has just been taken from the table. For
+/// the holder of the inode's lock.
+pub(crate) fn put_lazy_times(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
+    let core = &*plan.mount.core;
+    let guard = epoch::pin();
+    let Some(Ok(version)) = core
+        .inodes
+        .get(&slot.nr, &guard)
+        .map(|cell| cell.version(&guard))
+    else {
+        return Ok(());
+    };
+    let shown = version.on_disk();
+    slot::edit(plan, slot, |inode| {
+        inode.set_atime(shown.atime());
+        inode.set_mtime(shown.mtime());
+        inode.set_ctime(shown.ctime());
+        inode.set_version(shown.version());
+    })
 }

@@ -44,8 +44,6 @@
 //!
 //! **References.** `ext4_should_retry_alloc` of Linux.
 
-use crate::txn::grace::Quiet;
-use crate::{Error, Result};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -55,6 +53,9 @@ use fourscore_mballoc::shortage::Told;
 use fourscore_ondisk::Tid;
 use fourscore_sync::thread::{self, Thread};
 use fourscore_sync::{Arc, Condvar, Mutex, epoch};
+
+use crate::txn::grace::Quiet;
+use crate::{Error, Result};
 
 /// How long a thread keeps its turn while others stand in line.
 const TURN: Duration = Duration::from_millis(20);

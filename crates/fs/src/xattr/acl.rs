@@ -10,29 +10,23 @@
 //!
 //! **References.** acl(5).
 
-use crate::core::Core;
-use crate::inode::cached::CachedInode;
-use crate::txn::plan::Plan;
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::xattr::set::{Changed, NewXattr, SetXattr};
-use crate::xattr::{get, set};
-use crate::{Error, FileType, Result};
 use fourscore_ondisk::acl::{self, AclEntry, AclError, Says};
-use fourscore_ondisk::inode::FileMode;
+use fourscore_ondisk::inode::{FileMode, FileType};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch::Guard;
 
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::inode::caller::SetGid;
+use crate::txn::plan::Plan;
+use crate::txn::slot::{self, Slot};
+use crate::xattr::get;
+use crate::xattr::set::{self, Changed, NewXattr, SetXattr};
+use crate::{Error, Result};
+
 const ALL_PERMISSIONS: u16 = 0o777;
 const SET_GID: u16 = 0o2000;
-
-/// What becomes of the set-group bit when an access list is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetGid {
-    Stays,
-    Goes,
-}
 
 /// What a new inode gets from the default list of its directory.
 #[derive(Debug, Default)]

@@ -22,51 +22,32 @@
 //! **Crash safety.** The value is on its way to the device before the transaction that has it in an
 //! attribute.
 
-use crate::core::Core;
-use crate::dir::remove;
-use crate::inode::alloc::Want;
-use crate::inode::cache;
-use crate::inode::cached::CachedInode;
-use crate::inode::cell::Pinned;
-use crate::map::clusters::Clusters;
-use crate::map::update;
-use crate::map::update::{Freed, MapForm};
-use crate::mount::state::{Mount, now};
-use crate::txn::plan::{NewContent, Plan};
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::{Error, FileType, Result};
 use fourscore_mballoc::{ClusterCount, Request, Sizing};
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::inode::{FileMode, InodeFlags, NewInode, RawInode};
+use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags, NewInode, RawInode};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{self, EaInode, NewValue, Value, Xattrs};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
 
+use crate::core::Core;
+use crate::inode::alloc::{self, Want};
+use crate::inode::cached::CachedInode;
+use crate::inode::{cache, end};
+use crate::map::clusters::Clusters;
+use crate::map::form::MapForm;
+use crate::map::update::{self, Freed};
+use crate::mount::clock::now;
+use crate::txn::plan::{NewContent, Plan};
+use crate::txn::slot::{self, Slot};
+use crate::xattr::gone_value::GoneValue;
+use crate::{Error, Result};
+
 /// The mode of an inode that holds a value, as Linux makes them.
 const MODE: FileMode = FileMode(0o100_600);
 /// Bytes of a block that an attribute of the shortest name takes beside its value.
 const LEAST_AROUND_BYTES: usize = 32 + 20 + 4;
-
-/// An inode that goes with the last attribute that had its value in it.
-#[derive(Debug)]
-pub(crate) struct GoneValue {
-    nr: InodeNr,
-    pinned: Pinned,
-}
-
-impl GoneValue {
-    pub(crate) fn is(&self, nr: InodeNr) -> bool {
-        self.nr == nr
-    }
-
-    /// Shows readers that it is gone.
-    pub(crate) fn publish_end(&self) {
-        self.pinned.publish(None);
-    }
-}
 
 pub(crate) fn has_value_inodes(core: &Core) -> bool {
     let features = core.superblock().features();
@@ -78,14 +59,6 @@ pub(crate) fn is_large_value(core: &Core, value: &[u8]) -> bool {
     let block_bytes = core.geometry().block_size().bytes();
     let longest = block_bytes.saturating_sub(LEAST_AROUND_BYTES);
     has_value_inodes(core) && value.len().next_multiple_of(4) > longest
-}
-
-/// Forgets the inodes of values that are gone. They can be given out again after that, so those
-/// who had the attributes must have been shown that.
-pub(crate) fn forget_values(mount: &Mount, gone: Vec<GoneValue>) {
-    for GoneValue { nr, pinned } in gone {
-        remove::forget_inode(mount, nr, &pinned);
-    }
 }
 
 /// The clusters that a value of so many bytes counts for, in an inode of its own.
@@ -105,7 +78,7 @@ pub(crate) fn new_value(
         .geometry()
         .inode_group(owner.nr)
         .ok_or(Error::NotFound)?;
-    let claim = mount.inodes().claim(mount, group, Want::File)?;
+    let claim = alloc::claim(mount, group, Want::File)?;
     let nr = claim.nr;
     plan.use_inode(claim)?;
     let slot = slot::slot(plan, nr)?;
@@ -214,7 +187,7 @@ pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     let freed = plan.with_any_room(|plan| update::free_map(plan, &inode, slot, LogicalBlock(0)))?;
     debug_assert_eq!(freed, Freed::All);
     slot::edit(plan, slot, |inode| inode.set_links_count(0))?;
-    remove::plan_end(plan.mount, plan, &inode, slot, None)?;
+    end::end_inode(plan.mount, plan, &inode, slot, None)?;
     plan.add_gone_value(GoneValue { nr, pinned });
     Ok(())
 }

@@ -11,23 +11,23 @@
 //!
 //! **References.** xattr(7), acl(5).
 
+use std::io::IoSliceMut;
+use std::ops::{ControlFlow, Range};
+
+use fourscore_block::Structure;
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::xattr::{self, EaInode, EaInodes, Entry, NameIndex, Value, Xattrs};
+use fourscore_ondisk::{Corrupt, InodeNr, acl};
+use fourscore_sync::epoch::{self, Guard};
+
 use crate::core::Core;
 use crate::file::read;
 use crate::group::descriptor;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
 use crate::{Error, Result, metadata};
-use std::io::IoSliceMut;
-use std::ops::{ControlFlow, Range};
-
-use fourscore_block::Structure;
-use fourscore_ondisk::acl;
-use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::xattr::{self, EaInode, EaInodes, Entry, NameIndex, Value, Xattrs};
-use fourscore_ondisk::{Corrupt, InodeNr};
-use fourscore_sync::epoch::{self, Guard};
 
 /// The largest value that Linux lets through `getxattr` and `setxattr`.
 pub const MAX_VALUE_BYTES: usize = 1 << 16;

@@ -17,22 +17,6 @@
 //! different locks. A plan holds at most one of these. Readers take none; what moves between inode
 //! and block they look for again.
 
-use crate::core::Core;
-use crate::inode::cached::CachedInode;
-use crate::inode::cell::{Changing, Pinned};
-use crate::inode::flags::check_changeable;
-use crate::inode::{cache, permission};
-use crate::map::update;
-use crate::mount::state::{Mount, now};
-use crate::mount::{errors, superblock};
-use crate::txn::apply::Show;
-use crate::txn::plan::{Plan, RegionId};
-use crate::txn::slot;
-use crate::txn::slot::Slot;
-use crate::xattr::acl::SetGid;
-use crate::xattr::get::{MAX_NAME_BYTES, MAX_VALUE_BYTES, settable};
-use crate::xattr::{acl, ea_inode, get};
-use crate::{Caller, Capabilities, Error, FileType, Result};
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::{Content as Wanted, Reach};
 use fourscore_ondisk::inode::InodeFlags;
@@ -41,6 +25,15 @@ use fourscore_ondisk::xattr::{
     self, BlockRoom, NameIndex, NewValue, Placement, Value, Was, XattrEditError, Xattrs, XattrsMut,
 };
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
+
+use crate::core::Core;
+use crate::inode::cached::CachedInode;
+use crate::map::update;
+use crate::mount::superblock;
+use crate::txn::plan::{Plan, RegionId};
+use crate::txn::slot::{self, Slot};
+use crate::xattr::{ea_inode, get};
+use crate::{Error, Result};
 
 /// What setting an attribute does about one that is there, or is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,118 +65,6 @@ impl Changed {
     pub(crate) fn or(self, other: Self) -> Self {
         if self == Self::Yes { self } else { other }
     }
-}
-
-/// See [`Fs::set_xattr`](crate::Fs::set_xattr).
-pub(crate) fn set_xattr(
-    mount: &Mount,
-    inode: InodeNr,
-    name: &[u8],
-    value: &[u8],
-    how: SetXattr,
-) -> Result<()> {
-    set_xattr_for(mount, &Caller::ROOT, inode, (name, value), how)
-}
-
-/// See [`Fs::set_xattr_as`](crate::Fs::set_xattr_as).
-pub(crate) fn set_xattr_as(
-    mount: &Mount,
-    caller: &Caller<'_>,
-    inode: InodeNr,
-    (name, value): (&[u8], &[u8]),
-    how: SetXattr,
-) -> Result<()> {
-    permission::check_xattr_change(&mount.core, inode, name, caller)?;
-    set_xattr_for(mount, caller, inode, (name, value), how)
-}
-
-fn set_xattr_for(
-    mount: &Mount,
-    caller: &Caller<'_>,
-    inode: InodeNr,
-    (name, value): (&[u8], &[u8]),
-    how: SetXattr,
-) -> Result<()> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return Err(Error::OutOfRange);
-    }
-    if value.len() > MAX_VALUE_BYTES {
-        return Err(Error::TooBig);
-    }
-    let set = || change_xattr(mount, caller, inode, name, NewXattr::Set(value, how));
-    errors::noting(mount, mount.space.retried(set))
-}
-
-/// See [`Fs::remove_xattr`](crate::Fs::remove_xattr).
-pub(crate) fn remove_xattr(mount: &Mount, inode: InodeNr, name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return Err(Error::OutOfRange);
-    }
-    let remove = || change_xattr(mount, &Caller::ROOT, inode, name, NewXattr::Remove);
-    errors::noting(mount, mount.space.retried(remove))
-}
-
-fn change_xattr(
-    mount: &Mount,
-    caller: &Caller<'_>,
-    inode: InodeNr,
-    name: &[u8],
-    new: NewXattr<'_>,
-) -> Result<()> {
-    let pinned = cache::pin_inode(&mount.core, inode)?;
-    let locked = pinned.lock();
-    let current = &pinned.copy()?;
-    check_changeable(current)?;
-    let file_type = current.file_type();
-    let has_user = matches!(file_type, FileType::Regular | FileType::Directory);
-    if name.starts_with(b"user.") && !has_user {
-        return Err(Error::NotPermitted);
-    }
-    let (index, rest) = settable(name)?;
-    let mut plan = Plan::new(mount);
-    let slot = slot::slot(&mut plan, inode)?;
-    let changed = match (index, new) {
-        (NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT, new) => {
-            let list = match new {
-                NewXattr::Set(value, _) => value,
-                NewXattr::Remove => &[],
-            };
-            let is_member = caller.is_in(current.on_disk().gid());
-            let set_gid = match is_member || caller.has(Capabilities::FSETID) {
-                true => SetGid::Stays,
-                false => SetGid::Goes,
-            };
-            acl::set_acl(&mut plan, current, slot, index, (list, set_gid))?
-        }
-        (index, new) => plan_change(&mut plan, slot, index, rest, new)?,
-    };
-    match changed {
-        Changed::Yes => finish(plan, slot, (&pinned, &locked)),
-        Changed::No => Ok(()),
-    }
-}
-
-/// Ends a change of an inode's attributes, carries it out and shows it.
-pub(crate) fn finish(
-    mut plan: Plan<'_>,
-    slot: Slot,
-    (pinned, locked): (&Pinned, &Changing),
-) -> Result<()> {
-    slot::edit(&mut plan, slot, |inode| inode.set_ctime(now()))?;
-    finish_timed(plan, slot, (pinned, locked))
-}
-
-/// The same for who has set the time of change.
-pub(crate) fn finish_timed(
-    mut plan: Plan<'_>,
-    slot: Slot,
-    (pinned, locked): (&Pinned, &Changing),
-) -> Result<()> {
-    let version = slot::version(&mut plan, slot)?;
-    plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
-        pinned.publish(Some(version));
-    })?;
-    Ok(())
 }
 
 /// The block of an inode's attributes, as a plan has it.

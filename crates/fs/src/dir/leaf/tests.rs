@@ -1,9 +1,6 @@
 //! Whose names lie in different leaves do not wait for each other; whose lie in one do, and so
 //! does who needs the whole directory.
 
-use crate::dir::leaf;
-use crate::inode::cache;
-use crate::{Fs, MountOptions};
 use std::time::{Duration, Instant};
 
 use fourscore_block::{DeviceOptions, open_path};
@@ -15,6 +12,9 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
+use crate::dir::leaf;
+use crate::inode::cache;
+use crate::{Fs, MountOptions};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,

@@ -1,9 +1,10 @@
 //! Looking against departing, in many orders of steps: who has seen where a name leads never sees
 //! again where it led before. Each part of the protocol is left out once, and must be missed.
 
-use super::*;
 use fourscore_sync::atomic::AtomicUsize;
 use fourscore_sync::{Mutex, epoch, model, thread};
+
+use super::*;
 
 const SCHEDULES: usize = 5000;
 /// The same where something is wrong on purpose: found early as a rule, but orders are drawn.

@@ -1,8 +1,5 @@
 //! What is known of names, and that it holds, whatever becomes of them.
 
-use crate::dir::name_cache;
-use crate::inode::cache;
-use crate::{Error, Follow, Fs, MountOptions, NewAttributes, OpenOptions, Replace, Result};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::AtomicUsize;
@@ -13,6 +10,9 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
+use crate::dir::name_cache;
+use crate::inode::cache;
+use crate::{Error, Follow, Fs, MountOptions, NewAttributes, OpenOptions, Replace, Result};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes {
@@ -53,7 +53,7 @@ fn large_directory(fs: &Fs, called: &[u8]) -> InodeNr {
 /// Where a name leads that is known.
 fn known(fs: &Fs, dir: InodeNr, name: &[u8]) -> Option<InodeNr> {
     let guard = epoch::pin();
-    let key = name_cache::name_key(&fs.core, cache::inode(&fs.core, dir, &guard).unwrap(), name)?;
+    let key = departure::name_key(&fs.core, cache::inode(&fs.core, dir, &guard).unwrap(), name)?;
     fs.core.names.get(&key, &guard)
 }
 

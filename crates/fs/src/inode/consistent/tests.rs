@@ -1,8 +1,5 @@
 //! What readers are told when the inode that they look at leaves memory.
 
-use crate::dir::path;
-use crate::inode::{cache, consistent};
-use crate::{Fs, MountOptions, NewAttributes};
 use fourscore_block::{DeviceOptions, RamDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::{Arc, thread};
@@ -11,6 +8,9 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
+use crate::dir::path;
+use crate::inode::{cache, consistent};
+use crate::{Fs, MountOptions, NewAttributes};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,

@@ -1,8 +1,9 @@
 //! The slots under shuttle: every test holds in each order of the tasks' steps that is tried.
 
-use super::*;
 use fourscore_sync::atomic::{AtomicU32, Ordering};
 use fourscore_sync::{Arc, model, thread};
+
+use super::*;
 
 const SCHEDULES: usize = 1500;
 const BLOCKS: usize = 2;

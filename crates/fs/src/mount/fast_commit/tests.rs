@@ -1,8 +1,5 @@
 //! Records made up here: their order, their limits, and whatever a hostile image may hold.
 
-use crate::map::lookup::Target;
-use crate::mount::fast_commit::ranges::RangeSet;
-use crate::{Fs, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::fast_commit::{AddRange, DelRange, Dentry, RangeState, Record};
 use fourscore_ondisk::{LogicalBlock, PhysBlock, Tid};
@@ -13,6 +10,9 @@ use fourscore_testkit::tools::Need;
 use proptest::prelude::*;
 
 use super::*;
+use crate::map::lookup::Target;
+use crate::mount::fast_commit::ranges::RangeSet;
+use crate::{Fs, OpenOptions};
 
 const FILE: InodeNr = InodeNr(12);
 const BLOCKS: u64 = 4096;

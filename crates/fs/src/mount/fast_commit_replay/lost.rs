@@ -9,23 +9,22 @@
 //! **Invariants.** What is wanted and free already is kept until then, since a map from which
 //! something is taken may need a node.
 
+use fourscore_ondisk::extent::{Extent, ExtentState};
+use fourscore_ondisk::{GroupNr, InodeNr, LogicalBlock, PhysBlock};
+
 use crate::Result;
 use crate::core::Core;
 use crate::file::journaled;
 use crate::file::write::low32;
-use crate::group::descriptor;
-use crate::group::descriptor::Bitmap;
+use crate::group::descriptor::{self, Bitmap};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::map::update;
 use crate::mount::fast_commit::{FastCommitOverlay, InodeChange};
-use crate::mount::fast_commit_replay;
-use crate::mount::fast_commit_replay::{Lay, claim_extent};
+use crate::mount::fast_commit_replay::{self, Lay, claim_extent};
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
-use fourscore_ondisk::extent::{Extent, ExtentState};
-use fourscore_ondisk::{GroupNr, InodeNr, LogicalBlock, PhysBlock};
 
 /// Frees what inodes lose, as long as blocks that others are told to map are in use.
 pub(crate) fn free_what_is_wanted(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {

@@ -1,11 +1,5 @@
 //! When the grace period of a free begins: with the publication of what does not have it any more.
 
-use crate::inode::cache;
-use crate::map::lookup::Target;
-use crate::map::update::Freed;
-use crate::map::{lookup, update};
-use crate::txn::slot;
-use crate::{Error, Fs, InodeNr, MountOptions, NewAttributes};
 use std::time::{Duration, Instant};
 
 use fourscore_block::{BlockDevice as _, DeviceOptions, RamDevice, open_path};
@@ -18,6 +12,11 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
+use crate::inode::cache;
+use crate::map::lookup::{self, Target};
+use crate::map::update::{self, Freed};
+use crate::txn::slot;
+use crate::{Error, Fs, InodeNr, MountOptions, NewAttributes};
 
 const BLOCK_BYTES: usize = 4096;
 const OWNER: NewAttributes = NewAttributes {

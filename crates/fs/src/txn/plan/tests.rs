@@ -1,8 +1,5 @@
 //! What becomes of a plan whose blocks leave the cache before it is carried out.
 
-use crate::inode::cache;
-use crate::txn::slot;
-use crate::{Fs, MountOptions, NewAttributes, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_ondisk::Timestamp;
@@ -13,6 +10,9 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
+use crate::inode::cache;
+use crate::txn::slot;
+use crate::{Fs, MountOptions, NewAttributes, OpenOptions};
 
 const OWNER: NewAttributes = NewAttributes {
     permissions: 0o644,

@@ -1,0 +1,67 @@
+//! **Purpose.** Claims blocks for a part of a file that has none.
+
+use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request};
+use fourscore_ondisk::{LogicalBlock, PhysBlock};
+use fourscore_sync::{Arc, epoch};
+
+use crate::Result;
+use crate::core::Core;
+use crate::file::write::low32;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::Changing;
+use crate::map::clusters::{self, Clusters, Place};
+use crate::map::form::MapForm;
+use crate::map::lookup::{self, Mapping, Target};
+use crate::map::update;
+use crate::txn::plan::Plan;
+use crate::txn::slot::Slot;
+
+/// Finds blocks for a hole in a file that is going to be at least `end_bytes` long: those of a
+/// cluster that the file has, or new ones.
+pub(crate) fn claim(
+    core: &Core,
+    plan: &mut Plan<'_>,
+    (inode, slot, locked): (&CachedInode, Slot, &mut Changing),
+    (at, blocks): (LogicalBlock, u32),
+    end_bytes: u64,
+) -> Result<(PhysBlock, u32)> {
+    let blocks = match clusters::place_for(plan, inode, slot, (at, blocks))? {
+        Place::There(block, blocks) => return Ok((block, blocks)),
+        Place::New(blocks) => blocks,
+    };
+    let clusters = Clusters::of(core);
+    let wanted = at..LogicalBlock(at.0.saturating_add(blocks));
+    let start = clusters.floor(at);
+    let goal = update::goal_behind(plan, inode, start)?;
+    let len = clusters.count(&wanted);
+    let mut request = Request::data(inode.nr(), clusters.nr(at), len, goal);
+    let size = inode.size_bytes().max(end_bytes);
+    let cluster_bytes = core.geometry().cluster_size_bytes() as u64;
+    request.size = ClusterCount(low32(size.div_ceil(cluster_bytes)));
+    request.reach = MapForm::of(inode).reach();
+    request.left = match start.0.checked_sub(1) {
+        None => None,
+        Some(before) => {
+            let before = lookup::map(core, inode, LogicalBlock(before), &epoch::pin())?;
+            neighbour(&before, clusters)
+        }
+    };
+    let behind = clusters.ceil(wanted.end);
+    request.right = neighbour(&lookup::map(core, inode, behind, &epoch::pin())?, clusters);
+    let file = locked
+        .prealloc
+        .get_or_insert_with(|| Arc::new(FilePrealloc::default()));
+    let (first, found) = plan.allocate(&request, Some(file))?;
+    let block = PhysBlock(first.0 + u64::from(clusters.inside(at)));
+    Ok((block, blocks.min(clusters.blocks(ClusterCount(found), at))))
+}
+
+pub(crate) fn neighbour(mapping: &Mapping, clusters: Clusters) -> Option<Neighbour> {
+    match mapping.target {
+        Target::Hole => None,
+        Target::Written(block) | Target::Unwritten(block) => Some(Neighbour {
+            logical: clusters.nr(mapping.logical),
+            block,
+        }),
+    }
+}

@@ -1,0 +1,88 @@
+//! **Purpose.** Ends a change of a file's content: its size and times are published with the plan.
+
+use fourscore_ondisk::inode::needs_large_file;
+use fourscore_sync::epoch;
+
+use crate::inode::cached::Layout;
+use crate::inode::cell::{Changing, Pinned};
+use crate::inode::lazy_times;
+use crate::mount::clock::now;
+use crate::mount::superblock;
+use crate::txn::apply::Show;
+use crate::txn::plan::Plan;
+use crate::txn::slot::{self, Slot};
+use crate::{Error, Result};
+
+/// Who tells when content was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenAt {
+    /// Nobody: the file's times become the time of the call.
+    Now,
+    /// Whoever kept it, with [`Fs::note_times`]: the file's times stay as they are.
+    Told,
+}
+
+/// Ends a change of a file's content: its new size and times are part of the plan, which is carried
+/// out and shown.
+pub(crate) fn finish(
+    plan: Plan<'_>,
+    slot: Slot,
+    (size, written_at): (u64, WrittenAt),
+    (pinned, locked): (&Pinned, &Changing),
+) -> Result<()> {
+    show(plan, slot, (size, written_at), (pinned, locked), &[pinned])
+}
+
+/// The same where the sequence count of the inode is raised for several plans together.
+pub(crate) fn finish_in_change(
+    plan: Plan<'_>,
+    slot: Slot,
+    (size, written_at): (u64, WrittenAt),
+    (pinned, locked): (&Pinned, &Changing),
+) -> Result<()> {
+    show(plan, slot, (size, written_at), (pinned, locked), &[])
+}
+
+pub(crate) fn show(
+    mut plan: Plan<'_>,
+    slot: Slot,
+    (size, written_at): (u64, WrittenAt),
+    (pinned, locked): (&Pinned, &Changing),
+    changes: &[&Pinned],
+) -> Result<()> {
+    let now = now();
+    let before = pinned.version(&epoch::pin())?.size_bytes();
+    if size < before && plan.size() > 1 {
+        // Blocks of the map change before the size: until then they would read as a hole.
+        plan.raise_sequence();
+    }
+    if needs_large_file(size) && !needs_large_file(before) {
+        superblock::set_large_file(&mut plan)?;
+    }
+    let sized = slot::edit(&mut plan, slot, |inode| {
+        if written_at == WrittenAt::Now {
+            inode.set_mtime(now);
+            inode.set_ctime(now);
+        }
+        inode.set_size_bytes(size)
+    })?;
+    sized.map_err(|_| Error::FileTooLarge)?;
+    let version = slot::version(&mut plan, slot)?;
+    let changes_more = plan.size() > 1 || {
+        let guard = epoch::pin();
+        let before = pinned.version(&guard)?;
+        let is_inside = version.layout() == Layout::Inline;
+        is_inside || before.size_bytes() != size || before.i_block() != version.i_block()
+    };
+    let mount = plan.mount;
+    if let (false, Some(times)) = (changes_more, mount.lazy_times()) {
+        drop(plan);
+        return lazy_times::publish_times(mount, times, (pinned, locked), version);
+    }
+    let last = [&locked.last, &locked.last_data];
+    let last = if changes_more { &last[..] } else { &last[..1] };
+    plan.carry_out_showing(last, Show::of(changes), || pinned.publish(Some(version)))?;
+    // All that was written so far was on its way before that transaction.
+    locked.unjoined.settle();
+    Ok(())
+}

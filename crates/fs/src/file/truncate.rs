@@ -1,0 +1,108 @@
+//! **Purpose.** Changes the size of a file.
+
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+use fourscore_sync::epoch;
+
+use crate::file::finish::{self, WrittenAt};
+use crate::file::inline_change;
+use crate::file::write::{file_to_change, low32, zero_tail};
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::{Changing, Pinned};
+use crate::inode::immutable::check_changeable;
+use crate::inode::{cache, orphan_plan};
+use crate::map::update::{self, Freed};
+use crate::mount::errors;
+use crate::mount::state::Mount;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
+use crate::{Error, Result};
+
+/// See [`Fs::truncate`](crate::Fs::truncate).
+pub(crate) fn truncate(mount: &Mount, inode: InodeNr, size: u64) -> Result<()> {
+    errors::noting(mount, change_size(mount, inode, size))
+}
+
+pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let mut locked = pinned.lock();
+    let (before, is_longer) = {
+        let inode = file_to_change(&mount.core, &pinned)?;
+        check_changeable(&inode)?;
+        if size > update::max_file_bytes(&mount.core, &inode) {
+            return Err(Error::FileTooLarge);
+        }
+        let is_longer = inline_change::is_longer_than_inside(&mount.core, &inode, size)?;
+        (inode.size_bytes(), is_longer)
+    };
+    if is_longer {
+        mount
+            .space
+            .retried(|| inline_change::move_out(mount, (&pinned, &mut locked)))?;
+    }
+    truncate_locked(mount, &pinned, &mut locked, size)?;
+    if before.saturating_sub(size) >= MUCH_BYTES {
+        mount.hurry_readers();
+    }
+    Ok(())
+}
+
+/// Sets the size, in as many transactions as it takes to free what comes to lie behind it. The
+/// first one shows the new size; until the last the file is on record.
+pub(crate) fn truncate_locked(
+    mount: &Mount,
+    pinned: &Pinned,
+    locked: &mut Changing,
+    size: u64,
+) -> Result<()> {
+    if let Some(file) = &locked.prealloc {
+        mount.allocator().discard(file);
+    }
+    loop {
+        let inode = &pinned.copy()?;
+        let mut plan = Plan::new(mount);
+        zero_tail(&mount.core, &mut plan, inode, size.min(inode.size_bytes()))?;
+        let slot = slot::slot(&mut plan, inode.nr())?;
+        if inode.layout() == Layout::Inline {
+            inline_change::cut_content(&mut plan, slot, size.min(inode.size_bytes()))?;
+        }
+        let bits = mount.core.geometry().block_size().bits();
+        let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
+        let freed = update::free_map(&mut plan, inode, slot, first)?;
+        let has_name = inode.on_disk().links_count() > 0;
+        let orphan = match (freed, locked.orphan) {
+            (Freed::Part, None) => Some(orphan_plan::add_orphan(&mut plan, slot)?),
+            (Freed::All, Some(place)) if has_name => {
+                orphan_plan::remove_orphan(&mut plan, slot, place)?;
+                None
+            }
+            (_, unchanged) => unchanged,
+        };
+        finish::finish(plan, slot, (size, WrittenAt::Now), (pinned, locked))?;
+        locked.orphan = orphan;
+        if freed == Freed::All {
+            return Ok(());
+        }
+    }
+}
+
+/// Ends a truncation that failed midway, so that nothing of what it cut off is shown again.
+pub(crate) fn end_truncation(mount: &Mount, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
+    let (size, is_awaited) = {
+        let guard = epoch::pin();
+        let inode = pinned.version(&guard)?;
+        (inode.size_bytes(), awaits_truncation(inode, locked))
+    };
+    if is_awaited {
+        truncate_locked(mount, pinned, locked, size)?;
+    }
+    Ok(())
+}
+
+/// Whether a file is on record although it has a name: what lies behind its end is not freed yet.
+pub(crate) fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> bool {
+    inode.on_disk().links_count() > 0 && changing.orphan.is_some()
+}
+
+/// When so much is cut off a file, it pays to see at once whether anybody reads it still: what was
+/// written and cut off in one transaction can then be written again, in memory that is warm.
+pub(crate) const MUCH_BYTES: u64 = 4 << 20;

@@ -1,0 +1,164 @@
+//! **Purpose.** Which inodes are free, in memory.
+
+use fourscore_mballoc::{Geometry, Placement};
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, Tid};
+use fourscore_sync::rank::Ranked;
+use fourscore_sync::{Mutex, MutexGuard, PerCore, Sparse};
+
+use crate::core::Core;
+use crate::group::descriptor;
+use crate::txn::order;
+use crate::{Error, Result};
+
+/// An inode that is being taken or given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InodeClaim {
+    pub(crate) nr: InodeNr,
+    pub(crate) group: GroupNr,
+    /// Its number within the group, from 0.
+    pub(crate) index: u32,
+    pub(crate) is_directory: bool,
+}
+
+/// The inodes of one group: bit set = used or claimed.
+#[derive(Debug, Default)]
+pub(crate) struct Used {
+    /// `None` until somebody asks.
+    words: Option<Box<[u64]>>,
+    /// No free inode lies in front of this word.
+    first_free_word: usize,
+}
+
+/// The inodes of all groups.
+#[derive(Debug)]
+pub(crate) struct Inodes {
+    pub(crate) placement: Placement,
+    pub(crate) groups: Sparse<Mutex<Used>>,
+    /// Numbers that are held back, each with a transaction that may not be durable yet.
+    pub(crate) held: PerCore<Mutex<Vec<(Tid, InodeNr)>>>,
+}
+
+impl Inodes {
+    pub(crate) fn new(core: &Core, geometry: &Geometry) -> Self {
+        let groups = core.geometry().groups();
+        Self {
+            placement: Placement::new(geometry, core.geometry().inodes_per_group()),
+            groups: Sparse::new(groups as usize),
+            held: PerCore::default(),
+        }
+    }
+
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The claim of an inode that is in use, to free it. It stays used in memory until
+    /// [`Inodes::freed`], whatever becomes of its bit on disk before.
+    pub(crate) fn of(&self, core: &Core, nr: InodeNr, is_directory: bool) -> Result<InodeClaim> {
+        let (claim, mut used) = self.claim_of(core, nr, is_directory)?;
+        // Who looks at the bitmap first after the bit was cleared would take the inode for free.
+        used.look(core, claim.group)?;
+        Ok(claim)
+    }
+
+    /// The claim of the inode `nr`, and the inodes of its group, locked.
+    pub(crate) fn claim_of(
+        &self,
+        core: &Core,
+        nr: InodeNr,
+        is_directory: bool,
+    ) -> Result<(InodeClaim, Ranked<MutexGuard<'_, Used>>)> {
+        let Some((group, index)) = core.geometry().inode_group(nr) else {
+            return Err(Error::NotFound);
+        };
+        let Some(used) = self.groups.get(group.0 as usize) else {
+            return Err(Error::NotFound);
+        };
+        let claim = InodeClaim {
+            nr,
+            group,
+            index: index.0,
+            is_directory,
+        };
+        Ok((claim, locked(used)))
+    }
+
+    /// Lets an inode be claimed again.
+    pub(crate) fn give_back(&self, nr: InodeNr, core: &Core) {
+        if let Some((group, index)) = core.geometry().inode_group(nr)
+            && let Some(used) = self.groups.get(group.0 as usize)
+        {
+            locked(used).set(index.0, false);
+        }
+    }
+}
+
+/// The inodes of a group, for nobody else.
+pub(crate) fn locked(used: &Mutex<Used>) -> Ranked<MutexGuard<'_, Used>> {
+    order::INODE_GROUP
+        .only()
+        .lock(|| used.try_lock(), || used.lock())
+}
+
+impl Used {
+    /// Copies the bitmap of `group`, whose inodes these are, unless that was done.
+    pub(crate) fn look(&mut self, core: &Core, group: GroupNr) -> Result<()> {
+        if self.words.is_none() {
+            self.words = Some(words(core, group)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn first_free(&mut self) -> Option<u32> {
+        let words = self.words.as_ref()?;
+        let rest = words.get(self.first_free_word..)?;
+        let found = rest.iter().position(|&word| word != u64::MAX)?;
+        self.first_free_word += found;
+        let bit = words.get(self.first_free_word)?.trailing_ones();
+        u32::try_from(self.first_free_word * 64)
+            .ok()
+            .map(|first| first + bit)
+    }
+
+    pub(crate) fn set(&mut self, index: u32, is_used: bool) {
+        let at = index as usize / 64;
+        let Some(word) = self.words.as_mut().and_then(|words| words.get_mut(at)) else {
+            return;
+        };
+        let bit = 1 << (index % 64);
+        if is_used {
+            *word |= bit;
+        } else {
+            *word &= !bit;
+            self.first_free_word = self.first_free_word.min(at);
+        }
+    }
+}
+
+/// The inode bitmap of a group, with what may not be handed out as used.
+pub(crate) fn words(core: &Core, group: GroupNr) -> Result<Box<[u64]>> {
+    let bitmap = descriptor::inode_bitmap(core, group)?;
+    let bits = core.geometry().inodes_per_group();
+    let first = core.superblock().first_inode();
+    let is_taken = |index: u32| {
+        let nr = core.geometry().inode_at(group, GroupOffset(index));
+        index >= bits || nr.is_none_or(|nr| nr < first)
+    };
+    let bytes = bitmap.as_bytes().chunks(8);
+    let on_disk = bytes.map(|bytes| {
+        let mut word = [0xff; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    });
+    let mut on_disk = on_disk.chain(std::iter::repeat(u64::MAX));
+    let word = |at: u32| {
+        let used = on_disk.next().unwrap_or(u64::MAX);
+        // Reserved numbers and those that there are not lie at an end.
+        if !is_taken(at * 64) && !is_taken(at * 64 + 63) {
+            return used;
+        }
+        let taken = (0..64).filter(|bit| is_taken(at * 64 + bit));
+        taken.fold(used, |word, bit| word | 1 << bit)
+    };
+    Ok((0..bits.div_ceil(64)).map(word).collect())
+}

@@ -1,0 +1,70 @@
+//! **Purpose.** Plans changes of the orphan list.
+
+use fourscore_ondisk::InodeNr;
+use fourscore_sync::CoreNr;
+
+use crate::Result;
+use crate::inode::orphan_slots::SlotNr;
+use crate::inode::orphans::{OrphanFile, OrphanPlace, Orphans, Recording};
+use crate::mount::superblock;
+use crate::txn::faults::Sabotage;
+use crate::txn::plan::Plan;
+use crate::txn::slot::{self, Slot};
+
+/// Puts an inode on record, and says where.
+pub(crate) fn add_orphan(plan: &mut Plan<'_>, slot: Slot) -> Result<OrphanPlace> {
+    let orphans = plan.mount.orphans();
+    if let Some(file) = &orphans.file
+        && let Some(claimed) = file.slots.claim(slot.nr, CoreNr::current())
+    {
+        plan.record(Recording::Claim(claimed));
+        write_orphan_slot(plan, file, claimed, Some(slot.nr))?;
+        return Ok(OrphanPlace::Slot(claimed));
+    }
+    let chain = orphans.lock_chain();
+    let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
+    plan.record(Recording::Push(chain, slot.nr));
+    if plan.mount.core.faults.lacks(Sabotage::NoOrphanRecord) {
+        return Ok(place);
+    }
+    slot::set_next_orphan(plan, slot, head)?;
+    superblock::set_last_orphan(plan, Some(slot.nr))?;
+    Ok(place)
+}
+
+/// Takes an inode off the record.
+pub(crate) fn remove_orphan<'f>(plan: &mut Plan<'f>, slot: Slot, place: OrphanPlace) -> Result<()> {
+    let orphans: &'f Orphans = plan.mount.orphans();
+    match (place, &orphans.file) {
+        (OrphanPlace::Slot(taken), Some(file)) => {
+            plan.record(Recording::Release(taken));
+            write_orphan_slot(plan, file, taken, None)
+        }
+        (OrphanPlace::Slot(_), None) => Ok(()),
+        (OrphanPlace::Chain(place), _) => {
+            let chain = orphans.lock_chain();
+            let (before, after) = (chain.before(place), chain.after(place));
+            plan.record(Recording::Remove(chain, place));
+            slot::set_next_orphan(plan, slot, None)?;
+            match before {
+                Some(before) => slot::relink_orphan(plan, before, after),
+                None => superblock::set_last_orphan(plan, after),
+            }
+        }
+    }
+}
+
+pub(crate) fn write_orphan_slot(
+    plan: &mut Plan<'_>,
+    file: &OrphanFile,
+    slot: SlotNr,
+    inode: Option<InodeNr>,
+) -> Result<()> {
+    let is_left_out = inode.is_some() && plan.mount.core.faults.lacks(Sabotage::NoOrphanRecord);
+    if let Some((block, range)) = file.place(slot).filter(|_| !is_left_out) {
+        let region = plan.part(block, range, file.tag)?;
+        let nr = inode.map_or(0, |nr| nr.0);
+        plan.bytes_mut(region).copy_from_slice(&nr.to_le_bytes());
+    }
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! **Purpose.** Why a block could not be changed in a handle.
+
+use fourscore_journal::ModifyError;
+use fourscore_ondisk::PhysBlock;
+
+/// A block could not be changed in a handle.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: ModifyError,
+    pub(crate) block: PhysBlock,
+}
+
+impl Refused {
+    pub(crate) fn new(error: ModifyError, block: PhysBlock) -> Self {
+        Self { error, block }
+    }
+}
