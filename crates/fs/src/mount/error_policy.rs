@@ -4,7 +4,6 @@ use std::fmt;
 
 use fourscore_ondisk::superblock::ErrorPolicy;
 use fourscore_sync::{Arc, Mutex, OnceLock};
-use zerocopy::{FromZeros, IntoBytes};
 
 use crate::{Error, Result};
 

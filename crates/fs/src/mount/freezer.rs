@@ -122,3 +122,87 @@ pub(crate) enum Rest {
     Begins,
     Ends,
 }
+
+#[cfg(all(test, not(feature = "shuttle"), not(feature = "count")))]
+mod tests {
+    use fourscore_sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use fourscore_sync::thread;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_inside_while_it_is_closed_and_all_come_in_afterwards() {
+        let freezer = Freezer::default();
+        let (entered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let inside = freezer.enter();
+                        entered.fetch_add(1, Ordering::Relaxed);
+                        drop(inside);
+                    }
+                });
+            }
+            for _ in 0..20 {
+                freezer.close().unwrap();
+                assert!(matches!(freezer.close(), Err(Error::Busy)));
+                let before = entered.load(Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(2));
+                assert_eq!(entered.load(Ordering::Relaxed), before);
+                freezer.set_frozen();
+                freezer.begin_thaw().unwrap();
+                freezer.open();
+                assert!(freezer.begin_thaw().is_err());
+                while entered.load(Ordering::Relaxed) == before {
+                    thread::yield_now();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(
+            freezer
+                .inside
+                .iter()
+                .all(|core| core.load(Ordering::Relaxed) == 0)
+        );
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod model_tests {
+    use fourscore_sync::{Arc, model, thread};
+
+    use super::*;
+
+    #[test]
+    fn two_who_come_in_and_one_who_freezes_meet_in_any_order() {
+        model::check(2_000, || {
+            let freezer = Arc::new(Freezer::default());
+            let halves = Arc::new(AtomicU64::new(0));
+            let writers: Vec<_> = (0..2)
+                .map(|_| {
+                    let (freezer, halves) = (Arc::clone(&freezer), Arc::clone(&halves));
+                    thread::spawn(move || {
+                        let _inside = freezer.enter();
+                        halves.fetch_add(1, Ordering::SeqCst);
+                        thread::yield_now();
+                        halves.fetch_add(1, Ordering::SeqCst);
+                    })
+                })
+                .collect();
+            freezer.close().unwrap();
+            let seen = halves.load(Ordering::SeqCst);
+            assert_eq!(seen % 2, 0, "somebody is inside");
+            thread::yield_now();
+            assert_eq!(halves.load(Ordering::SeqCst), seen, "somebody came in");
+            freezer.open();
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            assert_eq!(halves.load(Ordering::SeqCst), 4);
+        });
+    }
+}

@@ -14,7 +14,6 @@
 
 use std::ops::Range;
 
-use fourscore_block::BlockDevice;
 use fourscore_mballoc::{ClusterCount, Run};
 use fourscore_ondisk::GroupNr;
 

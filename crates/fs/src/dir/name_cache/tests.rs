@@ -9,8 +9,10 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use fourscore_ondisk::dirent::MAX_NAME_BYTES;
+
 use super::*;
-use crate::dir::name_cache;
+use crate::dir::departure;
 use crate::inode::cache;
 use crate::{Error, Follow, Fs, MountOptions, NewAttributes, OpenOptions, Replace, Result};
 

@@ -16,7 +16,7 @@ use fourscore_testkit::tools::Need;
 
 use super::*;
 use crate::{
-    DataMode, Fallocate, Follow, MountOptions, NewAttributes, OnError, OpenOptions, Replace,
+    DataMode, Fallocate, Follow, Fs, MountOptions, NewAttributes, OnError, OpenOptions, Replace,
     Sabotage,
 };
 
