@@ -1,5 +1,5 @@
-//! **Purpose.** The order of locks of the write path as a list, from the constants that debug builds
-//! assert.
+//! **Purpose.** The order of locks of the write path as a list, from the constants that debug
+//! builds assert.
 
 use std::fs;
 

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use super::promises::Comparison;
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 840.0;
 /// Where the axis begins and ends; what is left of it is for names, right of it for figures.
-const AXIS: (f64, f64) = (330.0, 700.0);
+const AXIS: (f64, f64) = (400.0, 780.0);
 const ROW: f64 = 26.0;
 const TOP: f64 = 40.0;
 /// The powers of two at the ends of the axis.
