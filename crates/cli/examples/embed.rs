@@ -35,7 +35,7 @@ fn read(image: &Path) -> anyhow::Result<()> {
 
     let motd = fs.resolve(b"/etc/motd", Follow::Yes)?;
     let stat = fs.stat(motd)?;
-    let mut content = vec![0; stat.size_bytes as usize];
+    let mut content = vec![0; usize::try_from(stat.size_bytes)?];
     let len = fs.read_at(motd, &mut content, 0)?;
     print!("{}", String::from_utf8_lossy(&content[..len]));
 
@@ -46,18 +46,13 @@ fn read(image: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn owner() -> NewAttributes {
+fn write(image: &Path) -> anyhow::Result<()> {
     let owner = NewAttributes {
         permissions: 0o644,
         umask: 0,
         uid: 0,
         gid: 0,
     };
-    owner
-}
-
-fn write(image: &Path) -> anyhow::Result<()> {
-    let owner = owner();
     let device = open_path(image, DeviceOptions::read_write())?;
     let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
     let file = fs.create(InodeNr::ROOT, b"note", &owner)?;
@@ -68,7 +63,12 @@ fn write(image: &Path) -> anyhow::Result<()> {
 }
 
 fn keep_open(image: &Path) -> anyhow::Result<()> {
-    let owner = owner();
+    let owner = NewAttributes {
+        permissions: 0o600,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+    };
     let device = open_path(image, DeviceOptions::read_write())?;
     let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
     let temporary = OpenInode::unnamed(&*fs, InodeNr::ROOT, &owner)?;
