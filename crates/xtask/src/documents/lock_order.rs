@@ -11,7 +11,11 @@ use crate::workspace::Workspace;
 const ORDER: &[&str] = &["crates/fs/src/txn/order.rs", "crates/fs/src/write/order.rs"];
 
 /// Files that declare ranks of other crates, which the order takes in.
-const OTHERS: &[&str] = &["crates/block/src/buffer.rs", "crates/mballoc/src/group.rs"];
+const OTHERS: &[&str] = &[
+    "crates/journal/src/handle.rs",
+    "crates/block/src/buffer.rs",
+    "crates/mballoc/src/group.rs",
+];
 
 /// The numbered list of all locks, the first to be taken first.
 pub(super) fn list(workspace: &Workspace) -> Result<String> {
