@@ -292,8 +292,8 @@ fn blocks(page: &str) -> Vec<Block<'_>> {
     found
 }
 
-/// The commands of a block with the numbers of their lines. A command goes on behind a backslash and
-/// to the end of a here-document; other lines are what it prints.
+/// The commands of a block with the numbers of their lines. A command goes on behind a backslash
+/// and to the end of a here-document; other lines are what it prints.
 fn commands(block: &Block<'_>) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let (mut goes_on, mut document_ends) = (false, None);
