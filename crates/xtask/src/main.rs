@@ -15,6 +15,7 @@
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
 //! | [`mod@bench`] | measurements with other people's programs beside them |
 //! | [`demo`] | the tour |
+//! | [`documents`] | the parts of documents that follow from sources and records |
 //! | [`generate`] | man pages and shell completions |
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod bench;
 mod check;
 mod crash;
 mod demo;
+mod documents;
 mod fuzz;
 mod generate;
 mod oracle;
@@ -75,6 +77,8 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Measures fourscore beside other people's programs, with tables.
     Bench(bench::Options),
+    /// Writes the parts of documents that follow from sources and records.
+    Documents,
     /// Writes the man pages to a directory.
     Man(generate::Options),
     /// Writes the shell completions to a directory.
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         Verb::Torture(options) => torture::run(&workspace, options),
         Verb::Fuzz(options) => fuzz::run(&workspace, options),
         Verb::Bench(options) => bench::run(&workspace, options),
+        Verb::Documents => documents::write(&workspace),
         Verb::Man(options) => generate::run(&workspace, generate::What::Man, options),
         Verb::Completions(options) => {
             generate::run(&workspace, generate::What::Completions, options)

@@ -1,5 +1,5 @@
 //! **Purpose.** Measurements with other people's programs beside them. Each prints its tables and
-//! can put them into `docs/PERFORMANCE.md`.
+//! can record them in `docs/results`, from which the tables of `docs/PERFORMANCE.md` follow.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -31,7 +31,7 @@ use crate::workspace::Workspace;
 pub(crate) struct Options {
     /// The measurement.
     what: What,
-    /// Replaces the measurement's section in docs/PERFORMANCE.md.
+    /// Replaces the measurement's record in docs/results, and the tables that follow from it.
     #[arg(long)]
     record: bool,
     /// Rounds of each side.
@@ -85,9 +85,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
 }
 
-/// Puts the report between the marks of its section.
+/// Puts the report between the marks of its record, and renews the documents.
 fn record(workspace: &Workspace, name: &str, markdown: &str) -> Result<()> {
-    let path = workspace.path("docs/PERFORMANCE.md");
+    let path = workspace.path(&format!("docs/results/{name}.md"));
     let text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     let (begin, end) = (
         format!("<!-- bench {name} -->\n"),
@@ -104,5 +104,5 @@ fn record(workspace: &Workspace, name: &str, markdown: &str) -> Result<()> {
     let after = text.get(stop..).unwrap_or_default();
     std::fs::write(&path, format!("{before}{markdown}{after}"))?;
     println!("recorded in {}", path.display());
-    Ok(())
+    crate::documents::write(workspace)
 }
