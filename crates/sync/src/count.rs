@@ -30,7 +30,7 @@
 //! A line is named by the place in the source that accessed it: the line of the *caller* of
 //! `load`, `lock` and so on, as `perf c2c` does it. (A name given at construction would have to be
 //! stored in the object, which would spread the fields over more lines than they really take.)
-//! [`Cores::name`] puts a label in front of it.
+//! [`Cores::name`] adds a label to it.
 //!
 //! **Invariants.** A run is deterministic: it uses one OS thread, takes the cores in turn, and
 //! depends on neither time nor random numbers. The current virtual core is a thread-local, so tests

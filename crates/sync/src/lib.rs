@@ -69,7 +69,7 @@ pub use std::sync::{Arc, Weak};
 pub fn clone_arc<T: ?Sized>(arc: &Arc<T>) -> Arc<T> {
     #[cfg(feature = "count")]
     {
-        // The two counts lie in front of the value, at the start of the allocation.
+        // The two counts are before the value, at the start of the allocation.
         let counts_bytes = (2 * size_of::<usize>()).max(align_of_val(&**arc));
         count::note_write(Arc::as_ptr(arc).cast::<u8>().wrapping_sub(counts_bytes));
     }

@@ -127,7 +127,7 @@ fn a_read_only_device_refuses_writes_and_errors_keep_the_errno() {
             ErrorKind::ReadOnlyFilesystem
         );
     }
-    // An error of the host keeps its errno behind the payload.
+    // An error of the host keeps its errno in the payload.
     let operation = Operation::new(DeviceOp::Write, 0, 1);
     let bufs = [IoSlice::new(b"x")];
     let error = host_io::write_all(
