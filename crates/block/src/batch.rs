@@ -1,4 +1,4 @@
-//! **Purpose.** Many requests handed to a device together, and what became of them.
+//! **Purpose.** Batches: requests that are submitted to a device together, and their outcomes.
 //!
 //! **Model.** A [`Batch`] owns its buffers. Between two flushes its requests are unordered and
 //! may all be in flight at once; a flush is a barrier:
@@ -8,24 +8,24 @@
 //!   \______ in any order _____/          after b and c are durable
 //! ```
 //!
-//! **Invariants.** A flush begins when every request before it in the batch has ended, and what
-//! comes after it begins when it has succeeded. Once a request before a flush has failed, that
-//! flush and everything after it is not begun and reported as cancelled, and so is everything
-//! after a flush that failed itself: a commit record is never written over missing blocks.
-//! Outcomes come in the order of the requests.
+//! **Invariants.** A flush begins when every request before it in the batch has ended, and the
+//! requests after it begin when it has succeeded. If a request before a flush fails, the flush and
+//! all requests after it are not begun and are reported as cancelled. The same holds for all
+//! requests after a flush that fails itself. So a commit block is never written while blocks of its
+//! transaction are missing. Outcomes are in the order of the requests.
 //!
-//! **Crash safety.** Dropping an [`InFlight`] does not cancel anything: it waits, since the
-//! device may still be working on the memory that the batch owns. Requests behind a flush that
-//! had not ended by then may never begin.
+//! **Crash safety.** Dropping an [`InFlight`] does not cancel its requests: the drop waits, since
+//! the device may still access memory that the batch owns. Requests after a flush that had not
+//! ended by then may never begin.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
 use crate::device::{BlockDevice, to_u64, total_bytes};
-use crate::error::{Asked, DeviceOp};
+use crate::error::{DeviceOp, Operation};
 use crate::io_buf::IoBuf;
 
-/// One thing to do.
+/// A request of a batch.
 #[derive(Debug)]
 pub(crate) enum Request {
     Read { offset: u64, bufs: Vec<IoBuf> },
@@ -34,16 +34,20 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// What its errors speak of.
-    pub(crate) fn asked(&self) -> Asked {
+    /// The operation that its errors describe.
+    pub(crate) fn operation(&self) -> Operation {
         match self {
-            Self::Read { offset, bufs } => Asked::new(DeviceOp::Read, *offset, total_bytes(bufs)),
-            Self::Write { offset, bufs } => Asked::new(DeviceOp::Write, *offset, total_bytes(bufs)),
-            Self::Flush => Asked::flush(),
+            Self::Read { offset, bufs } => {
+                Operation::new(DeviceOp::Read, *offset, total_bytes(bufs))
+            }
+            Self::Write { offset, bufs } => {
+                Operation::new(DeviceOp::Write, *offset, total_bytes(bufs))
+            }
+            Self::Flush => Operation::flush(),
         }
     }
 
-    /// The buffers, given back to the caller with the outcome.
+    /// The buffers, which the caller gets back with the outcome.
     pub(crate) fn into_bufs(self) -> Vec<IoBuf> {
         match self {
             Self::Read { bufs, .. } | Self::Write { bufs, .. } => bufs,
@@ -65,7 +69,7 @@ impl Request {
 
 /// The buffers of a read; an error of kind `InvalidInput` if one is shared.
 pub(crate) fn slices_mut(bufs: &mut [IoBuf]) -> io::Result<Vec<IoSliceMut<'_>>> {
-    let shared = || io::Error::new(ErrorKind::InvalidInput, "read into shared memory");
+    let shared = || io::Error::new(ErrorKind::InvalidInput, "a read into shared memory");
     bufs.iter_mut()
         .map(|buf| buf.as_mut_slice().map(IoSliceMut::new).ok_or_else(shared))
         .collect()
@@ -83,13 +87,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// No requests yet.
+    /// An empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Room for `requests` requests.
+    /// An empty batch with memory for `requests` requests.
     #[must_use]
     pub fn with_capacity(requests: usize) -> Self {
         Self {
@@ -97,8 +101,8 @@ impl Batch {
         }
     }
 
-    /// Adds a read that fills `bufs` one after the other from byte `offset`. Shared buffers are
-    /// refused when the request is carried out.
+    /// Adds a read that fills `bufs` one after the other from byte `offset`. If a buffer is shared,
+    /// the request fails with kind `InvalidInput`.
     pub fn read(&mut self, bufs: Vec<IoBuf>, offset: u64) -> &mut Self {
         self.requests.push(Request::Read { offset, bufs });
         self
@@ -116,13 +120,13 @@ impl Batch {
         self
     }
 
-    /// How many requests there are.
+    /// The number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether there are no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
@@ -153,7 +157,7 @@ impl Batch {
             let is_flush = matches!(request, Request::Flush);
             cancelling |= failed && is_flush;
             let result = if cancelling {
-                Err(request.asked().cancelled())
+                Err(request.operation().cancelled())
             } else {
                 request.run_on(device)
             };
@@ -165,10 +169,10 @@ impl Batch {
     }
 }
 
-/// What became of one request, with the buffers that it owned.
+/// The result of one request, with the buffers that it owned.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The buffers, in the order they were given. Those of a failed read hold anything.
+    /// The buffers, in the order of the request. Those of a failed read have undefined contents.
     pub bufs: Vec<IoBuf>,
     /// Whether every byte was transferred.
     pub result: io::Result<()>,
@@ -182,7 +186,7 @@ impl Outcome {
         }
     }
 
-    /// How many bytes were transferred: all, or with an error none that can be relied on.
+    /// The number of bytes transferred: all, or 0 for a failed request.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         match self.result {
@@ -192,13 +196,13 @@ impl Outcome {
     }
 }
 
-/// What a backend does for a batch that it has in flight.
+/// A batch that a backend has in flight.
 pub trait Flight: Send {
-    /// Takes note of what has ended, starts what was waiting for it, and says whether all has
-    /// ended. Never blocks.
+    /// Collects requests that have ended, starts those that waited for them, and returns whether
+    /// the batch has ended. Never blocks.
     fn poll(&mut self) -> Poll;
 
-    /// Blocks until all has ended.
+    /// Blocks until all requests have ended.
     fn wait(self: Box<Self>) -> Vec<Outcome>;
 }
 
@@ -207,13 +211,13 @@ pub trait Flight: Send {
 pub enum Poll {
     /// Every request has an outcome.
     Ended,
-    /// Something is still in flight or waiting for a barrier.
+    /// A request is still in flight or waits for a flush.
     Running,
 }
 
-/// A batch that was started. Requests behind a flush may only be started by calls of
-/// [`InFlight::poll`] and [`InFlight::wait`], so a caller that depends on them calls one.
-#[must_use = "a batch has failed or not only once it was waited for"]
+/// A batch that was started. Requests after a flush may be started only by calls of
+/// [`InFlight::poll`] and [`InFlight::wait`], so a caller that depends on them must call one.
+#[must_use = "errors of a batch are known only after waiting for it"]
 pub struct InFlight(State);
 
 enum State {
@@ -232,7 +236,7 @@ impl InFlight {
         Self(State::Flying(flight))
     }
 
-    /// Moves the batch on without blocking, and says whether it has ended.
+    /// Advances the batch without blocking, and returns whether it has ended.
     pub fn poll(&mut self) -> Poll {
         match &mut self.0 {
             State::Finished(_) => Poll::Ended,
@@ -249,8 +253,8 @@ impl InFlight {
         }
     }
 
-    /// Blocks until all requests have ended, and gives the first error if there is one, else
-    /// the buffers of all requests in order.
+    /// Blocks until all requests have ended. Returns the first error if there is one, else the
+    /// buffers of all requests in order.
     pub fn wait_all_ok(self) -> io::Result<Vec<Vec<IoBuf>>> {
         self.wait()
             .into_iter()

@@ -1,43 +1,46 @@
-//! **Purpose.** One metadata block in memory: read without a lock, changed by copy, sealed for
-//! a transaction.
+//! **Purpose.** A buffer: one metadata block in memory, read without a lock, modified by
+//! copy-on-write, and sealed for the commit of a transaction (as jbd2 does with a buffer head and
+//! its frozen data).
 //!
-//! **Model.** The live content of a buffer is in one of two states:
+//! **Model.** The live content of a buffer is in one of two states: a *frozen* version, which is
+//! immutable, or a *draft*, a mutable copy:
 //!
 //! ```text
 //!             modify: copy                    modify: in place
 //!   FROZEN ----------------------> DRAFT ------------.
 //!     ^   an immutable version,      |  ^____________|
-//!     |   read lock-free             |   bytes that only the holder
-//!     |                              |   of the lock may look at
+//!     |   read lock-free             |   a mutable copy, accessed
+//!     |                              |   only under the lock
 //!     '------------------------------'
-//!        a reader comes, or the transaction is sealed: moved, not copied
+//!        freeze, by a reader or by sealing: moved, not copied
 //! ```
 //!
-//! A writer copies a frozen version because somebody may be reading it; it goes on in its draft
-//! without copying until a reader wants the bytes. So a block that is changed a thousand times
-//! in a transaction and not read is copied once, and a reader never sees half of a change.
+//! A writer copies a frozen version because a reader may be using it. Further changes are made in
+//! the draft without copying until a reader freezes it. So a block that is changed a thousand times
+//! in a transaction and not read meanwhile is copied once, and a reader never sees half of a
+//! change.
 //!
-//! Beside the live content a buffer may hold one older content *aside*: that of a transaction
-//! which is committing and was not sealed yet when a newer one began to change the block. Which
-//! of the two a change belongs to is decided by its tid under the lock, never by counting
-//! references.
+//! *Sealing* hands the block as a transaction left it to the commit. If a newer transaction changes
+//! the block before the committing one was sealed, the buffer keeps the content of the committing
+//! one beside the live content (`committing`). The tid of a change decides under the lock which of
+//! the two it belongs to; reference counts play no part.
 //!
 //! **Invariants.**
 //! - Live content = the frozen version if there is one, else the draft; never both.
 //! - `dirty` is the one transaction whose changes the live content holds and that is not sealed;
-//!   `aside` belongs to the transaction before it.
-//! - The bytes of a version, of `aside` after sealing and of a [`Sealed`] never change.
-//! - A buffer that is dirty, has content aside or is not checkpointed is not retired, and a
-//!   retired one is never changed again: whoever wants to must fetch the block anew.
+//!   `committing` belongs to the transaction before it.
+//! - The bytes of a version, of `committing` after sealing and of a [`Sealed`] never change.
+//! - A buffer that is dirty, has `committing` content or is not checkpointed is not retired. A
+//!   retired buffer is never changed again: a writer must look the block up again.
 //!
 //! **Locking.** Reading a frozen version takes no lock and writes nothing. The lock is held for
-//! memory operations only, never across I/O, and no other lock of a buffer is taken under it
-//! (asserted in debug builds). The tag of a version is a relaxed atomic: it speaks about bytes that
-//! reached the reader together with the version itself.
+//! memory operations only, never across I/O, and no lock of another buffer is taken under it
+//! (asserted in debug builds). The tag of a version is a relaxed atomic: it describes bytes that
+//! were published to the reader together with the version itself.
 //!
-//! **Crash safety.** [`Sealed`] is exactly what a transaction left, whatever runs meanwhile.
-//! Checksums written while sealing go into the live content as well, unless it has moved on, so
-//! a stale checksum is neither logged nor checkpointed.
+//! **Crash safety.** [`Sealed`] is exactly the block as the transaction left it, whatever runs
+//! meanwhile. Checksums written while sealing go into the live content as well, unless a newer
+//! transaction has changed it, so a stale checksum is neither logged nor checkpointed.
 
 use std::fmt;
 
@@ -78,7 +81,7 @@ pub enum Structure {
     Mmp,
     /// The target of a slow symbolic link.
     Symlink,
-    /// Content of a file that goes through the journal.
+    /// Data of a file that is journaled.
     Content,
 }
 
@@ -101,11 +104,11 @@ impl Structure {
     ];
 }
 
-/// What the bytes of a buffer were found to be: a kind of structure, and the inode it belongs
-/// to (0 for structures of the file system itself).
+/// The tag of the bytes of a buffer: the kind of structure that they were verified as, and the
+/// inode it belongs to (0 for structures of the file system itself).
 ///
-/// A writer adds the seed of the owner's checksums, so that whoever seals the block needs nothing
-/// but the tag. The seed is no part of what is compared.
+/// A writer adds the seed of the owner's checksums, so that the checksum can be computed at sealing
+/// from the tag alone. The seed takes no part in comparisons.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedAs {
     key: u64,
@@ -141,7 +144,7 @@ impl VerifiedAs {
         }
     }
 
-    /// The kind of structure; `None` for the tag of bytes that nobody has looked at.
+    /// The kind of structure; `None` for the tag of bytes that were not verified.
     #[must_use]
     pub fn structure(self) -> Option<Structure> {
         let kind = self.key >> 32;
@@ -186,31 +189,33 @@ impl PartialEq for VerifiedAs {
 
 impl Eq for VerifiedAs {}
 
-/// The rank of the locks of buffers: behind all locks of operations and the handle; one at a time.
+/// The rank of the locks of buffers: after all locks of operations and the handle. A thread holds
+/// one of them at a time.
 pub const BUFFER: Rank = Rank::new(90, "buffer");
 
-/// So many may look at a draft between two changes under the lock. A name is looked for and its
-/// room found before it is made, by a few at a time; who come more often do not come to change.
-const MOST_LOOKS: u8 = 16;
+/// The number of looks at a draft under the lock ([`Buffer::look_verified`]) between two changes,
+/// before a further look freezes it. A writer that creates a name looks a few times, for the name
+/// and for space, before it changes the block; more looks than this come from mere readers.
+const MAX_LOOKS: u8 = 16;
 
-/// The tag of bytes that nobody has looked at yet.
+/// The tag of bytes that were not verified yet.
 const UNVERIFIED: VerifiedAs = VerifiedAs { key: 0, seed: 0 };
 
 /// A block of metadata in memory.
 ///
-/// On cache lines of its own, its reference counts too: buffers are made one after the other, and
-/// used by different cores.
+/// A buffer has cache lines of its own, which its reference counts share: buffers that are
+/// allocated one after the other may be used by different cores.
 #[repr(align(64))]
 pub struct Buffer {
     block: PhysBlock,
     frozen: EpochCell<Version>,
-    writing: Mutex<Writing>,
+    write_state: Mutex<WriteState>,
 }
 
-/// Immutable bytes, and what they were found to be.
+/// Immutable bytes and their tag.
 struct Version {
     verified_as: AtomicU64,
-    /// The seed that the writer gave.
+    /// The seed of the checksums, given by the writer.
     seed: u32,
     bytes: Arc<[u8]>,
 }
@@ -232,29 +237,29 @@ impl Version {
     }
 }
 
-/// What is guarded by the buffer's lock.
+/// The state that is guarded by the buffer's lock.
 #[derive(Default)]
-struct Writing {
+struct WriteState {
     draft: Option<Draft>,
     dirty: Option<Tid>,
-    aside: Option<Aside>,
+    committing: Option<CommittingContent>,
     /// The last transaction that was sealed here and is not checkpointed yet.
-    unsettled: Option<Tid>,
-    /// Whether the block was made up in memory and has not been in its place since.
+    uncheckpointed: Option<Tid>,
+    /// Whether the block was created in memory and was not written to its home location since.
     is_new: bool,
     retired: bool,
 }
 
-/// Bytes that are visible under the lock only; nobody else holds them.
+/// A mutable copy of the content, accessed only under the lock. Its bytes have no other owner.
 struct Draft {
     verified_as: VerifiedAs,
     bytes: Arc<[u8]>,
-    /// How many have looked at it since it was changed.
+    /// The number of looks since the last change.
     looks: u8,
 }
 
-/// The content that a committing transaction left and that was not sealed yet.
-struct Aside {
+/// The content as a committing transaction left it, which was not sealed yet.
+struct CommittingContent {
     tid: Tid,
     verified_as: VerifiedAs,
     bytes: Arc<[u8]>,
@@ -269,20 +274,20 @@ pub struct Sealed {
     pub tid: Tid,
     /// Its content.
     pub bytes: Arc<[u8]>,
-    /// Whether the place of the block holds nothing yet that belongs to it.
+    /// Whether the block is new: its home location does not hold older content of it.
     pub is_new: bool,
 }
 
 /// Whether a change was the first of its transaction in this buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
-    /// The buffer belongs on the transaction's list from now on.
+    /// It was: the caller adds the buffer to the transaction's list.
     First,
-    /// It is on the list already.
+    /// It was not: the buffer is on the list already.
     Again,
 }
 
-/// The buffer has left the cache; the block must be fetched anew.
+/// The buffer has left the cache; the caller must look the block up again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the buffer has left the cache")]
 pub struct Retired;
@@ -295,7 +300,7 @@ impl Buffer {
         Self {
             block,
             frozen: EpochCell::new(Some(Box::new(version))),
-            writing: Mutex::new(Writing::default()),
+            write_state: Mutex::new(WriteState::default()),
         }
     }
 
@@ -305,19 +310,19 @@ impl Buffer {
         self.block
     }
 
-    /// The live bytes. They do not change while the guard lives; changes made meanwhile are seen
-    /// by the next call.
+    /// The live bytes. The returned slice does not change while the guard lives; the next call
+    /// returns later changes.
     #[must_use]
     pub fn bytes<'g>(&self, guard: &'g Guard) -> &'g [u8] {
         &self.version(guard).bytes
     }
 
-    /// The live bytes, after `check` has accepted them as what `tag` says. The check is skipped
-    /// if these very bytes have passed it before, and is made anew after they changed, except
-    /// where the writer vouched for them.
+    /// The live bytes, after `check` has accepted them as the structure of `tag`. The check is
+    /// skipped if these very bytes have passed it before, or if the writer that changed them gave
+    /// the same tag.
     ///
     /// # Errors
-    /// What `check` returns; nothing is remembered then.
+    /// The error of `check`. It is not cached.
     pub fn verified<'g, E>(
         &self,
         tag: VerifiedAs,
@@ -332,13 +337,13 @@ impl Buffer {
         Ok(&version.bytes)
     }
 
-    /// What `look` makes of the live bytes, after `check` has accepted them as [`verified`] says.
-    /// For who is going to change them, or looks before somebody does: unlike a reader, it leaves
-    /// a draft as it is, so that the change needs no copy; unless so many look between two changes
-    /// that they had better be readers. Both run under the buffer's lock if there is a draft.
+    /// Calls `look` with the live bytes, after `check` has accepted them as in [`verified`]. For
+    /// callers that are going to change the block: unlike a reader, this does not freeze a draft,
+    /// so that the next change needs no copy. Only after 16 looks between two changes does a
+    /// further one freeze it. If there is a draft, both functions run under the buffer's lock.
     ///
     /// # Errors
-    /// What `check` returns.
+    /// The error of `check`.
     ///
     /// [`verified`]: Self::verified
     pub fn look_verified<R, E>(
@@ -349,9 +354,9 @@ impl Buffer {
     ) -> Result<R, E> {
         let guard = epoch::pin();
         if self.frozen.load(&guard).is_none() {
-            let mut writing = self.lock_writing();
-            if let Some(draft) = &mut writing.draft
-                && draft.looks < MOST_LOOKS
+            let mut state = self.lock();
+            if let Some(draft) = &mut state.draft
+                && draft.looks < MAX_LOOKS
             {
                 draft.looks += 1;
                 if draft.verified_as != tag {
@@ -363,35 +368,37 @@ impl Buffer {
         self.verified(tag, &guard, check).map(look)
     }
 
-    /// The same for bytes of which each user checks a part.
+    /// Calls `look` with the live bytes without a check, and never freezes a draft. For blocks of
+    /// which each user checks its own part.
     pub fn look<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         let guard = epoch::pin();
         if self.frozen.load(&guard).is_none() {
-            let writing = self.lock_writing();
-            if let Some(draft) = &writing.draft {
+            let state = self.lock();
+            if let Some(draft) = &state.draft {
                 return look(&draft.bytes);
             }
         }
         look(self.bytes(&guard))
     }
 
-    fn lock_writing(&self) -> Ranked<MutexGuard<'_, Writing>> {
+    fn lock(&self) -> Ranked<MutexGuard<'_, WriteState>> {
         BUFFER
             .only()
-            .lock(|| self.writing.try_lock(), || self.writing.lock())
+            .lock(|| self.write_state.try_lock(), || self.write_state.lock())
     }
 
-    /// The live content as a version, frozen first if it is a draft.
+    /// The live content as a version. Freezes a draft.
     fn version<'g>(&self, guard: &'g Guard) -> &'g Version {
         match self.frozen.load(guard) {
             Some(version) => version,
-            None => self.frozen_under(&mut self.lock_writing(), guard),
+            None => self.freeze(&mut self.lock(), guard),
         }
     }
 
-    /// The live content as a version; while the lock is held it stays the live one.
-    fn frozen_under<'g>(&self, writing: &mut Writing, guard: &'g Guard) -> &'g Version {
-        if let Some(draft) = writing.draft.take() {
+    /// Freezes a draft if there is one. Returns the version, which stays the live one while the
+    /// lock is held.
+    fn freeze<'g>(&self, state: &mut WriteState, guard: &'g Guard) -> &'g Version {
+        if let Some(draft) = state.draft.take() {
             self.publish(draft.verified_as, draft.bytes);
         }
         self.frozen
@@ -404,14 +411,14 @@ impl Buffer {
             .store(Some(Box::new(Version::new(verified_as, bytes))));
     }
 
-    /// Changes the bytes within the transaction `tid`, which is running, and vouches that the
-    /// result is what `tag` says but for its checksum.
+    /// Changes the bytes within the running transaction `tid`, and marks the result as verified as
+    /// `tag`: apart from its checksum it must be a valid structure of this kind.
     ///
     /// # Errors
     /// [`Retired`] if the buffer has left the cache.
     ///
     /// # Panics
-    /// If two older transactions are not sealed yet: a journal commits one at a time.
+    /// If two older transactions are not sealed yet: a journal commits one transaction at a time.
     pub fn modify<R>(
         &self,
         tid: Tid,
@@ -421,7 +428,8 @@ impl Buffer {
         self.try_modify(tid, tag, change).map_err(|_| Retired)
     }
 
-    /// As [`Buffer::modify`], but a retired buffer gives the change back to be made elsewhere.
+    /// As [`Buffer::modify`], but if the buffer is retired, the error is `change`, so that the
+    /// caller can apply it to the new buffer of the block.
     pub(crate) fn try_modify<R, F>(
         &self,
         tid: Tid,
@@ -431,35 +439,36 @@ impl Buffer {
     where
         F: FnOnce(&mut [u8]) -> R,
     {
-        let mut writing = self.lock_writing();
-        if writing.retired {
+        let mut state = self.lock();
+        if state.retired {
             return Err(change);
         }
-        let joined = if writing.dirty == Some(tid) {
+        let joined = if state.dirty == Some(tid) {
             Joined::Again
         } else {
             Joined::First
         };
-        let draft = self.draft_of(&mut writing, tid);
-        let bytes = Arc::get_mut(&mut draft.bytes).expect("a draft is held by nobody else");
+        let draft = self.draft_for(&mut state, tid);
+        let bytes = Arc::get_mut(&mut draft.bytes).expect("the bytes of a draft have one owner");
         let result = change(bytes);
         (draft.verified_as, draft.looks) = (tag, 0);
         Ok((result, joined))
     }
 
-    /// The draft for `tid`: the one there is, or a copy of the live content if that may be being
-    /// read or belongs to an older transaction, for which it is then put aside.
-    fn draft_of<'w>(&self, writing: &'w mut Writing, tid: Tid) -> &'w mut Draft {
-        let older = writing.dirty.replace(tid).filter(|&older| older != tid);
-        let is_own = older.is_none() && writing.draft.is_some();
+    /// The draft for `tid`. This is the existing draft if it holds no changes of an older
+    /// transaction, else a copy of the live content. The content with changes of an older
+    /// transaction is kept for its commit.
+    fn draft_for<'s>(&self, state: &'s mut WriteState, tid: Tid) -> &'s mut Draft {
+        let older = state.dirty.replace(tid).filter(|&older| older != tid);
+        let is_own = older.is_none() && state.draft.is_some();
         if is_own {
-            return writing.draft.as_mut().expect("just seen");
+            return state.draft.as_mut().expect("checked above");
         }
-        let (verified_as, live) = match writing.draft.take() {
+        let (verified_as, live) = match state.draft.take() {
             Some(draft) => (draft.verified_as, draft.bytes),
             None => {
                 let guard = epoch::pin();
-                let version = self.frozen_under(writing, &guard);
+                let version = self.freeze(state, &guard);
                 (version.tag(), Arc::clone(&version.bytes))
             }
         };
@@ -470,23 +479,23 @@ impl Buffer {
         };
         if let Some(older) = older {
             assert!(
-                writing.aside.is_none(),
+                state.committing.is_none(),
                 "block {}: two unsealed transactions",
                 self.block
             );
-            writing.aside = Some(Aside {
+            state.committing = Some(CommittingContent {
                 tid: older,
                 verified_as,
                 bytes: live,
             });
         }
         self.frozen.store(None);
-        writing.draft.insert(copy)
+        state.draft.insert(copy)
     }
 
-    /// Hands out the block as the transaction `tid` left it, and ends `tid`'s part in it: the
-    /// next change, whichever transaction makes it, copies. `None` if `tid` changed nothing
-    /// here, or was sealed before.
+    /// Seals the buffer for the transaction `tid`: returns the block as `tid` left it. The next
+    /// change, by any transaction, copies it. `None` if `tid` changed nothing here, or was sealed
+    /// before.
     ///
     /// No handle of `tid` may be open any more.
     #[must_use]
@@ -494,9 +503,9 @@ impl Buffer {
         self.seal_by(tid, None::<fn(VerifiedAs, &mut [u8])>)
     }
 
-    /// As [`Buffer::seal`], after `finish` has written what is written once per commit, such as
-    /// the checksum of what the block was vouched to be. The result becomes the live content,
-    /// unless a newer transaction has changed that already.
+    /// As [`Buffer::seal`], after `finish` has written the fields that are written once per commit,
+    /// such as the checksum of the structure that the tag names. The result becomes the live
+    /// content, unless a newer transaction has changed that already.
     #[must_use]
     pub fn seal_with(
         &self,
@@ -510,99 +519,99 @@ impl Buffer {
     where
         F: FnOnce(VerifiedAs, &mut [u8]),
     {
-        let mut writing = self.lock_writing();
-        let bytes = if let Some(aside) = writing.aside.take_if(|aside| aside.tid == tid) {
-            let mut bytes = aside.bytes;
+        let mut state = self.lock();
+        let older = state.committing.take_if(|content| content.tid == tid);
+        let bytes = if let Some(content) = older {
+            let mut bytes = content.bytes;
             if let Some(finish) = finish {
-                finish(aside.verified_as, Arc::make_mut(&mut bytes));
+                finish(content.verified_as, Arc::make_mut(&mut bytes));
             }
             bytes
         } else {
-            writing.dirty.take_if(|dirty| *dirty == tid)?;
+            state.dirty.take_if(|dirty| *dirty == tid)?;
             let guard = epoch::pin();
             if let Some(finish) = finish {
-                self.finish_live(&mut writing, &guard, finish);
+                self.finish_live(&mut state, &guard, finish);
             }
-            Arc::clone(&self.frozen_under(&mut writing, &guard).bytes)
+            Arc::clone(&self.freeze(&mut state, &guard).bytes)
         };
-        writing.unsettled = Some(tid);
+        state.uncheckpointed = Some(tid);
         Some(Sealed {
             block: self.block,
             tid,
             bytes,
-            is_new: writing.is_new,
+            is_new: state.is_new,
         })
     }
 
-    /// Applies `finish` to the live content: in place to a draft, to a copy of what may be being
-    /// read.
+    /// Applies `finish` to the live content: to a draft in place, to a frozen version on a copy.
     fn finish_live(
         &self,
-        writing: &mut Writing,
+        state: &mut WriteState,
         guard: &Guard,
         finish: impl FnOnce(VerifiedAs, &mut [u8]),
     ) {
-        if let Some(draft) = &mut writing.draft {
+        if let Some(draft) = &mut state.draft {
             let bytes = Arc::make_mut(&mut draft.bytes);
             finish(draft.verified_as, bytes);
             return;
         }
-        let version = self.frozen_under(writing, guard);
+        let version = self.freeze(state, guard);
         let verified_as = version.tag();
         let mut bytes = Arc::clone(&version.bytes);
         finish(verified_as, Arc::make_mut(&mut bytes));
         self.publish(verified_as, bytes);
     }
 
-    /// Whether the live content holds changes of `tid`, so that another change by it joins
-    /// nothing. Such a buffer does not leave the cache.
+    /// Whether the live content holds changes of `tid` that are not sealed: then the buffer is on
+    /// the list of `tid`, and does not leave the cache.
     #[must_use]
     pub fn is_dirty_in(&self, tid: Tid) -> bool {
-        self.lock_writing().dirty == Some(tid)
+        self.lock().dirty == Some(tid)
     }
 
-    /// Whether there are changes of `tid` here that are not sealed yet.
+    /// Whether the buffer holds changes of `tid` that are not sealed yet.
     #[must_use]
     pub fn holds_changes_of(&self, tid: Tid) -> bool {
-        let writing = self.lock_writing();
-        let aside = writing.aside.as_ref().map(|aside| aside.tid);
-        writing.dirty == Some(tid) || aside == Some(tid)
+        let state = self.lock();
+        let committing = state.committing.as_ref().map(|content| content.tid);
+        state.dirty == Some(tid) || committing == Some(tid)
     }
 
-    /// Notes that what `tid` left is in its place on the device, durably. From then on the buffer
-    /// may leave the cache, unless a newer transaction has sealed or changed it meanwhile.
+    /// Notes that the block as `tid` left it is durable at its home location. From then on the
+    /// buffer may leave the cache, unless a newer transaction has sealed or changed it meanwhile.
     pub fn checkpointed(&self, tid: Tid) {
-        let mut writing = self.lock_writing();
-        writing.unsettled.take_if(|unsettled| *unsettled == tid);
-        writing.is_new = false;
+        let mut state = self.lock();
+        state.uncheckpointed.take_if(|last| *last == tid);
+        state.is_new = false;
     }
 
-    /// Notes that the block is made up in memory: what its place holds is nothing of it.
+    /// Notes that the block was created in memory: its home location holds no older content of it.
     pub(crate) fn set_new(&self) {
-        self.lock_writing().is_new = true;
+        self.lock().is_new = true;
     }
 
-    /// Gives up the changes of `tid`, in which the block was freed, and retires the buffer. What
-    /// an older transaction left can still be sealed.
+    /// Discards the changes of `tid`, in which the block was freed, and retires the buffer. The
+    /// content of an older transaction can still be sealed.
     pub fn forget(&self, tid: Tid) {
-        let mut writing = self.lock_writing();
-        writing.dirty.take_if(|dirty| *dirty == tid);
-        writing.retired = true;
+        let mut state = self.lock();
+        state.dirty.take_if(|dirty| *dirty == tid);
+        state.retired = true;
     }
 
-    /// Whether changes are refused.
+    /// Whether the buffer is retired, and so refuses changes.
     #[must_use]
     pub fn is_retired(&self) -> bool {
-        self.lock_writing().retired
+        self.lock().retired
     }
 
-    /// Retires the buffer if everything in it is on the device. From then on nobody can change
-    /// it, so that the cache may drop it without losing a change that comes at the last moment.
+    /// Retires the buffer if all its changes are checkpointed. From then on it refuses changes, so
+    /// the cache may drop it without losing a concurrent change.
     #[must_use]
     pub fn retire(&self) -> Retire {
-        match self.writing.try_lock() {
-            Some(mut writing) if writing.is_clean() => {
-                writing.retired = true;
+        match self.write_state.try_lock() {
+            Some(mut state) if state.is_clean() => {
+                state.retired = true;
                 Retire::Done
             }
             _ => Retire::InUse,
@@ -610,18 +619,18 @@ impl Buffer {
     }
 }
 
-/// Whether a buffer may leave the cache.
+/// Whether a buffer was retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retire {
-    /// It may, and accepts no change any more.
+    /// It was, and accepts no change any more.
     Done,
-    /// It holds changes that are not on the device, or is being changed.
+    /// It was not: it holds changes that are not checkpointed, or is being changed.
     InUse,
 }
 
-impl Writing {
+impl WriteState {
     fn is_clean(&self) -> bool {
-        self.dirty.is_none() && self.aside.is_none() && self.unsettled.is_none()
+        self.dirty.is_none() && self.committing.is_none() && self.uncheckpointed.is_none()
     }
 }
 
@@ -629,11 +638,11 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("Buffer");
         fields.field("block", &self.block.0);
-        if let Some(writing) = self.writing.try_lock() {
+        if let Some(state) = self.write_state.try_lock() {
             fields
-                .field("dirty", &writing.dirty)
-                .field("unsettled", &writing.unsettled);
-            fields.field("retired", &writing.retired);
+                .field("dirty", &state.dirty)
+                .field("uncheckpointed", &state.uncheckpointed);
+            fields.field("retired", &state.retired);
         }
         fields.finish_non_exhaustive()
     }

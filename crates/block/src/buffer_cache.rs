@@ -1,24 +1,24 @@
-//! **Purpose.** The metadata blocks of one file system in memory, within a byte budget.
+//! **Purpose.** The buffer cache: the metadata blocks of one file system in memory, within a byte
+//! budget.
 //!
-//! **Not here.** What a block means and whether it is sound: callers hand in a check, which runs
-//! once for the same bytes. How a buffer changes: [`crate::buffer`]. How the cache finds and
-//! evicts: [`fourscore_cache`].
+//! **Not here.** The meaning and validity of a block: callers supply a check, which runs once for
+//! the same bytes. How a buffer changes: [`crate::buffer`]. Lookup and eviction:
+//! [`fourscore_cache`].
 //!
-//! **Model.** Block number -> [`Buffer`]. There are three ways in: a miss (one block, read by
-//! one thread while others wait for it), read-ahead (runs of blocks, read together), and
-//! [`BufferCache::create`] (not read at all). All hold the block's ticket (see `loading`) from
-//! before the device is read until the buffer is in.
+//! **Model.** Block number -> [`Buffer`]. A buffer enters the cache in three ways: by a miss (one
+//! block, read by one thread while others wait for it), by read-ahead (runs of blocks, read
+//! together), and by [`BufferCache::create`] (not read at all). All hold the block's load lock (see
+//! `loading`) from before the read of the device until the buffer is in the cache.
 //!
 //! **Invariants.**
 //! - A block has at most one buffer that can be changed: eviction retires a buffer under its
-//!   lock, and a retired buffer refuses changes, so a change is never made to bytes that nobody
-//!   will find again.
-//! - Buffers that are dirty or not checkpointed stay, even over the budget.
-//! - Errors are not remembered: the next caller asks the device again.
+//!   lock, and a retired buffer refuses changes, so a change is never lost with an evicted buffer.
+//! - Buffers that are dirty or not checkpointed stay in the cache, even over the budget.
+//! - Errors are not cached: the next caller reads the device again.
 //!
 //! **Locking.** A hit pins an epoch and reads; it writes no shared memory. No lock and no guard
-//! of this module is held across device I/O; a caller that holds a guard of its own while it
-//! misses only delays the reuse of memory.
+//! of this module is held across device I/O, except the load lock. A caller that holds a guard of
+//! its own during a miss only delays the reuse of memory.
 
 use std::io;
 
@@ -31,17 +31,17 @@ use crate::batch::Batch;
 use crate::buffer::{Buffer, Joined, Retire, VerifiedAs};
 use crate::device::{BlockDevice, to_u64};
 use crate::io_buf::{IoBuf, zeroed_shared};
-use crate::loading::{Loading, Ticket};
+use crate::loading::{LoadLock, Loading};
 
-/// What a buffer costs beside its bytes: itself, its version, its entry in the cache.
+/// The memory of a buffer beside its bytes: for itself, its version and its cache entry.
 const OVERHEAD_BYTES: usize = 256;
-/// Read-ahead takes at most this share of the budget at a time, so that it cannot push out what
-/// it was asked to help.
+/// One call of read-ahead reads at most this fraction of the budget, so that it does not evict the
+/// blocks of the operation that it serves.
 const READ_AHEAD_SHARE: usize = 8;
-/// The most that one batch of read-ahead brings in.
-const MOST_BATCH_BYTES: usize = 4 << 20;
+/// The maximum that one batch of read-ahead reads.
+const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// How large a cache is and what it counts.
+/// The size of a cache, and whether it counts lookups.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
     /// The memory that clean buffers may take, in bytes.
@@ -59,12 +59,12 @@ impl Default for CacheOptions {
     }
 }
 
-/// What happened so far, summed over all cores.
+/// Counts since the cache was made, summed over all cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStats {
     /// Lookups (those of read-ahead included), insertions and evictions.
     pub cache: Stats,
-    /// Blocks read because somebody wanted them at once.
+    /// Blocks read by misses.
     pub read_blocks: u64,
     /// Blocks read ahead.
     pub read_ahead_blocks: u64,
@@ -78,7 +78,7 @@ pub struct CacheStats {
 pub struct BlockError {
     /// The block.
     pub block: PhysBlock,
-    /// What the device said.
+    /// The error of the device.
     pub source: io::Error,
 }
 
@@ -137,10 +137,10 @@ impl BufferCache {
         self.buffers.get(&block, guard)
     }
 
-    /// The buffer of `block`, read from the device if need be. For callers that keep it: a share
-    /// writes the buffer's reference count, which [`BufferCache::read`] does only on a miss. A
-    /// clean buffer may leave the cache while somebody has a share in it, and then no longer
-    /// shows what becomes of the block.
+    /// Returns the buffer of `block`, read from the device if it is not cached. For callers that
+    /// keep the buffer: this writes its reference count, which [`BufferCache::read`] does only on a
+    /// miss. A clean buffer may leave the cache while a caller keeps it; then it no longer receives
+    /// changes of the block.
     ///
     /// # Errors
     /// Those of the device, with a [`BlockError`] as payload; `UnexpectedEof` for a block past
@@ -154,29 +154,29 @@ impl BufferCache {
 
     #[cold]
     fn load_absent(&self, block: PhysBlock) -> io::Result<Arc<Buffer>> {
-        let ticket = self.loading.ticket(block);
-        // Whoever had the ticket before may have brought it.
+        let load_lock = self.loading.lock(block);
+        // The thread that held the lock before may have loaded the block.
         if let Some(buffer) = self.buffers.get_arc(&block) {
             return Ok(buffer);
         }
         let mut bytes = zeroed_shared(self.block_size.bytes());
-        let fresh = Arc::get_mut(&mut bytes).expect("made a moment ago");
+        let new = Arc::get_mut(&mut bytes).expect("not shared yet");
         self.device
-            .read_at(fresh, self.block_size.offset(block))
+            .read_at(new, self.block_size.offset(block))
             .map_err(|source| io::Error::new(source.kind(), BlockError { block, source }))?;
         self.read_blocks.add(1);
-        Ok(self.put(&ticket, bytes))
+        Ok(self.insert(&load_lock, bytes))
     }
 
-    fn put(&self, ticket: &Ticket<'_>, bytes: Arc<[u8]>) -> Arc<Buffer> {
-        let block = ticket.block();
+    fn insert(&self, load_lock: &LoadLock<'_>, bytes: Arc<[u8]>) -> Arc<Buffer> {
+        let block = load_lock.block();
         let weight_bytes = self.block_size.bytes() + OVERHEAD_BYTES;
         self.buffers
             .insert(block, Arc::new(Buffer::new(block, bytes)), weight_bytes)
     }
 
-    /// What `use_bytes` makes of the bytes of `block`, which are read from the device if need
-    /// be. A guard is held while it runs, not while the device is read.
+    /// Calls `use_bytes` with the bytes of `block`, which are read from the device if it is not
+    /// cached. An epoch guard is held during the call, but not while the device is read.
     ///
     /// # Errors
     /// As [`BufferCache::load`].
@@ -191,11 +191,11 @@ impl BufferCache {
         Ok(use_bytes(buffer.bytes(&guard)))
     }
 
-    /// As [`BufferCache::read`], after `check` has accepted the bytes as what `tag` says. The
-    /// check is skipped if it accepted these very bytes before.
+    /// As [`BufferCache::read`], after `check` has accepted the bytes as the structure of `tag`.
+    /// The check is skipped if these very bytes have passed it before.
     ///
     /// # Errors
-    /// As [`BufferCache::load`], and what `check` returns.
+    /// As [`BufferCache::load`], and the error of `check`.
     pub fn read_verified<R, E: From<io::Error>>(
         &self,
         block: PhysBlock,
@@ -213,12 +213,12 @@ impl BufferCache {
         Ok(use_bytes(buffer.verified(tag, &guard, check)?))
     }
 
-    /// Changes `block` within the running transaction `tid`, reading it first if need be, and
-    /// vouches that the result is what `tag` says but for its checksum. Also returns the buffer,
-    /// for the transaction's list, and whether it is new there.
+    /// Changes `block` within the running transaction `tid` as [`Buffer::modify`] does, and reads
+    /// it first if it is not cached. Also returns the buffer, for the transaction's list, and
+    /// whether it is new there.
     ///
     /// # Errors
-    /// As [`BufferCache::load`]; nothing was changed then.
+    /// As [`BufferCache::load`]; then nothing was changed.
     pub fn modify<R>(
         &self,
         block: PhysBlock,
@@ -236,20 +236,19 @@ impl BufferCache {
         }
     }
 
-    /// Takes out a buffer that was retired but is still found, so that the block can be loaded
-    /// anew.
+    /// Removes a retired buffer that is still in the cache, so that the block can be loaded again.
     fn drop_retired(&self, retired: &Arc<Buffer>) {
         self.buffers
             .remove_if(&retired.block(), |found| Arc::ptr_eq(found, retired));
     }
 
-    /// A buffer for a `block` that was just allocated: what the device holds is not read. The
-    /// caller overwrites all of it by [`Buffer::modify`] before anybody can find the block.
+    /// Makes a buffer for a `block` that was just allocated, without reading the device. The
+    /// caller overwrites all of it by [`Buffer::modify`] before any other block refers to it.
     #[must_use]
     pub fn create(&self, block: PhysBlock) -> Arc<Buffer> {
-        let ticket = self.loading.ticket(block);
+        let load_lock = self.loading.lock(block);
         loop {
-            let buffer = self.put(&ticket, zeroed_shared(self.block_size.bytes()));
+            let buffer = self.insert(&load_lock, zeroed_shared(self.block_size.bytes()));
             if !buffer.is_retired() {
                 buffer.set_new();
                 return buffer;
@@ -259,25 +258,25 @@ impl BufferCache {
     }
 
     /// Forgets a block that the running transaction `tid` has freed: its changes in `tid` are
-    /// given up and its buffer leaves the cache. What the committing transaction left in it can
-    /// still be sealed by whoever holds the buffer.
+    /// discarded and its buffer leaves the cache. A committing transaction, which holds the buffer
+    /// on its list, can still seal it.
     pub fn forget(&self, block: PhysBlock, tid: Tid) {
-        let _ticket = self.loading.ticket(block);
+        let _load_lock = self.loading.lock(block);
         if let Some(buffer) = self.buffers.remove(&block) {
             buffer.forget(tid);
         }
     }
 
-    /// Lets buffers go that a checkpoint has made clean, until the budget is met again.
+    /// Evicts buffers that a checkpoint has made clean, until the cache is within its budget again.
     pub fn trim(&self) {
         self.buffers.trim();
     }
 
-    /// Brings `count` blocks from `first` on into memory, in as few requests as possible, and
-    /// says how many were read. Blocks that are in memory already or being loaded are left out.
+    /// Reads `count` blocks from `first` on into the cache, in as few requests as possible, and
+    /// returns how many were read. Skips blocks that are cached already or being loaded.
     ///
-    /// This is advice: it never fails, stops at the device's end and at an eighth of the budget,
-    /// and a block that cannot be read is left for whoever wants it, who then gets the error.
+    /// This is a hint: it never fails, and stops at the device's end and at an eighth of the
+    /// budget. A block that cannot be read is skipped; a later load of it returns the error.
     pub fn read_ahead(&self, first: PhysBlock, count: BlockCount) -> BlockCount {
         let end = PhysBlock(first.0.saturating_add(count.0));
         self.read_ahead_all((first.0..end.0).map(PhysBlock))
@@ -287,39 +286,39 @@ impl BufferCache {
     /// side become one request; all requests are in flight together where the device can.
     pub fn read_ahead_all(&self, blocks: impl IntoIterator<Item = PhysBlock>) -> BlockCount {
         let device_blocks = self.device.len_bytes() >> self.block_size.bits();
-        let most = self.read_ahead_bytes >> self.block_size.bits();
+        let max_blocks = self.read_ahead_bytes >> self.block_size.bits();
         let mut runs = Runs::default();
         let mut read = 0;
         let wanted = blocks
             .into_iter()
             .take_while(|block| block.0 < device_blocks)
-            .take(most);
+            .take(max_blocks);
         for block in wanted {
             if self.cached(block, &epoch::pin()).is_some() {
                 continue;
             }
-            let Some(ticket) = self.loading.try_ticket(block) else {
+            let Some(load_lock) = self.loading.try_lock(block) else {
                 continue;
             };
             if self.cached(block, &epoch::pin()).is_some() {
                 continue;
             }
-            runs.add(ticket);
-            if runs.blocks << self.block_size.bits() >= MOST_BATCH_BYTES {
-                read += self.bring_in(&runs);
+            runs.add(load_lock);
+            if runs.blocks << self.block_size.bits() >= MAX_BATCH_BYTES {
+                read += self.load_runs(&runs);
                 runs = Runs::default();
             }
         }
-        BlockCount(read + self.bring_in(&runs))
+        BlockCount(read + self.load_runs(&runs))
     }
 
-    /// Reads `runs` in one batch and puts in what could be read; returns how many blocks.
-    fn bring_in(&self, runs: &Runs<'_>) -> u64 {
+    /// Reads `runs` in one batch and inserts the blocks that could be read; returns their number.
+    fn load_runs(&self, runs: &Runs<'_>) -> u64 {
         let mut batch = Batch::with_capacity(runs.runs.len());
         for run in &runs.runs {
-            let fresh = || IoBuf::from(zeroed_shared(self.block_size.bytes()));
-            let bufs = run.iter().map(|_| fresh()).collect();
-            let first = run.first().map_or(PhysBlock(0), Ticket::block);
+            let new_buf = || IoBuf::from(zeroed_shared(self.block_size.bytes()));
+            let bufs = run.iter().map(|_| new_buf()).collect();
+            let first = run.first().map_or(PhysBlock(0), LoadLock::block);
             batch.read(bufs, self.block_size.offset(first));
         }
         if batch.is_empty() {
@@ -332,8 +331,8 @@ impl BufferCache {
             if outcome.result.is_err() {
                 continue;
             }
-            for (ticket, buf) in run.iter().zip(outcome.bufs) {
-                let _buffer = self.put(ticket, buf.into_shared());
+            for (load_lock, buf) in run.iter().zip(outcome.bufs) {
+                let _buffer = self.insert(load_lock, buf.into_shared());
                 read += 1;
             }
         }
@@ -341,7 +340,7 @@ impl BufferCache {
         read
     }
 
-    /// What happened so far.
+    /// The counts so far.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
@@ -359,21 +358,21 @@ impl BufferCache {
     }
 }
 
-/// Blocks about to be read: runs of neighbours, each with the right to bring it in.
+/// The load locks of blocks to be read, as runs of consecutive blocks.
 #[derive(Default)]
 struct Runs<'a> {
-    runs: Vec<Vec<Ticket<'a>>>,
+    runs: Vec<Vec<LoadLock<'a>>>,
     blocks: usize,
 }
 
 impl<'a> Runs<'a> {
-    fn add(&mut self, ticket: Ticket<'a>) {
+    fn add(&mut self, load_lock: LoadLock<'a>) {
         self.blocks += 1;
-        let block = ticket.block();
-        let follows = |last: &Ticket<'_>| last.block().0.checked_add(1) == Some(block.0);
+        let block = load_lock.block();
+        let follows = |last: &LoadLock<'_>| last.block().0.checked_add(1) == Some(block.0);
         match self.runs.last_mut() {
-            Some(run) if run.last().is_some_and(follows) => run.push(ticket),
-            _ => self.runs.push(vec![ticket]),
+            Some(run) if run.last().is_some_and(follows) => run.push(load_lock),
+            _ => self.runs.push(vec![load_lock]),
         }
     }
 }

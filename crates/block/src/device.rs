@@ -1,15 +1,15 @@
-//! **Purpose.** What the file system asks of the thing it lives on.
+//! **Purpose.** The trait [`BlockDevice`]: the interface between the file system and its device.
 //!
-//! **Model.** A device is a row of bytes with a fixed length. Reads and writes go to any offset
-//! from any thread at the same time; two that overlap and run at once may mix. A write is
-//! *complete* when the call returns and *durable* after a later [`BlockDevice::flush`] (or at
-//! once with [`BlockDevice::write_fua`]). Callers that touch many places hand in a [`Batch`],
-//! whose requests a backend may have in flight all at once.
+//! **Model.** A device is an array of bytes with a fixed length. Any number of threads may read and
+//! write at any offset at the same time; if two of these overlap, the result may be a mixture. A
+//! write is *complete* when the call returns and *durable* after a later [`BlockDevice::flush`] (or
+//! at once with [`BlockDevice::write_fua`]). Callers with many requests submit a [`Batch`], whose
+//! requests a backend may have in flight all at once.
 //!
 //! **Invariants.** Every call transfers all of its bytes or fails with a
 //! [`DeviceError`](crate::error::DeviceError) as its payload; which part of a failed transfer
-//! was carried out is unknown. A failed flush is never retried by a backend: what it was to make
-//! durable may be lost for good, and only the caller knows what that means.
+//! was carried out is unknown. A backend never retries a failed flush: the writes before it may be
+//! lost for good, and only the caller can handle that.
 //!
 //! **Crash safety.** After a crash, any subset of the writes since the last successful flush
 //! may be on the device, each torn at sector boundaries.
@@ -22,19 +22,19 @@ use std::os::fd::BorrowedFd;
 use fourscore_sync::Arc;
 
 use crate::batch::{Batch, InFlight};
-use crate::error::{Asked, DeviceOp};
+use crate::error::{DeviceOp, Operation};
 use crate::io_buf::ZEROES;
 
-/// Facts about a device that let its users choose well. None is needed for correctness.
+/// Properties of a device for performance decisions. None is needed for correctness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints {
-    /// The unit in which the device itself transfers, in bytes; a power of two.
+    /// The logical sector size of the device in bytes; a power of two.
     pub logical_sector_bytes: u32,
-    /// Whether far jumps are slow, as on a rotating disk.
+    /// Whether seeks are slow, as on a rotating disk.
     pub rotational: bool,
-    /// The longest single transfer worth asking for, in bytes.
+    /// The longest useful single transfer, in bytes.
     pub max_segment_bytes: u32,
-    /// Whether [`BlockDevice::discard`] gives space back.
+    /// Whether the device supports [`BlockDevice::discard`].
     pub discard: bool,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -52,7 +52,7 @@ impl Default for Hints {
     }
 }
 
-/// Where bytes of a device lie in a file of the host.
+/// The location of bytes of a device in a file of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRange<'a> {
     /// The file, open for reading.
@@ -70,7 +70,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// The size of the device in bytes. It never changes.
     fn len_bytes(&self) -> u64;
 
-    /// Facts for choosing well.
+    /// Properties for performance decisions.
     fn hints(&self) -> Hints {
         Hints::default()
     }
@@ -94,62 +94,62 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.write_vectored_at(&[IoSlice::new(buf)], offset)
     }
 
-    /// Writes `bufs` from `offset`; these bytes are durable when the call returns. Says nothing
-    /// about earlier writes.
+    /// Writes `bufs` from `offset`; these bytes are durable when the call returns. Earlier writes
+    /// need not be durable then.
     fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.write_vectored_at(bufs, offset)?;
         self.flush()
     }
 
-    /// Tells the device that the bytes in `range` are not needed any more. Until they are
-    /// written again, reading them gives the old bytes or zeroes.
+    /// Discards the bytes in `range`: they are not needed any more. Until they are written again,
+    /// a read returns the old bytes or zeroes.
     ///
     /// Errors: kind `Unsupported` where [`Hints::discard`] is false.
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        Err(Asked::about(DeviceOp::Discard, &range).unsupported())
+        Err(Operation::on_range(DeviceOp::Discard, &range).unsupported())
     }
 
     /// Makes the bytes in `range` read as zeroes, durable after a flush like any write.
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        write_zeroes_by_hand(self, range)
+        write_zero_bytes(self, range)
     }
 
-    /// Starts all requests of `batch`. The default carries them out one after the other before
-    /// it returns; a backend that can have them in flight together overrides it.
+    /// Starts all requests of `batch`. The default implementation carries them out one after the
+    /// other before it returns; a backend that can have them in flight together overrides it.
     fn submit(&self, batch: Batch) -> InFlight {
         InFlight::finished(batch.run_on(self))
     }
 
-    /// Has the host forget what it keeps of the bytes in `range`, so that the next read asks the
-    /// device itself: for places that another host may write. Only a hint, which a device without
-    /// a host in between need not take.
+    /// Drops the bytes in `range` from the host's page cache, so that the next read goes to the
+    /// device itself: for blocks that another host may write. A device that has no such cache
+    /// does nothing.
     fn forget_cached(&self, range: Range<u64>) {
         let _ = range;
     }
 
-    /// Whether a long write would wait, or cost more, because another thread is writing: a caller
-    /// who has other things to do does them first. Only a hint.
+    /// Whether a long write would be slower now because another thread is writing. A caller with
+    /// other work does that first. Only a hint.
     fn is_being_written(&self) -> bool {
         false
     }
 
-    /// Where the bytes in `range` lie in a file of the host, so that a caller can splice, send
-    /// or reflink them without copying. `None` for devices that are not simply a file.
+    /// The location of the bytes in `range` in a file of the host, so that a caller can splice,
+    /// send or reflink them without copying. `None` for devices that are not simply a file.
     ///
-    /// The bytes may change under the caller as with any read, and a write is visible in the
-    /// file at the latest when it completes.
+    /// The bytes may change at any time, as with any read. A write is visible in the file at the
+    /// latest when it completes.
     fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
         let _ = range;
         None
     }
 }
 
-/// Writes zeroes from a small constant buffer.
-pub(crate) fn write_zeroes_by_hand<D>(device: &D, range: Range<u64>) -> io::Result<()>
+/// Zeroes `range` by plain writes of zero bytes.
+pub(crate) fn write_zero_bytes<D>(device: &D, range: Range<u64>) -> io::Result<()>
 where
     D: BlockDevice + ?Sized,
 {
-    Asked::about(DeviceOp::WriteZeroes, &range).inside(device.len_bytes())?;
+    Operation::on_range(DeviceOp::WriteZeroes, &range).check_inside(device.len_bytes())?;
     let mut at = range.start;
     while at < range.end {
         let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
@@ -160,7 +160,7 @@ where
     Ok(())
 }
 
-/// The bytes that `bufs` hold together; saturates, which no device can satisfy.
+/// The total length of `bufs`. A sum that overflows saturates, and is longer than any device.
 pub(crate) fn total_bytes<'a, B>(bufs: &'a [B]) -> u64
 where
     B: std::ops::Deref<Target = [u8]> + 'a,
@@ -169,7 +169,7 @@ where
         .fold(0, |sum: u64, buf| sum.saturating_add(to_u64(buf.len())))
 }
 
-/// A length in memory as a length on a device; exact on every machine Rust runs on.
+/// A length in memory as a length on a device; exact on every supported machine.
 pub(crate) const fn to_u64(len: usize) -> u64 {
     len as u64
 }

@@ -1,9 +1,9 @@
-//! **Purpose.** One sentence for each way in which a device can refuse or fail.
+//! **Purpose.** Errors of devices.
 //!
-//! **Model.** Devices speak `io::Result`, so that every backend, the standard library's readers
-//! and the caller's own errors fit together. The payload of such an error is a [`DeviceError`],
-//! which says what was asked (operation, byte range) and what went wrong; [`raw_os_error`] digs
-//! the host's errno out of it.
+//! **Model.** Devices return `io::Result`, which fits to every backend, to the standard library's
+//! readers and to the caller's own errors. The payload of such an error is a [`DeviceError`], which
+//! holds the operation (kind and byte range) and the cause of the failure; [`raw_os_error`] returns
+//! the host's errno of it.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::buffer_cache::BlockError;
 
-/// What a device was asked to do.
+/// A kind of operation on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceOp {
     /// A read into the caller's memory.
@@ -38,10 +38,10 @@ impl fmt::Display for DeviceOp {
     }
 }
 
-/// An operation that a device refused or that failed, with the byte range it was about.
+/// An operation that a device refused or that failed, with its byte range.
 #[derive(Debug)]
 pub struct DeviceError {
-    asked: Asked,
+    operation: Operation,
     cause: Cause,
 }
 
@@ -54,36 +54,36 @@ enum Cause {
     ReadOnly,
     /// The backend cannot do this at all.
     Unsupported,
-    /// A request before this one in the same batch failed, so this one was never begun.
+    /// A request before this one in the same batch failed, so this one was not begun.
     Cancelled,
     /// The host transferred nothing although bytes were left: the file shrank or is full.
     NoProgress { at: u64 },
-    /// A fault that a test asked for.
+    /// An injected fault.
     Injected,
     /// The host's own error.
     Host(io::Error),
 }
 
 impl DeviceError {
-    /// What was asked.
+    /// The kind of operation.
     #[must_use]
     pub fn op(&self) -> DeviceOp {
-        self.asked.op
+        self.operation.op
     }
 
-    /// The bytes of the device it was asked for; empty for a flush.
+    /// The byte range of the operation; empty for a flush.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
-        self.asked.range()
+        self.operation.range()
     }
 
-    /// Whether the operation was never begun because one before it in its batch had failed.
+    /// Whether the operation was not begun because one before it in its batch had failed.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         matches!(self.cause, Cause::Cancelled)
     }
 
-    /// Whether a fault-injecting device made this error up.
+    /// Whether this is an injected fault.
     #[must_use]
     pub fn is_injected(&self) -> bool {
         matches!(self.cause, Cause::Injected)
@@ -92,11 +92,11 @@ impl DeviceError {
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Asked {
+        let Operation {
             op,
             offset,
             len_bytes,
-        } = self.asked;
+        } = self.operation;
         match op {
             DeviceOp::Flush => f.write_str("flush")?,
             op => write!(f, "{op} of {len_bytes} bytes at byte {offset}")?,
@@ -106,7 +106,7 @@ impl fmt::Display for DeviceError {
                 write!(f, ": the device ends at byte {device_len_bytes}")
             }
             Cause::ReadOnly => f.write_str(": the device is read-only"),
-            Cause::Unsupported => f.write_str(": the device cannot do this"),
+            Cause::Unsupported => f.write_str(": the device does not support this"),
             Cause::Cancelled => f.write_str(": not begun, as an earlier request failed"),
             Cause::NoProgress { at } => {
                 write!(
@@ -129,9 +129,9 @@ impl std::error::Error for DeviceError {
     }
 }
 
-/// The host's errno behind an error of a device, if it has one.
+/// The host's errno of an error of a device, if it has one.
 ///
-/// `io::Error::raw_os_error` is `None` once an error carries its context; this looks inside.
+/// `io::Error::raw_os_error` is `None` for an error with a payload; this looks into the payload.
 #[must_use]
 pub fn raw_os_error(error: &io::Error) -> Option<i32> {
     let payload = error.get_ref();
@@ -147,15 +147,15 @@ pub fn raw_os_error(error: &io::Error) -> Option<i32> {
     }
 }
 
-/// The context of one operation, from which its errors are made.
+/// An operation on a device: its kind and byte range. Its errors are made from this.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Operation {
     pub(crate) op: DeviceOp,
     pub(crate) offset: u64,
     pub(crate) len_bytes: u64,
 }
 
-impl Asked {
+impl Operation {
     /// An operation on `len_bytes` bytes from `offset`.
     pub(crate) fn new(op: DeviceOp, offset: u64, len_bytes: u64) -> Self {
         Self {
@@ -166,11 +166,11 @@ impl Asked {
     }
 
     /// An operation on a range of bytes.
-    pub(crate) fn about(op: DeviceOp, range: &Range<u64>) -> Self {
+    pub(crate) fn on_range(op: DeviceOp, range: &Range<u64>) -> Self {
         Self::new(op, range.start, range.end.saturating_sub(range.start))
     }
 
-    /// The bytes it is about.
+    /// The byte range.
     pub(crate) fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.len_bytes)
     }
@@ -184,14 +184,17 @@ impl Asked {
         io::Error::new(
             kind,
             DeviceError {
-                asked: *self,
+                operation: *self,
                 cause,
             },
         )
     }
 
     /// Checks that the range is inside a device of `device_len_bytes`.
-    pub(crate) fn inside(&self, device_len_bytes: u64) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Kind `UnexpectedEof` for a read, else kind `StorageFull`.
+    pub(crate) fn check_inside(&self, device_len_bytes: u64) -> io::Result<()> {
         let end = self.offset.checked_add(self.len_bytes);
         if end.is_some_and(|end| end <= device_len_bytes) {
             return Ok(());
@@ -219,7 +222,7 @@ impl Asked {
         self.error(ErrorKind::Other, Cause::Injected)
     }
 
-    /// The host transferred 0 bytes after `done_bytes`.
+    /// The error that the host transferred 0 bytes after `done_bytes`.
     pub(crate) fn no_progress(&self, done_bytes: u64) -> io::Error {
         let kind = match self.op {
             DeviceOp::Read => ErrorKind::UnexpectedEof,

@@ -1,10 +1,10 @@
-//! **Purpose.** A device that fails when and where a test says.
+//! **Purpose.** A device with injected faults, for tests.
 //!
-//! **Model.** A list of [`Rule`]s. Each counts the operations it applies to (by kind and range)
-//! and strikes at the one it was made for, once or from then on. Nothing is random: the same
-//! operations in the same order meet the same faults.
+//! **Model.** A list of [`Rule`]s. Each counts the operations that it applies to (by kind and
+//! range), and makes the one with a given number fail, or all from this one on. Nothing is random:
+//! the same operations in the same order get the same faults.
 //!
-//! **Locking.** One lock around the rules, not held while the device below works.
+//! **Locking.** One lock around the rules, which is not held during I/O of the base device.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -12,19 +12,19 @@ use std::ops::Range;
 use fourscore_sync::{Arc, Mutex};
 
 use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
-use crate::error::{Asked, DeviceOp};
+use crate::error::{DeviceOp, Operation};
 
-/// What a device writes as a whole, in bytes.
+/// The unit that a device writes atomically, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// A fault, and when it strikes.
+/// A fault to inject, and the operations that it affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     op: DeviceOp,
     within: Range<u64>,
     nth: u64,
     lasting: Lasting,
-    front: Front,
+    transfer: PartialTransfer,
     errno: Option<i32>,
     seen: u64,
 }
@@ -35,15 +35,15 @@ enum Lasting {
     FromThenOn,
 }
 
-/// What a failing read or write transfers.
+/// The part that a failing read or write transfers, from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Front {
+enum PartialTransfer {
     Bytes(usize),
     Sectors(u64),
 }
 
 impl Rule {
-    /// Fails the `nth` operation (from 1) of this kind, which then does nothing.
+    /// A rule that makes the `nth` operation (from 1) of this kind fail without any effect.
     #[must_use]
     pub fn nth(op: DeviceOp, nth: u64) -> Self {
         let within = 0..u64::MAX;
@@ -52,14 +52,14 @@ impl Rule {
             within,
             nth,
             lasting: Lasting::Once,
-            front: Front::Bytes(0),
+            transfer: PartialTransfer::Bytes(0),
             errno: None,
             seen: 0,
         }
     }
 
-    /// Counts and fails only operations that touch a byte in `range`. Flushes touch none, and
-    /// are not narrowed down by this.
+    /// Restricts the rule to operations that touch a byte in `range`. Flushes have no range, and
+    /// are not restricted by this.
     #[must_use]
     pub fn within(self, range: Range<u64>) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Rule {
         }
     }
 
-    /// Fails all later ones as well, as a device that broke does.
+    /// Makes all later operations fail as well, as on a broken device.
     #[must_use]
     pub fn and_after(self) -> Self {
         Self {
@@ -77,26 +77,26 @@ impl Rule {
         }
     }
 
-    /// The failing read or write transfers its first bytes before it fails.
+    /// Makes the failing read or write transfer its first bytes before it fails.
     #[must_use]
     pub fn short(self, first_bytes: usize) -> Self {
         Self {
-            front: Front::Bytes(first_bytes),
+            transfer: PartialTransfer::Bytes(first_bytes),
             ..self
         }
     }
 
-    /// The failing read or write transfers what it has of the first sectors of 512 bytes that it
-    /// touches: a device knows no less than sectors.
+    /// Makes the failing read or write transfer its bytes in the first `sectors` sectors of 512
+    /// bytes that it touches, as a device does, which tears writes only between sectors.
     #[must_use]
     pub fn short_of_sectors(self, sectors: u64) -> Self {
         Self {
-            front: Front::Sectors(sectors),
+            transfer: PartialTransfer::Sectors(sectors),
             ..self
         }
     }
 
-    /// The failure has this number of the host, as one of the host would have.
+    /// Gives the failure an errno, as an error of the host has one.
     #[must_use]
     pub fn with_errno(self, errno: i32) -> Self {
         Self {
@@ -105,16 +105,16 @@ impl Rule {
         }
     }
 
-    /// The failure of what was asked for.
-    fn failure(&self, asked: &Asked) -> Failure {
+    /// Makes the failure of an operation.
+    fn failure(&self, operation: &Operation) -> Failure {
         let error = match self.errno {
-            Some(errno) => asked.host(io::Error::from_raw_os_error(errno)),
-            None => asked.injected(),
+            Some(errno) => operation.host(io::Error::from_raw_os_error(errno)),
+            None => operation.injected(),
         };
-        let first_bytes = match self.front {
-            Front::Bytes(bytes) => bytes,
-            Front::Sectors(sectors) => {
-                let start = asked.range().start;
+        let first_bytes = match self.transfer {
+            PartialTransfer::Bytes(bytes) => bytes,
+            PartialTransfer::Sectors(sectors) => {
+                let start = operation.range().start;
                 let end = (start / SECTOR_BYTES + sectors) * SECTOR_BYTES;
                 usize::try_from(end - start).unwrap_or(usize::MAX)
             }
@@ -122,11 +122,11 @@ impl Rule {
         Failure { first_bytes, error }
     }
 
-    /// Counts an operation; whether it is to fail.
-    fn strikes(&mut self, asked: &Asked) -> bool {
-        let range = asked.range();
+    /// Counts an operation, and returns whether it is to fail.
+    fn applies_to(&mut self, operation: &Operation) -> bool {
+        let range = operation.range();
         let touches = range.start < self.within.end && self.within.start < range.end;
-        if asked.op != self.op || !(touches || asked.op == DeviceOp::Flush) {
+        if operation.op != self.op || !(touches || operation.op == DeviceOp::Flush) {
             return false;
         }
         self.seen += 1;
@@ -136,12 +136,12 @@ impl Rule {
 
 /// How an operation fails.
 struct Failure {
-    /// What is transferred before.
+    /// The number of bytes that are transferred before it fails.
     first_bytes: usize,
     error: io::Error,
 }
 
-/// A device that follows its rules, and else the device below.
+/// A device that injects faults by its rules, and passes all other operations to a base device.
 #[derive(Debug)]
 pub struct FaultyDevice {
     device: Arc<dyn BlockDevice>,
@@ -149,7 +149,7 @@ pub struct FaultyDevice {
 }
 
 impl FaultyDevice {
-    /// A device without faults yet.
+    /// A device without rules.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>) -> Self {
         Self {
@@ -158,7 +158,7 @@ impl FaultyDevice {
         }
     }
 
-    /// Adds a rule; it counts from now on.
+    /// Adds a rule. It counts operations from now on.
     pub fn add(&self, rule: Rule) {
         self.rules.lock().push(rule);
     }
@@ -174,26 +174,27 @@ impl FaultyDevice {
         self.rules.lock().iter().any(|rule| rule.seen >= rule.nth)
     }
 
-    /// `Err` if the operation is to fail.
-    fn judge(&self, asked: &Asked) -> Result<(), Failure> {
+    /// Applies the rules to an operation; `Err` if it is to fail.
+    fn apply_rules(&self, operation: &Operation) -> Result<(), Failure> {
         let mut rules = self.rules.lock();
-        let mut verdict = Ok(());
-        // Every rule counts, even if an earlier one strikes.
+        let mut result = Ok(());
+        // Every rule counts the operation, even if an earlier one makes it fail.
         for rule in rules.iter_mut() {
-            if rule.strikes(asked) && verdict.is_ok() {
-                verdict = Err(rule.failure(asked));
+            if rule.applies_to(operation) && result.is_ok() {
+                result = Err(rule.failure(operation));
             }
         }
-        verdict
+        result
     }
 
-    fn judge_whole(&self, asked: &Asked) -> io::Result<()> {
-        self.judge(asked).map_err(|failure| failure.error)
+    /// Applies the rules to an operation that is carried out as a whole or not at all.
+    fn apply_rules_atomically(&self, operation: &Operation) -> io::Result<()> {
+        self.apply_rules(operation).map_err(|failure| failure.error)
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64, write: Write) -> io::Result<()> {
-        let asked = Asked::new(DeviceOp::Write, offset, total_bytes(bufs));
-        let Err(failure) = self.judge(&asked) else {
+        let operation = Operation::new(DeviceOp::Write, offset, total_bytes(bufs));
+        let Err(failure) = self.apply_rules(&operation) else {
             return match write {
                 Write::Plain => self.device.write_vectored_at(bufs, offset),
                 Write::Fua => self.device.write_fua(bufs, offset),
@@ -222,8 +223,8 @@ impl BlockDevice for FaultyDevice {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        let asked = Asked::new(DeviceOp::Read, offset, total_bytes(bufs));
-        let Err(failure) = self.judge(&asked) else {
+        let operation = Operation::new(DeviceOp::Read, offset, total_bytes(bufs));
+        let Err(failure) = self.apply_rules(&operation) else {
             return self.device.read_vectored_at(bufs, offset);
         };
         let mut left = failure.first_bytes;
@@ -246,17 +247,17 @@ impl BlockDevice for FaultyDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.judge_whole(&Asked::flush())?;
+        self.apply_rules_atomically(&Operation::flush())?;
         self.device.flush()
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        self.judge_whole(&Asked::about(DeviceOp::Discard, &range))?;
+        self.apply_rules_atomically(&Operation::on_range(DeviceOp::Discard, &range))?;
         self.device.discard(range)
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        self.judge_whole(&Asked::about(DeviceOp::WriteZeroes, &range))?;
+        self.apply_rules_atomically(&Operation::on_range(DeviceOp::WriteZeroes, &range))?;
         self.device.write_zeroes(range)
     }
 }
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_has_the_number_it_was_given() {
+    fn a_failure_has_the_errno_of_its_rule() {
         let device = device();
         assert!(!device.has_struck());
         device.add(Rule::nth(DeviceOp::Write, 1).with_errno(28));
@@ -323,18 +324,18 @@ mod tests {
 
     #[test]
     fn a_write_is_cut_at_the_end_of_a_sector() {
-        let below = Arc::new(RamDevice::from_bytes(&[0; 2048]));
-        let device = FaultyDevice::new(below.clone());
+        let base = Arc::new(RamDevice::from_bytes(&[0; 2048]));
+        let device = FaultyDevice::new(base.clone());
         device.add(Rule::nth(DeviceOp::Write, 1).short_of_sectors(2));
         assert!(is_injected(&device.write_at(&[1; 1500], 500)));
         let mut bytes = [0; 2048];
-        below.read_at(&mut bytes, 0).expect("read");
+        base.read_at(&mut bytes, 0).expect("read");
         assert_eq!(bytes.map(usize::from).iter().sum::<usize>(), 1024 - 500);
         assert_eq!((bytes[500], bytes[1023], bytes[1024]), (1, 1, 0));
     }
 
     #[test]
-    fn a_failed_flush_keeps_a_batch_from_going_on() {
+    fn a_failed_flush_cancels_the_rest_of_a_batch() {
         let device = device();
         device.add(Rule::nth(DeviceOp::Flush, 1));
         let mut batch = Batch::new();

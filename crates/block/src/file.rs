@@ -1,16 +1,16 @@
 //! **Purpose.** A device that is a file of the host: an image file or a block device.
 //!
-//! **Not here.** How a path is opened and judged: [`crate::open`]. What only block devices
-//! have: the module `raw`.
+//! **Not here.** Opening a path: [`crate::open`]. Ioctls that only block devices have: the module
+//! `raw`.
 //!
-//! **Model.** Every call is one positioned system call (more only when the host transfers less
-//! than asked). With direct I/O there are two descriptors of the same file: transfers whose
-//! offset, length and memory are all aligned go around the host's page cache, all others
-//! through it. Linux keeps the two coherent (a direct write drops the cached pages, a direct
-//! read writes them back first), and metadata buffers, which are small, stay cached.
+//! **Model.** Every call is one positioned system call (more only if the host transfers less than
+//! requested). With direct I/O there are two descriptors of the same file: transfers whose
+//! offset, length and memory are all aligned bypass the host's page cache, all others go through
+//! it. Linux keeps the two coherent (a direct write drops the cached pages, a direct read writes
+//! them back first), and metadata buffers, which are small, stay cached.
 //!
-//! **Locking.** None: the kernel's positioned calls are safe from many threads. Of a file in
-//! memory, who writes much while another does goes a second way: `memory_file`.
+//! **Locking.** None: the kernel's positioned calls are safe from many threads. Long concurrent
+//! writes to a file on tmpfs are made through a memory map instead: see `memory_file`.
 //!
 //! **Crash safety.** `flush` is `fdatasync`, which covers both descriptors. `write_fua` uses
 //! `RWF_DSYNC`.
@@ -24,8 +24,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
-use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes, write_zeroes_by_hand};
-use crate::error::{Asked, DeviceOp};
+use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes, write_zero_bytes};
+use crate::error::{DeviceOp, Operation};
 use crate::host_io::{self, Durability};
 use crate::memory_file::{self, MemoryFile};
 use crate::share;
@@ -41,24 +41,39 @@ pub struct FileDevice {
     memory: Option<MemoryFile>,
 }
 
-/// The descriptor for direct I/O, and what it asks for.
+/// The descriptor for direct I/O, and the alignment that it needs.
 #[derive(Debug)]
 struct Direct {
     file: File,
     align_bytes: u64,
 }
 
-/// How this file gives space back.
+/// How space is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Discards {
     /// By punching holes.
     PunchHole,
-    /// By the block device's own command.
+    /// By the block device's discard command.
     Device,
 }
 
-/// The lock on an image is given up at once. Closing the file would not always do that: a child
-/// that another thread has just started holds what was open until it runs its own program.
+/// The address and length of a buffer.
+pub(crate) struct Memory {
+    pub(crate) address: usize,
+    pub(crate) len: usize,
+}
+
+impl Memory {
+    fn of(buf: &[u8]) -> Self {
+        Self {
+            address: buf.as_ptr().addr(),
+            len: buf.len(),
+        }
+    }
+}
+
+/// Releases the lock on an image explicitly. Closing the file would not always release it at once:
+/// a child process that another thread has just forked holds all open descriptors until its exec.
 impl Drop for FileDevice {
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.cached, FlockOperation::Unlock);
@@ -66,8 +81,8 @@ impl Drop for FileDevice {
 }
 
 impl FileDevice {
-    /// An image file of the length it has now. The caller has checked that it is a regular
-    /// file and opened it for what `hints.read_only` says.
+    /// An image file with its current length. The caller has checked that it is a regular file and
+    /// has opened it for writing unless `hints.read_only` is set.
     pub(crate) fn from_image(cached: File, hints: Hints) -> io::Result<Self> {
         let len_bytes = cached.metadata()?.len();
         Ok(Self {
@@ -98,18 +113,18 @@ impl FileDevice {
         self
     }
 
-    /// The descriptor for a transfer at `offset` from or to `memory`: addresses and lengths.
+    /// The descriptor for a transfer at `offset` from or to `memory`.
     pub(crate) fn fd_at(
         &self,
         offset: u64,
-        mut memory: impl Iterator<Item = (usize, usize)>,
+        mut memory: impl Iterator<Item = Memory>,
     ) -> BorrowedFd<'_> {
         let Some(direct) = &self.direct else {
             return self.cached.as_fd();
         };
         let aligned = |value: u64| value.is_multiple_of(direct.align_bytes);
         if aligned(offset)
-            && memory.all(|(address, len)| aligned(to_u64(address)) && aligned(to_u64(len)))
+            && memory.all(|part| aligned(to_u64(part.address)) && aligned(to_u64(part.len)))
         {
             direct.file.as_fd()
         } else {
@@ -117,50 +132,49 @@ impl FileDevice {
         }
     }
 
-    /// Has the bytes in `range` share the blocks of `source`, a file of the host, from byte `from`
-    /// on. `false` where the host cannot do that: then nothing was changed, and the caller copies.
-    /// It can where both are on a file system that shares blocks, and all three numbers are
+    /// Makes `range` share the blocks of the host's file `source` from byte `from` on (a reflink).
+    /// Returns `false` with nothing changed if the host cannot do that: then the caller must copy.
+    /// It can if both files are on one file system with reflinks, and all three offsets are
     /// multiples of its block size.
     #[must_use]
     pub fn share(&self, range: Range<u64>, source: BorrowedFd<'_>, from: u64) -> bool {
-        let asked = Asked::about(DeviceOp::Write, &range);
+        let operation = Operation::on_range(DeviceOp::Write, &range);
         let len_bytes = range.end.saturating_sub(range.start);
-        self.admit(&asked).is_ok()
+        self.check(&operation).is_ok()
             && share::share(self.cached.as_fd(), range.start, source, from, len_bytes)
     }
 
-    /// Checks that `asked` may be carried out here.
-    pub(crate) fn admit(&self, asked: &Asked) -> io::Result<()> {
-        if self.hints.read_only && !matches!(asked.op, DeviceOp::Read | DeviceOp::Flush) {
-            return Err(asked.read_only());
+    /// Checks that the operation is inside the device and does not write a read-only one.
+    pub(crate) fn check(&self, operation: &Operation) -> io::Result<()> {
+        if self.hints.read_only && !matches!(operation.op, DeviceOp::Read | DeviceOp::Flush) {
+            return Err(operation.read_only());
         }
-        asked.inside(self.len_bytes)
+        operation.check_inside(self.len_bytes)
     }
 
-    fn write(&self, bufs: &[IoSlice<'_>], offset: u64, wanted: Durability) -> io::Result<()> {
-        let asked = Asked::new(DeviceOp::Write, offset, total_bytes(bufs));
-        self.admit(&asked)?;
-        let turn = self.memory.as_ref().and_then(MemoryFile::turn);
-        if let (Some(_), None, [only], Durability::AfterFlush) = (&self.memory, &turn, bufs, wanted)
-            && memory_file::write_beside(self.cached.as_fd(), only, offset)
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64, durability: Durability) -> io::Result<()> {
+        let operation = Operation::new(DeviceOp::Write, offset, total_bytes(bufs));
+        self.check(&operation)?;
+        let writer = self.memory.as_ref().and_then(MemoryFile::try_lock);
+        let is_busy = self.memory.is_some() && writer.is_none();
+        if is_busy
+            && let ([only], Durability::AfterFlush) = (bufs, durability)
+            && memory_file::write_mapped(self.cached.as_fd(), only, offset)
         {
             return Ok(());
         }
-        let fd = self.fd_at(
-            offset,
-            bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())),
-        );
-        host_io::write_all(fd, bufs, &asked, wanted)
+        let fd = self.fd_at(offset, bufs.iter().map(|buf| Memory::of(buf)));
+        host_io::write_all(fd, bufs, &operation, durability)
     }
 
-    fn fallocate(&self, mode: FallocateFlags, asked: &Asked) -> Result<(), Errno> {
+    fn fallocate(&self, mode: FallocateFlags, operation: &Operation) -> Result<(), Errno> {
         let mode = mode | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.cached, mode, asked.offset, asked.len_bytes)
+        rustix::fs::fallocate(&self.cached, mode, operation.offset, operation.len_bytes)
     }
 }
 
-/// Whether the host says that it cannot do this, as opposed to having failed at it.
-fn cannot(error: Errno) -> bool {
+/// Whether the error means that the host does not support the operation.
+fn is_unsupported(error: Errno) -> bool {
     matches!(
         error,
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV
@@ -177,13 +191,10 @@ impl BlockDevice for FileDevice {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        let asked = Asked::new(DeviceOp::Read, offset, total_bytes(bufs));
-        self.admit(&asked)?;
-        let fd = self.fd_at(
-            offset,
-            bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len())),
-        );
-        host_io::read_all(fd, bufs, &asked)
+        let operation = Operation::new(DeviceOp::Read, offset, total_bytes(bufs));
+        self.check(&operation)?;
+        let fd = self.fd_at(offset, bufs.iter().map(|buf| Memory::of(buf)));
+        host_io::read_all(fd, bufs, &operation)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -199,47 +210,47 @@ impl BlockDevice for FileDevice {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        let asked = Asked::about(DeviceOp::Discard, &range);
-        self.admit(&asked)?;
+        let operation = Operation::on_range(DeviceOp::Discard, &range);
+        self.check(&operation)?;
         if range.is_empty() {
             return Ok(());
         }
         let done = match self.discards {
-            Discards::PunchHole => self.fallocate(FallocateFlags::PUNCH_HOLE, &asked),
+            Discards::PunchHole => self.fallocate(FallocateFlags::PUNCH_HOLE, &operation),
             Discards::Device => crate::raw::discard(self.cached.as_fd(), &range),
         };
         done.map_err(|error| {
-            if cannot(error) {
-                asked.unsupported()
+            if is_unsupported(error) {
+                operation.unsupported()
             } else {
-                asked.host(error)
+                operation.host(error)
             }
         })
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        let asked = Asked::about(DeviceOp::WriteZeroes, &range);
-        self.admit(&asked)?;
+        let operation = Operation::on_range(DeviceOp::WriteZeroes, &range);
+        self.check(&operation)?;
         if range.is_empty() {
             return Ok(());
         }
         let by_host = self
-            .fallocate(FallocateFlags::ZERO_RANGE, &asked)
-            .or_else(|_| self.fallocate(FallocateFlags::PUNCH_HOLE, &asked));
+            .fallocate(FallocateFlags::ZERO_RANGE, &operation)
+            .or_else(|_| self.fallocate(FallocateFlags::PUNCH_HOLE, &operation));
         match by_host {
             Ok(()) => Ok(()),
-            Err(error) if cannot(error) => write_zeroes_by_hand(self, range),
-            Err(error) => Err(asked.host(error)),
+            Err(error) if is_unsupported(error) => write_zero_bytes(self, range),
+            Err(error) => Err(operation.host(error)),
         }
     }
 
     fn forget_cached(&self, range: Range<u64>) {
-        /// The host forgets whole pages, and no host has larger ones.
+        /// The largest page size of any host. The host drops whole pages only.
         const PAGE_BYTES: u64 = 64 << 10;
         let start = range.start - range.start % PAGE_BYTES;
         let end = range.end.saturating_add(PAGE_BYTES);
         let len = NonZeroU64::new(end.saturating_sub(start));
-        // A hint, as it is here.
+        // A failure is ignored: this is only a hint.
         let _ = rustix::fs::fadvise(&self.cached, start, len, Advice::DontNeed);
     }
 

@@ -1,13 +1,13 @@
-//! **Purpose.** Who else uses an image file or a block device of the host, in words: loop devices
-//! that lie on it, mounts of the kernel, whoever holds its lock.
+//! **Purpose.** Finds the other users of an image file or a block device of the host, for error
+//! messages: loop devices on it, mounts of the kernel, the process that holds its lock.
 //!
-//! **Not here.** Keeping others away ([`crate::open`]). What is found here was so a moment ago; the
-//! lock and `O_EXCL` are what holds. But a loop device takes no lock, so for those this is all
-//! there is.
+//! **Not here.** Exclusion of other users ([`crate::open`]): that is done by the lock and by
+//! `O_EXCL`, since the state found here may change at any moment. The exception are loop devices,
+//! which take no lock: against them there is only this check.
 //!
-//! **Model.** The kernel tells in `/sys/block/loop*/loop/backing_file` which file a loop device
-//! lies on, in `/proc/self/mountinfo` what is mounted where, and in `/proc/locks` who holds which
-//! lock. Where one of them is missing or says something else than expected, nobody is found.
+//! **Model.** `/sys/block/loop*/loop/backing_file` names the file of a loop device,
+//! `/proc/self/mountinfo` lists the mounts, and `/proc/locks` the locks with their holders. If one
+//! of these files is missing or has an unexpected format, no user is found.
 //!
 //! **References.** proc(5), loop(4).
 
@@ -19,28 +19,44 @@ use std::time::Duration;
 
 use fourscore_sync::thread;
 
-/// How often a loop device that is on its way out is looked for again, and after what time.
+/// How often, and after which time each, to look again for a loop device that is being detached.
 const LOOKS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Who uses the image `file` through a loop device; `None` if nobody does.
+/// The file that a loop device is attached to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+/// Describes the loop device that uses the image `file`; `None` if there is none.
 ///
-/// A loop device that goes with its last user, and has none that is seen here, is waited for: after
-/// an unmount it may live on for a moment.
+/// If the loop device is detached with its last close and is not mounted, this waits for its end:
+/// it may still exist for a moment after an unmount.
 pub(crate) fn loop_user(file: &File) -> io::Result<Option<String>> {
-    let image = file.metadata()?;
+    let image = FileId::of(&file.metadata()?);
     let mut found = None;
     for _ in 0..LOOKS {
-        found = loop_on((image.dev(), image.ino()));
+        found = loop_device_on(image);
         match &found {
-            Some(device) if device.is_leaving() => thread::sleep(PAUSE),
+            Some(device) if device.is_detaching() => thread::sleep(PAUSE),
             _ => break,
         }
     }
-    Ok(found.map(|device| device.to_words()))
+    Ok(found.map(|device| device.description()))
 }
 
-/// Who uses the block device `file`, as far as can be told.
+/// Describes the user of the block device at `path`, as far as it can be found.
 pub(crate) fn device_user(path: &Path) -> String {
     let Ok(device) = fs::metadata(path) else {
         return "is in use".into();
@@ -57,20 +73,20 @@ pub(crate) fn device_user(path: &Path) -> String {
     }
 }
 
-/// Who holds the lock on the image `file`.
+/// Describes the holder of the lock on the image `file`.
 pub(crate) fn lock_holder(file: &File) -> String {
     let holder = || {
         let image = file.metadata().ok()?;
         let (major, minor) = halves(image.dev());
         let key = format!("{major:02x}:{minor:02x}:{}", image.ino());
         let locks = fs::read_to_string("/proc/locks").ok()?;
-        let is_it = |line: &&str| {
+        let is_of_image = |line: &&str| {
             let mut words = line.split_whitespace().skip(1);
             words.next() == Some("FLOCK") && words.nth(3) == Some(&key)
         };
         let pid: u32 = locks
             .lines()
-            .find(is_it)?
+            .find(is_of_image)?
             .split_whitespace()
             .nth(4)?
             .parse()
@@ -85,19 +101,19 @@ pub(crate) fn lock_holder(file: &File) -> String {
 }
 
 /// A loop device.
-struct Loop {
+struct LoopDevice {
     name: String,
-    /// It goes when nobody has it open any more.
-    goes_by_itself: bool,
+    /// Whether it is detached by its last close.
+    autoclear: bool,
     mounted_on: Option<String>,
 }
 
-impl Loop {
-    fn is_leaving(&self) -> bool {
-        self.goes_by_itself && self.mounted_on.is_none()
+impl LoopDevice {
+    fn is_detaching(&self) -> bool {
+        self.autoclear && self.mounted_on.is_none()
     }
 
-    fn to_words(&self) -> String {
+    fn description(&self) -> String {
         match &self.mounted_on {
             Some(place) => format!("is in use by /dev/{}, mounted on {place}", self.name),
             None => format!("is in use by /dev/{}", self.name),
@@ -105,28 +121,28 @@ impl Loop {
     }
 }
 
-/// The loop device on the file with this device and inode number.
-fn loop_on(image: (u64, u64)) -> Option<Loop> {
+/// The loop device that is attached to `image`.
+fn loop_device_on(image: FileId) -> Option<LoopDevice> {
     let devices = fs::read_dir("/sys/block").ok()?;
     let folders = devices.flatten().map(|entry| entry.path());
-    let mut lying_on_it = folders.filter(|folder| {
+    let mut attached = folders.filter(|folder| {
         let backing = fs::read_to_string(folder.join("loop/backing_file"));
         let backing = backing
             .ok()
             .map(|text| PathBuf::from(text.trim_end_matches('\n')));
         let file = backing.and_then(|path| fs::metadata(path).ok());
-        file.is_some_and(|file| (file.dev(), file.ino()) == image)
+        file.is_some_and(|file| FileId::of(&file) == image)
     });
-    let folder = lying_on_it.next()?;
-    let word = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
-    Some(Loop {
+    let folder = attached.next()?;
+    let attribute = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    Some(LoopDevice {
         name: folder.file_name()?.to_string_lossy().into_owned(),
-        goes_by_itself: word("loop/autoclear").trim_end() == "1",
-        mounted_on: mount_point(word("dev").trim_end()),
+        autoclear: attribute("loop/autoclear").trim_end() == "1",
+        mounted_on: mount_point(attribute("dev").trim_end()),
     })
 }
 
-/// Where the device with the number `major:minor` is mounted.
+/// The mount point of the device with the number `major:minor`.
 fn mount_point(number: &str) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     mounts.lines().find_map(|line| {
@@ -136,7 +152,7 @@ fn mount_point(number: &str) -> Option<String> {
     })
 }
 
-/// A path of mountinfo, in which blanks and backslashes are written in octal.
+/// A path of mountinfo with its octal escapes of blanks and backslashes resolved.
 fn unescaped(path: &str) -> String {
     let escapes = [
         ("\\040", " "),
@@ -187,7 +203,7 @@ mod tests {
         assert!(text.contains(&device) && text.contains(&place), "{text}");
         let text = refusal(Path::new(&device));
         assert!(text.contains(&place), "{text}");
-        // Reading, and writing by who knows better, is possible.
+        // Reading is possible, and so is writing without the lock.
         open_path(image.path(), DeviceOptions::default()).expect("for reading");
         let unlocked = DeviceOptions {
             sharing: Sharing::Unlocked,
@@ -195,11 +211,11 @@ mod tests {
         };
         open_path(image.path(), unlocked).expect("unlocked");
         mount.unmount().expect("unmounted");
-        open_path(image.path(), DeviceOptions::read_write()).expect("nobody uses it any more");
+        open_path(image.path(), DeviceOptions::read_write()).expect("not in use any more");
     }
 
     #[test]
-    fn who_writes_an_image_is_named() {
+    fn an_error_names_the_process_that_writes_an_image() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let path = dir.path().join("image");
         let first = crate::create_image(&path, 1 << 20, DeviceOptions::default());
@@ -208,11 +224,11 @@ mod tests {
         let own = format!("process {} ", std::process::id());
         assert!(text.contains(&own) || text.contains("another"), "{text}");
         drop(first);
-        open_path(&path, DeviceOptions::read_write()).expect("given up");
+        open_path(&path, DeviceOptions::read_write()).expect("released");
     }
 
     #[test]
-    fn paths_of_mountinfo_are_read_as_they_are() {
+    fn escapes_of_mountinfo_are_resolved() {
         assert_eq!(unescaped("/a\\040b\\134c\\011d"), "/a b\\c\td");
         assert_eq!(device_number(rustix::fs::makedev(259, 3)), "259:3");
     }

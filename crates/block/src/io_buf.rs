@@ -1,16 +1,16 @@
-//! **Purpose.** Memory that a request owns while a device works on it.
+//! **Purpose.** I/O buffers: memory that a request owns until it has ended.
 //!
-//! **Model.** Two kinds: *aligned* memory of its own, fit for direct I/O, and *shared* bytes,
-//! such as the sealed version of a metadata block, which are written from where they are. Only
-//! memory that nobody else holds can be read into.
+//! **Model.** There are two kinds: *aligned* memory of its own, which can be used for direct I/O,
+//! and *shared* bytes, such as the sealed content of a metadata block, which are written without a
+//! copy. A read is possible only into memory without another owner.
 
 use std::fmt;
 
 use fourscore_sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-/// The unit in which aligned memory comes: every direct-I/O engine of Linux accepts memory
-/// aligned to it (what a device asks of offsets and lengths may be more).
+/// The alignment of aligned memory: direct I/O of Linux accepts memory with this alignment (a
+/// device may need a larger one of offsets and lengths).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(4096))]
 struct Page([u8; Self::BYTES]);
@@ -19,10 +19,10 @@ impl Page {
     const BYTES: usize = 4096;
 }
 
-/// Zeroes enough for the largest block.
+/// Zeroes for the largest block size.
 pub(crate) static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
-/// Zero bytes that can be filled and then shared without another copy.
+/// Makes zero bytes that can be filled and then shared without a copy.
 pub(crate) fn zeroed_shared(len_bytes: usize) -> Arc<[u8]> {
     match ZEROES.get(..len_bytes) {
         Some(zeroes) => Arc::from(zeroes),
@@ -30,15 +30,15 @@ pub(crate) fn zeroed_shared(len_bytes: usize) -> Arc<[u8]> {
     }
 }
 
-/// Asks the processor to bring `bytes` into its cache, for who will go through them after what is
-/// being done now: blocks lie here and there in memory, and the processor does not guess the next
-/// one. A hint; where there is no such instruction it does nothing.
+/// Prefetches `bytes` into the processor's cache. For a caller that will read them next: blocks
+/// are scattered in memory, so the processor cannot predict the next one. A hint; on processors
+/// without such an instruction it does nothing.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction reads nothing that the program sees, and never faults.
+        // SAFETY: the instruction has no effect on registers or memory, and never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -60,11 +60,11 @@ impl IoBuf {
     /// `len_bytes` zero bytes at an address aligned to 4096.
     ///
     /// # Panics
-    /// When the memory cannot be had, as for any allocation.
+    /// If the allocation fails.
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
         let pages = <[Page]>::new_box_zeroed_with_elems(len_bytes.div_ceil(Page::BYTES));
-        let pages = pages.unwrap_or_else(|_| panic!("no memory for {len_bytes} bytes"));
+        let pages = pages.unwrap_or_else(|_| panic!("out of memory for {len_bytes} bytes"));
         Self {
             memory: Memory::Aligned(pages),
             len_bytes,
@@ -92,7 +92,7 @@ impl IoBuf {
         }
     }
 
-    /// The bytes for writing; `None` when they are shared with somebody.
+    /// The bytes for writing; `None` if they have another owner.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match &mut self.memory {
@@ -101,7 +101,7 @@ impl IoBuf {
         }
     }
 
-    /// The bytes as a shared value: as they are if they came as one, else copied.
+    /// The bytes as a shared value. Shared bytes are not copied, aligned memory is.
     #[must_use]
     pub fn into_shared(self) -> Arc<[u8]> {
         match self.memory {
@@ -153,23 +153,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fresh_memory_is_aligned_zero_and_exactly_as_long_as_asked() {
+    fn new_memory_is_aligned_zero_and_has_the_requested_length() {
         for len in [0, 1, 512, 4096, 4097, 65536] {
             let mut buf = IoBuf::zeroed(len);
             assert_eq!((buf.len(), buf.is_empty()), (len, len == 0));
             assert!(buf.iter().all(|&byte| byte == 0));
             assert_eq!(buf.as_slice().as_ptr().addr() % 4096, 0, "length {len}");
-            assert_eq!(buf.as_mut_slice().expect("nobody shares it").len(), len);
+            assert_eq!(buf.as_mut_slice().expect("not shared").len(), len);
         }
     }
 
     #[test]
-    fn shared_bytes_are_not_writable_while_somebody_else_holds_them() {
+    fn bytes_with_another_owner_are_not_writable() {
         let bytes: Arc<[u8]> = Arc::from(&b"sealed"[..]);
         let mut buf = IoBuf::from(Arc::clone(&bytes));
         assert!(buf.as_mut_slice().is_none());
         drop(bytes);
-        buf.as_mut_slice().expect("the last holder").fill(b'x');
+        buf.as_mut_slice().expect("the last owner").fill(b'x');
         assert_eq!(&*buf.into_shared(), b"xxxxxx");
     }
 }

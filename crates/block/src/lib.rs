@@ -2,27 +2,27 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`device`] | the `BlockDevice` trait: what the file system asks of its device |
-//! | [`batch`] | many requests handed to a device together, and what became of them |
-//! | [`io_buf`] | memory that a request owns while a device works on it |
-//! | [`error`] | one sentence for each way in which a device can refuse or fail |
-//! | [`open`] | from a path to a device, by what the path turns out to be |
-//! | [`mod@file`] | image files and block devices of the host |
-//! | [`uring`] | the same, with batches truly in flight at once |
-//! | `raw` | what only block devices have |
-//! | `memory_file` | several threads writing one file of tmpfs |
-//! | `host_io` | whole transfers over a file descriptor of the host |
-//! | `in_use` | who else uses a file or device of the host |
-//! | `share` | blocks of another file of the host, shared instead of copied |
-//! | [`ram`] | memory, sparse |
-//! | [`window`] | a part of another device, or all of it read-only |
-//! | [`unordered`] | another device without its flushes |
-//! | [`overlay`] | a device some of whose blocks come from elsewhere |
-//! | [`recording`] | remembers every write, and shows the device after a crash at any moment |
-//! | [`faulty`] | fails when and where a test says |
-//! | [`buffer`] | one metadata block: read without a lock, changed by copy, sealed |
+//! | [`device`] | the `BlockDevice` trait: the interface between the file system and its device |
+//! | [`batch`] | requests that are submitted to a device together, and their outcomes |
+//! | [`io_buf`] | memory that a request owns until it has ended |
+//! | [`error`] | errors of devices |
+//! | [`open`] | opens an image file or a block device by its path |
+//! | [`mod@file`] | device: an image file or a block device of the host |
+//! | [`uring`] | device: the same, with the requests of a batch in flight at once by io_uring |
+//! | `raw` | ioctls and properties that only block devices have |
+//! | `memory_file` | concurrent writes to one file on tmpfs |
+//! | `host_io` | complete transfers over a file descriptor of the host |
+//! | `in_use` | finds the other users of a file or device of the host |
+//! | `share` | reflinks of blocks of another file of the host |
+//! | [`ram`] | device: sparse memory |
+//! | [`window`] | device: a range of another device, or all of it read-only |
+//! | [`unordered`] | device: another device without flushes |
+//! | [`overlay`] | device: another device with some blocks replaced from a journal |
+//! | [`recording`] | device for tests: logs every write, and makes its state after any crash |
+//! | [`faulty`] | device for tests: another device with injected faults |
+//! | [`buffer`] | one metadata block: read without a lock, changed by copy-on-write, sealed |
 //! | [`buffer_cache`] | the metadata blocks of one file system, within a byte budget |
-//! | `loading` | who is bringing which block into the cache right now |
+//! | `loading` | load locks: one thread at a time loads a block into the cache |
 
 pub mod batch;
 pub mod buffer;

@@ -1,18 +1,17 @@
-//! **Purpose.** Who is bringing which block into the cache right now.
+//! **Purpose.** Load locks: one thread at a time loads a block into the cache.
 //!
-//! **Model.** Whoever wants to read a block from the device into the cache first gets a
-//! [`Ticket`] for it. While the ticket lives nobody else brings the block in, so it cannot be
-//! loaded, changed, checkpointed and evicted behind the back of a slow reader, whose old bytes
-//! would then enter the cache as new.
+//! **Model.** A thread that reads a block from the device into the cache holds the [`LoadLock`] of
+//! the block meanwhile. So no other thread can load, change, checkpoint and evict the block
+//! during a slow read, whose stale bytes would then be inserted into the cache.
 //!
-//! **Locking.** A shard's lock is held to look at or change its list only. Waiting for a ticket
-//! holds no lock and no other ticket: a thread that holds tickets asks for more only with
-//! [`Loading::try_ticket`], which never waits, so tickets cannot form a ring.
+//! **Locking.** A shard's lock is held only to read or change its list. Waiting for a load lock
+//! holds no lock and no other load lock: a thread that holds load locks takes more only with
+//! [`Loading::try_lock`], which never waits, so there is no deadlock.
 
 use fourscore_ondisk::PhysBlock;
 use fourscore_sync::{CachePadded, Condvar, Mutex};
 
-/// Many more than threads that miss at once, so that they seldom meet.
+/// There are many more shards than threads that miss at once, so that these seldom contend.
 const SHARD_BITS: u32 = 6;
 
 /// The blocks being loaded.
@@ -23,14 +22,14 @@ pub(crate) struct Loading {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// A handful at most, so a list beats a set.
+    /// There are a few at most, so a list is faster than a set.
     blocks: Mutex<Vec<PhysBlock>>,
     ended: Condvar,
 }
 
-/// The right to bring one block in. It ends when dropped.
+/// The right to load one block. It is released when dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket<'a> {
+pub(crate) struct LoadLock<'a> {
     shard: &'a Shard,
     block: PhysBlock,
 }
@@ -44,8 +43,8 @@ impl Loading {
         }
     }
 
-    /// The ticket for `block`, after waiting for whoever has it.
-    pub(crate) fn ticket(&self, block: PhysBlock) -> Ticket<'_> {
+    /// Takes the load lock of `block`; waits while another thread holds it.
+    pub(crate) fn lock(&self, block: PhysBlock) -> LoadLock<'_> {
         let shard = self.shard(block);
         let mut blocks = shard.blocks.lock();
         while blocks.contains(&block) {
@@ -53,11 +52,11 @@ impl Loading {
         }
         blocks.push(block);
         drop(blocks);
-        Ticket { shard, block }
+        LoadLock { shard, block }
     }
 
-    /// The ticket for `block`, unless somebody has it.
-    pub(crate) fn try_ticket(&self, block: PhysBlock) -> Option<Ticket<'_>> {
+    /// Takes the load lock of `block` unless another thread holds it.
+    pub(crate) fn try_lock(&self, block: PhysBlock) -> Option<LoadLock<'_>> {
         let shard = self.shard(block);
         let mut blocks = shard.blocks.lock();
         if blocks.contains(&block) {
@@ -65,7 +64,7 @@ impl Loading {
         }
         blocks.push(block);
         drop(blocks);
-        Some(Ticket { shard, block })
+        Some(LoadLock { shard, block })
     }
 
     fn shard(&self, block: PhysBlock) -> &Shard {
@@ -76,14 +75,14 @@ impl Loading {
     }
 }
 
-impl Ticket<'_> {
-    /// The block that may be brought in.
+impl LoadLock<'_> {
+    /// The block that may be loaded.
     pub(crate) fn block(&self) -> PhysBlock {
         self.block
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for LoadLock<'_> {
     fn drop(&mut self) {
         self.shard
             .blocks

@@ -1,18 +1,18 @@
-//! **Purpose.** Several threads writing one file that the host keeps in memory (tmpfs).
+//! **Purpose.** Concurrent writes of several threads to one file on tmpfs.
 //!
-//! **Not here.** Files on disks, whose pages are better left to the host's write path.
+//! **Not here.** Files on disks, whose pages are better written by the host's write path.
 //!
-//! **Model.** The host lets one thread at a time write to a file, and most of what a write to
-//! tmpfs costs is finding a page for it. So whoever finds the turn taken does not wait: the thread
-//! maps the place, has the host put pages there, and copies its bytes in. Mapped and written pages
-//! are the same pages. Two threads that read from a page cache and write an image so are a fifth
-//! faster than two that wait for each other.
+//! **Model.** The host lets one thread at a time write to a file, and most of the cost of a write
+//! to tmpfs is the allocation of pages. So a thread that finds another one writing does not wait:
+//! it maps the range of the file, populates the map with pages, and copies its bytes there. Mapped
+//! and written pages are the same pages. Two threads that write an image from the page cache are a
+//! fifth faster this way than two that wait for each other.
 //!
 //! **Invariants.** Memory that is mapped here is only written, only inside one call, and no
 //! reference to it exists.
 //!
-//! **Locking.** `turn` is held across one system call that takes the host's lock of the file
-//! anyway; it is only ever tried, never waited for.
+//! **Locking.** `writer` is held across one system call, which takes the host's lock of the file
+//! anyway. It is only taken by `try_lock`, so no thread waits for it.
 //!
 //! **References.** madvise(2), `MADV_POPULATE_WRITE`; the host's inode lock in
 //! `generic_file_write_iter`.
@@ -24,17 +24,17 @@ use std::ptr;
 use fourscore_sync::{Mutex, MutexGuard};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-/// What `fstatfs` says of tmpfs.
+/// The type of tmpfs in the result of `fstatfs`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// Shorter writes are over before anything could be mapped.
-const LEAST_BYTES: usize = 128 << 10;
-/// What maps begin at multiples of; larger than the pages of every host.
+/// For shorter writes a map takes longer than waiting.
+const MIN_BYTES: usize = 128 << 10;
+/// The alignment of maps, which is at least the page size of any host.
 const MAP_ALIGN_BYTES: u64 = 64 << 10;
 
-/// What threads that write a file in memory share.
+/// The state shared by threads that write a file on tmpfs.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryFile {
-    turn: Mutex<()>,
+    writer: Mutex<()>,
 }
 
 impl MemoryFile {
@@ -45,22 +45,22 @@ impl MemoryFile {
         is_tmpfs.then(Self::default)
     }
 
-    /// Whether somebody has the turn just now.
+    /// Whether a thread writes by system call now.
     pub(crate) fn is_being_written(&self) -> bool {
-        self.turn.is_locked()
+        self.writer.is_locked()
     }
 
-    /// The turn to write by system call, if nobody has it.
-    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        self.turn.try_lock()
+    /// The lock for a write by system call, unless another thread holds it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        self.writer.try_lock()
     }
 }
 
-/// Puts `bytes` at `offset` of a file in memory beside others who write there by system call; all
-/// of it lies in front of the file's end. `false` if this cannot be done, or is not worth it:
-/// then nothing was changed.
-pub(crate) fn write_beside(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> bool {
-    if bytes.len() < LEAST_BYTES {
+/// Writes `bytes` at `offset` of a file on tmpfs through a memory map, while other threads write
+/// to it by system call. The range is inside the file. Returns `false` with nothing changed if the
+/// write is too short for this or if the map fails.
+pub(crate) fn write_mapped(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> bool {
+    if bytes.len() < MIN_BYTES {
         return false;
     }
     let start = offset / MAP_ALIGN_BYTES * MAP_ALIGN_BYTES;
@@ -69,13 +69,13 @@ pub(crate) fn write_beside(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> b
     };
     let len = before + bytes.len();
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the place of the new map is the host's choice, so no memory in use is touched.
+    // SAFETY: the host chooses the address of the new map, so no memory in use is touched.
     let mapped = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, start) };
     let Ok(map) = mapped else {
         return false;
     };
-    // What a full tmpfs would answer with a signal on a store, it answers here with an error.
-    // SAFETY: `map` is `len` bytes long and ours.
+    // If tmpfs is full, this fails, where a store to the map would raise a signal.
+    // SAFETY: `map` is `len` bytes long and was mapped above.
     let populated = unsafe { madvise(map, len, Advice::LinuxPopulateWrite) }.is_ok();
     if populated {
         // SAFETY: `before + bytes.len()` is the length of the map, which is writable, present,
@@ -85,7 +85,7 @@ pub(crate) fn write_beside(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> b
             ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
     }
-    // SAFETY: `map` is `len` bytes long, ours, and nothing refers to it any more.
+    // SAFETY: `map` is `len` bytes long, was mapped above, and has no references.
     let unmapped = unsafe { munmap(map, len) };
     debug_assert!(unmapped.is_ok(), "a map that was just made");
     populated
@@ -106,41 +106,41 @@ mod tests {
     }
 
     #[test]
-    fn bytes_beside_are_the_files_bytes() {
+    fn bytes_written_through_a_map_are_in_the_file() {
         let folder = on_tmpfs();
         let file = tempfile::tempfile_in(folder.path()).expect("a file");
-        file.set_len(1 << 20).expect("room");
+        file.set_len(1 << 20).expect("enough memory");
         assert!(MemoryFile::of(&file).is_some());
-        let bytes: Vec<u8> = (0..=250).cycle().take(LEAST_BYTES + 777).collect();
-        assert!(write_beside(file.as_fd(), &bytes, 70_001));
+        let bytes: Vec<u8> = (0..=250).cycle().take(MIN_BYTES + 777).collect();
+        assert!(write_mapped(file.as_fd(), &bytes, 70_001));
         let mut found = vec![9; bytes.len() + 2];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, 70_000).expect("its bytes");
         assert_eq!(found[1..=bytes.len()], bytes[..]);
         assert_eq!((found[0], found[bytes.len() + 1]), (0, 0));
-        assert!(!write_beside(file.as_fd(), &bytes[..100], 0), "too short");
+        assert!(!write_mapped(file.as_fd(), &bytes[..100], 0), "too short");
         let read_only = File::open(format!("/proc/self/fd/{}", {
             use std::os::fd::AsRawFd;
             file.as_raw_fd()
         }));
         let read_only = read_only.expect("the same file");
-        assert!(!write_beside(read_only.as_fd(), &bytes, 0), "not writable");
+        assert!(!write_mapped(read_only.as_fd(), &bytes, 0), "not writable");
     }
 
-    /// Behind the end of the file there is no page: the host says so instead of sending a signal.
+    /// There are no pages past the end of the file: the host returns an error and sends no signal.
     #[test]
-    fn what_cannot_be_populated_is_left_to_the_caller() {
+    fn a_range_that_cannot_be_populated_is_refused() {
         let folder = on_tmpfs();
         let file = tempfile::tempfile_in(folder.path()).expect("a file");
-        assert!(!write_beside(file.as_fd(), &vec![1; LEAST_BYTES], 0));
+        assert!(!write_mapped(file.as_fd(), &vec![1; MIN_BYTES], 0));
     }
 
     #[test]
-    fn a_taken_turn_does_not_stop_a_device() {
+    fn concurrent_writes_all_arrive() {
         let folder = on_tmpfs();
         let path = folder.path().join("image");
         let device = create_image(&path, 16 << 20, DeviceOptions::read_write());
-        let device = device.expect("room");
-        let place = |number: u64| number * (200 << 10);
+        let device = device.expect("enough memory");
+        let offset_of = |number: u64| number * (200 << 10);
         thread::scope(|scope| {
             for thread in 0..4u64 {
                 let device = &device;
@@ -148,14 +148,18 @@ mod tests {
                     for number in (thread..80).step_by(4) {
                         let byte = u8::try_from(number).expect("small") + 1;
                         let bytes = vec![byte; 200 << 10];
-                        device.write_at(&bytes, place(number)).expect("room");
+                        device
+                            .write_at(&bytes, offset_of(number))
+                            .expect("enough memory");
                     }
                 });
             }
         });
         let mut found = vec![0; 200 << 10];
         for number in 0..80 {
-            device.read_at(&mut found, place(number)).expect("written");
+            device
+                .read_at(&mut found, offset_of(number))
+                .expect("written");
             let byte = u8::try_from(number).expect("small") + 1;
             assert!(found.iter().all(|&one| one == byte), "{number}");
         }

@@ -1,12 +1,13 @@
-//! **Purpose.** From a path to a device, by what the path turns out to be.
+//! **Purpose.** Opens an image file or a block device by its path.
 //!
-//! **Model.** A regular file is an image, a block device is itself, and everything else is
-//! refused with a sentence that names what it is. Nothing is created or written here, except by
+//! **Model.** A regular file is an image, a block device is itself, and all other kinds of files
+//! are refused with an error that names the kind. Nothing is created or written here, except by
 //! [`create_image`].
 //!
-//! **Locking.** A device opened for writing is locked against other writers, unless asked
-//! otherwise: an image file by an advisory `flock`, a block device by `O_EXCL`, which also fails
-//! while the kernel has it mounted. An image file on which a loop device lies is refused.
+//! **Locking.** A device opened for writing is locked against other writers, unless the caller
+//! chooses [`Sharing::Unlocked`]: an image file by an advisory `flock`, a block device by `O_EXCL`,
+//! which also fails while the kernel has it mounted. An image file that is attached to a loop
+//! device is refused.
 
 use std::fmt;
 use std::fs::{File, FileType, OpenOptions};
@@ -20,7 +21,7 @@ use crate::device::Hints;
 use crate::file::FileDevice;
 use crate::{in_use, raw};
 
-/// What the device will be used for.
+/// The access mode of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// Reading only: every write is refused, here and by the host.
@@ -30,34 +31,34 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Whether others may have the device open for writing.
+/// Whether other processes may have the device open for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
     /// A writer locks out other writers; readers lock nothing.
     #[default]
     OneWriter,
-    /// Nothing is locked: the caller knows that nobody else writes.
+    /// Nothing is locked: the caller makes sure that there is no other writer.
     Unlocked,
 }
 
-/// Which way data takes through the host.
+/// Whether transfers use the host's page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
-    /// Through the host's page cache.
+    /// All transfers go through the host's page cache.
     #[default]
     HostCached,
-    /// Around it for aligned transfers, where the host can; through it otherwise.
+    /// Aligned transfers bypass it (`O_DIRECT`) if the host supports that; all others use it.
     Direct,
 }
 
-/// How to open a device; the default is to read through the host's cache.
+/// How to open a device; the default is to read through the host's page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// What the device will be used for.
+    /// The access mode.
     pub access: Access,
-    /// Whether others may write it at the same time.
+    /// Whether other processes may write it at the same time.
     pub sharing: Sharing,
-    /// Which way data takes.
+    /// Whether transfers use the host's page cache.
     pub caching: Caching,
 }
 
@@ -74,13 +75,14 @@ impl DeviceOptions {
 
 /// Opens an image file or a block device.
 ///
-/// # Errors The host's error for opening, kind `InvalidInput` if the path is neither a regular file
-/// nor a block device, and kind `ResourceBusy` if it is to be written and somebody else uses it:
-/// another process that writes, a loop device, a mount of the kernel. The text says who, and does
-/// not repeat the path, which the caller knows.
+/// # Errors
+/// The host's error for opening; kind `InvalidInput` if the path is neither a regular file nor a
+/// block device; kind `ResourceBusy` if it is opened for writing and has another user: a process
+/// that writes, a loop device, or a mount of the kernel. The message names the user, but not the
+/// path, which the caller knows.
 pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> {
-    // Opening a fifo for reading would wait for its writer, so the kind is looked at first; it
-    // is looked at again once open, as the path may have changed its meaning by then.
+    // Opening a fifo for reading would wait for its writer, so the kind is checked first. It is
+    // checked again after the open, as the path may refer to another file by then.
     let before = std::fs::metadata(path)?.file_type();
     let kind = Kind::of(before)?;
     let cached = open_file(path, options, kind, OFlags::NONBLOCK).map_err(|error| {
@@ -90,7 +92,7 @@ pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> 
             false => error,
         }
     })?;
-    // Only the open itself was not to wait; io_uring would take the flag for reads as well.
+    // The flag is for the open only; io_uring would apply it to reads as well.
     let flags = rustix::fs::fcntl_getfl(&cached)?;
     rustix::fs::fcntl_setfl(&cached, flags - OFlags::NONBLOCK)?;
     if Kind::of(cached.metadata()?.file_type())? != kind {
@@ -110,11 +112,11 @@ pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> 
             FileDevice::from_image(cached, hints)?
         }
         Kind::BlockDevice => {
-            let facts = raw::hints(&cached)?;
+            let found = raw::hints(&cached)?;
             let hints = Hints {
-                discard: facts.discard && !read_only,
+                discard: found.discard && !read_only,
                 read_only,
-                ..facts
+                ..found
             };
             let len_bytes = raw::len_bytes(&cached)?;
             FileDevice::from_block_device(cached, len_bytes, hints)
@@ -126,10 +128,10 @@ pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> 
     }
 }
 
-/// Makes a new sparse image file of `len_bytes` and opens it for writing.
+/// Creates a sparse image file of `len_bytes` and opens it for writing.
 ///
 /// # Errors
-/// Kind `AlreadyExists` if there is something at `path`, else the host's error.
+/// Kind `AlreadyExists` if `path` exists, else the host's error.
 pub fn create_image(path: &Path, len_bytes: u64, options: DeviceOptions) -> io::Result<FileDevice> {
     let file = File::options()
         .read(true)
@@ -214,13 +216,13 @@ fn lock_image(file: &File, kind: Kind) -> io::Result<()> {
     }
 }
 
-fn busy(who: String) -> io::Error {
-    io::Error::new(ErrorKind::ResourceBusy, who)
+fn busy(user: String) -> io::Error {
+    io::Error::new(ErrorKind::ResourceBusy, user)
 }
 
-/// Adds direct I/O where the host offers it; where it does not, the device stays as it is.
+/// Adds direct I/O if the host supports it; otherwise returns the device unchanged.
 fn add_direct(device: FileDevice, path: &Path, options: DeviceOptions, kind: Kind) -> FileDevice {
-    /// Enough for every sector size in use; smaller transfers go through the cache.
+    /// The largest sector size in use; smaller transfers go through the page cache.
     const ALIGN_BYTES: u64 = 4096;
     let unlocked = DeviceOptions {
         sharing: Sharing::Unlocked,

@@ -1,13 +1,13 @@
-//! **Purpose.** A device some of whose blocks come from elsewhere: a crashed image reads as if
-//! its journal had been replayed, while nothing is written.
+//! **Purpose.** A read-only device with some blocks replaced by blocks of a journal: a crashed
+//! image reads as if its journal had been replayed, while nothing is written.
 //!
-//! **Not here.** Which blocks: the journal's recovery decides. A caller without any simply uses
-//! the base device.
+//! **Not here.** The choice of the blocks, which the journal's recovery makes. If there are none,
+//! the caller simply uses the base device.
 //!
-//! **Model.** A sorted table of block numbers beside a table of their sources, 16 bytes for each
-//! block together; the bytes stay in the log until somebody reads them. A block that began with
-//! the journal's magic number was *escaped* when it was logged (its first four bytes zeroed),
-//! and gets them back here.
+//! **Model.** A sorted table of block numbers and a table of their sources, together 16 bytes for
+//! each block; the bytes stay in the log until they are read. A block that began with the
+//! journal's magic number was *escaped* when it was logged (its first four bytes were zeroed); a
+//! read restores them.
 //!
 //! ```text
 //!   read:  base | base | journal block 17 | base | journal block 4 (escaped) | base
@@ -25,35 +25,35 @@ use fourscore_sync::Arc;
 
 use crate::batch::{Batch, InFlight, Request};
 use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes};
-use crate::error::{Asked, DeviceOp};
+use crate::error::{DeviceOp, Operation};
 
-/// The magic number of journal blocks, as it stands on disk.
+/// The magic number of journal blocks, as it is on disk.
 const MAGIC: [u8; 4] = 0xC03B_3998_u32.to_be_bytes();
-/// Sources lie at multiples of the smallest block size, which leaves room for a flag below.
+/// Source offsets are multiples of the smallest block size, so their low bits can hold a flag.
 const SOURCE_ALIGN_BYTES: u64 = 1024;
 const ESCAPED: u64 = 1;
 
-/// How the content of a logged block was changed when it was logged.
+/// Whether the content of a block was escaped when it was logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Not at all.
+    /// It was logged unchanged.
     AsLogged,
     /// Its first four bytes were the journal's magic number and were zeroed.
     Escaped,
 }
 
-/// A block that comes from elsewhere.
+/// A block of the base device that is replaced by a block of the source device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlaidBlock {
-    /// The block it stands for.
+    /// The block of the base that is replaced.
     pub block: PhysBlock,
     /// The byte of the source device at which its content begins, a multiple of 1024.
     pub source_offset: u64,
-    /// How the content was logged.
+    /// Whether the content is escaped.
     pub content: Content,
 }
 
-/// A read-only device that mixes its base with blocks from a source.
+/// A read-only device: its base with some blocks replaced by blocks of a source device.
 #[derive(Debug)]
 pub struct OverlayDevice {
     base: Arc<dyn BlockDevice>,
@@ -61,11 +61,11 @@ pub struct OverlayDevice {
     block_size: BlockSize,
     /// Ascending, without duplicates.
     blocks: Box<[PhysBlock]>,
-    /// For each of `blocks` the byte of the source, with [`ESCAPED`] in its low bits.
-    places: Box<[u64]>,
+    /// For each of `blocks` the byte offset in the source, with [`ESCAPED`] in its low bits.
+    sources: Box<[u64]>,
 }
 
-/// A part of a read that has one origin.
+/// A part of a read that comes from one device.
 enum Piece {
     Base {
         len_bytes: u64,
@@ -78,8 +78,8 @@ enum Piece {
 }
 
 impl OverlayDevice {
-    /// `base` with `overlaid` blocks of `block_size` taken from `source` (which may be the same
-    /// device). Of several for one block the last one counts, as in a log.
+    /// `base` with `overlaid` blocks of `block_size` read from `source` (which may be the same
+    /// device). If a block is given several times, the last one counts, as in a log.
     ///
     /// # Errors
     /// Kind `InvalidInput` if a block is not inside the base, or its source not inside the
@@ -107,7 +107,7 @@ impl OverlayDevice {
                 || !inside(source_offset, &*source)
                 || !source_offset.is_multiple_of(SOURCE_ALIGN_BYTES)
             {
-                let text = format!("block {block} cannot come from byte {source_offset}");
+                let text = format!("block {block} cannot be read from byte {source_offset}");
                 return Err(io::Error::new(ErrorKind::InvalidInput, text));
             }
             let flag = if content == Content::Escaped {
@@ -117,7 +117,7 @@ impl OverlayDevice {
             };
             table.push((block, source_offset | flag));
         }
-        // The sort is stable, so the last one for a block is the last of its neighbours.
+        // The sort is stable, so the entries of a block stay in order, and the last one counts.
         table.sort_by_key(|&(block, _)| block);
         table.dedup_by(|later, earlier| {
             let same = later.0 == earlier.0;
@@ -126,20 +126,14 @@ impl OverlayDevice {
             }
             same
         });
-        let (blocks, places): (Vec<_>, Vec<_>) = table.into_iter().unzip();
+        let (blocks, sources): (Vec<_>, Vec<_>) = table.into_iter().unzip();
         Ok(Self {
             base,
             source,
             block_size,
             blocks: blocks.into(),
-            places: places.into(),
+            sources: sources.into(),
         })
-    }
-
-    /// How many blocks come from the source.
-    #[must_use]
-    pub fn overlaid_blocks(&self) -> usize {
-        self.blocks.len()
     }
 
     /// The index of the first overlaid block that ends after byte `at`.
@@ -148,16 +142,17 @@ impl OverlayDevice {
         self.blocks.partition_point(|&overlaid| overlaid < block)
     }
 
-    /// Whether a range has no overlaid block in it.
+    /// Whether `range` contains no part of an overlaid block.
     fn is_untouched(&self, range: &Range<u64>) -> bool {
         let next = self.blocks.get(self.first_after(range.start));
         next.is_none_or(|&block| self.block_size.offset(block) >= range.end)
     }
 
-    /// The origin of the bytes from `at` on, and how far it reaches towards `end`.
+    /// The first piece of the range from `at` to `end`.
     fn piece(&self, at: u64, end: u64) -> Piece {
         let index = self.first_after(at);
-        let (Some(&block), Some(&place)) = (self.blocks.get(index), self.places.get(index)) else {
+        let (Some(&block), Some(&source)) = (self.blocks.get(index), self.sources.get(index))
+        else {
             return Piece::Base {
                 len_bytes: end - at,
             };
@@ -171,9 +166,9 @@ impl OverlayDevice {
         let within = at - start;
         let stop = (start + to_u64(self.block_size.bytes())).min(end);
         Piece::Source {
-            offset: (place & !ESCAPED) + within,
+            offset: (source & !ESCAPED) + within,
             len_bytes: stop - at,
-            escaped_from: (place & ESCAPED != 0).then_some(within),
+            escaped_from: (source & ESCAPED != 0).then_some(within),
         }
     }
 
@@ -207,12 +202,12 @@ impl OverlayDevice {
     }
 }
 
-/// Puts back what escaping took from a block, of which `bytes` begin at its byte `within`.
+/// Restores the magic number of an escaped block, of which `bytes` begin at its byte `within`.
 fn restore_magic(bytes: &mut [u8], within: u64) {
-    let lost = usize::try_from(within)
+    let missing = usize::try_from(within)
         .ok()
         .and_then(|within| MAGIC.get(within..));
-    for (byte, &magic) in bytes.iter_mut().zip(lost.unwrap_or_default()) {
+    for (byte, &magic) in bytes.iter_mut().zip(missing.unwrap_or_default()) {
         *byte = magic;
     }
 }
@@ -231,9 +226,9 @@ impl BlockDevice for OverlayDevice {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        let asked = Asked::new(DeviceOp::Read, offset, total_bytes(bufs));
-        asked.inside(self.len_bytes())?;
-        if self.is_untouched(&asked.range()) {
+        let operation = Operation::new(DeviceOp::Read, offset, total_bytes(bufs));
+        operation.check_inside(self.len_bytes())?;
+        if self.is_untouched(&operation.range()) {
             return self.base.read_vectored_at(bufs, offset);
         }
         let mut at = offset;
@@ -245,7 +240,7 @@ impl BlockDevice for OverlayDevice {
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        Err(Asked::new(DeviceOp::Write, offset, total_bytes(bufs)).read_only())
+        Err(Operation::new(DeviceOp::Write, offset, total_bytes(bufs)).read_only())
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -253,17 +248,17 @@ impl BlockDevice for OverlayDevice {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        Err(Asked::about(DeviceOp::Discard, &range).read_only())
+        Err(Operation::on_range(DeviceOp::Discard, &range).read_only())
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        Err(Asked::about(DeviceOp::WriteZeroes, &range).read_only())
+        Err(Operation::on_range(DeviceOp::WriteZeroes, &range).read_only())
     }
 
-    /// Batches that only read, and only where nothing is overlaid, go to the base as they are.
+    /// Batches that only read, and only ranges without overlaid blocks, are passed to the base.
     fn submit(&self, batch: Batch) -> InFlight {
         let untouched = |request: &Request| match request {
-            Request::Read { .. } => self.is_untouched(&request.asked().range()),
+            Request::Read { .. } => self.is_untouched(&request.operation().range()),
             Request::Write { .. } | Request::Flush => false,
         };
         if batch.requests().iter().all(untouched) {
@@ -316,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_counts_and_an_escaped_block_gets_its_magic_back() {
+    fn the_last_entry_of_a_block_counts_and_an_escaped_magic_number_is_restored() {
         let source = bytes(7, 4 * BLOCK);
         let blocks = [
             overlaid(2, 0, Content::AsLogged),
             overlaid(2, 3, Content::Escaped),
         ];
-        let device = device(&bytes(0, BLOCKS * BLOCK), &source, &blocks).expect("sound");
-        assert_eq!(device.overlaid_blocks(), 1);
+        let device = device(&bytes(0, BLOCKS * BLOCK), &source, &blocks).expect("valid");
+        assert_eq!(*device.blocks, [PhysBlock(2)]);
         let mut got = [0; BLOCK];
         device.read_at(&mut got, 2048).expect("read");
         assert_eq!(got[..4], [0xC0, 0x3B, 0x39, 0x98]);
@@ -349,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_points_outside_is_refused() {
+    fn blocks_outside_of_their_device_are_refused() {
         let base = bytes(0, BLOCKS * BLOCK);
         let source = bytes(1, 2 * BLOCK);
         let unaligned = OverlaidBlock {
@@ -370,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_read_mixes_base_and_source_like_a_vector(
+        fn any_read_combines_base_and_source_like_a_vector(
             replaced in prop::collection::vec((0..12_u64, 0..8_u64, any::<bool>()), 0..10),
             reads in prop::collection::vec((0..12_288_usize, 0..5000_usize, 0..5000_usize), 1..12),
         ) {

@@ -1,23 +1,23 @@
-//! **Purpose.** A device in memory that costs only what was written to it, so that a file
-//! system of 15 TiB costs its metadata.
+//! **Purpose.** A sparse device in memory, which allocates only pages that were written: a file
+//! system of 15 TiB takes the memory of its metadata.
 //!
-//! **Model.** A three-level tree of pages of 4096 bytes, grown as it is written:
+//! **Model.** A three-level tree of pages of 4096 bytes, which grows with writes:
 //!
 //! ```text
 //!   root: one slot per GiB -> middle: one slot per 2 MiB -> leaf: 512 pages -> 4096 bytes
 //! ```
 //!
-//! A page is immutable; writing puts a new one in its place. A missing page reads as zeroes, or
-//! as what lies in its place on the base device, if the device was made over one: then it is
-//! that device with changes that only live here.
+//! A page is immutable; a write replaces it by a new one. A missing page reads as zeroes or, if the
+//! device was made over a base device, as the bytes of the base: then it is a copy-on-write
+//! snapshot of the base, whose changes are only in memory.
 //!
 //! **Invariants.** Slots of the root and the middle are filled at most once and never emptied.
-//! Over a base no page goes missing again.
+//! On a device with a base, a page that exists is never removed.
 //!
 //! **Locking.** Readers take no lock and write no shared memory: they pin an epoch and follow
-//! three pointers. Writers of the same 2 MiB take the leaf's lock for one page at a time, so
-//! that two writers of different parts of one page do not lose each other's bytes. The base is
-//! read before the lock is taken.
+//! three pointers. Writers take the lock of the leaf (2 MiB) for one page at a time, so that two
+//! writers of different parts of one page do not lose each other's bytes. The base is read before
+//! the lock is taken.
 //!
 //! **Crash safety.** None: `flush` does nothing. Crash tests wrap a RAM device in a
 //! [`RecordingDevice`](crate::recording::RecordingDevice).
@@ -30,12 +30,12 @@ use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::{Arc, Mutex, OnceLock};
 
 use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
-use crate::error::{Asked, DeviceOp};
+use crate::error::{DeviceOp, Operation};
 
 const PAGE_BYTES: usize = 4096;
 const FANOUT: u64 = 512;
-/// One PiB: the root then takes 16 MiB.
-const MOST_BYTES: u64 = 1 << 50;
+/// 1 PiB, for which the root takes 16 MiB.
+const MAX_BYTES: u64 = 1 << 50;
 
 type Page = [u8; PAGE_BYTES];
 
@@ -43,7 +43,7 @@ type Page = [u8; PAGE_BYTES];
 #[derive(Debug)]
 pub struct RamDevice {
     len_bytes: u64,
-    /// What missing pages are read from; never written.
+    /// The device that missing pages are read from; never written.
     base: Option<Arc<dyn BlockDevice>>,
     root: Box<[OnceLock<Box<Middle>>]>,
 }
@@ -55,8 +55,10 @@ struct Middle {
 
 #[derive(Debug)]
 struct Leaf {
-    writing: Mutex<()>,
+    /// Held by a writer while it changes a page.
+    writer: Mutex<()>,
     pages: Box<[EpochCell<Page>]>,
+    /// The number of pages that exist.
     present: AtomicU64,
 }
 
@@ -73,7 +75,7 @@ fn empty_slots<T>(count: u64) -> Box<[OnceLock<T>]> {
 impl Leaf {
     fn new() -> Self {
         Self {
-            writing: Mutex::new(()),
+            writer: Mutex::new(()),
             pages: (0..FANOUT).map(|_| EpochCell::new(None)).collect(),
             present: AtomicU64::new(0),
         }
@@ -83,9 +85,9 @@ impl Leaf {
         self.pages[slot].load(&epoch::pin()).is_none()
     }
 
-    /// Replaces the page in `slot`, or `missing` if there is none, by what `change` makes of it.
+    /// Changes a copy of the page in `slot`, or `missing` if there is none, and stores it.
     fn update(&self, slot: usize, missing: Box<Page>, change: impl FnOnce(&mut Page)) {
-        let _writing = self.writing.lock();
+        let _writer = self.writer.lock();
         let guard = epoch::pin();
         let cell = &self.pages[slot];
         let mut page = missing;
@@ -99,18 +101,18 @@ impl Leaf {
         cell.store(Some(page));
     }
 
-    /// Puts a whole page into `slot`, whatever was there.
+    /// Stores a whole page in `slot`.
     fn replace(&self, slot: usize, page: Box<Page>) {
-        let _writing = self.writing.lock();
+        let _writer = self.writer.lock();
         let guard = epoch::pin();
         if self.pages[slot].swap(Some(page), &guard).is_none() {
             self.present.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Forgets the page in `slot`.
-    fn forget(&self, slot: usize) {
-        let _writing = self.writing.lock();
+    /// Removes the page in `slot`.
+    fn remove(&self, slot: usize) {
+        let _writer = self.writer.lock();
         let guard = epoch::pin();
         if self.pages[slot].load(&guard).is_some() {
             self.present.fetch_sub(1, Ordering::Relaxed);
@@ -123,11 +125,11 @@ impl RamDevice {
     /// A device of `len_bytes` zero bytes.
     ///
     /// # Panics
-    /// For more than 1 PiB, which the tree is not made for.
+    /// If `len_bytes` is more than 1 PiB, the limit of the tree.
     #[must_use]
     pub fn new(len_bytes: u64) -> Self {
         assert!(
-            len_bytes <= MOST_BYTES,
+            len_bytes <= MAX_BYTES,
             "a RAM device holds at most 1 PiB, not {len_bytes} bytes"
         );
         let pages = len_bytes.div_ceil(to_u64(PAGE_BYTES));
@@ -146,13 +148,13 @@ impl RamDevice {
             let from = device_byte(piece.page, piece.within.start);
             let from = usize::try_from(from).unwrap_or(usize::MAX);
             let bytes = &content[from..from + piece.within.len()];
-            device.put(&piece, zero_page(), |part| part.copy_from_slice(bytes));
+            device.change(&piece, zero_page(), |part| part.copy_from_slice(bytes));
         }
         device
     }
 
-    /// A device that reads as `base` and keeps in memory what is written to it; `base` is never
-    /// written and must not change.
+    /// A device that reads as `base` and keeps writes in memory. `base` is never written and must
+    /// not change.
     #[must_use]
     pub fn over(base: Arc<dyn BlockDevice>) -> Self {
         let device = Self::new(base.len_bytes());
@@ -162,7 +164,7 @@ impl RamDevice {
         }
     }
 
-    /// How much memory the written pages take, in bytes.
+    /// The memory of the written pages, in bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let leaves = self.root.iter().filter_map(OnceLock::get);
@@ -203,7 +205,7 @@ impl RamDevice {
         Ok(())
     }
 
-    /// Fills `buf` from a page if it was written; says whether it was.
+    /// Fills `buf` from a page if it exists; returns whether it does.
     fn load_present(&self, piece: &Piece, buf: &mut [u8]) -> bool {
         let Some(leaf) = self.leaf(piece.page) else {
             return false;
@@ -229,20 +231,20 @@ impl RamDevice {
                 continue;
             }
             let before = self.page_before(&piece)?;
-            self.put(&piece, before, |part| part.copy_from_slice(now));
+            self.change(&piece, before, |part| part.copy_from_slice(now));
         }
         Ok(())
     }
 
-    /// Changes a part of a page, which is `missing` if it was never written.
-    fn put(&self, piece: &Piece, missing: Box<Page>, change: impl FnOnce(&mut [u8])) {
+    /// Changes a part of a page, or of `missing` if the page does not exist.
+    fn change(&self, piece: &Piece, missing: Box<Page>, change: impl FnOnce(&mut [u8])) {
         let leaf = self.leaf_for_writing(piece.page);
         let part = |page: &mut Page| change(&mut page[piece.within.clone()]);
         leaf.update(indices(piece.page).2, missing, part);
     }
 
-    /// What a page is before its first change. Not read from the base if all of it is replaced,
-    /// or if it was changed before.
+    /// The content of a page before its first change. The base is not read if the whole page is
+    /// replaced, or if the page exists already.
     fn page_before(&self, piece: &Piece) -> io::Result<Box<Page>> {
         let mut page = zero_page();
         let Some(base) = &self.base else {
@@ -260,8 +262,8 @@ impl RamDevice {
         Ok(page)
     }
 
-    /// Zeroes the part of `range` up to the next page, or 2 MiB where everything is zero;
-    /// returns where it stopped.
+    /// Zeroes the part of `range` up to the end of its first page, or skips up to the end of its
+    /// first 2 MiB if no page of them exists; returns the end of this part.
     fn zero_some(&self, range: Range<u64>) -> io::Result<u64> {
         let next = |unit: u64| range.end.min((range.start / unit + 1).saturating_mul(unit));
         let page = range.start / to_u64(PAGE_BYTES);
@@ -276,14 +278,14 @@ impl RamDevice {
         match leaf {
             Some(leaf) if self.base.is_none() => {
                 if piece.within.len() == PAGE_BYTES {
-                    leaf.forget(slot);
+                    leaf.remove(slot);
                 } else if !leaf.is_missing(slot) {
-                    self.put(&piece, zero_page(), |part| part.fill(0));
+                    self.change(&piece, zero_page(), |part| part.fill(0));
                 }
             }
             _ => {
                 let before = self.page_before(&piece)?;
-                self.put(&piece, before, |part| part.fill(0));
+                self.change(&piece, before, |part| part.fill(0));
             }
         }
         Ok(stop)
@@ -294,7 +296,7 @@ fn zero_page() -> Box<Page> {
     Box::new([0; PAGE_BYTES])
 }
 
-/// The byte of the device that is `within` bytes into `page`.
+/// The device offset of byte `within` of `page`.
 fn device_byte(page: u64, within: usize) -> u64 {
     page * to_u64(PAGE_BYTES) + to_u64(within)
 }
@@ -309,12 +311,12 @@ fn indices(page: u64) -> (usize, usize, usize) {
     )
 }
 
-/// How far `byte` is into `page`, at most a whole page.
+/// The offset of `byte` from the start of `page`, at most a whole page.
 fn within_page(byte: u64, page: u64) -> usize {
     usize::try_from(byte - page * to_u64(PAGE_BYTES)).unwrap_or(PAGE_BYTES)
 }
 
-/// Cuts `len` bytes from `offset` at page boundaries.
+/// Splits the range of `len` bytes from `offset` on at page boundaries.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
     let page_bytes = to_u64(PAGE_BYTES);
     let mut at = offset;
@@ -345,7 +347,7 @@ impl BlockDevice for RamDevice {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        Asked::new(DeviceOp::Read, offset, total_bytes(bufs)).inside(self.len_bytes)?;
+        Operation::new(DeviceOp::Read, offset, total_bytes(bufs)).check_inside(self.len_bytes)?;
         let mut at = offset;
         for buf in bufs {
             self.load(buf, at)?;
@@ -355,7 +357,7 @@ impl BlockDevice for RamDevice {
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        Asked::new(DeviceOp::Write, offset, total_bytes(bufs)).inside(self.len_bytes)?;
+        Operation::new(DeviceOp::Write, offset, total_bytes(bufs)).check_inside(self.len_bytes)?;
         let mut at = offset;
         for buf in bufs {
             self.store(buf, at)?;
@@ -377,7 +379,7 @@ impl BlockDevice for RamDevice {
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        Asked::about(DeviceOp::WriteZeroes, &range).inside(self.len_bytes)?;
+        Operation::on_range(DeviceOp::WriteZeroes, &range).check_inside(self.len_bytes)?;
         let mut at = range.start;
         while at < range.end {
             at = self.zero_some(at..range.end)?;
@@ -393,7 +395,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn fifteen_tebibytes_cost_only_what_was_written() {
+    fn fifteen_tebibytes_take_only_the_memory_of_written_pages() {
         let device = RamDevice::new(15 << 40);
         device
             .write_at(&[7; 5000], (15 << 40) - 5000)
@@ -423,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_where_it_was_said_to_be() {
+    fn transfers_past_the_end_are_refused() {
         let device = RamDevice::new(5000);
         let error = device
             .read_at(&mut [0; 2], 4999)

@@ -1,27 +1,27 @@
-//! **Purpose.** A device that remembers every write, so that a test can have it as it may be
-//! after a crash at any moment.
+//! **Purpose.** A device for crash tests: it records every write, and can make the possible states
+//! of the device after a crash at any moment.
 //!
-//! **Model.** A log of [`Event`]s in the order in which they completed, beside the state they
-//! led to. A *cut* is a number of events: the crash came after that many. What a device may hold
-//! then:
+//! **Model.** A log of [`Event`]s in the order in which they completed, and the state after all of
+//! them. A *cut* is a number of events: the crash happened after that many. The device may then be
+//! in any of these states:
 //!
 //! ```text
 //!   w1 w2 F  w3 w4f w5 | cut          F = flush, f = written with FUA
-//!   durable: w1 w2 w4f;  w3 and w5: kept, lost or torn, each by itself
+//!   durable: w1 w2 w4f;  w3 and w5: kept, lost or torn, independently
 //! ```
 //!
 //! A flush covers the writes that were complete when it *began*: with several threads, writes
-//! may complete while it runs, stand before it in the log, and are not made durable by it. Notes
-//! of the test's own stand in the same log, so that "acknowledged" has a place in this order.
+//! may complete while it runs. They are before it in the log, but are not made durable by it. A
+//! test can add notes of its own to the log, for example that an operation was acknowledged.
 //!
 //! **Not here.** Which cuts and survivals to try: the crash tests of the journal and the file
 //! system decide.
 //!
 //! **Invariants.** The base is never written. Two writes to the same byte are replayed in the
-//! order in which they were made; a lost one never comes back.
+//! order in which they were made; a lost one has no effect.
 //!
-//! **Locking.** One lock around the log and the state: only what is in memory happens under it,
-//! unless the base has to be read.
+//! **Locking.** One lock around the log and the state. Under it there are only operations in
+//! memory, and reads of the base.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -29,31 +29,31 @@ use std::ops::Range;
 use fourscore_sync::{Arc, Mutex, thread};
 
 use crate::device::{BlockDevice, Hints, to_u64, total_bytes};
-use crate::error::{Asked, DeviceOp};
+use crate::error::{DeviceOp, Operation};
 use crate::ram::RamDevice;
 
-/// Something that changed the device or made changes durable.
+/// An operation that changed the device or made changes durable, or a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A write.
     Write {
         /// Where it began, in bytes.
         offset: u64,
-        /// What was written.
+        /// The bytes written.
         bytes: Arc<[u8]>,
-        /// When it was durable.
+        /// When the write is durable.
         durable: Durable,
     },
     /// A range was made to read as zeroes.
     WriteZeroes(Range<u64>),
-    /// A range was given back. Afterwards it reads as zeroes here.
+    /// A range was discarded. Afterwards it reads as zeroes on this device.
     Discard(Range<u64>),
     /// A flush succeeded.
     Flush {
-        /// How many events had happened when it began: these are durable.
+        /// The number of events that had completed when it began: these are durable.
         covers: usize,
     },
-    /// The test noted something ([`RecordingDevice::note`]); nothing happened to the device.
+    /// A note of the test ([`RecordingDevice::note`]), which does not affect the device.
     Note(u64),
 }
 
@@ -68,39 +68,39 @@ impl Event {
 /// When a write is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
-    /// With the next flush.
+    /// After the next flush.
     AfterFlush,
-    /// When it completes.
+    /// When the write completes.
     AtOnce,
 }
 
-/// What became of a write that was not durable when the crash came.
+/// The effect of a crash on a write that was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// All of it is there.
+    /// All of it is on the device.
     Kept,
-    /// Nothing of it is there.
+    /// Nothing of it is on the device.
     Lost,
-    /// Only its first bytes are there.
+    /// Only its first bytes are on the device.
     Torn {
-        /// How many.
+        /// The number of these bytes.
         first_bytes: usize,
     },
 }
 
-/// A device that keeps a log of what was done to it.
+/// A device that keeps a log of the operations that changed it.
 #[derive(Debug)]
 pub struct RecordingDevice {
     base: Arc<dyn BlockDevice>,
     events: Mutex<Vec<Event>>,
     /// The state after all events; read without the lock.
     now: RamDevice,
-    /// How often a flush lets other threads go first between its begin and its end.
+    /// How often a flush yields to other threads between its begin and its end.
     flush_yields: u32,
 }
 
 impl RecordingDevice {
-    /// A device that begins as `base`, which is never written and must not change.
+    /// A device with the content of `base`, which is never written and must not change.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         let now = RamDevice::over(Arc::clone(&base));
@@ -112,8 +112,8 @@ impl RecordingDevice {
         }
     }
 
-    /// Lets other threads run `times` times while a flush is under way, as they can on a device
-    /// whose flushes take long.
+    /// Makes each flush yield `times` times to other threads while it runs, as on a device with
+    /// slow flushes.
     #[must_use]
     pub fn yielding_in_flushes(self, times: u32) -> Self {
         Self {
@@ -122,12 +122,12 @@ impl RecordingDevice {
         }
     }
 
-    /// Puts `note` into the log: what the test knows now, it knows at every later cut.
+    /// Adds `note` to the log. It is part of the log of every later cut.
     pub fn note(&self, note: u64) {
         self.events.lock().push(Event::Note(note));
     }
 
-    /// How many events there are; every number from 0 to this one is a cut.
+    /// The number of events; every number from 0 to this one is a cut.
     #[must_use]
     pub fn cuts(&self) -> usize {
         self.events.lock().len()
@@ -139,7 +139,7 @@ impl RecordingDevice {
         self.events.lock().clone()
     }
 
-    /// The device after the first `cut` events, all of which arrived.
+    /// The device after the first `cut` events, all of which survived.
     ///
     /// # Errors
     /// Those of the base.
@@ -147,22 +147,22 @@ impl RecordingDevice {
         self.crashed(cut, |_, _| Survival::Kept)
     }
 
-    /// The device after a crash behind the first `cut` events. `survival` is asked about each
-    /// event that was not durable by then, with its index; flushes and notes are not asked about.
+    /// The device after a crash after the first `cut` events. `survival_of` is called for each
+    /// event that was not durable by then, with its index; it is not called for flushes and notes.
     ///
     /// # Errors
     /// Those of the base.
     pub fn crashed(
         &self,
         cut: usize,
-        mut survival: impl FnMut(usize, &Event) -> Survival,
+        mut survival_of: impl FnMut(usize, &Event) -> Survival,
     ) -> io::Result<RamDevice> {
         let mut events = self.events();
         events.truncate(cut);
-        let covered = flushed(&events);
+        let flushed = flushed_events(&events);
         let device = RamDevice::over(Arc::clone(&self.base));
         for (index, event) in events.iter().enumerate() {
-            let durable = index < covered
+            let durable = index < flushed
                 || matches!(
                     event,
                     Event::Flush { .. }
@@ -172,12 +172,12 @@ impl RecordingDevice {
                             ..
                         }
                 );
-            let fate = if durable {
+            let survival = if durable {
                 Survival::Kept
             } else {
-                survival(index, event)
+                survival_of(index, event)
             };
-            apply(&device, event, fate)?;
+            apply(&device, event, survival)?;
         }
         Ok(device)
     }
@@ -191,7 +191,8 @@ impl RecordingDevice {
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64, durable: Durable) -> io::Result<()> {
-        Asked::new(DeviceOp::Write, offset, total_bytes(bufs)).inside(self.len_bytes())?;
+        Operation::new(DeviceOp::Write, offset, total_bytes(bufs))
+            .check_inside(self.len_bytes())?;
         let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
         self.record(Event::Write {
             offset,
@@ -201,8 +202,8 @@ impl RecordingDevice {
     }
 }
 
-/// How many of the first `events` are made durable by the flushes among them.
-fn flushed(events: &[Event]) -> usize {
+/// The number of events, from the first on, that the flushes among them made durable.
+fn flushed_events(events: &[Event]) -> usize {
     let covers = |event: &Event| match event {
         Event::Flush { covers } => Some(*covers),
         _ => None,
@@ -210,7 +211,7 @@ fn flushed(events: &[Event]) -> usize {
     events.iter().filter_map(covers).max().unwrap_or(0)
 }
 
-/// Carries out as much of `event` as survived.
+/// Applies the surviving part of `event` to `device`.
 fn apply(device: &RamDevice, event: &Event, survival: Survival) -> io::Result<()> {
     let first_bytes = match survival {
         Survival::Kept => usize::MAX,
@@ -266,12 +267,12 @@ impl BlockDevice for RecordingDevice {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        Asked::about(DeviceOp::Discard, &range).inside(self.len_bytes())?;
+        Operation::on_range(DeviceOp::Discard, &range).check_inside(self.len_bytes())?;
         self.record(Event::Discard(range))
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
-        Asked::about(DeviceOp::WriteZeroes, &range).inside(self.len_bytes())?;
+        Operation::on_range(DeviceOp::WriteZeroes, &range).check_inside(self.len_bytes())?;
         self.record(Event::WriteZeroes(range))
     }
 }
@@ -324,11 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_not_durable_can_be_lost_or_torn() {
+    fn only_writes_that_were_not_durable_can_be_lost_or_torn() {
         let device = example();
-        let mut asked = Vec::new();
+        let mut calls = Vec::new();
         let lost = device.crashed(6, |index, _| {
-            asked.push(index);
+            calls.push(index);
             Survival::Lost
         });
         assert_eq!(
@@ -336,7 +337,7 @@ mod tests {
             "122d45",
             "all but the flushed and FUA"
         );
-        assert_eq!(asked, [3, 5]);
+        assert_eq!(calls, [3, 5]);
         let torn = device.crashed(5, |_, _| Survival::Torn { first_bytes: 2 });
         assert_eq!(content(&torn.expect("in memory")), "123345");
         let torn = device.crashed(2, |index, _| match index {
@@ -347,30 +348,30 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_was_complete_when_it_began() {
+    fn a_flush_covers_the_events_that_completed_before_it_began() {
         let device = example();
         let mut events = device.events();
-        assert_eq!((events[2].is_flush(), flushed(&events)), (true, 2));
+        assert_eq!((events[2].is_flush(), flushed_events(&events)), (true, 2));
         events[2] = Event::Flush { covers: 1 };
         assert_eq!(
-            flushed(&events),
+            flushed_events(&events),
             1,
-            "the second write came during the flush"
+            "the second write completed during the flush"
         );
         *device.events.lock() = events;
         device.note(7);
-        let mut asked = Vec::new();
+        let mut calls = Vec::new();
         let lost = device.crashed(7, |index, _| {
-            asked.push(index);
+            calls.push(index);
             Survival::Lost
         });
         assert_eq!(content(&lost.expect("in memory")), "1bcd45");
-        assert_eq!(asked, [1, 3, 5], "neither flush nor note");
+        assert_eq!(calls, [1, 3, 5], "neither flush nor note");
         assert_eq!(device.events().last(), Some(&Event::Note(7)));
     }
 
     #[test]
-    fn writes_can_complete_while_a_flush_is_under_way() {
+    fn writes_can_complete_during_a_flush() {
         let base = Arc::new(RamDevice::from_bytes(b"abcdef"));
         let device = RecordingDevice::new(base).yielding_in_flushes(50);
         let uncovered = |events: &[Event]| {

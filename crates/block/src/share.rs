@@ -1,9 +1,9 @@
-//! **Purpose.** Blocks of one file of the host that become blocks of another without being copied
-//! (reflinks).
+//! **Purpose.** Reflinks: makes a file of the host share blocks of another one instead of copying
+//! them.
 //!
-//! **Model.** `FICLONERANGE` of whole host blocks. Whether the host can do it shows when it is
-//! asked: both files on one file system that shares blocks (xfs, btrfs, bcachefs), and places that
-//! are multiples of its block size.
+//! **Model.** `FICLONERANGE` of whole host blocks. It succeeds only if both files are on one file
+//! system with reflinks (xfs, btrfs, bcachefs), and the offsets are multiples of its block size;
+//! this is found out by trying.
 //!
 //! **References.** ioctl_ficlonerange(2).
 
@@ -23,8 +23,8 @@ struct CloneRange {
     dest_offset: u64,
 }
 
-/// Has `len_bytes` bytes at `to` of a file share the blocks of `source` at `from`. `false`, with
-/// nothing changed, where the host does not do this; a length of 0 is never shared.
+/// Makes `len_bytes` bytes at `to` of a file share the blocks of `source` at `from`. Returns
+/// `false` with nothing changed if the host cannot do this, or if the length is 0.
 pub(crate) fn share(
     file: BorrowedFd<'_>,
     to: u64,
@@ -33,7 +33,7 @@ pub(crate) fn share(
     len_bytes: u64,
 ) -> bool {
     if len_bytes == 0 {
-        // The host would take it as "up to the end".
+        // The host would interpret 0 as "up to the end".
         return false;
     }
     let range = CloneRange {

@@ -1,8 +1,9 @@
-//! **Purpose.** A device whose flushes do nothing, for who gives up durability for speed: the mount
-//! option `nobarrier`.
+//! **Purpose.** A device whose flushes do nothing, for the mount option `nobarrier`, which trades
+//! durability for speed.
 //!
-//! **Crash safety.** None: what a crash leaves is for the device to say. A battery behind the cache
-//! of the device, or an image that nobody needs after a crash, make up for it.
+//! **Crash safety.** None: after a crash, any subset of all writes may be on the device. This is
+//! acceptable if the device has a battery-backed cache, or if the image is not needed after a
+//! crash.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -13,12 +14,12 @@ use crate::batch::{Batch, InFlight};
 use crate::device::{BlockDevice, Hints, HostRange};
 use crate::error::DeviceOp;
 
-/// Another device without its flushes.
+/// A device that passes all operations but flushes to a base device.
 #[derive(Debug)]
 pub struct UnorderedDevice(Arc<dyn BlockDevice>);
 
 impl UnorderedDevice {
-    /// The same device without its flushes.
+    /// `device` without flushes.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>) -> Self {
         Self(device)
@@ -58,13 +59,17 @@ impl BlockDevice for UnorderedDevice {
         self.0.write_zeroes(range)
     }
 
-    /// A batch with a barrier in it is carried out one request after the other.
+    /// A batch with a flush is carried out one request after the other.
     fn submit(&self, batch: Batch) -> InFlight {
         let mut requests = batch.requests().iter();
-        if requests.any(|request| request.asked().op == DeviceOp::Flush) {
+        if requests.any(|request| request.operation().op == DeviceOp::Flush) {
             return InFlight::finished(batch.run_on(self));
         }
         self.0.submit(batch)
+    }
+
+    fn forget_cached(&self, range: Range<u64>) {
+        self.0.forget_cached(range);
     }
 
     fn is_being_written(&self) -> bool {
@@ -82,12 +87,12 @@ mod tests {
     use crate::{IoBuf, RamDevice, RecordingDevice};
 
     #[test]
-    fn everything_arrives_and_nothing_is_flushed() {
+    fn all_writes_arrive_and_nothing_is_flushed() {
         let base = Arc::new(RamDevice::new(4096));
         let recording = Arc::new(RecordingDevice::new(base));
         let device = UnorderedDevice::new(recording.clone());
         device.write_at(b"one", 0).expect("inside");
-        device.flush().expect("nothing to fail");
+        device.flush().expect("no effect");
         device
             .write_fua(&[IoSlice::new(b"two")], 3)
             .expect("inside");

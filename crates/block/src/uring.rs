@@ -1,22 +1,23 @@
-//! **Purpose.** Image files and block devices whose batches are truly in flight at once, by
+//! **Purpose.** Image files and block devices with the requests of a batch in flight at once, by
 //! io_uring.
 //!
-//! **Not here.** Single reads and writes, which go the same way as for a [`FileDevice`]: one
+//! **Not here.** Single reads and writes, which are the same as for a [`FileDevice`]: they are one
 //! system call either way.
 //!
-//! **Model.** A batch in flight owns a ring. Its requests are queued until a flush stands in the
-//! way; when all before it have ended, the flush goes alone, and then what comes after it. A
-//! transfer that the kernel cut short is queued again for the rest.
+//! **Model.** A batch in flight owns a ring. Its requests are submitted up to the next flush; when
+//! all requests before it have ended, the flush is submitted alone, and then the requests after it.
+//! A short transfer is submitted again for the remaining bytes.
 //!
 //! **Invariants.**
-//! - What the kernel may still read or write is owned by the flight, which is not dropped before
-//!   its completions are in: dropping it waits.
-//! - Never more requests in flight than the completion queue holds, so none overflows.
+//! - Memory that the kernel may still access is owned by the batch in flight. Dropping the batch
+//!   waits for all its completions.
+//! - There are never more requests in flight than the completion queue holds, so it cannot
+//!   overflow.
 //!
-//! **Locking.** Rings that are not in use wait in a list per core, locked for a push or a pop
-//! only. A flight has its ring for itself, whichever thread polls or waits.
+//! **Locking.** Idle rings are kept in a list per core, which is locked for a push or a pop only.
+//! A batch in flight has exclusive use of its ring, whichever thread polls or waits.
 //!
-//! **Crash safety.** As for any batch: a flush is begun when everything before it has succeeded.
+//! **Crash safety.** As for any batch: a flush begins when all requests before it have succeeded.
 //!
 //! **References.** io_uring(7), io_uring_enter(2).
 
@@ -29,16 +30,17 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::batch::{Batch, Flight, InFlight, Outcome, Poll, Request};
 use crate::device::{BlockDevice, Hints, HostRange, to_u64};
-use crate::error::Asked;
-use crate::file::FileDevice;
+use crate::error::Operation;
+use crate::file::{FileDevice, Memory};
 
-/// How many requests a flight has in the kernel at a time. The completion queue is twice as
-/// long.
+/// The maximum number of requests of a batch in the kernel at a time. The completion queue is
+/// twice as long.
 const DEPTH: u32 = 128;
-/// The most buffers of one request (`IOV_MAX`); more go as the rest of a short transfer.
-const MOST_BUFFERS: usize = 1024;
-/// How many rings a core keeps for later.
-const MOST_IDLE: usize = 4;
+/// The maximum number of buffers of one request (`IOV_MAX`). Further buffers are transferred as
+/// the rest of a short transfer.
+const MAX_BUFFERS: usize = 1024;
+/// The maximum number of idle rings that are kept for a core.
+const MAX_IDLE: usize = 4;
 
 /// A file of the host whose batches go through io_uring.
 #[derive(Debug)]
@@ -64,11 +66,11 @@ impl UringDevice {
     /// Sends the batches of `file` through io_uring.
     ///
     /// # Errors
-    /// The kernel's error where it has no io_uring or refuses it to this process, with a text
-    /// that says so. `file` is lost; callers that want to go on without reopen it.
+    /// The kernel's error if it has no io_uring or refuses it to this process, with a message that
+    /// says so. `file` is dropped; a caller that continues without io_uring must reopen it.
     pub fn new(file: FileDevice) -> io::Result<Self> {
         let ring = new_ring().map_err(|error| {
-            let hint = "is it older than 5.6, or kernel.io_uring_disabled set?";
+            let hint = "is it older than 5.6, or is kernel.io_uring_disabled set?";
             io::Error::new(
                 error.kind(),
                 format!("the kernel refuses io_uring: {error} ({hint})"),
@@ -97,7 +99,7 @@ impl Shared {
 
     fn give_back(&self, ring: Ring) {
         let mut idle = self.idle.mine().lock();
-        if idle.len() < MOST_IDLE {
+        if idle.len() < MAX_IDLE {
             idle.push(ring);
         }
     }
@@ -140,13 +142,14 @@ impl BlockDevice for UringDevice {
         self.shared.file.write_zeroes(range)
     }
 
-    /// Where no further ring can be had (memory), the batch is carried out by plain calls.
+    /// If no further ring can be made (for lack of memory), the batch is carried out by plain
+    /// system calls.
     fn submit(&self, batch: Batch) -> InFlight {
         let Ok(ring) = self.shared.ring() else {
             return InFlight::finished(batch.run_on(&self.shared.file));
         };
         let mut flight = UringFlight::new(Arc::clone(&self.shared), ring, batch);
-        flight.move_on(Wait::No);
+        flight.advance(Wait::No);
         InFlight::flying(Box::new(flight))
     }
 
@@ -155,11 +158,11 @@ impl BlockDevice for UringDevice {
     }
 }
 
-/// A request of a flight.
+/// A request of a batch in flight.
 struct Slot {
     request: Request,
-    asked: Asked,
-    /// What is left to transfer; points into the request's buffers.
+    operation: Operation,
+    /// The remaining parts of the request's buffers.
     rest: Rest,
     done_bytes: u64,
     result: Option<io::Result<()>>,
@@ -169,21 +172,21 @@ struct Slot {
 struct Rest(Vec<libc::iovec>);
 
 // SAFETY: the addresses point into buffers that the same slot owns, and which may be sent
-// between threads; nobody else uses them but the kernel.
+// between threads; only the kernel uses them.
 unsafe impl Send for Rest {}
 
-/// A batch in the kernel.
+/// A batch in flight.
 struct UringFlight {
     shared: Arc<Shared>,
-    /// Present until the flight is over.
+    /// Present until the batch has ended.
     ring: Option<Ring>,
     slots: Vec<Slot>,
-    /// The first request that was not looked at yet.
+    /// The first request that was not begun yet.
     next: usize,
-    /// Requests in the kernel or in the submission queue.
+    /// The number of requests in the kernel or in the submission queue.
     in_flight: u32,
-    /// Requests cut short, to be queued again.
-    again: Vec<usize>,
+    /// Requests to be queued again: short transfers and interrupted requests.
+    requeue: Vec<usize>,
     flushing: bool,
     failed: bool,
 }
@@ -197,7 +200,7 @@ enum Wait {
 impl UringFlight {
     fn new(shared: Arc<Shared>, ring: Ring, batch: Batch) -> Self {
         let slot = |request: Request| Slot {
-            asked: request.asked(),
+            operation: request.operation(),
             request,
             rest: Rest(Vec::new()),
             done_bytes: 0,
@@ -205,30 +208,29 @@ impl UringFlight {
         };
         let slots = batch.into_requests().into_iter().map(slot).collect();
         let ring = Some(ring);
-        let again = Vec::new();
         Self {
             shared,
             ring,
             slots,
             next: 0,
             in_flight: 0,
-            again,
+            requeue: Vec::new(),
             flushing: false,
             failed: false,
         }
     }
 
     fn is_over(&self) -> bool {
-        self.in_flight == 0 && self.again.is_empty() && self.next == self.slots.len()
+        self.in_flight == 0 && self.requeue.is_empty() && self.next == self.slots.len()
     }
 
-    /// Queues what may begin, tells the kernel, and takes in what has ended.
-    fn move_on(&mut self, wait: Wait) {
+    /// Queues the requests that may begin, submits them, and collects completions.
+    fn advance(&mut self, wait: Wait) {
         self.queue_again();
         self.queue_new();
         if self.in_flight > 0 {
             if let Err(error) = self.enter(wait) {
-                self.give_up(&error);
+                self.abort(&error);
             }
             self.reap();
         }
@@ -236,7 +238,7 @@ impl UringFlight {
 
     fn queue_again(&mut self) {
         while self.in_flight < DEPTH
-            && let Some(index) = self.again.pop()
+            && let Some(index) = self.requeue.pop()
         {
             self.queue(index);
         }
@@ -246,7 +248,7 @@ impl UringFlight {
         while self.next < self.slots.len() && self.in_flight < DEPTH && !self.flushing {
             let index = self.next;
             if matches!(self.slots[index].request, Request::Flush) {
-                if self.in_flight > 0 || !self.again.is_empty() {
+                if self.in_flight > 0 || !self.requeue.is_empty() {
                     return;
                 }
                 if self.failed {
@@ -257,8 +259,8 @@ impl UringFlight {
             }
             self.next += 1;
             match self.prepare(index) {
-                Ok(Prepared::Nothing) => self.end(index, Ok(())),
-                Ok(Prepared::Something) => self.queue(index),
+                Ok(Prepared::Empty) => self.end(index, Ok(())),
+                Ok(Prepared::Ready) => self.queue(index),
                 Err(error) => self.end(index, Err(error)),
             }
         }
@@ -266,22 +268,22 @@ impl UringFlight {
 
     fn cancel_from(&mut self, index: usize) {
         for slot in &mut self.slots[index..] {
-            slot.result = Some(Err(slot.asked.cancelled()));
+            slot.result = Some(Err(slot.operation.cancelled()));
         }
         self.next = self.slots.len();
     }
 
-    /// Checks a request and notes where its buffers are. From here on the slot is not moved and
-    /// its buffers are not touched until its result is in.
+    /// Checks a request and notes the addresses of its buffers. From now on the slot is not moved
+    /// and its buffers are not accessed until the request has ended.
     fn prepare(&mut self, index: usize) -> io::Result<Prepared> {
         let slot = &mut self.slots[index];
-        self.shared.file.admit(&slot.asked)?;
+        self.shared.file.check(&slot.operation)?;
         let vector = |start: *const u8, len: usize| libc::iovec {
             iov_base: start.cast_mut().cast(),
             iov_len: len,
         };
         slot.rest.0 = match &mut slot.request {
-            Request::Flush => return Ok(Prepared::Something),
+            Request::Flush => return Ok(Prepared::Ready),
             Request::Read { bufs, .. } => crate::batch::slices_mut(bufs)?
                 .iter_mut()
                 .map(|buf| vector(buf.as_mut_ptr().cast_const(), buf.len()))
@@ -293,23 +295,22 @@ impl UringFlight {
         };
         slot.rest.0.retain(|vector| vector.iov_len > 0);
         Ok(if slot.rest.0.is_empty() {
-            Prepared::Nothing
+            Prepared::Empty
         } else {
-            Prepared::Something
+            Prepared::Ready
         })
     }
 
-    /// Puts a prepared request, or what is left of it, into the submission queue.
+    /// Puts a prepared request, or the rest of it, into the submission queue.
     fn queue(&mut self, index: usize) {
         let slot = &self.slots[index];
         let vectors = slot.rest.0.as_ptr();
-        let count = u32::try_from(slot.rest.0.len().min(MOST_BUFFERS)).unwrap_or(u32::MAX);
-        let at = slot.asked.offset + slot.done_bytes;
-        let memory = slot
-            .rest
-            .0
-            .iter()
-            .map(|vector| (vector.iov_base.addr(), vector.iov_len));
+        let count = u32::try_from(slot.rest.0.len().min(MAX_BUFFERS)).unwrap_or(u32::MAX);
+        let at = slot.operation.offset + slot.done_bytes;
+        let memory = slot.rest.0.iter().map(|vector| Memory {
+            address: vector.iov_base.addr(),
+            len: vector.iov_len,
+        });
         let fd = types::Fd(self.shared.file.fd_at(at, memory).as_raw_fd());
         let entry = match slot.request {
             Request::Read { .. } => opcode::Readv::new(fd, vectors, count).offset(at).build(),
@@ -322,15 +323,15 @@ impl UringFlight {
         let Some(Ring(ring)) = &mut self.ring else {
             return;
         };
-        // SAFETY: the vectors and the buffers they name belong to a slot of this flight, which
-        // neither moves nor frees them before the completion is in (`drop` waits, and if that
-        // is impossible leaks them); the file is kept open by `shared`.
+        // SAFETY: the vectors and their buffers belong to a slot of `self`, which neither moves
+        // nor frees them before the completion was collected (`drop` waits, and if that is
+        // impossible leaks them); `shared` keeps the file open.
         let pushed = unsafe { ring.submission().push(&entry) };
-        pushed.expect("no more in flight than the queue holds");
+        pushed.expect("the queue holds all requests in flight");
         self.in_flight += 1;
     }
 
-    /// Hands the queue to the kernel.
+    /// Submits the queue to the kernel.
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let Some(Ring(ring)) = &self.ring else {
             return Ok(());
@@ -339,8 +340,8 @@ impl UringFlight {
         match ring.submit_and_wait(want) {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Interrupted, or short of memory or space: the queue is kept, so the next
-                // round tries again.
+                // Interrupted, or short of memory or queue space: the queue is kept, so the next
+                // call retries.
                 Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
                 _ => Err(error),
             },
@@ -361,19 +362,19 @@ impl UringFlight {
         Some((index, completion.result()))
     }
 
-    /// What became of one entry of the queue.
+    /// Handles the completion of one entry of the queue.
     fn completed(&mut self, index: usize, result: i32) {
         let slot = &mut self.slots[index];
-        let asked = slot.asked;
+        let operation = slot.operation;
         if matches!(result, code if code == -libc::EINTR || code == -libc::EAGAIN) {
-            self.again.push(index);
+            self.requeue.push(index);
         } else if result < 0 {
             let error = io::Error::from_raw_os_error(result.saturating_neg());
-            self.end(index, Err(asked.host(error)));
+            self.end(index, Err(operation.host(error)));
         } else if matches!(slot.request, Request::Flush) {
             self.end(index, Ok(()));
         } else if result == 0 {
-            let error = asked.no_progress(slot.done_bytes);
+            let error = operation.no_progress(slot.done_bytes);
             self.end(index, Err(error));
         } else {
             let got_bytes = u64::from(result.unsigned_abs());
@@ -382,7 +383,7 @@ impl UringFlight {
             if slot.rest.0.is_empty() {
                 self.end(index, Ok(()));
             } else {
-                self.again.push(index);
+                self.requeue.push(index);
             }
         }
     }
@@ -399,27 +400,27 @@ impl UringFlight {
         self.slots[index].result = Some(result);
     }
 
-    /// The ring itself failed, so the kernel may go on using the buffers at any time: they are
-    /// leaked, and what has no result gets this one.
-    fn give_up(&mut self, error: &io::Error) {
+    /// Ends the batch after a failure of the ring itself. The kernel may still access the buffers
+    /// at any time, so they are leaked. Requests without a result get this error.
+    fn abort(&mut self, error: &io::Error) {
         for slot in &mut self.slots {
             if slot.result.is_none() {
                 let code = error.raw_os_error().unwrap_or(libc::EIO);
-                slot.result = Some(Err(slot.asked.host(io::Error::from_raw_os_error(code))));
+                slot.result = Some(Err(slot.operation.host(io::Error::from_raw_os_error(code))));
                 let request = std::mem::replace(&mut slot.request, Request::Flush);
                 std::mem::forget(request);
                 std::mem::forget(std::mem::take(&mut slot.rest.0));
             }
         }
         self.ring = None;
-        self.again.clear();
+        self.requeue.clear();
         self.in_flight = 0;
         self.next = self.slots.len();
     }
 
     fn finish(&mut self) -> Vec<Outcome> {
         while !self.is_over() {
-            self.move_on(Wait::ForOne);
+            self.advance(Wait::ForOne);
         }
         let outcome = |slot: Slot| Outcome::new(slot.request, slot.result.unwrap_or(Ok(())));
         self.slots.drain(..).map(outcome).collect()
@@ -427,13 +428,13 @@ impl UringFlight {
 }
 
 enum Prepared {
-    /// No bytes to transfer.
-    Nothing,
-    Something,
+    /// There are no bytes to transfer.
+    Empty,
+    Ready,
 }
 
 impl Rest {
-    /// Takes `bytes` off the front.
+    /// Removes `bytes` from the front.
     fn advance(&mut self, bytes: u64) {
         let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut ended = 0;
@@ -453,7 +454,7 @@ impl Rest {
 impl Flight for UringFlight {
     fn poll(&mut self) -> Poll {
         if !self.is_over() {
-            self.move_on(Wait::No);
+            self.advance(Wait::No);
         }
         if self.is_over() {
             Poll::Ended
@@ -469,12 +470,12 @@ impl Flight for UringFlight {
 
 impl Drop for UringFlight {
     fn drop(&mut self) {
-        // What was not begun stays so; what the kernel has must come back first.
+        // No further request is begun, but those in the kernel must complete first.
         self.next = self.slots.len();
-        self.again.clear();
+        self.requeue.clear();
         while self.in_flight > 0 {
-            self.move_on(Wait::ForOne);
-            self.again.clear();
+            self.advance(Wait::ForOne);
+            self.requeue.clear();
         }
         if let Some(ring) = self.ring.take() {
             self.shared.give_back(ring);

@@ -1,8 +1,8 @@
-//! **Purpose.** A part of a device as a device of its own: a partition at an offset, or a whole
-//! device with writing forbidden.
+//! **Purpose.** A range of a device as a device of its own: a partition at an offset, or a whole
+//! device read-only.
 //!
-//! **Invariants.** Nothing outside the window is ever touched: each range is checked against the
-//! window before it is moved.
+//! **Invariants.** No byte outside of the window is ever accessed: each range is checked against
+//! the window before it is translated.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use fourscore_sync::Arc;
 
 use crate::batch::{Batch, InFlight};
 use crate::device::{BlockDevice, Hints, HostRange, total_bytes};
-use crate::error::{Asked, DeviceOp};
+use crate::error::{DeviceOp, Operation};
 use crate::open::Access;
 
 /// A view of a range of another device.
@@ -34,17 +34,17 @@ impl Window {
         range: Range<u64>,
         access: Access,
     ) -> io::Result<Self> {
-        let asked = Asked::about(DeviceOp::Read, &range);
-        asked.inside(device.len_bytes())?;
+        let operation = Operation::on_range(DeviceOp::Read, &range);
+        operation.check_inside(device.len_bytes())?;
         Ok(Self {
             device,
             start: range.start,
-            len_bytes: asked.len_bytes,
+            len_bytes: operation.len_bytes,
             access,
         })
     }
 
-    /// Everything from byte `start` of `device` on.
+    /// All bytes of `device` from byte `start` on.
     ///
     /// # Errors
     /// Kind `UnexpectedEof` if the device ends before `start`.
@@ -69,20 +69,22 @@ impl Window {
         }
     }
 
-    /// Checks a request; then its offset moved by the window's start cannot overflow.
-    fn admit(&self, asked: &Asked) -> io::Result<u64> {
-        if self.access == Access::ReadOnly && !matches!(asked.op, DeviceOp::Read | DeviceOp::Flush)
+    /// Checks an operation, and returns its offset on the base device.
+    fn translate(&self, operation: &Operation) -> io::Result<u64> {
+        if self.access == Access::ReadOnly
+            && !matches!(operation.op, DeviceOp::Read | DeviceOp::Flush)
         {
-            return Err(asked.read_only());
+            return Err(operation.read_only());
         }
-        asked.inside(self.len_bytes)?;
-        Ok(self.start + asked.offset)
+        operation.check_inside(self.len_bytes)?;
+        Ok(self.start + operation.offset)
     }
 
-    fn moved(&self, op: DeviceOp, range: &Range<u64>) -> io::Result<Range<u64>> {
-        let asked = Asked::about(op, range);
-        let start = self.admit(&asked)?;
-        Ok(start..start + asked.len_bytes)
+    /// Checks an operation on a range, and returns the range on the base device.
+    fn translate_range(&self, op: DeviceOp, range: &Range<u64>) -> io::Result<Range<u64>> {
+        let operation = Operation::on_range(op, range);
+        let start = self.translate(&operation)?;
+        Ok(start..start + operation.len_bytes)
     }
 }
 
@@ -106,17 +108,17 @@ impl BlockDevice for Window {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        let at = self.admit(&Asked::new(DeviceOp::Read, offset, total_bytes(bufs)))?;
+        let at = self.translate(&Operation::new(DeviceOp::Read, offset, total_bytes(bufs)))?;
         self.device.read_vectored_at(bufs, at)
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let at = self.admit(&Asked::new(DeviceOp::Write, offset, total_bytes(bufs)))?;
+        let at = self.translate(&Operation::new(DeviceOp::Write, offset, total_bytes(bufs)))?;
         self.device.write_vectored_at(bufs, at)
     }
 
     fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let at = self.admit(&Asked::new(DeviceOp::Write, offset, total_bytes(bufs)))?;
+        let at = self.translate(&Operation::new(DeviceOp::Write, offset, total_bytes(bufs)))?;
         self.device.write_fua(bufs, at)
     }
 
@@ -125,27 +127,28 @@ impl BlockDevice for Window {
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
-        self.device.discard(self.moved(DeviceOp::Discard, &range)?)
+        self.device
+            .discard(self.translate_range(DeviceOp::Discard, &range)?)
     }
 
     fn forget_cached(&self, range: Range<u64>) {
-        if let Ok(range) = self.moved(DeviceOp::Read, &range) {
+        if let Ok(range) = self.translate_range(DeviceOp::Read, &range) {
             self.device.forget_cached(range);
         }
     }
 
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
         self.device
-            .write_zeroes(self.moved(DeviceOp::WriteZeroes, &range)?)
+            .write_zeroes(self.translate_range(DeviceOp::WriteZeroes, &range)?)
     }
 
-    /// A batch with a request that is refused here is carried out one request after the other,
-    /// so that each gets its own outcome.
+    /// A batch with a request that is refused is carried out one request after the other, so that
+    /// each request gets its own outcome.
     fn submit(&self, mut batch: Batch) -> InFlight {
         if batch
             .requests()
             .iter()
-            .all(|request| self.admit(&request.asked()).is_ok())
+            .all(|request| self.translate(&request.operation()).is_ok())
         {
             batch.move_by(self.start);
             self.device.submit(batch)
@@ -156,7 +159,7 @@ impl BlockDevice for Window {
 
     fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
         self.device
-            .host_range(self.moved(DeviceOp::Read, &range).ok()?)
+            .host_range(self.translate_range(DeviceOp::Read, &range).ok()?)
     }
 }
 
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_is_reachable() {
+    fn no_byte_outside_is_accessible() {
         let (device, content) = numbered(10_000);
         let window = Window::new(device.clone(), 1000..3000, Access::ReadWrite).expect("inside");
         assert_eq!(window.len_bytes(), 2000);
@@ -221,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_lies_there(start in 0..5000_u64, at in 0..5000_u64, len in 0..5000_usize) {
+        fn reads_its_range(start in 0..5000_u64, at in 0..5000_u64, len in 0..5000_usize) {
             let (device, content) = numbered(10_000);
             let window = Window::from_offset(device, start, Access::ReadOnly)?;
             let mut got = vec![0; len];

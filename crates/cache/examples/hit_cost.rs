@@ -1,7 +1,7 @@
-//! Prints what a hit costs, and the parts it is made of, on one thread:
+//! Prints the cost of a hit, and of its parts, on one thread:
 //! `cargo run --release -p fourscore-cache --example hit_cost`.
 //!
-//! Each figure is the best of many short runs, so that other work on the machine shows little.
+//! Each figure is the best of many short runs, so that other load on the machine has little effect.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,7 +13,8 @@ use fourscore_sync::{Arc, CoreNr};
 const ENTRIES: u64 = 4096;
 const RUNS: usize = 300;
 
-/// Nanoseconds for one call of `act`, which gets numbers below [`ENTRIES`] in a scattered order.
+/// Prints the nanoseconds of one call of `act`, which gets numbers below [`ENTRIES`] in a scattered
+/// order.
 fn measure(what: &str, mut act: impl FnMut(u64)) {
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {

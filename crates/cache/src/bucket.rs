@@ -1,4 +1,4 @@
-//! **Purpose.** Immutable lists of entries, and the copies writers make of them.
+//! **Purpose.** Buckets: immutable lists of entries, of which writers make changed copies.
 
 use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,13 @@ pub(crate) struct Entry<K, V> {
     pub(crate) key: K,
     pub(crate) value: Arc<V>,
     pub(crate) weight_bytes: usize,
-    /// Hit since the clock hand came by.
+    /// Whether there was a hit since the clock hand visited the entry.
     referenced: AtomicBool,
 }
 
 impl<K, V> Entry<K, V> {
-    /// A new entry is not referenced: only a second use tells it from a scan passing through.
+    /// A new entry is not referenced: only a second use distinguishes it from the entries of a
+    /// scan.
     pub(crate) fn new(key: K, value: Arc<V>, weight_bytes: usize) -> Self {
         Self {
             key,
@@ -33,7 +34,7 @@ impl<K, V> Entry<K, V> {
         }
     }
 
-    /// Whether there was a hit since this was asked last.
+    /// Clears the flag, and returns whether there was a hit since the last call.
     pub(crate) fn take_reference(&self) -> bool {
         let referenced = self.referenced.load(Ordering::Relaxed);
         if referenced {
@@ -44,7 +45,7 @@ impl<K, V> Entry<K, V> {
 }
 
 impl<K: Clone, V> Entry<K, V> {
-    /// The same entry for another bucket. A hit noted on the original from now on is lost.
+    /// Copies the entry for another bucket. A hit noted on the original from now on is lost.
     fn copy(&self) -> Self {
         Self {
             key: self.key.clone(),
@@ -55,8 +56,8 @@ impl<K: Clone, V> Entry<K, V> {
     }
 }
 
-/// At least one entry. The first lies in the bucket itself: with about one bucket for each entry
-/// of a full cache, most hits follow one pointer from the table to the key.
+/// A bucket of at least one entry. The first lies in the bucket itself: since there is about one
+/// bucket for each entry of a full cache, most hits follow one pointer from the table to the key.
 #[derive(Debug)]
 pub(crate) struct Bucket<K, V> {
     first: Entry<K, V>,
@@ -70,7 +71,7 @@ impl<K, V> Bucket<K, V> {
 }
 
 impl<K, V> Bucket<K, V> {
-    /// The entry in front.
+    /// The first entry.
     pub(crate) fn into_first(self) -> Entry<K, V> {
         self.first
     }
@@ -85,7 +86,7 @@ impl<K: Clone + Eq, V> Bucket<K, V> {
         self.others.iter().find(|entry| entry.key == *key)
     }
 
-    /// A bucket with `entry` in front of the entries of `old`.
+    /// Makes a bucket of `entry` and, after it, the entries of `old`.
     pub(crate) fn with(old: Option<&Self>, entry: Entry<K, V>) -> Box<Self> {
         let others = old.map_or_else(Box::default, |old| old.iter().map(Entry::copy).collect());
         Box::new(Self {
@@ -94,8 +95,8 @@ impl<K: Clone + Eq, V> Bucket<K, V> {
         })
     }
 
-    /// The entries that `keep` wants, or nothing if it wants none.
-    pub(crate) fn only(&self, keep: impl Fn(&Entry<K, V>) -> bool) -> Option<Box<Self>> {
+    /// Copies the entries for which `keep` holds; `None` if there are none.
+    pub(crate) fn filtered(&self, keep: impl Fn(&Entry<K, V>) -> bool) -> Option<Box<Self>> {
         let mut kept = self.iter().filter(|entry| keep(entry));
         let first = kept.next()?.copy();
         let others = kept.map(Entry::copy).collect();

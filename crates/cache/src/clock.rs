@@ -1,65 +1,76 @@
-//! **Purpose.** What a shard's lock guards: its books, its loads under way, and eviction.
+//! **Purpose.** The state behind a shard's lock (its weight and its pending loads), and eviction by
+//! the clock algorithm.
 //!
 //! **Model.** The clock hand walks the shard's buckets. An entry that was hit since the last visit
-//! loses its flag and stays; one that was not is offered to the hook, and leaves if the hook
-//! agrees. A second round no longer looks at the flags: readers may set them as fast as the hand
-//! clears them, and the budget holds against them too.
+//! loses its referenced flag and stays. One that was not is offered to the eviction hook, and is
+//! evicted if the hook agrees. A second round of the same sweep ignores the flags: otherwise
+//! readers that set them as fast as the hand clears them could keep the shard over its budget.
 //!
-//! If even that made no room, the rest refuses. The shard then runs over its share, and the next
-//! attempt waits until it has grown by another sixteenth, so that a cache full of dirty blocks is
-//! not swept again with every insertion. Whoever makes many entries evictable at once calls for a
-//! sweep himself ([`ClockCache::trim`](crate::ClockCache::trim)).
+//! If even that frees too little, the hook refuses all other entries. The shard then exceeds its
+//! budget, and the next sweep starts only when it has grown by another sixteenth, so that a cache
+//! full of dirty blocks is not swept with every insertion. A caller that makes many entries
+//! evictable at once starts a sweep itself ([`ClockCache::trim`](crate::ClockCache::trim)).
 //!
-//! Entries are removed without the lock, and nobody tells the books. So these are an upper bound:
-//! before anybody has to leave they are made anew, unless that was done while less than a quarter
-//! of the share has come. A shard that runs over may so evict a little too much, never too little.
+//! Entries are removed without the lock and without an update of the shard's weight. So the weight
+//! is an upper bound, and a sweep first recounts it, unless less than a quarter of the budget was
+//! inserted since the last recount. A shard may therefore evict a little too much, never too
+//! little.
 
 use fourscore_sync::Arc;
 use fourscore_sync::epoch::{CELLS_PER_LINE, CellLine, EpochCell, Guard};
 
 use crate::bucket::{Bucket, Entry};
-use crate::flight::Flight;
+use crate::load::PendingLoad;
 
 /// The part of the cache behind one lock.
 #[derive(Debug)]
 pub(crate) struct Shard<K, V> {
-    /// What the entries weigh, and those that were removed since the books were made.
+    /// The weight of the entries, including those that were removed since the last recount.
     weight_bytes: usize,
-    /// What has come since then.
-    came_bytes: usize,
+    /// The weight of the insertions since the last recount.
+    inserted_bytes: usize,
     /// The next bucket to visit, as an index into the shard's own buckets.
     hand: usize,
-    /// No sweep before the weight exceeds this.
-    patience_bytes: usize,
-    /// The loads under way. A handful at most, so a list beats a map.
-    pub(crate) flights: Vec<Arc<Flight<K, V>>>,
+    /// No sweep starts before the weight reaches this.
+    next_sweep_bytes: usize,
+    /// The pending loads. There are a few at most, so a list is faster than a map.
+    pub(crate) loads: Vec<Arc<PendingLoad<K, V>>>,
 }
 
-/// What a sweep did.
+/// The counts of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) evicted: u64,
-    /// How often the hook refused.
+    /// The number of entries that the hook refused to evict.
     pub(crate) refused: u64,
 }
 
-/// Whom a round spares.
+/// The limits of a sweep.
+struct Sweep<V> {
+    /// The sweep ends when the weight is at most this.
+    target_bytes: usize,
+    /// The eviction hook.
+    evictable: fn(&V) -> bool,
+    round: Round,
+}
+
+/// The rounds of a sweep over all buckets.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mercy {
-    /// Entries that were hit since the last visit.
-    Referenced,
-    /// Nobody.
-    None,
+enum Round {
+    /// Spares entries that were hit since the last visit.
+    First,
+    /// Offers all entries to the hook.
+    Second,
 }
 
 impl<K, V> Default for Shard<K, V> {
     fn default() -> Self {
         Self {
             weight_bytes: 0,
-            came_bytes: usize::MAX,
+            inserted_bytes: usize::MAX,
             hand: 0,
-            patience_bytes: 0,
-            flights: Vec::new(),
+            next_sweep_bytes: 0,
+            loads: Vec::new(),
         }
     }
 }
@@ -69,28 +80,28 @@ where
     K: Clone + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Evicts until `need_bytes` more fit into `share_bytes`, or nothing else wants to go.
-    pub(crate) fn make_room(
+    /// Evicts until `need_bytes` more fit into `budget_bytes`, or no other entry is evictable.
+    pub(crate) fn evict(
         &mut self,
         lines: &[CellLine<Bucket<K, V>>],
         need_bytes: usize,
-        share_bytes: usize,
+        budget_bytes: usize,
         evictable: fn(&V) -> bool,
         guard: &Guard,
     ) -> Swept {
         let mut swept = Swept::default();
-        let target_bytes = share_bytes.saturating_sub(need_bytes);
+        let target_bytes = budget_bytes.saturating_sub(need_bytes);
         if self.weight_bytes <= target_bytes {
-            self.patience_bytes = 0;
+            self.next_sweep_bytes = 0;
             return swept;
         }
-        if self.weight_bytes < self.patience_bytes {
+        if self.weight_bytes < self.next_sweep_bytes {
             return swept;
         }
-        if self.came_bytes >= share_bytes / 4 {
-            self.make_books(lines, guard);
+        if self.inserted_bytes >= budget_bytes / 4 {
+            self.recount(lines, guard);
             if self.weight_bytes <= target_bytes {
-                self.patience_bytes = 0;
+                self.next_sweep_bytes = 0;
                 return swept;
             }
         }
@@ -98,50 +109,53 @@ where
         for visits in 0..buckets * 2 {
             let visited = &lines[self.hand / CELLS_PER_LINE].cells()[self.hand % CELLS_PER_LINE];
             self.hand = (self.hand + 1) % buckets;
-            let mercy = if visits < buckets {
-                Mercy::Referenced
-            } else {
-                Mercy::None
+            let sweep = Sweep {
+                target_bytes,
+                evictable,
+                round: if visits < buckets {
+                    Round::First
+                } else {
+                    Round::Second
+                },
             };
-            self.visit(visited, target_bytes, mercy, evictable, guard, &mut swept);
+            self.visit(visited, &sweep, guard, &mut swept);
             if self.weight_bytes <= target_bytes {
-                self.patience_bytes = 0;
+                self.next_sweep_bytes = 0;
                 return swept;
             }
         }
-        self.patience_bytes = self.weight_bytes.saturating_add(self.weight_bytes / 16);
+        self.next_sweep_bytes = self.weight_bytes.saturating_add(self.weight_bytes / 16);
         swept
     }
 
-    /// The clock hand at one bucket.
+    /// Visits one bucket with the clock hand.
     fn visit(
         &mut self,
         cell: &EpochCell<Bucket<K, V>>,
-        target_bytes: usize,
-        mercy: Mercy,
-        evictable: fn(&V) -> bool,
+        sweep: &Sweep<V>,
         guard: &Guard,
         swept: &mut Swept,
     ) {
         let Some(mut bucket) = cell.load(guard) else {
             return;
         };
-        // One bit for each victim: the hook is asked once, and nothing is copied for a bucket
-        // that keeps its entries. Entries past the 64th, which no fair hash produces, stay.
+        // One bit for each victim: so the hook is called once for each entry, and a bucket that
+        // keeps its entries is not copied. Entries past the 64th, which a good hash never
+        // produces, stay.
         let mut victims = 0_u64;
-        for (place, entry) in bucket.iter().enumerate().take(64) {
-            if self.weight_bytes <= target_bytes {
+        for (index, entry) in bucket.iter().enumerate().take(64) {
+            if self.weight_bytes <= sweep.target_bytes {
                 break;
             }
-            if entry.take_reference() && mercy == Mercy::Referenced {
+            if entry.take_reference() && sweep.round == Round::First {
                 continue;
             }
-            if !evictable(&entry.value) {
+            if !(sweep.evictable)(&entry.value) {
                 swept.refused += 1;
                 continue;
             }
-            victims |= 1 << place;
-            self.forget(entry.weight_bytes);
+            victims |= 1 << index;
+            self.subtract_weight(entry.weight_bytes);
             swept.evicted += 1;
         }
         if victims == 0 {
@@ -153,15 +167,17 @@ where
                 .iter()
                 .enumerate()
                 .take(64)
-                .filter(|(at, _)| victims >> at & 1 == 1);
+                .filter(|(index, _)| victims >> index & 1 == 1);
             victims
                 .map(|(_, victim)| &victim.value)
                 .any(|value| Arc::ptr_eq(value, &entry.value))
         };
-        // Again if somebody has removed an entry meanwhile.
-        while let Err(changed) =
-            cell.replace(Some(bucket), bucket.only(|entry| !is_victim(entry)), guard)
-        {
+        // Retried if another thread has removed an entry meanwhile.
+        while let Err(changed) = cell.replace(
+            Some(bucket),
+            bucket.filtered(|entry| !is_victim(entry)),
+            guard,
+        ) {
             match changed.found {
                 Some(found) => bucket = found,
                 None => return,
@@ -169,29 +185,29 @@ where
         }
     }
 
-    /// Finds out what the entries weigh.
-    fn make_books(&mut self, lines: &[CellLine<Bucket<K, V>>], guard: &Guard) {
+    /// Recounts the weight of the entries.
+    fn recount(&mut self, lines: &[CellLine<Bucket<K, V>>], guard: &Guard) {
         let buckets = lines.iter().flat_map(CellLine::cells);
         let entries = buckets
             .filter_map(|cell| cell.load(guard))
             .flat_map(Bucket::iter);
         self.weight_bytes = entries.map(|entry| entry.weight_bytes).sum();
-        self.came_bytes = 0;
+        self.inserted_bytes = 0;
     }
 
-    /// Lets the next sweep start in any case.
-    pub(crate) fn lose_patience(&mut self) {
-        self.patience_bytes = 0;
+    /// Allows the next sweep at any weight over the budget.
+    pub(crate) fn allow_sweep(&mut self) {
+        self.next_sweep_bytes = 0;
     }
 
-    /// Books an entry.
-    pub(crate) fn note(&mut self, weight_bytes: usize) {
+    /// Adds the weight of an inserted entry.
+    pub(crate) fn add_weight(&mut self, weight_bytes: usize) {
         self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
-        self.came_bytes = self.came_bytes.saturating_add(weight_bytes);
+        self.inserted_bytes = self.inserted_bytes.saturating_add(weight_bytes);
     }
 
-    /// Takes an entry off the books.
-    fn forget(&mut self, weight_bytes: usize) {
+    /// Subtracts the weight of an evicted entry.
+    fn subtract_weight(&mut self, weight_bytes: usize) {
         self.weight_bytes = self.weight_bytes.saturating_sub(weight_bytes);
     }
 }

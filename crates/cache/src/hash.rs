@@ -1,16 +1,16 @@
-//! **Purpose.** A fast hash whose outcome nobody can plan who does not know the seed.
+//! **Purpose.** A fast keyed hash, whose results cannot be predicted without the seed.
 //!
 //! **Model.** Each word `x` is folded in by `state = fold((state ^ x) * multiplier)`, where the
 //! product has 128 bits and `fold` xors its halves, so that each bit of the key reaches the top
-//! bits, which choose the bucket. Block and inode numbers come from hostile images and run in
-//! patterns; start and multiplier are secret and differ from cache to cache, so an image cannot
-//! aim its blocks at one bucket.
+//! bits, which choose the bucket. Block and inode numbers come from images that may be hostile, and
+//! they form patterns. Start and multiplier are secret and differ from cache to cache, so an image
+//! cannot direct its blocks to one bucket.
 
 use std::hash::{Hash, Hasher};
 
-/// The secret of one cache. Keys that are too large to be compared as numbers get a number from one
-/// of their own ([`Config::number`](crate::Config::number)), so that nobody can make many with the
-/// same.
+/// The secret of a cache. A user whose keys are not numbers (such as names) hashes them with a seed
+/// of its own for [`Config::number`](crate::Config::number), so that an attacker cannot make many
+/// keys with the same number.
 #[derive(Debug)]
 pub struct Seed {
     start: u64,
@@ -18,8 +18,8 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// A seed of its own for each cache; the same in every run of the builds that must repeat
-    /// themselves exactly.
+    /// Makes a random seed. In the `shuttle` and `count` builds, whose runs must be reproducible,
+    /// all seeds are the same.
     #[must_use]
     pub fn new() -> Self {
         #[cfg(not(any(feature = "shuttle", feature = "count")))]
@@ -41,8 +41,7 @@ impl Seed {
         }
     }
 
-    /// The number of a key. Two keys that differ have the same one by chance only, once in some
-    /// 2^64 pairs.
+    /// The hash of a key. Two different keys have the same one with a probability of about 2^-64.
     #[inline]
     #[must_use]
     pub fn hash<K: Hash>(&self, key: &K) -> u64 {
@@ -130,7 +129,8 @@ impl Hasher for Folder {
 mod tests {
     use super::*;
 
-    /// How full the fullest of 1 024 buckets is when 4 096 keys are spread by their top bits.
+    /// The number of keys in the fullest of 1 024 buckets, when 4 096 keys are spread by their top
+    /// bits.
     fn fullest<K: Hash>(keys: impl Iterator<Item = K>) -> usize {
         let seed = Seed::new();
         let mut buckets = vec![0_usize; 1024];
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn patterns_of_block_numbers_spread_evenly() {
-        // A random spread of 4 per bucket has its maximum near 13; 24 is out of its reach.
+        // A random spread with an average of 4 has its maximum near 13, and practically never 24.
         for shift in [0, 3, 8, 15, 24, 32, 40, 52] {
             let fullest = fullest((0_u64..).map(|number| number << shift));
             assert!(fullest < 24, "stride 1 << {shift}: {fullest}");

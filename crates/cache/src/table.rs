@@ -7,25 +7,27 @@ use fourscore_sync::{Arc, CachePadded, CoreNr, Counter, Mutex, MutexGuard};
 
 use crate::bucket::{Bucket, Entry};
 use crate::clock::Shard;
-use crate::flight::Flight;
 use crate::hash::Seed;
+use crate::load::PendingLoad;
 
-/// How a cache is laid out and what it may evict.
+/// The layout of a cache and its eviction hook.
 #[derive(Debug)]
 pub struct Config<K, V> {
-    /// A number that tells keys apart. Those of which eight lie side by side, from a multiple of
-    /// eight on, share a cache line of the table with each other and with nobody else: who comes
-    /// and goes with such numbers meets others nowhere.
+    /// The number of a key. Eight keys with consecutive numbers, from a multiple of eight on, share
+    /// a cache line of the table. So a thread that inserts and removes keys with such numbers
+    /// shares no line of the table with threads that use other numbers, except by chance of the
+    /// hash.
     pub number: fn(&K) -> u64,
-    /// The sum of weights the cache aims to stay below.
+    /// The sum of weights that the cache tries not to exceed.
     pub budget_bytes: usize,
-    /// The weight of a typical entry; with the budget it sets the number of buckets.
+    /// The weight of a typical entry; with the budget it determines the number of buckets.
     pub expected_weight_bytes: usize,
-    /// Whether this value may leave now. Called under a shard lock: it must be quick and take no
-    /// lock. When it says yes, the entry is gone; readers that found the value before may still
-    /// hold it. A user who *modifies* cached values therefore makes the answer a step that only
-    /// one side can win (say, a compare-exchange from clean to evicted here, and from clean to
-    /// dirty there), and looks the key up again when the value turns out to be evicted.
+    /// The eviction hook: whether this value may be evicted now. Called under a shard lock, so it
+    /// must be quick and take no lock. If it returns true, the entry is evicted, but readers that
+    /// have found the value before may still hold it. A user that *modifies* cached values must
+    /// therefore decide between eviction and modification by an atomic step (for example a
+    /// compare-exchange from clean to evicted here, and from clean to dirty there), and look the
+    /// key up again if the value was evicted.
     pub evictable: fn(&V) -> bool,
     /// Whether lookups are counted.
     pub hits: HitCounting,
@@ -34,36 +36,36 @@ pub struct Config<K, V> {
 /// Whether a cache counts its lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HitCounting {
-    /// On a counter of the core, which costs a few nanoseconds and no shared line.
+    /// Lookups are counted on per-core counters, which costs a few nanoseconds and no shared line.
     On,
-    /// Not at all.
+    /// Lookups are not counted.
     Off,
 }
 
-/// What happened so far, summed over all cores.
+/// Counts since the cache was made, summed over all cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Lookups that found their key (0 unless [`HitCounting::On`]).
     pub hits: u64,
-    /// Lookups by [`ClockCache::get`] and [`ClockCache::get_arc`] that did not (0 unless
-    /// [`HitCounting::On`]).
-    pub absent: u64,
-    /// Loaders run.
+    /// Lookups by [`ClockCache::get`] and [`ClockCache::get_arc`] that did not find their key (0
+    /// unless [`HitCounting::On`]).
+    pub misses: u64,
+    /// Loaders that were run.
     pub loads: u64,
-    /// Callers that waited for the loader of another one.
+    /// Calls that waited for the loader of another call.
     pub load_waits: u64,
-    /// Entries put in.
+    /// Entries inserted.
     pub insertions: u64,
-    /// Entries that had to leave.
+    /// Entries evicted.
     pub evictions: u64,
-    /// How often an entry refused to leave.
+    /// Entries that the hook refused to evict.
     pub refusals: u64,
 }
 
 #[derive(Debug, Default)]
 struct Counters {
     hits: Counter,
-    absent: Counter,
+    misses: Counter,
     loads: Counter,
     load_waits: Counter,
     insertions: Counter,
@@ -73,25 +75,27 @@ struct Counters {
 
 type PaddedShard<K, V> = CachePadded<Mutex<Shard<K, V>>>;
 
-/// A concurrent cache with a byte budget. See the crate's head for its structure.
+/// A concurrent cache with a byte budget. The crate documentation describes its structure.
 ///
-/// Keys are cheap to clone (numbers, as a rule). Values are dropped late and on any thread, by the
-/// rules of [`fourscore_sync::epoch`]: their destructors take no lock and do no I/O.
+/// Keys are cheap to clone (usually numbers). Values are dropped after a grace period and on any
+/// thread, by the rules of [`fourscore_sync::epoch`]: their destructors must take no lock and do no
+/// I/O.
 pub struct ClockCache<K, V>
 where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Put into under the lock of the shard that owns the bucket; taken out of and read by anyone.
+    /// Insertions hold the lock of the shard that owns the bucket; removals and lookups hold none.
     buckets: Box<[CellLine<Bucket<K, V>>]>,
     shards: Box<[PaddedShard<K, V>]>,
     seed: Seed,
     number: fn(&K) -> u64,
-    /// What is shifted out of a hash to get a line's index.
+    /// A hash shifted right by this is the index of a line.
     line_shift: u32,
-    /// What is shifted out of a line's index to get its shard's.
+    /// The index of a line shifted right by this is the index of its shard.
     shard_shift: u32,
-    share_bytes: usize,
+    /// The budget of each shard.
+    shard_budget_bytes: usize,
     evictable: fn(&V) -> bool,
     hit_counting: HitCounting,
     counters: Counters,
@@ -99,15 +103,15 @@ where
 
 const LINE_BITS: u32 = CELLS_PER_LINE.ilog2();
 const MIN_BUCKET_BITS: u32 = 4;
-/// Two GiB worth of pointers, of which only the pages in use exist.
+/// 2 GiB of pointers, of which only the pages in use take memory.
 const MAX_BUCKET_BITS: u32 = 28;
 const MAX_SHARD_BITS: u32 = 9;
-/// A shard that holds fewer typical entries than this would evict by accident of the hash.
+/// In a shard with fewer typical entries than this, evictions would depend on chance of the hash.
 const MIN_ENTRIES_PER_SHARD_BITS: u32 = 6;
 
-/// Where a key's bucket is.
+/// The index of a bucket.
 #[derive(Clone, Copy)]
-struct Place {
+struct BucketIndex {
     line: usize,
     cell: usize,
 }
@@ -117,11 +121,11 @@ where
     K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// An empty cache. Memory for the buckets is reserved now and used as they fill.
+    /// An empty cache. Memory for the buckets is reserved now and allocated as they fill.
     #[must_use]
     pub fn new(config: &Config<K, V>) -> Self {
         let entries = config.budget_bytes / config.expected_weight_bytes.max(1);
-        // Twice as many as entries, since a bucket that is not empty costs a copy to insert into.
+        // Two buckets for each entry, since an insertion into a bucket copies its entries.
         let entry_bits = bits_for(entries).clamp(MIN_BUCKET_BITS, MAX_BUCKET_BITS - 1);
         let line_bits = entry_bits + 1 - LINE_BITS;
         let shard_bits = bits_for(CoreNr::count().saturating_mul(4))
@@ -137,22 +141,22 @@ where
             number: config.number,
             line_shift: u64::BITS - line_bits,
             shard_shift: line_bits - shard_bits,
-            share_bytes: config.budget_bytes >> shard_bits,
+            shard_budget_bytes: config.budget_bytes >> shard_bits,
             evictable: config.evictable,
             hit_counting: config.hits,
             counters: Counters::default(),
         }
     }
 
-    /// The value of `key`, for as long as the guard. Writes no memory that other cores read.
+    /// Returns the value of `key`, borrowed from the guard. Writes no memory that other cores read.
     #[inline]
     #[cfg_attr(feature = "count", track_caller)]
     pub fn get<'g>(&self, key: &K, guard: &'g Guard) -> Option<&'g V> {
         self.look_up(key, guard).map(|entry| &*entry.value)
     }
 
-    /// A share in the value of `key`. Unlike [`ClockCache::get`] this writes the value's reference
-    /// count, a line that all users of the value share.
+    /// Returns a new reference to the value of `key`. Unlike [`ClockCache::get`] this writes the
+    /// value's reference count, a line that all users of the value share.
     #[cfg_attr(feature = "count", track_caller)]
     pub fn get_arc(&self, key: &K) -> Option<Arc<V>> {
         let guard = epoch::pin();
@@ -160,93 +164,93 @@ where
             .map(|entry| fourscore_sync::clone_arc(&entry.value))
     }
 
-    /// Puts `value` in unless `key` is there already: the first one wins. Returns the one that is
-    /// in the cache.
+    /// Inserts `value` unless `key` has an entry already. Returns the value that is in the cache.
     pub fn insert(&self, key: K, value: Arc<V>, weight_bytes: usize) -> Arc<V> {
         let guard = epoch::pin();
-        let place = self.place(&key);
-        let mut shard = self.lock(place);
-        self.insert_locked(&mut shard, place, key, value, weight_bytes, &guard)
+        let index = self.bucket_of(&key);
+        let mut shard = self.lock_shard_of(index);
+        self.insert_locked(&mut shard, index, key, value, weight_bytes, &guard)
     }
 
-    /// The value of `key`; if there is none, `load` brings it and its weight in bytes.
+    /// Returns the value of `key`. If there is none, `load` returns it with its weight in bytes.
     ///
-    /// No lock is held while `load` runs. Callers that want the same key meanwhile wait for its
-    /// outcome instead of loading it as well. If the key is removed meanwhile, those who waited
-    /// get the value, but it does not enter the cache. `load` must not ask for its own key.
+    /// No lock is held while `load` runs. Other callers with the same key wait for its outcome
+    /// instead of loading it as well. If the key is removed meanwhile, this caller and the waiters
+    /// get the value, but it is not inserted. `load` must not load its own key.
     ///
     /// # Errors
-    /// What `load` returned. Errors are not remembered: each caller that waited loads itself.
+    /// The error of `load`. Errors are not cached: each caller that waited loads itself.
     pub fn get_or_try_load<E>(
         &self,
         key: &K,
         load: impl FnOnce() -> Result<(Arc<V>, usize), E>,
     ) -> Result<Arc<V>, E> {
-        let place = self.place(key);
+        let index = self.bucket_of(key);
         loop {
-            match self.find_or_take_off(key, place) {
+            match self.find_or_start_load(key, index) {
                 Found::Value(value) => return Ok(value),
-                Found::Flight(flight) => {
+                Found::Pending(pending) => {
                     self.counters.load_waits.add(1);
-                    if let Some(value) = flight.wait() {
+                    if let Some(value) = pending.wait() {
                         return Ok(value);
                     }
                 }
-                Found::Pilot(pilot) => {
+                Found::Absent(loader) => {
                     self.counters.loads.add(1);
                     let (value, weight_bytes) = load()?;
-                    return Ok(pilot.land(value, weight_bytes));
+                    return Ok(loader.insert(value, weight_bytes));
                 }
             }
         }
     }
 
-    /// Takes `key` out, and keeps a load of it that is under way from putting it in.
+    /// Removes `key`, and prevents a pending load of it from inserting a value.
     pub fn remove(&self, key: &K) -> Option<Arc<V>> {
         self.remove_if(key, |_| true)
     }
 
-    /// As [`ClockCache::remove`], but only if `condition` holds for the value there. It may be
-    /// asked again when the bucket has changed meanwhile.
+    /// As [`ClockCache::remove`], but only if `condition` holds for the value. The condition may be
+    /// evaluated again if the bucket has changed meanwhile.
     ///
-    /// A value that is there is taken out without the shard's lock: no load of its key is under
-    /// way. What it weighed the shard learns when it runs over its share.
+    /// If the key has an entry, it is removed without the shard's lock, since then no load of the
+    /// key is pending. The weight of the shard is corrected by the next recount.
     pub fn remove_if(&self, key: &K, condition: impl Fn(&Arc<V>) -> bool) -> Option<Arc<V>> {
         let guard = epoch::pin();
-        let place = self.place(key);
-        if let Some(removed) = self.take_out(key, place, &condition, &guard) {
+        let index = self.bucket_of(key);
+        if let Some(removed) = self.remove_entry(key, index, &condition, &guard) {
             return removed;
         }
-        let mut shard = self.lock(place);
-        shard.flights.retain(|flight| flight.key != *key);
-        // It may have come in the meantime.
-        self.take_out(key, place, &condition, &guard).flatten()
+        let mut shard = self.lock_shard_of(index);
+        shard.loads.retain(|pending| pending.key != *key);
+        // The entry may have been inserted in the meantime.
+        self.remove_entry(key, index, &condition, &guard).flatten()
     }
 
-    /// Takes `key` out without the shard's lock, and writes nothing if it is not there. For keys
-    /// that nobody loads: a load that is under way is not kept from putting its value in.
+    /// Removes `key` without the shard's lock, and writes nothing if it has no entry. For keys
+    /// that are never loaded: a pending load is not prevented from inserting its value.
     pub fn take(&self, key: &K) -> Option<Arc<V>> {
         let guard = epoch::pin();
-        self.take_out(key, self.place(key), &|_| true, &guard)
+        self.remove_entry(key, self.bucket_of(key), &|_| true, &guard)
             .flatten()
     }
 
-    /// Takes `key` out if the condition holds; `None` if it is not there.
-    fn take_out(
+    /// Removes the entry of `key` if the condition holds. `None` if the key has no entry,
+    /// `Some(None)` if the condition does not hold.
+    fn remove_entry(
         &self,
         key: &K,
-        place: Place,
+        index: BucketIndex,
         condition: &impl Fn(&Arc<V>) -> bool,
         guard: &Guard,
     ) -> Option<Option<Arc<V>>> {
-        let cell = self.cell(place);
+        let cell = self.cell(index);
         let mut bucket = cell.load(guard)?;
         loop {
             let entry = bucket.find(key)?;
             if !condition(&entry.value) {
                 return Some(None);
             }
-            let left = bucket.only(|other| other.key != *key);
+            let left = bucket.filtered(|other| other.key != *key);
             match cell.replace(Some(bucket), left, guard) {
                 Ok(_) => return Some(Some(Arc::clone(&entry.value))),
                 Err(changed) => bucket = changed.found?,
@@ -254,19 +258,19 @@ where
         }
     }
 
-    /// Evicts what may leave until every shard is within its share again. Insertions do this by
-    /// themselves, but rarely while entries refuse; a checkpoint that made many of them evictable
-    /// calls this.
+    /// Evicts entries until every shard is within its budget again. Insertions do this by
+    /// themselves, but rarely while entries refuse eviction. To be called by a checkpoint, which
+    /// makes many of them evictable.
     pub fn trim(&self) {
         let guard = epoch::pin();
         for (number, shard) in self.shards.iter().enumerate() {
             let mut shard = shard.lock();
-            shard.lose_patience();
-            self.make_room(&mut shard, number, 0, &guard);
+            shard.allow_sweep();
+            self.evict(&mut shard, number, 0, &guard);
         }
     }
 
-    /// Shows every entry to `visit`. Entries that come or go meanwhile may be missed.
+    /// Calls `visit` for every entry. Entries that are inserted or removed meanwhile may be missed.
     pub fn for_each(&self, mut visit: impl FnMut(&K, &Arc<V>)) {
         self.for_each_entry(|entry| visit(&entry.key, &entry.value));
     }
@@ -281,7 +285,7 @@ where
         }
     }
 
-    /// The number of entries; exact once writers are quiet.
+    /// The number of entries; exact while no thread inserts or removes.
     #[must_use]
     pub fn len(&self) -> usize {
         let mut len = 0;
@@ -289,13 +293,13 @@ where
         len
     }
 
-    /// Whether there are no entries; exact once writers are quiet.
+    /// Whether there are no entries; exact while no thread inserts or removes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sum of the entries' weights; exact once writers are quiet.
+    /// The sum of the entries' weights; exact while no thread inserts or removes.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         let mut weight_bytes = 0;
@@ -303,13 +307,13 @@ where
         weight_bytes
     }
 
-    /// What happened so far.
+    /// The counts so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let counters = &self.counters;
         Stats {
             hits: counters.hits.sum(),
-            absent: counters.absent.sum(),
+            misses: counters.misses.sum(),
             loads: counters.loads.sum(),
             load_waits: counters.load_waits.sum(),
             insertions: counters.insertions.sum(),
@@ -322,7 +326,7 @@ where
     #[cfg_attr(feature = "count", track_caller)]
     fn look_up<'g>(&self, key: &K, guard: &'g Guard) -> Option<&'g Entry<K, V>> {
         let found = self
-            .cell(self.place(key))
+            .cell(self.bucket_of(key))
             .load(guard)
             .and_then(|bucket| bucket.find(key));
         if let Some(entry) = found {
@@ -332,101 +336,105 @@ where
             let counter = if found.is_some() {
                 &self.counters.hits
             } else {
-                &self.counters.absent
+                &self.counters.misses
             };
             counter.add(1);
         }
         found
     }
 
-    /// Where the key's bucket is: the line by a hash of its neighbourhood, and within the line no
-    /// two of a neighbourhood in one bucket. Which of them begins is for the hash to say, so that
-    /// keys at equal distances are spread over all buckets.
+    /// The index of the key's bucket. The line is given by a hash of `number / 8`, so that eight
+    /// neighbouring numbers share a line; within the line they use eight different buckets. The
+    /// bucket of the first one depends on the hash, so that keys at equal distances are spread over
+    /// all buckets.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
         reason = "at most MAX_BUCKET_BITS are left"
     )]
-    fn place(&self, key: &K) -> Place {
+    fn bucket_of(&self, key: &K) -> BucketIndex {
         let number = (self.number)(key);
         let hash = self.seed.hash(&(number >> LINE_BITS));
-        Place {
+        BucketIndex {
             line: (hash >> self.line_shift) as usize,
             cell: ((number ^ hash) % CELLS_PER_LINE as u64) as usize,
         }
     }
 
     #[inline]
-    fn cell(&self, place: Place) -> &EpochCell<Bucket<K, V>> {
-        &self.buckets[place.line].cells()[place.cell]
+    fn cell(&self, index: BucketIndex) -> &EpochCell<Bucket<K, V>> {
+        &self.buckets[index.line].cells()[index.cell]
     }
 
     #[cfg_attr(feature = "count", track_caller)]
-    fn lock(&self, place: Place) -> MutexGuard<'_, Shard<K, V>> {
-        self.shards[place.line >> self.shard_shift].lock()
+    fn lock_shard_of(&self, index: BucketIndex) -> MutexGuard<'_, Shard<K, V>> {
+        self.shards[index.line >> self.shard_shift].lock()
     }
 
     fn insert_locked(
         &self,
         shard: &mut Shard<K, V>,
-        place: Place,
+        index: BucketIndex,
         key: K,
         value: Arc<V>,
         weight_bytes: usize,
         guard: &Guard,
     ) -> Arc<V> {
-        let cell = self.cell(place);
+        let cell = self.cell(index);
         if let Some(entry) = cell.load(guard).and_then(|bucket| bucket.find(&key)) {
             return Arc::clone(&entry.value);
         }
-        // Where there is an entry there is no load under way, which removals rely on.
-        shard.flights.retain(|flight| flight.key != key);
-        self.make_room(shard, place.line >> self.shard_shift, weight_bytes, guard);
-        // Loaded again: making room may have replaced this very bucket.
+        // A key with an entry has no pending load: removals rely on this.
+        shard.loads.retain(|pending| pending.key != key);
+        self.evict(shard, index.line >> self.shard_shift, weight_bytes, guard);
+        // Loaded again: the eviction may have replaced this very bucket.
         let mut bucket = cell.load(guard);
         let mut entry = Entry::new(key, Arc::clone(&value), weight_bytes);
         while let Err(changed) = cell.replace(bucket, Some(Bucket::with(bucket, entry)), guard) {
-            // Somebody has taken an entry out.
+            // Another thread has removed an entry.
             bucket = changed.found;
-            entry = changed.rejected.expect("not put in").into_first();
+            entry = changed.rejected.expect("not stored").into_first();
         }
-        shard.note(weight_bytes);
+        shard.add_weight(weight_bytes);
         self.counters.insertions.add(1);
         value
     }
 
-    fn make_room(&self, shard: &mut Shard<K, V>, number: usize, need_bytes: usize, guard: &Guard) {
+    /// Evicts entries of the shard with the given number until `need_bytes` more fit into it.
+    fn evict(&self, shard: &mut Shard<K, V>, number: usize, need_bytes: usize, guard: &Guard) {
         let first = number << self.shard_shift;
-        let mine = &self.buckets[first..first + (1 << self.shard_shift)];
-        let swept = shard.make_room(mine, need_bytes, self.share_bytes, self.evictable, guard);
+        let lines = &self.buckets[first..first + (1 << self.shard_shift)];
+        let budget_bytes = self.shard_budget_bytes;
+        let swept = shard.evict(lines, need_bytes, budget_bytes, self.evictable, guard);
         if swept.evicted + swept.refused > 0 {
             self.counters.evictions.add(swept.evicted);
             self.counters.refusals.add(swept.refused);
         }
     }
 
-    /// The value, or a load of it to wait for, or the duty to load it.
-    fn find_or_take_off<'c>(&'c self, key: &K, place: Place) -> Found<'c, K, V> {
+    /// Finds the value or a pending load of it. If there is neither, starts a load, which the
+    /// caller has to carry out.
+    fn find_or_start_load<'c>(&'c self, key: &K, index: BucketIndex) -> Found<'c, K, V> {
         let guard = epoch::pin();
-        let cell = self.cell(place);
+        let cell = self.cell(index);
         let find = || cell.load(&guard).and_then(|bucket| bucket.find(key));
         if let Some(entry) = find() {
             return self.hit(entry);
         }
-        let mut shard = self.lock(place);
+        let mut shard = self.lock_shard_of(index);
         if let Some(entry) = find() {
             return self.hit(entry);
         }
-        if let Some(flight) = shard.flights.iter().find(|flight| flight.key == *key) {
-            return Found::Flight(Arc::clone(flight));
+        if let Some(pending) = shard.loads.iter().find(|pending| pending.key == *key) {
+            return Found::Pending(Arc::clone(pending));
         }
-        let flight = Arc::new(Flight::new(key.clone()));
-        shard.flights.push(Arc::clone(&flight));
-        Found::Pilot(Pilot {
+        let pending = Arc::new(PendingLoad::new(key.clone()));
+        shard.loads.push(Arc::clone(&pending));
+        Found::Absent(Loader {
             cache: self,
-            place,
-            flight,
-            landed: false,
+            index,
+            pending,
+            ended: false,
         })
     }
 
@@ -445,73 +453,76 @@ where
     V: Send + Sync + 'static,
 {
     Value(Arc<V>),
-    Flight(Arc<Flight<K, V>>),
-    Pilot(Pilot<'c, K, V>),
+    /// Another caller loads the value.
+    Pending(Arc<PendingLoad<K, V>>),
+    /// This caller has to load the value.
+    Absent(Loader<'c, K, V>),
 }
 
-/// The one who loads. Dropped without a landing (an error, a panic), it sends everybody who waits
-/// off to load the value themselves.
-struct Pilot<'c, K, V>
+/// The duty to load a value. If it is dropped without a value (by an error or a panic), the load
+/// ends as failed, and each waiter loads the value itself.
+struct Loader<'c, K, V>
 where
     K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     cache: &'c ClockCache<K, V>,
-    place: Place,
-    flight: Arc<Flight<K, V>>,
-    landed: bool,
+    index: BucketIndex,
+    pending: Arc<PendingLoad<K, V>>,
+    ended: bool,
 }
 
-impl<K, V> Pilot<'_, K, V>
+impl<K, V> Loader<'_, K, V>
 where
     K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Puts the value in, unless the flight was struck off the list, and tells everybody.
-    fn land(mut self, value: Arc<V>, weight_bytes: usize) -> Arc<V> {
+    /// Inserts the value, unless a removal or an insertion took the load off the shard's list, and
+    /// ends the load.
+    fn insert(mut self, value: Arc<V>, weight_bytes: usize) -> Arc<V> {
         let guard = epoch::pin();
-        let mut shard = self.cache.lock(self.place);
-        let key = &self.flight.key;
-        let value = if self.strike_off(&mut shard) {
+        let mut shard = self.cache.lock_shard_of(self.index);
+        let key = &self.pending.key;
+        let value = if self.take_off_list(&mut shard) {
             self.cache.insert_locked(
                 &mut shard,
-                self.place,
+                self.index,
                 key.clone(),
                 value,
                 weight_bytes,
                 &guard,
             )
         } else {
-            // Whoever struck it off has put another value in, or has taken it out.
-            let there = self.cache.cell(self.place).load(&guard);
-            let there = there.and_then(|bucket| bucket.find(key));
-            there.map_or(value, |entry| Arc::clone(&entry.value))
+            // The key has the value of another insertion now, or it was removed.
+            let bucket = self.cache.cell(self.index).load(&guard);
+            let entry = bucket.and_then(|bucket| bucket.find(key));
+            entry.map_or(value, |entry| Arc::clone(&entry.value))
         };
         drop(shard);
-        self.flight.land(Some(Arc::clone(&value)));
-        self.landed = true;
+        self.pending.end(Some(Arc::clone(&value)));
+        self.ended = true;
         value
     }
 
-    /// Takes the flight off the list. False if it was not there any more.
-    fn strike_off(&self, shard: &mut Shard<K, V>) -> bool {
-        let before = shard.flights.len();
+    /// Takes the load off the shard's list. Returns false if it was not there any more.
+    fn take_off_list(&self, shard: &mut Shard<K, V>) -> bool {
+        let before = shard.loads.len();
         shard
-            .flights
-            .retain(|flight| !Arc::ptr_eq(flight, &self.flight));
-        shard.flights.len() < before
+            .loads
+            .retain(|pending| !Arc::ptr_eq(pending, &self.pending));
+        shard.loads.len() < before
     }
 }
 
-impl<K, V> Drop for Pilot<'_, K, V>
+impl<K, V> Drop for Loader<'_, K, V>
 where
     K: Eq + Clone + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
     fn drop(&mut self) {
-        if !self.landed {
-            self.strike_off(&mut self.cache.lock(self.place));
-            self.flight.land(None);
+        if !self.ended {
+            self.take_off_list(&mut self.cache.lock_shard_of(self.index));
+            self.pending.end(None);
         }
     }
 }
@@ -525,7 +536,7 @@ where
         f.debug_struct("ClockCache")
             .field("buckets", &self.buckets.len())
             .field("shards", &self.shards.len())
-            .field("share_bytes", &self.share_bytes)
+            .field("shard_budget_bytes", &self.shard_budget_bytes)
             .finish_non_exhaustive()
     }
 }

@@ -139,7 +139,7 @@ fn directories_that_contain_themselves() {
     let (status, complaint, found) = extracted(&image);
     assert_eq!(status, Some(1), "{complaint}");
     assert!(
-        complaint.contains("a second name leads to it"),
+        complaint.contains("a second name refers to it"),
         "{complaint}"
     );
     assert_eq!(

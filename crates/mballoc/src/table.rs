@@ -208,7 +208,7 @@ impl GroupTable {
 
     /// Adds the requests that were answered in full in their groups.
     pub(crate) fn add_hits(&self, sum: &mut Tally) {
-        for group in self.groups.made_so_far() {
+        for group in self.groups.allocated() {
             sum.add_quick(group.hits());
         }
     }

@@ -1,19 +1,19 @@
-//! **Purpose.** POSIX access control lists: from the form ext4 stores to typed entries and to the
-//! form of Linux's extended attributes, and back.
+//! **Purpose.** POSIX access control lists: conversion between the form that ext4 stores, typed
+//! entries, and the form of Linux's extended attributes.
 //!
-//! **Model.** Both forms are a version and entries; ext4 leaves out the id where the tag needs
-//! none, the attribute fills it with ones.
+//! **Model.** Both forms are a version and entries. If the tag needs no id, ext4 omits it, and the
+//! attribute has all ones there.
 //!
 //! ```text
 //! on disk    version 1 u32 | tag u16, perm u16 [, id u32] | ...
 //! attribute  version 2 u32 | tag u16, perm u16,  id u32   | ...
 //! ```
 //!
-//! **Invariants.** A list that [`check`] lets pass has the owner, the owning group and others once
-//! each, at most one mask, which must be there if there are users or groups, and all in the order
-//! of their tags.
+//! **Invariants.** A list that passes [`check`] has exactly one entry each for the owner, the
+//! owning group and others, and at most one mask, which is mandatory if there are named users or
+//! groups. Entries are in the order of their tags.
 //!
-//! Its module `mode` says what lists and permission bits have to do with each other.
+//! The module `mode` converts between lists and permission bits.
 //!
 //! **References.** acl(5); POSIX 1003.1e draft 17, section 23.
 
@@ -29,7 +29,7 @@ const XATTR_VERSION: u32 = 2;
 const HEADER_BYTES: usize = size_of::<U32>();
 const SHORT_BYTES: usize = size_of::<RawShort>();
 const LONG_BYTES: usize = size_of::<RawLong>();
-/// The id of an entry of the attribute that needs none.
+/// The id in the attribute of an entry without id.
 const NO_ID: u32 = u32::MAX;
 const READ_WRITE_EXECUTE: u16 = 7;
 
@@ -40,13 +40,13 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// An entry on disk whose tag needs no id.
+/// An entry on disk without id.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawShort {
-    /// 0x0: whom the entry is for.
+    /// 0x0: the tag, which is the kind of user or group.
     e_tag: U16,
-    /// 0x2: what they may do.
+    /// 0x2: the permissions.
     e_perm: U16,
 }
 
@@ -54,11 +54,11 @@ struct RawShort {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawLong {
-    /// 0x0: whom the entry is for.
+    /// 0x0: the tag, which is the kind of user or group.
     e_tag: U16,
-    /// 0x2: what they may do.
+    /// 0x2: the permissions.
     e_perm: U16,
-    /// 0x4: which user or group.
+    /// 0x4: the id of the user or group.
     e_id: U32,
 }
 
@@ -77,7 +77,7 @@ pub enum AclError {
         /// Bytes needed.
         expected: usize,
     },
-    /// A version that is not this form's.
+    /// A version other than that of this form.
     #[error("ACL: version is {found}, expected {expected}")]
     Version {
         /// Value of the version.
@@ -101,33 +101,33 @@ pub enum AclError {
         /// Value of `e_perm`.
         found: u16,
     },
-    /// Entries in the wrong order, or one twice.
+    /// Entries in the wrong order, or a duplicate entry.
     #[error("ACL entry {entry}: {found:?} may not follow {previous:?}")]
     Order {
         /// Position of the entry.
         entry: usize,
-        /// Whom it is for.
+        /// The kind of the entry.
         found: AclWho,
-        /// Whom the entry in front of it is for.
+        /// The kind of the entry before it.
         previous: AclWho,
     },
-    /// The id that stands for none, in an entry that needs one.
+    /// The id of an entry without id, in an entry that needs one.
     #[error("ACL entry {entry}: for {found:?}, expected an id other than {NO_ID}")]
     Id {
         /// Position of the entry.
         entry: usize,
-        /// Whom it is for.
+        /// The kind of the entry.
         found: AclWho,
     },
-    /// An entry that each list must have, or that this one must have, is missing.
+    /// A mandatory entry is missing.
     #[error("ACL: no entry for {expected:?}")]
     Missing {
-        /// Whom the entry would be for.
+        /// The kind of the entry.
         expected: AclWho,
     },
 }
 
-/// Whom an entry is for.
+/// The kind of user or group of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AclWho {
     /// The file's owner.
@@ -138,9 +138,9 @@ pub enum AclWho {
     OwningGroup,
     /// A group, by id.
     Group(u32),
-    /// The most that users, groups and the owning group may do.
+    /// The mask: the maximum permissions of named users, groups and the owning group.
     Mask,
-    /// Everybody else.
+    /// Others.
     Other,
 }
 
@@ -163,7 +163,7 @@ impl AclWho {
         }
     }
 
-    /// Whether an entry for `self` may come behind one for `previous`.
+    /// Whether an entry for `self` may follow one for `previous`.
     fn may_follow(self, previous: Self) -> bool {
         self.tag() > previous.tag() || (self.tag() == previous.tag() && self.id().is_some())
     }
@@ -172,9 +172,9 @@ impl AclWho {
 /// An entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// Whom the entry is for.
+    /// The kind of user or group.
     pub who: AclWho,
-    /// What they may do: read 4, write 2, execute 1.
+    /// The permissions: read 4, write 2, execute 1.
     pub permissions: u16,
 }
 
@@ -216,7 +216,7 @@ enum Form {
     Xattr,
 }
 
-/// The entries of a list in order. After an error there are no more.
+/// The entries of a list in order. The iterator ends after an error.
 #[derive(Clone, Debug)]
 pub struct AclEntries<'a> {
     rest: &'a [u8],
@@ -269,7 +269,7 @@ pub fn from_disk(value: &[u8]) -> Result<AclEntries<'_>, AclError> {
     entries(value, Form::Disk, DISK_VERSION)
 }
 
-/// The entries of a list as the attributes `system.posix_acl_*` of Linux hold it.
+/// The entries of a list in the form of the attributes `system.posix_acl_*` of Linux.
 ///
 /// # Errors
 /// If the header is missing or of another version.
@@ -302,10 +302,10 @@ pub fn to_disk(list: &[AclEntry]) -> Vec<u8> {
     out
 }
 
-/// Checks that the entries make a list that may be set on a file.
+/// Checks that the entries are a valid list for a file.
 ///
 /// # Errors
-/// The first rule that is broken, or the first entry that is no entry.
+/// The first violated rule, or the first invalid entry.
 pub fn check(entries: AclEntries<'_>) -> Result<(), AclError> {
     let mut previous: Option<AclWho> = None;
     let (mut owner, mut group, mut other) = (false, false, false);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_lists_are_named() {
+    fn corrupt_lists_are_named() {
         let with = |at: usize, byte: u8| {
             let mut value = DISK.to_vec();
             value[at] = byte;

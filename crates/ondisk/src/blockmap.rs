@@ -1,9 +1,9 @@
 //! **Purpose.** The block map of files without extents: twelve direct pointers in `i_block`, then
-//! one each to an indirect, a double and a triple indirect block.
+//! one pointer each to an indirect, a double indirect and a triple indirect block.
 //!
-//! Its module `edit` changes pointers in place.
+//! The module `edit` changes pointers in place.
 //!
-//! **Not here.** Reading the blocks on the way, caching what was found.
+//! **Not here.** Reading the indirect blocks, caching mappings.
 //!
 //! **Model.** With p pointers in a block, the logical blocks fall in four parts, and each part is
 //! reached through a [`Path`] of slots:
@@ -15,10 +15,10 @@
 //! i_block[14]      p^3 blocks  -> p pointers -> p pointers -> p pointers
 //! ```
 //!
-//! A pointer of 0 is a hole, as large as everything below it.
+//! A pointer of 0 is a hole over all logical blocks below it.
 //!
 //! **Invariants.** In a checked block each pointer is 0 or inside the file system. A path has at
-//! most three slots below the root, so a walk ends whatever the disk holds.
+//! most three slots below the root, so a walk terminates for any bytes on disk.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Direct/Indirect Block Addressing".
 
@@ -45,7 +45,7 @@ const POINTER_BYTES: usize = 4;
 /// What is wrong with a block of pointers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockMapError {
-    /// A pointer to outside the file system.
+    /// A pointer outside the file system.
     #[error(
         "block map entry {entry}: block {found} is not in {}..{}",
         expected.start, expected.end
@@ -53,7 +53,7 @@ pub enum BlockMapError {
     Pointer {
         /// Position of the pointer.
         entry: usize,
-        /// What it points to.
+        /// The block it points to.
         found: PhysBlock,
         /// Blocks of the file system.
         expected: Range<PhysBlock>,
@@ -61,20 +61,20 @@ pub enum BlockMapError {
     /// `i_block` or a block has fewer pointers than it must have.
     #[error("block map: {found} pointers, expected {expected}")]
     TooShort {
-        /// Pointers there are.
+        /// Pointers found.
         found: usize,
-        /// Pointers there must be.
+        /// Pointers expected.
         expected: usize,
     },
-    /// A pointer where the map had a hole: two ways lead to the same block of pointers.
-    #[error("block map entry {entry}: in use, where the map had a hole")]
+    /// A pointer where the map had a hole: two pointers refer to the same indirect block.
+    #[error("block map entry {entry}: in use, but the map had a hole there")]
     Taken {
         /// Position of the first pointer of the hole.
         entry: u16,
     },
 }
 
-/// The way from `i_block` to one logical block.
+/// The path from `i_block` to one logical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     slots: [u16; 4],
@@ -82,12 +82,12 @@ pub struct Path {
     pointer_bits: u8,
 }
 
-/// A run of pointers that go on without a gap.
+/// A run of pointers to consecutive blocks, or of holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where the first one points; `None` for a run of holes.
+    /// The block of the first pointer; `None` for a run of holes.
     pub physical: Option<PhysBlock>,
-    /// Number of pointers: physical blocks in a row, or holes. At least 1.
+    /// Number of pointers: consecutive physical blocks, or holes. At least 1.
     pub pointers: u32,
 }
 
@@ -124,8 +124,8 @@ impl Path {
         None
     }
 
-    /// The slots to follow: the first one in `i_block`, each further one in the block the one
-    /// before points to. 1 to 4 slots.
+    /// The slots of the path: the first one is in `i_block`, each further one in the block that the
+    /// slot before points to. 1 to 4 slots.
     #[must_use]
     pub fn slots(&self) -> &[u16] {
         self.slots
@@ -133,8 +133,8 @@ impl Path {
             .unwrap_or(&self.slots)
     }
 
-    /// Logical blocks from this one to the end of what the slot at `level` leads to: how long the
-    /// hole is if that pointer is 0. Level 0 is the slot in `i_block`.
+    /// Logical blocks from this one to the end of the range below the slot at `level`: the length
+    /// of the hole if that pointer is 0. Level 0 is the slot in `i_block`.
     #[must_use]
     pub fn blocks_below(&self, level: usize) -> u64 {
         let below = self.slots().get(level.saturating_add(1)..).unwrap_or(&[]);
@@ -145,8 +145,8 @@ impl Path {
         (1_u64 << (u32::from(self.pointer_bits) * levels)) - offset
     }
 
-    /// How many pointers there are from the last slot on, in the block that has it or among the
-    /// direct ones: so many blocks of the file can be mapped by a change in one place. At least 1.
+    /// The number of pointers from the last slot to the end of its block, or of the direct
+    /// pointers: this many blocks can be mapped by a change of one block. At least 1.
     #[must_use]
     pub fn neighbours(&self) -> u32 {
         match (self.slots(), self.indirections.checked_sub(1)) {
@@ -157,8 +157,8 @@ impl Path {
     }
 }
 
-/// The most blocks that a file can have if data and blocks of pointers together may be `most`, and
-/// the map ends where it ends.
+/// The maximum number of data blocks of a file, if data and indirect blocks together are at most
+/// `most`. It is also limited by the end of the map.
 #[must_use]
 pub fn max_blocks(block_size: BlockSize, most: BlockCount) -> BlockCount {
     let p = 1_u64 << (block_size.bits() - 2);
@@ -168,7 +168,7 @@ pub fn max_blocks(block_size: BlockSize, most: BlockCount) -> BlockCount {
     if all_data + all_nodes <= most.0 {
         return BlockCount(all_data);
     }
-    // As if all of it were data, which takes a few nodes more than are needed in the end.
+    // Computed as if all blocks were data, which counts a few indirect blocks too many.
     let behind_single = most.0.saturating_sub(direct + p);
     let nodes = if behind_single < double {
         2 + behind_single.div_ceil(p)
@@ -179,7 +179,7 @@ pub fn max_blocks(block_size: BlockSize, most: BlockCount) -> BlockCount {
     BlockCount(most.0.saturating_sub(nodes))
 }
 
-/// One past the last logical block that a map with blocks of this size reaches.
+/// One past the last logical block of a map with blocks of this size.
 #[must_use]
 pub fn logical_end(block_size: BlockSize) -> LogicalBlock {
     let p = 1_u64 << (block_size.bits() - 2);
@@ -190,7 +190,7 @@ pub fn logical_end(block_size: BlockSize) -> LogicalBlock {
 /// Checks all pointers of `i_block`. `physical` are the blocks of the file system.
 ///
 /// # Errors
-/// The first pointer to outside, or that there are too few.
+/// The first pointer outside, or that there are too few pointers.
 pub fn check_root(i_block: &[u8], physical: &Range<PhysBlock>) -> Result<(), BlockMapError> {
     check_pointers(i_block, ROOT_POINTERS, physical)
 }
@@ -198,7 +198,7 @@ pub fn check_root(i_block: &[u8], physical: &Range<PhysBlock>) -> Result<(), Blo
 /// Checks all pointers of an indirect block. `physical` are the blocks of the file system.
 ///
 /// # Errors
-/// The first pointer to outside, or that there are too few.
+/// The first pointer outside, or that there are too few pointers.
 pub fn check_block(
     block: &[u8],
     block_size: BlockSize,
@@ -208,17 +208,17 @@ pub fn check_block(
 }
 
 /// The pointer in a slot of `i_block` or of an indirect block: `None` for a hole, and for a slot
-/// that is not there.
+/// past the end.
 #[must_use]
 pub fn pointer(bytes: &[u8], slot: u16) -> Option<PhysBlock> {
     pointers(bytes).get(usize::from(slot)).and_then(target)
 }
 
-/// The run that starts at a slot: how many pointers from there on go to blocks in a row, or are
-/// all holes. Looks at `limit` pointers at most; `None` if the slot is not there.
+/// The run that starts at a slot: the pointers from there on that refer to consecutive blocks, or
+/// are all holes. Reads at most `limit` pointers; `None` if the slot is past the end.
 ///
-/// A run is only worth something where the pointers go to data, that is in the last slot of a
-/// path; in `i_block` it must end with the direct pointers, and does.
+/// A run is meaningful only for pointers to data, that is for the last slot of a path. In `i_block`
+/// it ends with the direct pointers.
 #[must_use]
 pub fn run(bytes: &[u8], slot: u16, limit: u32) -> Option<Run> {
     let mut all = pointers(bytes);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_as_large_as_what_lies_below_the_pointer() {
+    fn a_hole_has_all_blocks_below_its_pointer() {
         let path = Path::to(LogicalBlock(12 + 256 + 5), size(0)).unwrap();
         assert_eq!(path.slots(), [13, 0, 5]);
         assert_eq!(path.blocks_below(0), 256 * 256 - 5);
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(of(12 + 256 + (1 << 16) + 300), 256 - 44);
     }
 
-    /// What the kernel's `s_bitmap_maxbytes` comes to.
+    /// Compares with the kernel's `s_bitmap_maxbytes`.
     #[test]
     fn files_are_as_large_as_their_map_or_the_count_of_their_blocks() {
         let sectors = |log: u32| BlockCount(u64::from(u32::MAX) >> (log + 1));
@@ -347,7 +347,7 @@ mod tests {
             assert_eq!(max_blocks(size(log), sectors(log)).0, all);
             assert_eq!(max_blocks(size(log), wide).0, all);
         }
-        // 2 TiB without the nodes, found by trying with the kernel.
+        // 2 TiB without the indirect blocks, measured with the kernel.
         assert_eq!(max_blocks(size(2), sectors(2)).0, 536_346_110);
         for log in 2..7 {
             let (p, most) = (1_u64 << (log + 8), sectors(log).0);
@@ -425,7 +425,8 @@ mod tests {
             let here = to(logical);
             prop_assert_eq!(here.is_some(), LogicalBlock(logical) < logical_end(size(log)));
             if let (Some(here), Some(next)) = (here, to(logical + 1)) {
-                // What lies below a slot ends just where the next block leaves that slot.
+                // The range below a slot ends exactly where the path of the next block has another
+                // slot.
                 for level in 0..here.slots().len() {
                     let until = level.min(next.slots().len() - 1);
                     let leaves = here.slots()[..=level] != next.slots()[..=until];

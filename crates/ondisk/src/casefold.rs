@@ -1,5 +1,4 @@
-//! **Purpose.** Names of casefolded directories: which of them are equal, and what of a name is
-//! hashed.
+//! **Purpose.** Names of casefolded directories: their comparison, and the bytes that are hashed.
 //!
 //! **Model.** Two names are equal if their bytes are, or if both are UTF-8 and their folded forms
 //! are. The form is that of the kernel's `utf8` module at Unicode 12.1:
@@ -10,13 +9,13 @@
 //!          sorted across one
 //! ```
 //!
-//! The tables come from crates of a later Unicode. That gives the same result: foldings,
-//! decompositions and combining classes of a character never change once it is there, so only
-//! the characters added after 12.1 differ. Those among them that have any of the three are listed
-//! here, and stay as they are, as in the kernel.
+//! The tables come from crates of a later Unicode version. That gives the same result: the folding,
+//! decomposition and combining class of an assigned character never change, so only characters
+//! added after 12.1 differ. Those of them that have any of the three are listed here, and are not
+//! changed by folding, as in the kernel.
 //!
-//! A name that is not UTF-8 equals only itself, and is hashed as it is; with strict encoding it
-//! may not be.
+//! A name that is not UTF-8 equals only itself, and is hashed unchanged; with strict encoding it is
+//! refused.
 //!
 //! **Invariants.** Folding a folded name changes nothing.
 //!
@@ -25,11 +24,6 @@
 
 use caseless::Caseless as _;
 use unicode_normalization::UnicodeNormalization as _;
-
-/// `s_encoding` of the only encoding there is: UTF-8 with Unicode 12.1.
-pub const ENCODING_UTF8_12_1: u16 = 1;
-/// The bit of `s_encoding_flags` that forbids names that are not UTF-8.
-pub const ENCODING_STRICT: u16 = 1;
 
 /// The default ignorable code points of Unicode 12.1.
 const IGNORABLE: [(u32, u32); 17] = [
@@ -52,8 +46,8 @@ const IGNORABLE: [(u32, u32); 17] = [
     (0xe0000, 0xe0fff),
 ];
 
-/// Where characters lie that were added after Unicode 12.1 with a folding, a decomposition or a
-/// combining class. No character of 12.1 that has one lies in a range.
+/// Ranges of characters that were added after Unicode 12.1 with a folding, a decomposition or a
+/// combining class. No character of 12.1 that has one of these is in a range.
 const NEWER: [(u32, u32); 28] = [
     (0x05c8, 0x05c9),
     (0x0897, 0x089f),
@@ -85,20 +79,20 @@ const NEWER: [(u32, u32); 28] = [
     (0x1e4ec, 0x1e6f5),
 ];
 
-/// A name that is not UTF-8, where only UTF-8 is allowed.
+/// A name that is not UTF-8, although the encoding is strict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("name is not UTF-8 from byte {at} on, but the file system has strict encoding")]
 pub struct NotUtf8 {
-    /// The first byte that is not.
+    /// The offset of the first invalid byte.
     pub at: usize,
 }
 
-/// What happens to names that are not UTF-8.
+/// The handling of names that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// They are bytes, equal only to themselves.
+    /// They are compared as bytes.
     Lenient,
-    /// They are refused: `s_encoding_flags` has [`ENCODING_STRICT`].
+    /// They are refused: `s_encoding_flags` has `ENC_STRICT_MODE_FL`.
     Strict,
 }
 
@@ -128,7 +122,7 @@ impl<'n> FoldedName<'n> {
         }
     }
 
-    /// The bytes the directory's hash is taken of.
+    /// The bytes that are hashed for the directory's index.
     #[must_use]
     pub fn hash_input(&self) -> &[u8] {
         self.folded
@@ -179,7 +173,7 @@ fn is_newer(c: char) -> bool {
     is_in(&NEWER, c)
 }
 
-/// Whether a character lies in one of the sorted ranges.
+/// Whether a character is in one of the sorted ranges.
 fn is_in(ranges: &[(u32, u32)], c: char) -> bool {
     let c = u32::from(c);
     let after = ranges.partition_point(|&(first, _)| first <= c);

@@ -1,11 +1,11 @@
 //! **Purpose.** The two checksums of ext4: crc32c (`metadata_csum`) and crc16 (`gdt_csum`), and
 //! the seeds that tie a crc32c to its file system and its inode.
 //!
-//! **Not here.** Which bytes of a structure are covered: each structure's own `seal` and `verify`
-//! know that.
+//! **Not here.** The bytes of a structure that its checksum covers: see the `seal` and `verify`
+//! functions of each structure.
 //!
-//! **Model.** ext4 runs crc32c raw: the state starts at the seed and is stored as it stands, with
-//! no final inversion. So one checksum can be the seed of the next:
+//! **Model.** ext4 uses crc32c without inversion: the state starts at the seed, and is stored
+//! without a final inversion. So one checksum can be the seed of the next:
 //!
 //! ```text
 //! file system seed = s_checksum_seed, or crc32c(!0, s_uuid)
@@ -20,14 +20,14 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::types::InodeNr;
 
-/// A crc32c under way: the raw state, which is also the value ext4 stores.
+/// The state of a crc32c computation, which is also the value that ext4 stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Crc32c(u32);
 
 impl Crc32c {
-    /// The state with all bits set, from which everything starts that has no seed of its own:
-    /// the superblock, the UUID, the journal's superblock.
+    /// The state with all bits set: the start for structures without a seed of their own (the
+    /// superblock, the UUID, the journal's superblock).
     pub const START: Self = Self(!0);
 
     /// Continues from a stored state.
@@ -48,9 +48,9 @@ impl Crc32c {
         Self(state)
     }
 
-    /// The state after some few `bytes`: a digest is mostly parameters, which are copied for each.
-    /// Without one the state begins with all bits set, so what it is instead goes into the first
-    /// four bytes, which is the same to a CRC.
+    /// The state after a few `bytes`, without a digest object, whose construction costs more than
+    /// the computation. The function used instead starts with all bits set; the difference to the
+    /// state at hand is xored into the first four bytes, which is equivalent for a CRC.
     fn update_short(self, bytes: &[u8]) -> Option<Self> {
         const MOST_BYTES: usize = 256;
         let (first, rest) = bytes.split_first_chunk()?;
@@ -94,8 +94,8 @@ impl Crc16 {
     /// The state group descriptor checksums start from.
     pub const START: Self = Self(!0);
 
-    /// The state after `bytes`. Bit by bit: a descriptor has at most 64 bytes, and only old file
-    /// systems have this checksum at all.
+    /// The state after `bytes`. Computed bit by bit: a descriptor has at most 64 bytes, and only
+    /// old file systems have this checksum.
     pub fn update(self, bytes: &[u8]) -> Self {
         const POLYNOMIAL_REFLECTED: u16 = 0xa001;
         let state = bytes.iter().fold(self.0, |state, &byte| {
@@ -118,7 +118,7 @@ impl Crc16 {
     }
 }
 
-/// The seed that ties checksums to one file system.
+/// The seed of the checksums of one file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumSeed(u32);
 
@@ -152,22 +152,22 @@ impl ChecksumSeed {
     pub fn for_inode(self, inode: InodeNr, generation: InodeGeneration) -> InodeSeed {
         let [a, b, c, d] = inode.0.to_le_bytes();
         let [e, f, g, h] = generation.0.to_le_bytes();
-        // One call: each costs about as much as a hundred bytes.
+        // One call for both: a call costs about as much as a hundred bytes.
         InodeSeed(self.start().update(&[a, b, c, d, e, f, g, h]).value())
     }
 }
 
-/// `i_generation`: tells two lives of one inode number apart.
+/// `i_generation`: distinguishes successive uses of one inode number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InodeGeneration(pub u32);
 
-/// The seed that ties checksums to one inode: of the inode itself, its extent blocks, its
-/// directory blocks, the blocks of the orphan file.
+/// The seed of the checksums of one inode: of the inode itself, its extent blocks, its directory
+/// blocks, the blocks of the orphan file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeSeed(u32);
 
 impl InodeSeed {
-    /// The seed with this value, for who kept it as a number.
+    /// The seed with this value.
     #[must_use]
     pub const fn from_value(value: u32) -> Self {
         Self(value)
@@ -185,7 +185,7 @@ impl InodeSeed {
     }
 }
 
-/// A checksum on disk is not the one its bytes have.
+/// A checksum on disk differs from that of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumMismatch {
     /// The checksum stored on disk.
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn catalogued_check_values() {
-        // The catalogue inverts at the end, ext4 does not.
+        // The values of the catalogue have a final inversion, those of ext4 do not.
         assert_eq!(!Crc32c::START.update(CHECK).value(), 0xe306_9283);
         // Modbus is this CRC with the start value of ext4, ARC with 0.
         assert_eq!(Crc16::START.update(CHECK).value(), 0x4b37);

@@ -1,8 +1,8 @@
-//! **Purpose.** What was found wrong on disk, and where.
+//! **Purpose.** The error type for corrupt disk content, with its location.
 //!
-//! Each parser has an error enum of its own beside it with one variant for each check; this
-//! module joins them in [`CorruptKind`] and adds the place (inode, group, block) that the
-//! parser, which sees only bytes, cannot know.
+//! Each parser has an error enum of its own with one variant for each check. This module joins them
+//! in [`CorruptKind`] and adds the location (inode, group, block), which a parser does not know, as
+//! it gets only bytes.
 
 use std::fmt;
 
@@ -24,14 +24,14 @@ use crate::types::{GroupNr, InodeNr, PhysBlock};
 use crate::verity::VerityError;
 use crate::xattr::XattrError;
 
-/// Disk content that breaks the format: what, and where as far as it is known.
+/// Disk content that violates the format, with its location as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corrupt {
     kind: Box<CorruptKind>,
     place: Place,
 }
 
-/// Where something wrong was found; parts that do not apply are `None`.
+/// The location of corrupt content; parts that do not apply are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The inode the bytes belong to.
@@ -42,7 +42,7 @@ pub struct Place {
     pub block: Option<PhysBlock>,
 }
 
-/// What was found wrong: one variant for each parser, which holds one variant for each check.
+/// The kind of corruption: one variant for each parser, which holds one variant for each check.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorruptKind {
@@ -97,13 +97,13 @@ pub enum CorruptKind {
 }
 
 impl Corrupt {
-    /// What was found wrong.
+    /// The kind of corruption.
     #[must_use]
     pub fn kind(&self) -> &CorruptKind {
         &self.kind
     }
 
-    /// Where it was found.
+    /// The location.
     #[must_use]
     pub fn place(&self) -> Place {
         self.place

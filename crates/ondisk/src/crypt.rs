@@ -1,18 +1,18 @@
-//! **Purpose.** Encrypted files as they look without the key: what the encryption context says,
-//! and the names under which Linux shows encrypted names.
+//! **Purpose.** Encrypted files without their key: the encryption context, and the no-key names
+//! under which Linux lists encrypted names.
 //!
 //! **Not here.** Decryption: fourscore has no keys.
 //!
 //! **Model.** The context is the value of the attribute with the index
 //! [`NameIndex::ENCRYPTION`](crate::xattr::NameIndex::ENCRYPTION) and the name [`ATTRIBUTE`]. A
-//! name without its key is shown as base64url, without padding, of
+//! no-key name is the base64url, without padding, of
 //!
 //! ```text
 //! hash u32 | minor hash u32 | the first 149 encrypted bytes [ | SHA-256 of the rest ]
 //! ```
 //!
-//! so that it holds no `/`, is short enough, and leads back to the entry. The hashes are those the
-//! directory's tree is ordered by, or 0. `.` and `..` are never encrypted.
+//! so that it contains no `/`, is short enough, and identifies the entry. The hashes are those of
+//! the directory's index, or 0. `.` and `..` are never encrypted.
 //!
 //! **References.** Kernel documentation, `filesystems/fscrypt`; RFC 4648 section 5 (base64url).
 
@@ -24,7 +24,7 @@ use crate::dirent::StoredHash;
 pub const ATTRIBUTE: &[u8] = b"c";
 /// The shortest encrypted name in bytes.
 pub const MIN_NAME_BYTES: usize = 16;
-/// Encrypted bytes that are shown as they are.
+/// Encrypted bytes that a no-key name contains unchanged.
 const SHOWN_BYTES: usize = 149;
 const DIGEST_BYTES: usize = 32;
 const HASH_BYTES: usize = 8;
@@ -32,7 +32,7 @@ const V1_BYTES: usize = 28;
 const V2_BYTES: usize = 40;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// What is wrong with something encrypted.
+/// An error in an encryption context, name or symlink.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CryptError {
     /// A context of a version or length that does not exist.
@@ -45,7 +45,7 @@ pub enum CryptError {
         /// Bytes of the context.
         found: usize,
     },
-    /// An encrypted name too short to be one.
+    /// A name that is too short to be an encrypted one.
     #[error("encrypted name of {found} bytes, expected at least {MIN_NAME_BYTES}")]
     NameShort {
         /// Bytes of the name.
@@ -54,14 +54,14 @@ pub enum CryptError {
     /// A symlink whose target is empty or longer than its content.
     #[error("encrypted symlink: target of {found} bytes, expected 1 to {max}")]
     Symlink {
-        /// Bytes it says.
+        /// The length field.
         found: usize,
-        /// Bytes there are.
+        /// Bytes of the content.
         max: usize,
     },
 }
 
-/// The key of a file, by what tells it from others.
+/// The identifier of a master key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyName {
     /// Version 1: a descriptor that user space chose.
@@ -77,11 +77,11 @@ pub struct Context {
     pub contents_mode: u8,
     /// Number of the mode that encrypts names.
     pub filenames_mode: u8,
-    /// `FSCRYPT_POLICY_FLAG_*`, which also tell how names are padded.
+    /// `FSCRYPT_POLICY_FLAG_*`, which also give the padding of names.
     pub flags: u8,
     /// The master key.
     pub key: KeyName,
-    /// What makes the file's own key different from others.
+    /// The nonce, from which the file's own key is derived.
     pub nonce: [u8; 16],
 }
 
@@ -89,7 +89,7 @@ impl Context {
     /// Reads the value of the attribute.
     ///
     /// # Errors
-    /// If it has an unknown version, or not its length.
+    /// If it has an unknown version, or a wrong length for its version.
     pub fn parse(value: &[u8]) -> Result<Self, CryptError> {
         let error = CryptError::Context {
             version: value.first().copied(),
@@ -125,8 +125,7 @@ impl Context {
     }
 }
 
-/// The name under which an encrypted name is shown without the key. `.` and `..` are shown as
-/// they are.
+/// The no-key name of an encrypted name. `.` and `..` stay unchanged.
 ///
 /// # Errors
 /// If the name is too short to be an encrypted one.
@@ -150,17 +149,17 @@ pub fn no_key_name(name: &[u8], hash: StoredHash) -> Result<String, CryptError> 
     Ok(base64url(&bytes))
 }
 
-/// A name that [`no_key_name`] made, read back to find its entry.
+/// A parsed no-key name, for the search of its entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoKeyName {
-    /// The hashes that were given for it.
+    /// The hashes in it.
     pub hash: StoredHash,
     shown: Vec<u8>,
     digest: Option<[u8; DIGEST_BYTES]>,
 }
 
 impl NoKeyName {
-    /// Reads a name; `None` if it is not one of these, and so names nothing.
+    /// Parses a no-key name; `None` if it is not a valid one.
     #[must_use]
     pub fn parse(name: &[u8]) -> Option<Self> {
         let bytes = from_base64url(name)?;
@@ -197,11 +196,11 @@ impl NoKeyName {
     }
 }
 
-/// The encrypted target in the content of an encrypted symlink. Shown through [`no_key_name`]
+/// The encrypted target in the content of an encrypted symlink. It is listed as [`no_key_name`]
 /// with hashes of 0.
 ///
 /// # Errors
-/// If the length in front of it is 0 or more than there is.
+/// If the length field before it is 0 or larger than the content.
 pub fn symlink_target(content: &[u8]) -> Result<&[u8], CryptError> {
     let (len, rest) = content
         .split_first_chunk::<2>()
@@ -241,7 +240,7 @@ fn from_base64url(text: &[u8]) -> Option<Vec<u8>> {
         bits <<= 6 * (4 - chunk.len());
         let [_, whole @ ..] = bits.to_be_bytes();
         let (bytes, unused) = whole.split_at(chunk.len().checked_sub(1).filter(|&n| n > 0)?);
-        // Bits that encode nothing must be 0, so that no two texts mean the same.
+        // Unused bits must be 0, so that no two texts have the same meaning.
         if unused.iter().any(|&byte| byte != 0) {
             return None;
         }
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_are_shown_whole_and_long_ones_with_a_digest() {
+    fn short_names_are_complete_and_long_ones_have_a_digest() {
         let name = no_key_name(&[0; 16], HASH).unwrap();
         assert_eq!(name, "AQIDBAUGBwgAAAAAAAAAAAAAAAAAAAAA");
         assert_eq!(no_key_name(&[7; 255], HASH).unwrap().len(), 252);
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn symlinks_say_how_long_they_are() {
+    fn symlinks_have_a_length_field() {
         assert_eq!(symlink_target(&[2, 0, b'a', b'b', 0]), Ok(&b"ab"[..]));
         let error = |found, max| Err(CryptError::Symlink { found, max });
         assert_eq!(symlink_target(&[3, 0, b'a']), error(3, 1));
@@ -330,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_shown_name_leads_back_to_its_entry(
+        fn a_no_key_name_finds_its_entry(
             name in proptest::collection::vec(any::<u8>(), 16..=255),
             at: prop::sample::Index,
         ) {

@@ -1,17 +1,16 @@
-//! **Purpose.** Directory blocks that hold entries: whether they may be believed, and what is in
-//! them.
+//! **Purpose.** Directory blocks that hold entries: their checks and their content.
 //!
 //! **Not here.** Index blocks of hashed directories (`htree`), directories inside the inode
 //! (`inline`), reading blocks.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`edit`] | adding, removing and redirecting entries of a block |
+//! | [`edit`] | adding, removing and replacing entries of a block |
 //! | [`mod@write`] | writing a block from its start |
 //!
-//! **Model.** A block is a chain of records without gaps. A record says how long it is
-//! (`rec_len`), so it may have room behind its name; a record of inode 0 is free. With
-//! `metadata_csum` the last record of the block is free, 12 bytes long, and holds the checksum.
+//! **Model.** A block is a chain of records without gaps. A record has a length field (`rec_len`),
+//! so there may be free space after its name; a record of inode 0 is free. With `metadata_csum` the
+//! last record of the block is free, 12 bytes long, and holds the checksum.
 //!
 //! ```text
 //! inode u32 | rec_len u16 | name_len u8 | file_type u8 | name | pad to 4 | [hash u32 | minor u32]
@@ -20,10 +19,10 @@
 //! The hash follows the name only in directories that are both encrypted and casefolded, where
 //! it cannot be computed without the key.
 //!
-//! **Invariants.** In a checked block the records fill the block exactly, each at least as long
-//! as its name needs; names of used records are not empty and, where they are not encrypted,
-//! hold neither `/` nor NUL; inode numbers exist. Each step of an iterator moves forward by at
-//! least 12 bytes, so it ends whatever the bytes are.
+//! **Invariants.** In a checked block the records fill the block exactly, each at least as long as
+//! its name needs; names of used records are not empty and, where they are not encrypted, hold
+//! neither `/` nor NUL; inode numbers exist. Each step of an iterator moves forward by at least 12
+//! bytes, so it terminates for any bytes.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Linear (Classic) Directories".
 
@@ -51,7 +50,7 @@ const HASH_BYTES: usize = size_of::<RawHash>();
 /// The largest block whose length fits `rec_len` as it is.
 const PLAIN_REC_LEN_BLOCK: usize = 32768;
 
-/// What stands in front of a name.
+/// The header of a record, before the name.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawDirentHeader {
@@ -65,7 +64,7 @@ pub struct RawDirentHeader {
     pub file_type: u8,
 }
 
-/// What follows a name in an encrypted and casefolded directory.
+/// The hash after a name in an encrypted and casefolded directory.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawHash {
@@ -87,7 +86,7 @@ pub struct RawTail {
     pub det_reserved_zero2: u8,
     /// 0x7: [`TAIL_FILE_TYPE`].
     pub det_reserved_ft: u8,
-    /// 0x8: checksum of everything in front of the tail.
+    /// 0x8: checksum of all bytes before the tail.
     pub det_checksum: U32,
 }
 
@@ -97,23 +96,23 @@ const _: () = {
     assert!(std::mem::offset_of!(RawTail, det_checksum) == 8);
 };
 
-/// What is wrong with a directory block. Offsets are bytes from the start of the block.
+/// An error in a directory block. Offsets are bytes from the start of the block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirentError {
-    /// A record would begin where no record fits any more.
+    /// The rest of the block is too short for a record.
     #[error("directory entry at byte {at}: {found} bytes left, a record needs {expected}")]
     NoRoom {
-        /// Where the record would begin.
+        /// The offset of the rest.
         at: usize,
         /// Bytes to the end of the block.
         found: usize,
         /// Bytes needed.
         expected: usize,
     },
-    /// A record shorter than the shortest, or than its name needs.
+    /// A record shorter than the minimum, or than its name needs.
     #[error("directory entry at byte {at}: rec_len is {found}, expected at least {expected}")]
     RecLenShort {
-        /// Where the record begins.
+        /// The offset of the record.
         at: usize,
         /// Value of `rec_len`.
         found: usize,
@@ -123,25 +122,25 @@ pub enum DirentError {
     /// A record whose length is no multiple of 4.
     #[error("directory entry at byte {at}: rec_len is {found}, expected a multiple of 4")]
     RecLenAlign {
-        /// Where the record begins.
+        /// The offset of the record.
         at: usize,
         /// Value of `rec_len`.
         found: usize,
     },
-    /// A record that passes the end of the block.
+    /// A record that extends past the end of the block.
     #[error("directory entry at byte {at}: rec_len is {found}, expected at most {expected}")]
     RecLenLong {
-        /// Where the record begins.
+        /// The offset of the record.
         at: usize,
         /// Value of `rec_len`.
         found: usize,
         /// Bytes to the end of the block.
         expected: usize,
     },
-    /// An inode number the file system does not have.
+    /// An inode number past the last inode.
     #[error("directory entry at byte {at}: inode is {found}, expected at most {max}")]
     Inode {
-        /// Where the record begins.
+        /// The offset of the record.
         at: usize,
         /// Value of `inode`.
         found: InodeNr,
@@ -151,23 +150,23 @@ pub enum DirentError {
     /// A used record without a name.
     #[error("directory entry at byte {at}: name_len is 0")]
     EmptyName {
-        /// Where the record begins.
+        /// The offset of the record.
         at: usize,
     },
     /// A name with a byte no name can have.
     #[error("directory entry at byte {at}: name has byte {found:#04x} at {position}")]
     NameByte {
-        /// Where the record begins.
+        /// The offset of the record.
         at: usize,
         /// The byte: `/` or NUL.
         found: u8,
         /// Its position in the name.
         position: usize,
     },
-    /// Where an entry is to be changed, there is none.
+    /// There is no entry at the offset of a change.
     #[error("directory block: no entry begins at byte {at}")]
     NoEntry {
-        /// Where it was said to begin.
+        /// The offset of the change.
         at: usize,
     },
     /// The last record is not the one that holds the checksum.
@@ -179,37 +178,37 @@ pub enum DirentError {
     /// The first record of a directory is not `.`, or the second not `..`.
     #[error("directory entry at byte {at}: expected the name {expected:?}")]
     Dots {
-        /// Where the record begins.
+        /// The offset of the record.
         at: usize,
         /// `.` or `..`.
         expected: &'static str,
     },
 }
 
-/// How the names of a directory are stored.
+/// The form of the names of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameForm {
-    /// As the user wrote them.
+    /// Plain.
     Plain,
     /// Encrypted: any bytes.
     Encrypted,
-    /// Encrypted, with the hash of the casefolded plain name behind each.
+    /// Encrypted, each followed by the hash of the casefolded plain name.
     EncryptedHashed,
 }
 
-/// Whether entries tell the type of their inode.
+/// Whether entries hold the type of their inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeByte {
     /// Feature `filetype`.
     Present,
-    /// The byte means nothing.
+    /// The byte has no meaning.
     Absent,
 }
 
-/// What the superblock and the inode of a directory say about the format of its blocks.
+/// The format of the blocks of a directory, as given by the superblock and its inode.
 #[derive(Clone, Copy, Debug)]
 pub struct DirFormat {
-    /// Encrypted directories break the rules for names.
+    /// The form of names; encrypted ones may contain any bytes.
     pub names: NameForm,
     /// Feature `filetype`.
     pub type_byte: TypeByte,
@@ -219,10 +218,10 @@ pub struct DirFormat {
     pub seed: Option<InodeSeed>,
 }
 
-/// The type of an inode as its directory entries tell it.
+/// The type of an inode in its directory entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryType {
-    /// Not told, or a value not known: look at the inode.
+    /// Not stored, or an unknown value: the inode has the type.
     Unknown,
     /// Regular file.
     Regular,
@@ -286,7 +285,7 @@ impl From<FileType> for EntryType {
     }
 }
 
-/// The hash an encrypted and casefolded directory stores with a name.
+/// The hash that an encrypted and casefolded directory stores with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoredHash {
     /// The hash that orders the tree.
@@ -298,17 +297,17 @@ pub struct StoredHash {
 /// A record of a directory block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where the record begins, in bytes from the start of the block.
+    /// The offset of the record from the start of the block, in bytes.
     pub at: usize,
-    /// Its length in bytes, with the room behind the name.
+    /// Its length in bytes, including the free space after the name.
     pub rec_len: usize,
     /// The inode; 0 in a free record.
     pub inode: InodeNr,
-    /// The name as stored; in a free record, what was there before.
+    /// The name as stored; in a free record, the bytes of a former entry.
     pub name: &'a [u8],
     /// The type of the inode.
     pub kind: EntryType,
-    /// The hash behind the name, where the directory has one.
+    /// The hash after the name, if the directory stores one.
     pub hash: Option<StoredHash>,
 }
 
@@ -320,12 +319,12 @@ impl Entry<'_> {
     }
 }
 
-/// A record in passing: that it lies in the block is all that was checked.
+/// A record of which only the length was checked: it lies inside the block.
 struct Skimmed<'a> {
     at: usize,
     rec_len: usize,
     header: &'a RawDirentHeader,
-    /// What follows the header, to the end of the block.
+    /// The bytes from after the header to the end of the block.
     behind: &'a [u8],
 }
 
@@ -341,10 +340,10 @@ impl Skimmed<'_> {
             && self.header.inode.get() != 0
     }
 
-    /// Whether it may have room for so many bytes.
+    /// Whether it may have `needed_bytes` of free space.
     #[inline]
     fn may_have(&self, needed_bytes: usize) -> bool {
-        // A hash behind the name takes more than this.
+        // A hash after the name takes even more.
         let used = match self.header.inode.get() {
             0 => 0,
             _ => HEADER_BYTES + usize::from(self.header.name_len),
@@ -353,7 +352,7 @@ impl Skimmed<'_> {
     }
 }
 
-/// What `.` and `..` of a directory say.
+/// The inodes of `.` and `..` of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dots {
     /// The inode of `.`: must be the directory itself.
@@ -378,7 +377,7 @@ impl<'a> Iterator for Records<'a> {
             return None;
         }
         let record = self.format.record(self.block, self.at);
-        // After an error there is no telling where the next record begins.
+        // After an error the offset of the next record is unknown.
         self.at = record
             .as_ref()
             .map_or(self.block.len(), |entry| entry.at + entry.rec_len);
@@ -390,7 +389,7 @@ impl DirFormat {
     /// Checks a block of entries: every record, and with `metadata_csum` the checksum.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first violated rule.
     pub fn check_block(&self, block: &[u8]) -> Result<(), DirentError> {
         self.verify(block)?;
         let mut end = 0;
@@ -406,7 +405,7 @@ impl DirFormat {
         }
     }
 
-    /// Checks the checksum of a block of entries, and nothing else.
+    /// Checks only the checksum of a block of entries.
     ///
     /// # Errors
     /// [`DirentError::NoTail`], [`DirentError::Checksum`].
@@ -421,10 +420,10 @@ impl DirFormat {
         )?)
     }
 
-    /// Checks what [`DirFormat::records`] does not need to go on: inode number and name.
+    /// Checks the fields that [`DirFormat::records`] does not check: inode number and name.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first violated rule.
     pub(crate) fn check_entry(&self, entry: &Entry<'_>) -> Result<(), DirentError> {
         let at = entry.at;
         if entry.inode.0 == 0 {
@@ -459,7 +458,7 @@ impl DirFormat {
         }
     }
 
-    /// The records of a block in order, free ones included, the checksum's not.
+    /// The records of a block in order, including free ones, but without that of the checksum.
     #[must_use]
     pub fn records<'a>(&self, block: &'a [u8]) -> Records<'a> {
         Records {
@@ -478,21 +477,21 @@ impl DirFormat {
             .filter(|record| !matches!(record, Ok(entry) if entry.inode.0 == 0))
     }
 
-    /// The entry with exactly this name, in a block that was checked: of the records in front of it
-    /// only the length is looked at, which is what a lookup costs in the block.
+    /// The entry with exactly this name, in a checked block. Of the records before it only the
+    /// length is read, for the speed of lookups.
     ///
     /// # Errors
-    /// If a record in front of it, or the entry itself, does not lie in the block.
+    /// If a record before it, or the entry itself, is not inside the block.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<Entry<'a>>, DirentError> {
         let found = self.skim(block, |record| record.is(name).then_some(record.at))?;
         found.map(|at| self.record(block, at)).transpose()
     }
 
-    /// What `look` finds among the records of a block that was checked. Of each only the length is
-    /// read here: who looks for a name or for room meets hundreds of them.
+    /// Returns the first result of `look` for the records of a checked block. Of each record only
+    /// the length is read here, as a search for a name or for space passes hundreds of them.
     ///
     /// # Errors
-    /// If a record does not lie in the block.
+    /// If a record is not inside the block.
     #[inline]
     fn skim<'a, T>(
         &self,
@@ -519,11 +518,11 @@ impl DirFormat {
         Ok(None)
     }
 
-    /// What `.` and `..` say, which are the first two records of the first block of each
+    /// The inodes of `.` and `..`, which are the first two records of the first block of each
     /// directory, hashed or not.
     ///
     /// # Errors
-    /// If they are not there, or name inodes that do not exist.
+    /// If one of them is missing, or has the number of an inode that does not exist.
     pub fn dots(&self, block: &[u8]) -> Result<Dots, DirentError> {
         let own = self.dot(block, 0, ".")?;
         let parent = self.dot(block, own.rec_len, "..")?;
@@ -547,10 +546,10 @@ impl DirFormat {
         Ok(entry)
     }
 
-    /// Writes the checksum into the last record of a block, which must be the one for it.
+    /// Writes the checksum into the last record of a block, which must be the record for it.
     ///
     /// # Errors
-    /// If it is not.
+    /// If it is not that record.
     pub fn seal(block: &mut [u8], seed: InodeSeed) -> Result<(), DirentError> {
         tail(block).ok_or(DirentError::NoTail)?;
         let value = checksum(block, seed);
@@ -560,7 +559,7 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Bytes a record needs for a name: header, name, padding, and the hash where there is one.
+    /// Bytes that a record needs for a name: header, name, padding, and the hash if one is stored.
     #[must_use]
     pub fn needed_bytes(&self, name: &[u8]) -> usize {
         let hash = if self.names == NameForm::EncryptedHashed && !is_dots(name) {
@@ -571,7 +570,7 @@ impl DirFormat {
         (HEADER_BYTES + name.len()).next_multiple_of(4) + hash
     }
 
-    /// Bytes for records in a block of `block_bytes`: all but the checksum's record.
+    /// Bytes for records in a block of `block_bytes`: all but the record of the checksum.
     #[must_use]
     pub fn room_bytes(&self, block_bytes: usize) -> usize {
         let tail = if self.seed.is_some() { TAIL_BYTES } else { 0 };
@@ -582,7 +581,7 @@ impl DirFormat {
         self.seed.is_some() && at + TAIL_BYTES == block.len() && tail(block).is_some()
     }
 
-    /// Decodes the record at a byte of the block, and checks that it and its name lie inside.
+    /// Decodes the record at an offset of the block, and checks that it and its name are inside.
     fn record<'a>(&self, block: &'a [u8], at: usize) -> Result<Entry<'a>, DirentError> {
         let rest = block.get(at..).unwrap_or(&[]);
         let no_room = DirentError::NoRoom {

@@ -3,28 +3,29 @@
 //! **Not here.** Casefolding of the name before it is hashed (`casefold`), the tree (`htree`).
 //!
 //! **Model.** A hash has 32 bits that order the tree, with the lowest bit always 0 (the tree uses
-//! it to say that a hash goes on in the next block), and 32 minor bits that only tell names with
-//! equal hashes apart. Bytes from 0x80 on were once hashed as the machine's `char`, signed on
-//! some and unsigned on others; a flag of the superblock keeps what the file system began with.
+//! it to mark that a hash continues in the next block), and 32 minor bits that only distinguish
+//! names with equal hashes. Bytes from 0x80 on were originally hashed as the machine's `char`,
+//! signed on some machines and unsigned on others; a flag of the superblock records the choice of
+//! the file system.
 //!
-//! **Invariants.** A hash is even and never [`END_OF_DIRECTORY`], which readers of directories
-//! use as the position behind the last name.
+//! **Invariants.** A hash is even and never [`END_OF_DIRECTORY`], which readers of directories use
+//! as the position after the last name.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Hash Tree Directories"; RFC 1320
 //! (MD4), of which half-MD4 is a part; Wheeler and Needham, "TEA, a Tiny Encryption Algorithm".
 
 use siphasher::sip::SipHasher24;
 
-/// The hash value that stands for the end of the directory; no name has it.
+/// The hash value of the end of the directory; no name has it.
 pub const END_OF_DIRECTORY: u32 = 0x7fff_ffff << 1;
 
 /// A hash function, as `dx_root` and `s_def_hash_version` number them.
 ///
-/// The numbers 3, 4 and 5 are the first three with unsigned bytes. They never stand on disk: a
-/// flag of the superblock tells, see [`CharSign`].
+/// The numbers 3, 4 and 5 are the first three with unsigned bytes. They are never on disk: a flag
+/// of the superblock has this information, see [`CharSign`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
-    /// 0: a multiplicative hash from the first days.
+    /// 0: the original multiplicative hash.
     Legacy,
     /// 1: half of MD4.
     HalfMd4,
@@ -59,7 +60,7 @@ impl HashAlgorithm {
     }
 }
 
-/// How bytes from 0x80 on count in the hash.
+/// The sign of bytes from 0x80 on in the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CharSign {
     /// As negative numbers (`s_flags` has `SIGNED_HASH`).
@@ -77,16 +78,16 @@ pub struct NameHash {
     pub minor_hash: u32,
 }
 
-/// A hash function with everything it needs besides the name.
+/// A hash function with all its parameters besides the name.
 #[derive(Clone, Copy, Debug)]
 pub enum NameHasher {
     /// The functions that need no key.
     Seeded {
         /// Which one.
         algorithm: SeededAlgorithm,
-        /// How it takes bytes.
+        /// The sign of bytes.
         chars: CharSign,
-        /// `s_hash_seed`; all zeros stands for a seed of its own.
+        /// `s_hash_seed`; all zeros stands for the function's own seed.
         seed: [u32; 4],
     },
     /// The function of encrypted and casefolded directories.
@@ -165,7 +166,7 @@ fn halves(value: u64) -> (u32, u32) {
     )
 }
 
-/// The state to start from: the seed, or where there is none that of MD4.
+/// The initial state: the seed, or that of MD4 if there is none.
 fn start(seed: [u32; 4]) -> [u32; 4] {
     if seed == [0; 4] {
         [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476]
@@ -174,7 +175,7 @@ fn start(seed: [u32; 4]) -> [u32; 4] {
     }
 }
 
-/// A byte as the 32-bit number that C's `char` would become.
+/// A byte as the 32-bit number that a `char` of C is converted to.
 fn widen(byte: u8, chars: CharSign) -> u32 {
     match chars {
         CharSign::Signed => i32::from(byte.cast_signed()).cast_unsigned(),
@@ -206,10 +207,10 @@ fn tea(name: &[u8], chars: CharSign, mut state: [u32; 4]) -> (u32, u32) {
     (state[0], state[1])
 }
 
-/// Cuts a name into chunks of `WORDS` words and gives them to `transform`.
+/// Splits a name into chunks of `WORDS` words and calls `transform` for each.
 ///
-/// Words are big-endian; a signed byte borrows from the bytes in front of it. Where the name ends
-/// the rest is padding, made from the number of bytes that were left when the chunk began.
+/// Words are big-endian; a signed byte borrows from the bytes before it. After the end of the name
+/// the rest is padding, made from the number of bytes that were left at the start of the chunk.
 fn for_chunks<const WORDS: usize>(
     name: &[u8],
     chars: CharSign,
@@ -270,8 +271,8 @@ fn half_md4_transform(state: &mut [u32; 4], words: &[u32; 8]) {
     }
 }
 
-/// One round: each word goes into one of the four, in turn. Inlined, the steps are known when it
-/// is compiled, so a name costs a few instructions for each and no loop.
+/// One round: each word is mixed into one of the four, in turn. Inlined so that the compiler
+/// unrolls the loop.
 #[inline]
 fn half_md4_round(
     state: &mut [u32; 4],

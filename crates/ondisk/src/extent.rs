@@ -1,18 +1,18 @@
-//! **Purpose.** The nodes of an extent tree: what is in them, whether they may be believed, and
-//! which of their entries leads to a logical block.
+//! **Purpose.** The nodes of an extent tree: their content, their checks, and the search for a
+//! logical block.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `edit` | changes of nodes in place: what leaves and inner nodes have in common |
+//! | `edit` | changes of nodes in place: the common part of leaves and inner nodes |
 //! | `leaf` | changes of the extents of a leaf |
 //! | `inner` | changes of the indexes of an inner node |
-//! | `path` | changes along a path: insertion with splits, and what parents must learn |
+//! | `path` | changes along a path: insertion with splits, and the update of parents |
 //!
-//! **Not here.** Reading the blocks of a tree, caching what was found, which blocks new nodes get.
+//! **Not here.** Reading the blocks of a tree, caching mappings, allocating blocks for new nodes.
 //!
 //! **Model.** A node is a header of 12 bytes and as many entries of 12 bytes, sorted by logical
 //! block. The root lives in the 60 bytes of `i_block`; every other node fills a block and, with
-//! `metadata_csum`, ends in a checksum behind its last possible entry.
+//! `metadata_csum`, ends in a checksum after its last possible entry.
 //!
 //! ```text
 //! depth 2        root   [ 0 | 700 ]                      inner nodes hold indexes: first logical
@@ -24,12 +24,12 @@
 //! ```
 //!
 //! A node is checked once, when its block is read ([`check_root`], [`check_node`]), and read many
-//! times through [`Node`], which believes only what it needs not to leave the bytes.
+//! times through [`Node`], which checks only what is needed to stay inside the bytes.
 //!
-//! **Invariants.** In a checked node the entries are sorted, do not overlap, lie inside the
-//! logical range the parent gives the node, and point inside the physical range of the file
-//! system. The first key of a child equals the key of its index. The depth falls by one at each
-//! level, so a walk ends after at most [`MAX_DEPTH`] + 1 nodes whatever the disk holds.
+//! **Invariants.** In a checked node the entries are sorted, do not overlap, are inside the logical
+//! range that the parent gives the node, and point inside the physical range of the file system.
+//! The first key of a child equals the key of its index. The depth falls by one at each level, so a
+//! walk terminates after at most [`MAX_DEPTH`] + 1 nodes for any bytes on disk.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "The Contents of inode.i_block".
 
@@ -76,7 +76,7 @@ pub struct RawHeader {
     pub eh_magic: U16,
     /// 0x2: entries in use.
     pub eh_entries: U16,
-    /// 0x4: entries the node has room for.
+    /// 0x4: the capacity of the node in entries.
     pub eh_max: U16,
     /// 0x6: 0 in a leaf, else levels below this node.
     pub eh_depth: U16,
@@ -123,21 +123,21 @@ const _: () = {
 /// What is wrong with a node of an extent tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentError {
-    /// The bytes are too few to hold a node.
+    /// There are too few bytes for a node.
     #[error("extent node of {found} bytes: a header and one entry need {expected}")]
     TooShort {
-        /// Bytes there are.
+        /// Bytes found.
         found: usize,
         /// Bytes needed.
         expected: usize,
     },
-    /// The node does not start like one.
+    /// The node has a wrong magic number.
     #[error("extent node: eh_magic is {found:#06x}, expected {MAGIC:#06x}")]
     Magic {
         /// Value of `eh_magic`.
         found: u16,
     },
-    /// More entries in use than there is room for.
+    /// More entries in use than the capacity.
     #[error("extent node: eh_entries is {found}, but eh_max is {max}")]
     TooManyEntries {
         /// Value of `eh_entries`.
@@ -145,38 +145,38 @@ pub enum ExtentError {
         /// Value of `eh_max`.
         max: u16,
     },
-    /// Room for no entry, or for more than the node's bytes can hold.
-    #[error("extent node: eh_max is {found}, expected 1 to {room}")]
+    /// A capacity of 0, or of more entries than the node's bytes can hold.
+    #[error("extent node: eh_max is {found}, expected 1 to {capacity}")]
     Max {
         /// Value of `eh_max`.
         found: u16,
         /// Entries that fit.
-        room: usize,
+        capacity: usize,
     },
-    /// A root deeper than any tree needs to be.
+    /// A root deeper than the maximum.
     #[error("extent root: eh_depth is {found}, expected at most {MAX_DEPTH}")]
     TooDeep {
         /// Value of `eh_depth`.
         found: u16,
     },
-    /// A child whose depth is not its parent's less one.
+    /// A child whose depth is not one less than its parent's.
     #[error("extent node: eh_depth is {found}, expected {expected} below its parent")]
     Depth {
         /// Value of `eh_depth`.
         found: u16,
-        /// Depth the parent asks for.
+        /// Depth of the parent less one.
         expected: u16,
     },
-    /// An inner node without a child.
+    /// An inner node without children.
     #[error("extent node: no entries at depth {depth}")]
     EmptyInner {
         /// Value of `eh_depth`.
         depth: u16,
     },
-    /// The checksum behind the entries does not match them.
+    /// The checksum does not match the node.
     #[error("extent node: {0}")]
     Checksum(#[from] ChecksumMismatch),
-    /// A child that does not begin where its parent says.
+    /// A child whose first key differs from its index in the parent.
     #[error("extent node: first entry is for block {found}, expected {expected} as in its parent")]
     FirstKey {
         /// First logical block of the first entry.
@@ -184,7 +184,7 @@ pub enum ExtentError {
         /// Key of the parent's index.
         expected: LogicalBlock,
     },
-    /// An entry that begins before the one in front of it ends.
+    /// An entry that overlaps the one before it.
     #[error("extent entry {entry}: begins at block {found}, expected {expected} or later")]
     Order {
         /// Position of the entry.
@@ -200,12 +200,12 @@ pub enum ExtentError {
         /// Position of the entry.
         entry: usize,
     },
-    /// An entry that passes the end of the range the parent gives the node.
+    /// An entry that extends past the end of the range that the parent gives the node.
     #[error("extent entry {entry}: ends at block {found}, expected at most {expected}")]
     LogicalEnd {
         /// Position of the entry.
         entry: usize,
-        /// End of the entry, as it would be without a limit.
+        /// End of the entry.
         found: u64,
         /// End of the node's range.
         expected: LogicalBlock,
@@ -232,11 +232,11 @@ pub enum ExtentError {
 pub enum ExtentState {
     /// They hold the file's data.
     Written,
-    /// They belong to the file but read as zeros.
+    /// They are allocated to the file but read as zeros.
     Unwritten,
 }
 
-/// A run of logical blocks and where it lies.
+/// A run of logical blocks and its physical location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// First logical block.
@@ -256,7 +256,7 @@ impl Extent {
         LogicalBlock(self.logical.0.saturating_add(self.blocks))
     }
 
-    /// Where `logical` lies, if it is in this extent.
+    /// The physical block of `logical`, if it is in this extent.
     #[must_use]
     pub fn map(&self, logical: LogicalBlock) -> Option<PhysBlock> {
         let offset = logical.0.checked_sub(self.logical.0)?;
@@ -280,18 +280,18 @@ impl From<&RawExtent> for Extent {
     }
 }
 
-/// A child of an inner node: where it is, and what it must hold.
+/// A child of an inner node: its block, and the expected range and depth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Child {
     /// The block of the child.
     pub block: PhysBlock,
-    /// Logical blocks the child is responsible for: from its key to the next one's.
+    /// The logical blocks of the child: from its key to the key of the next child.
     pub logical: Range<LogicalBlock>,
-    /// Depth its header must show.
+    /// The expected depth in its header.
     pub depth: u16,
 }
 
-/// A node, by what its entries are.
+/// A node, by the kind of its entries.
 #[derive(Clone, Copy, Debug)]
 pub enum Node<'a> {
     /// Depth 0: extents.
@@ -317,8 +317,8 @@ impl<'a> Node<'a> {
     /// Reads the node that fills `bytes`: an `i_block` or a block.
     ///
     /// # Errors
-    /// Only for what would leave the bytes; whether the entries make sense is the business of
-    /// [`check_root`] and [`check_node`].
+    /// Only for entries outside of the bytes; [`check_root`] and [`check_node`] check the entries
+    /// themselves.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ExtentError> {
         let too_short = || ExtentError::TooShort {
             found: bytes.len(),
@@ -369,15 +369,15 @@ impl<'a> Node<'a> {
 }
 
 impl<'a> Leaf<'a> {
-    /// The extent that covers `logical`, or else the first one after it (so that the caller sees
-    /// how long the hole is); `None` if there is none up to the end of the leaf.
+    /// The extent that covers `logical`, or else the first one after it (which gives the length of
+    /// the hole); `None` if there is none up to the end of the leaf.
     #[must_use]
     pub fn find(&self, logical: LogicalBlock) -> Option<Extent> {
         self.get(self.position(logical))
     }
 
-    /// Position of what [`Leaf::find`] finds: the number of extents that end at or before
-    /// `logical`.
+    /// The position of the extent that [`Leaf::find`] returns: the number of extents that end at or
+    /// before `logical`.
     #[must_use]
     pub fn position(&self, logical: LogicalBlock) -> usize {
         self.extents
@@ -409,15 +409,16 @@ impl<'a> Leaf<'a> {
 }
 
 impl Inner<'_> {
-    /// The child responsible for `logical`, or the first one if `logical` is in front of all
-    /// (nothing can be mapped there, but what comes next can be found through it). `None` only
-    /// if the node has no entries. `end` is the end of the node's own logical range.
+    /// The child whose range includes `logical`, or the first one if `logical` is before all of
+    /// them (no block can be mapped there, but the next mapped block is found through it). `None`
+    /// only if the node has no entries. `end` is the end of the node's own logical range.
     #[must_use]
     pub fn find(&self, logical: LogicalBlock, end: LogicalBlock) -> Option<Child> {
         self.get(self.position(logical), end)
     }
 
-    /// Position of what [`Inner::find`] finds: of the last child whose key is `logical` or before.
+    /// The position of the child that [`Inner::find`] returns: the last child whose key is at most
+    /// `logical`.
     #[must_use]
     pub fn position(&self, logical: LogicalBlock) -> usize {
         let after = self
@@ -445,7 +446,7 @@ impl Inner<'_> {
         self.indexes.len()
     }
 
-    /// Whether there are none, which [`check_node`] never lets pass.
+    /// Whether there are none, which is impossible in a checked node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.indexes.is_empty()
@@ -455,7 +456,7 @@ impl Inner<'_> {
 /// Checks the root in `i_block`. `physical` are the blocks of the file system.
 ///
 /// # Errors
-/// The first rule that is broken.
+/// The first violated rule.
 pub fn check_root(i_block: &[u8], physical: &Range<PhysBlock>) -> Result<(), ExtentError> {
     let header = check_header(i_block)?;
     let depth = header.eh_depth.get();
@@ -469,12 +470,11 @@ pub fn check_root(i_block: &[u8], physical: &Range<PhysBlock>) -> Result<(), Ext
     )
 }
 
-/// Checks a node that fills a block: everything its parent said of it, its entries, and with
-/// `metadata_csum` its checksum, seeded by its inode. `physical` are the blocks of the file
-/// system.
+/// Checks a node that fills a block: that it is as its parent requires, its entries, and with
+/// `metadata_csum` its checksum, seeded by its inode. `physical` are the blocks of the file system.
 ///
 /// # Errors
-/// The first rule that is broken.
+/// The first violated rule.
 pub fn check_node(
     block: &[u8],
     child: &Child,
@@ -501,10 +501,10 @@ pub fn check_node(
     check_entries(&node, &child.logical, physical)
 }
 
-/// Writes the checksum of a node that fills a block, behind its last possible entry.
+/// Writes the checksum of a node that fills a block, after its last possible entry.
 ///
 /// # Errors
-/// If the header is not one of a node with room for a checksum.
+/// If the header is not that of a node with space for a checksum.
 pub fn seal(block: &mut [u8], seed: InodeSeed) -> Result<(), ExtentError> {
     let (at, checksum) = checksum(block, seed)?;
     if let Some(tail) = block.get_mut(at..at + 4) {
@@ -522,8 +522,8 @@ fn verify(block: &[u8], seed: InodeSeed) -> Result<(), ExtentError> {
     Ok(ChecksumMismatch::check(found, expected)?)
 }
 
-/// Where the checksum of a block's node is, and what it must be. It follows the last entry the
-/// node has room for, and covers all bytes in front of it, used or not.
+/// The offset of the checksum in the block of a node, and its expected value. It follows the last
+/// possible entry, and covers all bytes before it, used or not.
 fn checksum(block: &[u8], seed: InodeSeed) -> Result<(usize, u32), ExtentError> {
     let max = check_header(block)?.eh_max.get();
     let at = HEADER_BYTES + usize::from(max) * ENTRY_BYTES;
@@ -531,7 +531,7 @@ fn checksum(block: &[u8], seed: InodeSeed) -> Result<(usize, u32), ExtentError> 
         Some(covered) if block.len() - at >= 4 => Ok((at, seed.start().update(covered).value())),
         _ => Err(ExtentError::Max {
             found: max,
-            room: block.len().saturating_sub(HEADER_BYTES + 4) / ENTRY_BYTES,
+            capacity: block.len().saturating_sub(HEADER_BYTES + 4) / ENTRY_BYTES,
         }),
     }
 }
@@ -548,9 +548,12 @@ fn check_header(bytes: &[u8]) -> Result<&RawHeader, ExtentError> {
     if magic != MAGIC {
         return Err(ExtentError::Magic { found: magic });
     }
-    let room = entries.len() / ENTRY_BYTES;
-    if max == 0 || usize::from(max) > room {
-        return Err(ExtentError::Max { found: max, room });
+    let capacity = entries.len() / ENTRY_BYTES;
+    if max == 0 || usize::from(max) > capacity {
+        return Err(ExtentError::Max {
+            found: max,
+            capacity,
+        });
     }
     if header.eh_entries.get() > max {
         return Err(ExtentError::TooManyEntries {

@@ -1,8 +1,7 @@
-//! **Purpose.** The records of the fast-commit area: what changed since the last full commit, in
+//! **Purpose.** The records of the fast-commit area: the changes since the last full commit, in
 //! terms of inodes, ranges and names.
 //!
-//! **Not here.** Which records count (crate `journal`), and what they do to inodes and
-//! directories (crate `fs`).
+//! **Not here.** The choice of the valid records (crate `journal`), and their replay (crate `fs`).
 //!
 //! # Model
 //! ```text
@@ -97,7 +96,7 @@ const _: () = {
 /// Whether the blocks of a range hold data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeState {
-    /// They do.
+    /// They hold data.
     Written,
     /// They are allocated and read as zeros.
     Unwritten,
@@ -110,7 +109,7 @@ pub struct AddRange {
     pub inode: InodeNr,
     /// The first block of the range in the file.
     pub logical: LogicalBlock,
-    /// Its place on the device, 48 bits. Not checked.
+    /// Its physical block, 48 bits. Not checked.
     pub physical: PhysBlock,
     /// The length in blocks, at most 32 768; may be 0.
     pub blocks: u32,
@@ -125,7 +124,7 @@ pub struct DelRange {
     pub inode: InodeNr,
     /// The first block of the range in the file.
     pub logical: LogicalBlock,
-    /// The length in blocks. May reach past the largest file; may be 0.
+    /// The length in blocks. May extend past the largest file; may be 0.
     pub blocks: u32,
 }
 
@@ -134,7 +133,7 @@ pub struct DelRange {
 pub struct Dentry<'a> {
     /// The directory.
     pub parent: InodeNr,
-    /// What the name stands for.
+    /// The inode of the name.
     pub inode: InodeNr,
     /// The name: 1 to 255 bytes, not checked further.
     pub name: &'a [u8],
@@ -153,16 +152,17 @@ pub enum Record<'a> {
     Link(Dentry<'a>),
     /// The name was removed.
     Unlink(Dentry<'a>),
-    /// The inode is as in these bytes, 128 at least, block map and block count aside.
+    /// The inode is as in these bytes (at least 128), except for its block map and block count.
     Inode {
         /// The inode.
         inode: InodeNr,
-        /// Its first bytes: as many as `i_extra_isize` makes meaningful, or all of them.
+        /// Its first bytes: up to the end of the fields that `i_extra_isize` covers, or all of
+        /// them.
         raw: &'a [u8],
     },
-    /// Nothing; fills a block.
+    /// Padding to the end of a block.
     Pad,
-    /// The records since the TAIL before form a complete fast commit.
+    /// The end of a fast commit: the records since the previous TAIL are complete.
     Tail {
         /// The running transaction they belong to.
         tid: Tid,
@@ -178,7 +178,7 @@ pub enum Record<'a> {
     },
 }
 
-/// What is wrong with a record.
+/// An error in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are named in the messages")]
 pub enum FastCommitError {
@@ -206,7 +206,7 @@ pub struct Records<'a> {
 /// A record and the bytes it consists of.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordBytes<'a> {
-    /// What it says.
+    /// The record.
     pub record: Record<'a>,
     /// Its header and value.
     pub bytes: &'a [u8],
@@ -254,8 +254,8 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// The record with this tag and value; `None` for an unknown tag, and for a bad length what it
-/// should have been.
+/// The record with this tag and value; `None` for an unknown tag. For a wrong length, the error is
+/// a description of the expected one.
 fn parse(tag: u16, value: &[u8], inode_bytes: usize) -> Result<Option<Record<'_>>, &'static str> {
     Ok(Some(match tag {
         1 => {
@@ -329,12 +329,13 @@ fn dentry(value: &[u8]) -> Result<Dentry<'_>, &'static str> {
     })
 }
 
-/// The checksum that a TAIL holds, under way.
+/// The state of the checksum that a TAIL holds.
 #[derive(Clone, Copy, Debug)]
 pub struct FastCommitChecksum(Crc32c);
 
 impl Default for FastCommitChecksum {
-    /// At the area's start or after a TAIL: unlike other checksums of ext4 it starts from 0.
+    /// The state at the area's start or after a TAIL: unlike other checksums of ext4 it starts from
+    /// 0.
     fn default() -> Self {
         Self(Crc32c::from_state(0))
     }

@@ -1,18 +1,18 @@
-//! **Purpose.** Where things are: groups, their first blocks and lengths, the blocks of the
-//! descriptor table, backup superblocks, the inode table.
+//! **Purpose.** The layout of the file system: groups, their first blocks and lengths, the blocks
+//! of the descriptor table, backup superblocks, the inode table.
 //!
-//! **Not here.** Where bitmaps and inode tables are: descriptors say that
+//! **Not here.** The locations of bitmaps and inode tables, which are in descriptors
 //! ([`GroupDesc`](crate::group::GroupDesc)).
 //!
 //! **Model.** A group is `blocks_per_group` blocks from `first_data_block` on; the last is short.
-//! Those with a copy of the superblock start with
+//! Groups with a copy of the superblock start with
 //!
 //! ```text
 //! superblock | descriptor blocks | blocks reserved for more descriptors | ...
 //! ```
 //!
-//! With `meta_bg`, from group `first_meta_bg * descriptors per block` on, each descriptor block
-//! stands in the groups it describes instead: at the start (behind the superblock, if any) of the
+//! With `meta_bg`, from group `first_meta_bg * descriptors per block` on, each descriptor block is
+//! in the groups that it describes instead: at the start (after the superblock, if any) of the
 //! first, second and last of them.
 //!
 //! **Invariants.** All sums below fit: block numbers stay under 2^53 (a file system is smaller
@@ -28,7 +28,8 @@ use crate::types::{BlockCount, BlockSize, GroupNr, GroupOffset, InodeNr, PhysBlo
 
 mod parse;
 
-/// The sizes and counts everything else is computed from. Checked: see the module's invariants.
+/// The sizes and counts from which the layout is computed. They are checked: see the module's
+/// invariants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     block_size: BlockSize,
@@ -44,11 +45,11 @@ pub struct Geometry {
     desc_size_bytes: u16,
     reserved_gdt_blocks: u16,
     backups: Backups,
-    /// `s_first_meta_bg` with `meta_bg`; without it no group is one.
+    /// `s_first_meta_bg` with `meta_bg`; without it there are no meta block groups.
     first_meta_bg: Option<u32>,
 }
 
-/// Which groups have a copy of the superblock; the first always has.
+/// The groups with a copy of the superblock, besides the first, which always has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backups {
     /// All groups.
@@ -59,12 +60,12 @@ enum Backups {
     Two([u32; 2]),
 }
 
-/// A place in a block.
+/// The location of a structure in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BytePlace {
     /// The block.
     pub block: PhysBlock,
-    /// The byte inside it; the thing does not cross the block's end.
+    /// The offset inside it; the structure does not cross the block's end.
     pub offset_bytes: usize,
 }
 
@@ -111,7 +112,7 @@ impl Geometry {
         self.blocks << self.block_size.bits()
     }
 
-    /// How many groups there are; at least 1.
+    /// The number of groups; at least 1.
     #[must_use]
     pub fn groups(&self) -> u32 {
         self.groups
@@ -159,7 +160,7 @@ impl Geometry {
         self.block_size_bytes_u32() / u32::from(self.desc_size_bytes)
     }
 
-    /// Blocks that all descriptors fill.
+    /// Blocks of the descriptor table.
     #[must_use]
     pub fn desc_blocks(&self) -> u32 {
         self.groups.div_ceil(self.descs_per_block())
@@ -200,21 +201,21 @@ impl Geometry {
         PhysBlock(first)..PhysBlock(end)
     }
 
-    /// How many blocks `group` has; 0 past the last.
+    /// The number of blocks of `group`; 0 past the last group.
     #[must_use]
     pub fn group_length(&self, group: GroupNr) -> u32 {
         let Range { start, end } = self.group_blocks(group);
         u32::try_from(end.0 - start.0).unwrap_or(self.blocks_per_group)
     }
 
-    /// How many clusters `group` has, a last partial one included; 0 past the last group.
+    /// The number of clusters of `group`, including a last partial one; 0 past the last group.
     #[must_use]
     pub fn group_clusters(&self, group: GroupNr) -> u32 {
         self.group_length(group)
             .div_ceil(1 << self.blocks_per_cluster_log)
     }
 
-    /// The group of `block` and the block's place in it; `None` outside the file system.
+    /// The group of `block` and the block's offset in it; `None` outside the file system.
     #[must_use]
     pub fn block_group(&self, block: PhysBlock) -> Option<(GroupNr, GroupOffset)> {
         if block.0 >= self.blocks {
@@ -236,7 +237,7 @@ impl Geometry {
             && end.is_some_and(|end| end <= self.blocks)
     }
 
-    /// Where the descriptor of `group` is in the primary table; `None` past the last group.
+    /// The location of the descriptor of `group` in the primary table; `None` past the last group.
     #[must_use]
     pub fn desc_place(&self, group: GroupNr) -> Option<BytePlace> {
         if !self.has_group(group) {
@@ -270,15 +271,15 @@ impl Geometry {
         PhysBlock(1024 >> self.block_size.bits())
     }
 
-    /// The first descriptor block that lies in its own meta group (`s_first_meta_bg`, within its
+    /// The first descriptor block that is in its own meta group (`s_first_meta_bg`, within its
     /// limits); `None` without `meta_bg`.
     #[must_use]
     pub fn first_meta_bg(&self) -> Option<u32> {
         self.first_meta_bg
     }
 
-    /// The primary superblock and the descriptor blocks right behind it; blocks reserved for more
-    /// descriptors are not counted.
+    /// The primary superblock and the descriptor blocks right after it, without the blocks reserved
+    /// for more descriptors.
     #[must_use]
     pub fn primary_table(&self) -> Range<PhysBlock> {
         let descriptor_blocks = match self.first_meta_bg {
@@ -301,8 +302,8 @@ impl Geometry {
         }
     }
 
-    /// The groups that [have a copy](Self::has_super) of the superblock, in order; those without
-    /// cost nothing.
+    /// The groups that [have a copy](Self::has_super) of the superblock, in order. Does not iterate
+    /// over other groups.
     pub fn groups_with_super(&self) -> impl Iterator<Item = GroupNr> {
         let after = |group: u32| match self.backups {
             Backups::Everywhere => group.checked_add(1),
@@ -317,8 +318,8 @@ impl Geometry {
             .map(GroupNr)
     }
 
-    /// How many blocks at the start of `group` hold the superblock, descriptors and the blocks
-    /// reserved for more of them. Bitmaps and inode tables are not counted.
+    /// The number of blocks at the start of `group` for the superblock, descriptors and the blocks
+    /// reserved for more of them, without bitmaps and inode tables.
     #[must_use]
     pub fn base_meta_blocks(&self, group: GroupNr) -> u32 {
         let per_block = self.descs_per_block();
@@ -339,8 +340,8 @@ impl Geometry {
         boot + u32::from(has_super) + table
     }
 
-    /// Whether a run of blocks touches a superblock, descriptors, or blocks reserved for them.
-    /// Looks at each group the run touches.
+    /// Whether a run of blocks overlaps a superblock, descriptors, or blocks reserved for them.
+    /// Iterates over the groups of the run.
     #[must_use]
     pub fn overlaps_base_meta(&self, start: PhysBlock, count: BlockCount) -> bool {
         let Some(last) = start
@@ -362,9 +363,9 @@ impl Geometry {
         (first_group.0 + 1..=last_group).any(|group| self.base_meta_blocks(GroupNr(group)) > 0)
     }
 
-    /// Blocks that fixed metadata takes: everything before `first_data_block`, and in each group
-    /// superblock, descriptors, blocks reserved for them, both bitmaps and the inode table. The
-    /// journal is not counted. Looks at each group.
+    /// The number of blocks of fixed metadata: all blocks before `first_data_block`, and in each
+    /// group superblock, descriptors, blocks reserved for them, both bitmaps and the inode table,
+    /// without the journal. Iterates over all groups.
     #[must_use]
     pub fn overhead_blocks(&self) -> BlockCount {
         let per_group = u64::from(self.inode_table_blocks()) + 2;
@@ -392,7 +393,7 @@ impl Geometry {
         exists.then(|| InodeNr(group.0 * self.inodes_per_group + index.0 + 1))
     }
 
-    /// Where inode `index` of a group is, in the table that starts at `table`.
+    /// The location of inode `index` of a group, in the table that starts at `table`.
     #[must_use]
     pub fn inode_place(&self, table: PhysBlock, index: GroupOffset) -> BytePlace {
         let per_block = self.inodes_per_block();

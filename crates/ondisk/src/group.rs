@@ -1,16 +1,17 @@
-//! **Purpose.** Group descriptors: where a group's bitmaps and inode table are, what is free in
-//! it, and which parts were never initialised.
+//! **Purpose.** Group descriptors: the locations of a group's bitmaps and inode table, its free
+//! counts, and the parts that were never initialised.
 //!
-//! **Not here.** Where descriptors are ([`Geometry::desc_place`](crate::geometry::Geometry)).
+//! **Not here.** The locations of descriptors
+//! ([`Geometry::desc_place`](crate::geometry::Geometry)).
 //!
 //! **Model.** A descriptor has 32 bytes; with `64bit` it has a second half (64 bytes or more in
-//! all) with the high words of the same fields. Bytes past 64 belong to nobody yet but count in
-//! the checksum.
+//! all) with the high words of the same fields. Bytes past 64 are not defined yet, but are covered
+//! by the checksum.
 //!
 //! **Invariants.** Of a [`GroupDesc`] both bitmaps and the whole inode table are inside the file
-//! system (inside the group without `flex_bg`), apart from each other and from the superblock and
-//! the primary descriptors. Counts are not checked by parsing, because a wrong count does not
-//! keep anybody from reading: see [`GroupDesc::check_counts`].
+//! system (inside the group without `flex_bg`), and do not overlap each other, the superblock or
+//! the primary descriptors. Counts are not checked by parsing, because the file system can be read
+//! with wrong counts: see [`GroupDesc::check_counts`].
 //!
 //! **References.** Documentation/filesystems/ext4/group_descr.rst of the kernel.
 
@@ -119,13 +120,13 @@ bitflags! {
     }
 }
 
-/// Why bytes are not the descriptor of a group.
+/// The reason why bytes are not a valid descriptor of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GroupDescError {
     /// Fewer bytes than a descriptor.
     #[error("group descriptor: {found_bytes} bytes where {needed_bytes} are needed")]
     TooShort {
-        /// The bytes there are.
+        /// The bytes found.
         found_bytes: usize,
         /// The size of a descriptor.
         needed_bytes: usize,
@@ -141,17 +142,18 @@ pub enum GroupDescError {
         field: &'static str,
         /// The first block.
         found: PhysBlock,
-        /// The blocks there are from it on.
+        /// The number of its blocks.
         count: u32,
     },
-    /// A bitmap or the inode table lies on the superblock, the descriptors, or on each other.
+    /// A bitmap or the inode table overlaps the superblock, the descriptors, or another of the
+    /// three.
     #[error("group descriptor: {field} at block {found} lies on {other}")]
     Overlap {
         /// The field's name without `_lo` and `_hi`.
         field: &'static str,
         /// The first block.
         found: PhysBlock,
-        /// What else is there.
+        /// The structure it overlaps.
         other: &'static str,
     },
     /// A count is larger than the group.
@@ -161,19 +163,19 @@ pub enum GroupDescError {
         field: &'static str,
         /// Its value.
         found: u32,
-        /// The most there can be.
+        /// The maximum.
         most: u32,
     },
-    /// The block bitmap's bytes do not have the checksum the descriptor names.
+    /// The block bitmap does not match its checksum in the descriptor.
     #[error("block bitmap: {0}")]
     BlockBitmapChecksum(ChecksumMismatch),
-    /// The inode bitmap's bytes do not have the checksum the descriptor names.
+    /// The inode bitmap does not match its checksum in the descriptor.
     #[error("inode bitmap: {0}")]
     InodeBitmapChecksum(ChecksumMismatch),
     /// A bitmap of fewer bytes than its checksum covers.
     #[error("bitmap: {found_bytes} bytes where {needed_bytes} are needed")]
     BitmapTooShort {
-        /// The bytes there are.
+        /// The bytes found.
         found_bytes: usize,
         /// The bytes the group's bits fill.
         needed_bytes: usize,
@@ -189,7 +191,7 @@ pub struct GroupDesc {
 }
 
 impl GroupDesc {
-    /// The descriptor of `group` at the start of `bytes`, checksum and places checked.
+    /// The descriptor of `group` at the start of `bytes`, with its checksum and locations checked.
     ///
     /// # Errors
     /// The first check that fails.
@@ -200,8 +202,8 @@ impl GroupDesc {
         Ok(this)
     }
 
-    /// The descriptor at the start of `bytes` as it is, for who reports every fault instead of
-    /// stopping at the first.
+    /// The descriptor at the start of `bytes` without checks, for callers that report every fault
+    /// instead of only the first.
     ///
     /// # Errors
     /// [`GroupDescError::TooShort`].
@@ -285,8 +287,8 @@ impl GroupDesc {
         })
     }
 
-    /// Inodes at the end of the table that were never used, so that nobody need read them.
-    /// Meaningful only with descriptor checksums.
+    /// Inodes at the end of the table that were never used and need not be read. Meaningful only
+    /// with descriptor checksums.
     #[must_use]
     pub fn itable_unused(&self) -> u32 {
         self.count(self.low.bg_itable_unused_lo, |high| {
@@ -294,7 +296,7 @@ impl GroupDesc {
         })
     }
 
-    /// What was never initialised.
+    /// The flags for parts that were never initialised.
     #[must_use]
     pub fn flags(&self) -> GroupFlags {
         GroupFlags::from_bits_retain(self.low.bg_flags.get())
@@ -306,10 +308,11 @@ impl GroupDesc {
         self.low.bg_checksum.get()
     }
 
-    /// Whether free blocks, inodes, directories and unused inodes can be in the group at all.
+    /// Checks the counts of free blocks, inodes, directories and unused inodes against the size of
+    /// the group.
     ///
     /// # Errors
-    /// [`GroupDescError::Count`] for the first that cannot.
+    /// [`GroupDescError::Count`] for the first that is too large.
     pub fn check_counts(&self, group: GroupNr, sb: &Superblock) -> Result<(), GroupDescError> {
         let geometry = sb.geometry();
         let inodes = geometry.inodes_per_group();
@@ -330,8 +333,8 @@ impl GroupDesc {
         }
     }
 
-    /// Whether bitmaps and inode table lie inside the file system (without `flex_bg`: inside the
-    /// group), clear of the primary descriptors and of each other.
+    /// Checks that bitmaps and inode table are inside the file system (without `flex_bg`: inside
+    /// the group), and do not overlap the primary descriptors or each other.
     ///
     /// # Errors
     /// [`GroupDescError::Outside`], [`GroupDescError::Overlap`].
@@ -383,7 +386,8 @@ impl GroupDesc {
         Ok(())
     }
 
-    /// Checks the group's block bitmap, the whole block. Always right without `metadata_csum`.
+    /// Checks the checksum of the group's block bitmap, given as the whole block. Always `Ok`
+    /// without `metadata_csum`.
     ///
     /// # Errors
     /// [`GroupDescError::BlockBitmapChecksum`], [`GroupDescError::BitmapTooShort`].
@@ -404,7 +408,8 @@ impl GroupDesc {
         .map_err(GroupDescError::BlockBitmapChecksum)
     }
 
-    /// Checks the group's inode bitmap, the whole block. Always right without `metadata_csum`.
+    /// Checks the checksum of the group's inode bitmap, given as the whole block. Always `Ok`
+    /// without `metadata_csum`.
     ///
     /// # Errors
     /// [`GroupDescError::InodeBitmapChecksum`], [`GroupDescError::BitmapTooShort`].
@@ -455,8 +460,8 @@ impl GroupDesc {
     }
 }
 
-/// Checks `bg_checksum` of the descriptor of `group` at the start of `bytes`. Always right in a
-/// file system whose descriptors have none.
+/// Checks `bg_checksum` of the descriptor of `group` at the start of `bytes`. Always `Ok` in a file
+/// system without descriptor checksums.
 ///
 /// # Errors
 /// [`GroupDescError::Checksum`], [`GroupDescError::TooShort`].
@@ -469,8 +474,8 @@ pub fn verify(bytes: &[u8], group: GroupNr, sb: &Superblock) -> Result<(), Group
     }
 }
 
-/// Stores the checksum of the descriptor of `group` at the start of `bytes`, as it is now. Does
-/// nothing in a file system whose descriptors have none.
+/// Computes and stores the checksum of the descriptor of `group` at the start of `bytes`. Does
+/// nothing in a file system without descriptor checksums.
 ///
 /// # Errors
 /// [`GroupDescError::TooShort`].
@@ -496,8 +501,8 @@ fn stored_checksum(bytes: &[u8]) -> u16 {
     RawGroupDesc::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.bg_checksum.get())
 }
 
-/// The checksum that belongs to these bytes; `None` where descriptors have none. crc16 skips its
-/// own field, which ends the first half; crc32c takes it as zero.
+/// The checksum of these bytes; `None` in a file system without descriptor checksums. crc16 skips
+/// its own field, which ends the first half; crc32c treats it as zero.
 fn checksum(bytes: &[u8], group: GroupNr, sb: &Superblock) -> Option<u16> {
     let (low, rest) = RawGroupDesc::read_from_prefix(bytes).ok()?;
     match sb.metadata_checksum() {

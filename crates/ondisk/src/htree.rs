@@ -1,5 +1,5 @@
-//! **Purpose.** The index blocks of hashed directories: whether they may be believed, and which
-//! block a hash leads to.
+//! **Purpose.** The index blocks of hashed directories: their checks, and the search for the block
+//! of a hash.
 //!
 //! **Not here.** The hash functions (`dirhash`), the leaves (`dirent`), reading blocks.
 //!
@@ -8,22 +8,22 @@
 //! | [`edit`] | writing index blocks, and adding a leaf to an index |
 //! | [`split`] | dividing the entries of a full leaf |
 //!
-//! **Model.** The first block of the directory is the root. To readers who know only plain
-//! directories it looks like `.` and a `..` that fills the rest of the block; other index blocks
-//! look like one free record.
+//! **Model.** The first block of the directory is the root. To readers without support for indexes
+//! it looks like `.` and a `..` that fills the rest of the block; other index blocks look like one
+//! free record.
 //!
 //! ```text
 //! root  . (12) | .. (12) | dx_root_info (8) | limit count block0 | hash1 block1 | ... | tail (8)
 //! node  free record (8)                     | limit count block0 | hash1 block1 | ... | tail (8)
 //! ```
 //!
-//! Entry i is for the hashes from hash i up to hash i+1; entry 0 has no hash, since limit and
-//! count take its place, and begins at 0. If hash i is odd, names with the hash just below it
-//! continue from block i-1: whoever looks for one of them must go on in block i.
+//! Entry i is for the hashes from hash i up to hash i+1; entry 0 has limit and count instead of a
+//! hash, and begins at 0. If hash i is odd, names with the hash just below it continue from block
+//! i-1: a search for one of them must continue in block i.
 //!
-//! **Invariants.** In a checked block `limit` is what fits, 1 <= `count` <= `limit`, the hashes
-//! do not fall, and every block lies inside the directory and is not its root. The root says how
-//! many levels of index blocks there are, at most 3, so a walk ends.
+//! **Invariants.** In a checked block `limit` is what fits, 1 <= `count` <= `limit`, the hashes do
+//! not decrease, and every block is inside the directory and is not its root. The root has the
+//! number of levels of index blocks, at most 3, so a walk terminates.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Hash Tree Directories".
 
@@ -42,14 +42,14 @@ const ROOT_ENTRIES_AT: usize = 32;
 const ROOT_INFO_AT: usize = 24;
 const NODE_ENTRIES_AT: usize = 8;
 const DOT_BYTES: usize = 12;
-/// Bytes of [`RawRootInfo`], as it says itself.
+/// Bytes of [`RawRootInfo`], the value of `info_length`.
 const INFO_LENGTH: u8 = 8;
 const TAIL_BYTES: usize = size_of::<RawTail>();
 const ENTRY_BYTES: usize = size_of::<RawEntry>();
-/// The bits of a block number that count; the upper four were kept for a fill level.
+/// The bits of a block number; the upper four are reserved.
 const BLOCK_MASK: u32 = 0x0fff_ffff;
 
-/// What the root says of the tree.
+/// The parameters of the tree in the root.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawRootInfo {
@@ -69,7 +69,7 @@ pub struct RawRootInfo {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawEntry {
-    /// 0x0: the lowest hash of the block; its low bit says that the hash below continues here.
+    /// 0x0: the lowest hash of the block; its low bit means that the hash below continues here.
     pub hash: U32,
     /// 0x4: the block, counted in the directory.
     pub block: U32,
@@ -79,19 +79,19 @@ pub struct RawEntry {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawCountLimit {
-    /// 0x0: entries there is room for, this one included.
+    /// 0x0: capacity in entries, including this one.
     pub limit: U16,
-    /// 0x2: entries in use, this one included.
+    /// 0x2: entries in use, including this one.
     pub count: U16,
     /// 0x4: the block for the lowest hashes.
     pub block: U32,
 }
 
-/// What follows the last possible entry, with `metadata_csum`.
+/// The tail after the last possible entry, with `metadata_csum`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawTail {
-    /// 0x0: not used, but part of the checksum.
+    /// 0x0: not used, but covered by the checksum.
     pub dt_reserved: U32,
     /// 0x4: checksum of the block up to the last used entry, and of this tail with 0 here.
     pub dt_checksum: U32,
@@ -105,13 +105,13 @@ const _: () = {
     assert!(size_of::<RawTail>() == 8);
 };
 
-/// What is wrong with an index block.
+/// An error in an index block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HtreeError {
-    /// `.` and `..` in front of the root are not as they must be.
+    /// `.` and `..` at the start of the root are invalid.
     #[error("directory index root: {0}")]
     Dots(#[from] DirentError),
-    /// `.` or `..` does not have the length that hides the index.
+    /// `.` or `..` does not have the length that covers the index.
     #[error("directory index root: rec_len of {name:?} is {found}, expected {expected}")]
     DotLength {
         /// `.` or `..`.
@@ -121,7 +121,7 @@ pub enum HtreeError {
         /// The length it must have.
         expected: usize,
     },
-    /// A node that does not begin with a free record over the whole block.
+    /// A node that does not begin with a free record of the whole block.
     #[error(
         "directory index node: begins with inode {inode}, rec_len {rec_len}, \
          expected inode 0, rec_len {expected}"
@@ -134,7 +134,7 @@ pub enum HtreeError {
         /// The length of a block.
         expected: usize,
     },
-    /// A field of the root that must be a certain number is another.
+    /// A field of the root with a fixed value has another value.
     #[error("directory index root: {field} is {found}, expected {expected}")]
     RootField {
         /// Name of the field.
@@ -144,7 +144,7 @@ pub enum HtreeError {
         /// The value it must have.
         expected: u32,
     },
-    /// A hash function this directory cannot have.
+    /// A hash function that is invalid for this directory.
     #[error("directory index root: hash_version is {found}, expected {expected}")]
     HashVersion {
         /// Value of `hash_version`.
@@ -160,13 +160,13 @@ pub enum HtreeError {
         /// Levels allowed below the root.
         max: u8,
     },
-    /// The block is too small to be one.
+    /// The block is too small for an index block.
     #[error("directory index: block of {found} bytes")]
     TooShort {
         /// Bytes of the block.
         found: usize,
     },
-    /// Room for another number of entries than fit in the block.
+    /// A limit other than the capacity of the block.
     #[error("directory index: limit is {found}, expected {expected}")]
     Limit {
         /// Value of `limit`.
@@ -174,7 +174,7 @@ pub enum HtreeError {
         /// Entries that fit.
         expected: usize,
     },
-    /// No entries, or more than there is room for.
+    /// No entries, or more than the limit.
     #[error("directory index: count is {found}, expected 1 to {limit}")]
     Count {
         /// Value of `count`.
@@ -185,7 +185,7 @@ pub enum HtreeError {
     /// The checksum does not match the block.
     #[error("directory index: {0}")]
     Checksum(#[from] ChecksumMismatch),
-    /// A hash lower than the one in front of it.
+    /// A hash lower than the one before it.
     #[error(
         "directory index entry {entry}: hash is {found:#010x}, expected {previous:#010x} or more"
     )]
@@ -194,7 +194,7 @@ pub enum HtreeError {
         entry: usize,
         /// Its hash.
         found: u32,
-        /// The hash in front of it.
+        /// The hash before it.
         previous: u32,
     },
     /// A block outside the directory, or its root.
@@ -209,7 +209,7 @@ pub enum HtreeError {
     },
 }
 
-/// How many levels of index blocks a directory may have.
+/// The maximum depth of the index of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexLevels {
     /// The root and one level below it.
@@ -228,12 +228,13 @@ impl IndexLevels {
     }
 }
 
-/// What a root says of the tree.
+/// The parameters of the tree in the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootInfo {
-    /// The hash function. Whether it takes bytes as signed is told by the superblock.
+    /// The hash function. The superblock has the sign of its bytes.
     pub algorithm: HashAlgorithm,
-    /// Levels of index blocks below the root: 0 to 2. With 0, the root leads to leaves.
+    /// Levels of index blocks below the root: 0 to 2. With 0, the entries of the root refer to
+    /// leaves.
     pub indirect_levels: u8,
 }
 
@@ -248,7 +249,7 @@ impl<'a> Index<'a> {
     /// The entries of a root.
     ///
     /// # Errors
-    /// Only if the block is too short for one, which a checked block is not.
+    /// Only if the block is too short for one, which is impossible for a checked block.
     pub fn root(block: &'a [u8]) -> Result<Self, HtreeError> {
         Self::at(block, ROOT_ENTRIES_AT)
     }
@@ -256,7 +257,7 @@ impl<'a> Index<'a> {
     /// The entries of an index block that is not the root.
     ///
     /// # Errors
-    /// Only if the block is too short for one, which a checked block is not.
+    /// Only if the block is too short for one, which is impossible for a checked block.
     pub fn node(block: &'a [u8]) -> Result<Self, HtreeError> {
         Self::at(block, NODE_ENTRIES_AT)
     }
@@ -276,7 +277,7 @@ impl<'a> Index<'a> {
             })
     }
 
-    /// Position of the entry responsible for a hash: the last one whose hash is not above it.
+    /// The position of the entry for a hash: the last one whose hash is at most this.
     #[must_use]
     pub fn search(&self, hash: u32) -> usize {
         let behind_first = self.entries.get(1..).unwrap_or(&[]);
@@ -290,7 +291,7 @@ impl<'a> Index<'a> {
         Some(if position == 0 { 0 } else { entry.hash.get() })
     }
 
-    /// The block an entry leads to, counted in the directory.
+    /// The logical block of the directory that an entry refers to.
     #[must_use]
     pub fn block(&self, position: usize) -> Option<LogicalBlock> {
         self.entries
@@ -298,32 +299,32 @@ impl<'a> Index<'a> {
             .map(|entry| LogicalBlock(entry.block.get() & BLOCK_MASK))
     }
 
-    /// Whether names with `hash` may go on in the block of this entry, which follows the one
-    /// where they were looked for.
+    /// Whether names with `hash` may continue in the block of this entry, which follows the entry
+    /// that was searched.
     #[must_use]
     pub fn continues(&self, position: usize, hash: u32) -> bool {
         self.hash(position)
             .is_some_and(|found| found & 1 == 1 && found & !1 == hash & !1)
     }
 
-    /// Number of entries there is room for, as the block says.
+    /// The limit of the block: its capacity in entries.
     #[must_use]
     pub fn limit(&self) -> usize {
         let first = self.entries.first().map(|first| first.hash.get());
         first.map_or(0, |word| limit_and_count(word).0)
     }
 
-    /// Whether there is no room for one more entry.
+    /// Whether no further entry fits.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.len() >= self.limit()
     }
 
-    /// Whether an entry with `hash` may follow that at `position`: it must lie between the hashes
-    /// of its neighbours, or names could no longer be found.
+    /// Checks that an entry with `hash` may follow that at `position`: the hash must be between
+    /// those of its neighbours, or names could no longer be found.
     ///
     /// # Errors
-    /// If it does not; then the block or a leaf below it is broken.
+    /// If it is not; then the block or a leaf below it is corrupt.
     pub fn check_next(&self, position: usize, hash: u32) -> Result<(), HtreeError> {
         let order = |entry, found, previous| {
             if found >= previous {
@@ -351,10 +352,10 @@ impl<'a> Index<'a> {
     }
 }
 
-/// What a root says of the tree.
+/// The parameters of the tree in the root.
 ///
 /// # Errors
-/// If the hash function is unknown or the block too short, which cannot be in a checked root.
+/// If the hash function is unknown or the block too short, which is impossible for a checked root.
 pub fn root_info(block: &[u8]) -> Result<RootInfo, HtreeError> {
     let raw = raw_info(block)?;
     let algorithm = HashAlgorithm::from_disk(raw.hash_version).ok_or(HtreeError::HashVersion {
@@ -367,9 +368,9 @@ pub fn root_info(block: &[u8]) -> Result<RootInfo, HtreeError> {
     })
 }
 
-/// Whether a block of a hashed directory other than its first is an index block, by the free
-/// record that fills it. A leaf that became empty looks the same where blocks have no checksum,
-/// and then it does not matter: neither holds a name.
+/// Whether a block of a hashed directory other than its first is an index block, by the free record
+/// that fills it. Without checksums an empty leaf looks the same, which does not matter: neither
+/// holds a name.
 #[must_use]
 pub fn looks_like_node(block: &[u8]) -> bool {
     node_record(block).is_some_and(|(inode, rec_len)| inode == 0 && rec_len == block.len())
@@ -378,7 +379,7 @@ pub fn looks_like_node(block: &[u8]) -> bool {
 /// Checks the root of a hashed directory of `end` blocks.
 ///
 /// # Errors
-/// The first rule that is broken.
+/// The first violated rule.
 pub fn check_root(
     block: &[u8],
     format: &DirFormat,
@@ -401,7 +402,7 @@ pub fn check_root(
     };
     field("reserved_zero", raw.reserved_zero.get(), 0)?;
     field("info_length", raw.info_length.into(), INFO_LENGTH.into())?;
-    // The lowest flag is the only one that a reader may not ignore.
+    // A reader may ignore all flags but the lowest.
     field("unused_flags & 1", (raw.unused_flags & 1).into(), 0)?;
     let hashed = format.names == NameForm::EncryptedHashed;
     if (root_info(block)?.algorithm == HashAlgorithm::SipHash) != hashed {
@@ -421,7 +422,7 @@ pub fn check_root(
 /// Checks an index block other than the root, of a directory of `end` blocks.
 ///
 /// # Errors
-/// The first rule that is broken.
+/// The first violated rule.
 pub fn check_node(block: &[u8], format: &DirFormat, end: LogicalBlock) -> Result<(), HtreeError> {
     let (inode, rec_len) = node_record(block).ok_or(HtreeError::TooShort { found: block.len() })?;
     if inode != 0 || rec_len != block.len() {
@@ -437,7 +438,7 @@ pub fn check_node(block: &[u8], format: &DirFormat, end: LogicalBlock) -> Result
 /// Writes the checksum of a root.
 ///
 /// # Errors
-/// If the block is not one with room for a checksum.
+/// If the block has no space for a checksum.
 pub fn seal_root(block: &mut [u8], seed: InodeSeed) -> Result<(), HtreeError> {
     seal(block, ROOT_ENTRIES_AT, seed)
 }
@@ -445,29 +446,30 @@ pub fn seal_root(block: &mut [u8], seed: InodeSeed) -> Result<(), HtreeError> {
 /// Writes the checksum of an index block other than the root.
 ///
 /// # Errors
-/// If the block is not one with room for a checksum.
+/// If the block has no space for a checksum.
 pub fn seal_node(block: &mut [u8], seed: InodeSeed) -> Result<(), HtreeError> {
     seal(block, NODE_ENTRIES_AT, seed)
 }
 
-/// Entries there is room for in a root of `block_bytes`.
+/// Capacity in entries of a root of `block_bytes`.
 #[must_use]
 pub fn root_limit(format: &DirFormat, block_bytes: usize) -> usize {
     limit_of(block_bytes, ROOT_ENTRIES_AT, tail_bytes(format))
 }
 
-/// Entries there is room for in any other index block of `block_bytes`.
+/// Capacity in entries of any other index block of `block_bytes`.
 #[must_use]
 pub fn node_limit(format: &DirFormat, block_bytes: usize) -> usize {
     limit_of(block_bytes, NODE_ENTRIES_AT, tail_bytes(format))
 }
 
-/// Entries of an index block with checksum room `tail_bytes` whose entries begin at byte `at`.
+/// Capacity in entries of an index block with a tail of `tail_bytes` whose entries begin at offset
+/// `at`.
 fn limit_of(block_bytes: usize, at: usize, tail_bytes: usize) -> usize {
     block_bytes.saturating_sub(at + tail_bytes) / ENTRY_BYTES
 }
 
-/// What stands in the place of the hash of the first entry.
+/// Decodes the word in place of the hash of the first entry.
 fn limit_and_count(word: u32) -> (usize, usize) {
     let [a, b, c, d] = word.to_le_bytes();
     (
@@ -574,8 +576,8 @@ fn seal(block: &mut [u8], at: usize, seed: InodeSeed) -> Result<(), HtreeError> 
     Ok(())
 }
 
-/// The checksum on disk and the one it must be. Entries not in use are not covered. The tail
-/// follows the last possible entry, which in a block whose limit was checked is its very end.
+/// The checksum on disk and the computed one. Unused entries are not covered. The tail follows the
+/// last possible entry, which in a block whose limit was checked is at its end.
 fn checksums(block: &[u8], at: usize, seed: InodeSeed) -> Result<(u32, u32), HtreeError> {
     let too_short = || HtreeError::TooShort { found: block.len() };
     let used = at + Index::at(block, at)?.len() * ENTRY_BYTES;

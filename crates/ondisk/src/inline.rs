@@ -1,13 +1,13 @@
-//! **Purpose.** Content that is stored in the inode itself: of small files, symlinks and
-//! directories (feature `inline_data`).
+//! **Purpose.** Inline data: content of small files, symlinks and directories that is stored in the
+//! inode itself (feature `inline_data`).
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `content` | changing bytes, growing and shrinking, taking the content out of the inode |
+//! | `content` | changing, growing and shrinking the content, moving it out of the inode |
 //! | [`edit`] | changing a directory, and moving it out of the inode |
 //!
 //! **Model.** The first 60 bytes are in `i_block`, the rest is the value of the attribute
-//! `system.data` inside the inode, which is there even if it is empty. A directory has no `.` and
+//! `system.data` inside the inode, which exists even if it is empty. A directory has no `.` and
 //! `..`; instead its first 4 bytes are its parent, and each of the two parts is a chain of records
 //! of its own.
 //!
@@ -16,7 +16,7 @@
 //! directory  i_block: parent u32 | records in 56 bytes    system.data: records
 //! ```
 //!
-//! **Invariants.** As for the blocks of directories (`dirent`), for each part on its own.
+//! **Invariants.** As for the blocks of directories (`dirent`), separately for each part.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Inline Data".
 
@@ -34,14 +34,14 @@ pub use content::{InlineMut, InlineRoom};
 
 /// Bytes of content in `i_block`.
 pub const HEAD_BYTES: usize = 60;
-/// The name of the attribute that holds the rest, behind the prefix `system.`.
+/// The name of the attribute that holds the rest, without the prefix `system.`.
 pub const ATTRIBUTE: &[u8] = b"data";
 const PARENT_BYTES: usize = size_of::<U32>();
 
-/// What is wrong with content in an inode.
+/// An error in inline data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InlineError {
-    /// The attribute that must be there is not.
+    /// The attribute is missing.
     #[error("inline data: no attribute system.data in the inode")]
     NoAttribute,
     /// The attribute's value is in another inode.
@@ -67,7 +67,7 @@ pub enum InlineError {
         /// Number of inodes of the file system.
         max: InodeNr,
     },
-    /// A record of a directory is broken.
+    /// A record of a directory is corrupt.
     #[error("inline directory: {0}")]
     Record(#[from] DirentError),
 }
@@ -97,13 +97,13 @@ impl<'a> InlineData<'a> {
         }
     }
 
-    /// Bytes there are. What `i_size` counts beyond them is zeros.
+    /// The number of stored bytes. Bytes up to `i_size` beyond them are zeros.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         self.head.len() + self.tail.len()
     }
 
-    /// Copies the content from `offset` on, and zeros where it ends.
+    /// Copies the content from `offset` on, and zeros after its end.
     pub fn read_at(&self, offset: u64, to: &mut [u8]) {
         to.fill(0);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -117,7 +117,7 @@ impl<'a> InlineData<'a> {
         }
     }
 
-    /// The content as that of a directory.
+    /// The content as a directory.
     ///
     /// # Errors
     /// If the parent is not an inode of the file system.
@@ -139,7 +139,7 @@ impl<'a> InlineData<'a> {
     }
 }
 
-/// The format of each part of a directory: there is no checksum but the inode's.
+/// The format of each part of a directory: it has no checksum besides the inode's.
 fn part_format(format: &DirFormat) -> DirFormat {
     DirFormat {
         seed: None,
@@ -150,7 +150,7 @@ fn part_format(format: &DirFormat) -> DirFormat {
 /// A directory stored in an inode.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineDir<'a> {
-    /// The inode that `..` would name.
+    /// The parent directory.
     pub parent: InodeNr,
     first: &'a [u8],
     second: &'a [u8],
@@ -158,14 +158,14 @@ pub struct InlineDir<'a> {
 }
 
 impl<'a> InlineDir<'a> {
-    /// Where the second part would begin if both were one: a position in the directory is that
-    /// of the record in its part, plus this in the second.
+    /// The position of the start of the second part: the position of a record of the second part is
+    /// its offset in the part plus this.
     pub const SECOND_AT: usize = HEAD_BYTES - PARENT_BYTES;
 
     /// Checks both parts.
     ///
     /// # Errors
-    /// The first rule that is broken.
+    /// The first violated rule.
     pub fn check(&self) -> Result<(), InlineError> {
         for part in [self.first, self.second]
             .into_iter()
@@ -191,7 +191,7 @@ impl<'a> InlineDir<'a> {
     /// The entry with exactly this name.
     ///
     /// # Errors
-    /// If a record in front of it is broken, which cannot be in a checked directory.
+    /// If a record before it is corrupt, which is impossible in a checked directory.
     pub fn find(&self, name: &[u8]) -> Result<Option<Entry<'a>>, DirentError> {
         self.entries()
             .find(|entry| !matches!(entry, Ok(entry) if entry.name != name))
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(dir.check(), Err(InlineError::Record(error)));
     }
 
-    /// Small files and directories that mke2fs put into their inodes.
+    /// Reads small files and directories that mke2fs stored in their inodes.
     #[test]
     fn agrees_with_mke2fs() {
         let tree = tempfile::tempdir().unwrap();

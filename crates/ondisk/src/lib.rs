@@ -1,7 +1,7 @@
 //! **Purpose.** The on-disk format of ext2, ext3 and ext4: bytes to types and back, checksums,
 //! hashes and the feature table.
 //!
-//! **Not here.** I/O, locks, allocation of blocks: functions of this crate take bytes and give
+//! **Not here.** I/O, locks, allocation of blocks: functions of this crate take bytes and return
 //! values.
 //!
 //! | module | responsibility |
@@ -9,28 +9,28 @@
 //! | [`types`] | newtypes for every number with a meaning |
 //! | [`checksum`] | crc32c and crc16, and their seeds |
 //! | [`features`] | feature bits and the table read / write / refuse |
-//! | [`superblock`] | what the file system is |
-//! | [`geometry`] | where groups, descriptors and inodes are |
+//! | [`superblock`] | the superblock |
+//! | [`geometry`] | the layout: groups, descriptors and inodes |
 //! | [`group`] | group descriptors |
-//! | [`inode`] | inodes without what their blocks hold |
+//! | [`inode`] | inodes, without the content of their blocks |
 //! | [`orphan`] | blocks of the orphan file |
-//! | [`mmp`] | the block that tells hosts from each other |
+//! | [`mmp`] | the block of multiple-mount protection |
 //! | [`relation`] | contradictions between structures |
 //! | [`time`] | timestamps |
 //! | [`fast_commit`] | the records of the fast-commit area |
 //! | [`jbd2`] | the journal's superblock and the blocks that frame its transactions |
-//! | [`corrupt`] | what was found wrong, and where |
+//! | [`corrupt`] | the error type for corrupt content, with its location |
 //! | [`extent`] | nodes of extent trees |
 //! | [`blockmap`] | direct to triple indirect blocks of files without extents |
 //! | [`dirent`] | directory blocks with entries |
 //! | [`htree`] | index blocks of hashed directories |
 //! | [`dirhash`] | the hashes of names |
-//! | [`casefold`] | names that are equal but for case |
+//! | [`casefold`] | comparison of names without regard to case |
 //! | [`xattr`] | extended attributes in inodes, blocks and inodes of their own |
 //! | [`acl`] | POSIX access control lists |
-//! | [`inline`] | content stored in the inode itself |
-//! | [`crypt`] | encrypted files as they look without the key |
-//! | [`verity`] | where the fs-verity metadata of a file is |
+//! | [`inline`] | inline data: content stored in the inode itself |
+//! | [`crypt`] | encrypted files without their key |
+//! | [`verity`] | the fs-verity metadata of a file |
 #![forbid(unsafe_code)]
 
 pub mod acl;

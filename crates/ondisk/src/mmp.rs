@@ -1,9 +1,9 @@
-//! **Purpose.** The MMP block (feature `mmp`): says whether another host has the file system
-//! mounted.
+//! **Purpose.** The MMP block (multiple-mount protection, feature `mmp`): shows whether another
+//! host has the file system mounted.
 //!
-//! **Model.** Who mounts for writing puts a random sequence number here and changes it every
-//! `mmp_check_interval` seconds; who finds it change keeps away. Two values are special: clean,
-//! and a check in progress.
+//! **Model.** A host that mounts for writing stores a random sequence number here and changes it
+//! every `mmp_check_interval` seconds. A host that sees it change does not mount. Two values are
+//! special: clean, and a check in progress.
 //!
 //! **References.** Documentation/filesystems/ext4/mmp.rst of the kernel.
 
@@ -47,16 +47,16 @@ const _: () = {
     assert!(offset_of!(RawMmp, mmp_checksum) == 0x3fc);
 };
 
-/// Why bytes are not an MMP block.
+/// The reason why bytes are not a valid MMP block.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MmpError {
     /// Fewer bytes than the structure.
     #[error("MMP block: {found_bytes} bytes where 1024 are needed")]
     TooShort {
-        /// The bytes there are.
+        /// The bytes found.
         found_bytes: usize,
     },
-    /// Does not start with the magic number.
+    /// A wrong magic number.
     #[error("MMP block: mmp_magic is {found:#010x}, not 0x004d4d50")]
     Magic {
         /// `mmp_magic`.
@@ -65,7 +65,7 @@ pub enum MmpError {
     /// `mmp_checksum` is not the checksum of the bytes.
     #[error("MMP block: mmp_checksum: {0}")]
     Checksum(ChecksumMismatch),
-    /// A sequence number above the largest that is not one of the special ones.
+    /// A sequence number above the maximum that is not one of the special values.
     #[error("MMP block: mmp_seq {found:#010x} is over 0xe24d4d4f")]
     Sequence {
         /// `mmp_seq`.
@@ -73,19 +73,19 @@ pub enum MmpError {
     },
 }
 
-/// `mmp_seq`: who has the file system.
+/// `mmp_seq`: the user of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmpSequence {
-    /// Nobody.
+    /// The file system is not in use.
     Clean,
-    /// A check is in progress, or was cut short.
+    /// A check is in progress, or was interrupted.
     Fsck,
-    /// Somebody has, or had when the machine stopped: it changes while they live.
+    /// A host uses the file system, or did when it crashed: the number changes while the host runs.
     InUse(u32),
 }
 
 impl MmpSequence {
-    /// The largest sequence number of a host that has it.
+    /// The largest sequence number of a host.
     pub const MAX: u32 = MMP_SEQ_MAX;
 
     fn to_number(self) -> u32 {
@@ -97,12 +97,12 @@ impl MmpSequence {
     }
 }
 
-/// Who writes the block: for people to read.
+/// The host that writes the block, for information only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MmpHost<'a> {
-    /// The name of the host; what is behind 64 bytes is cut off.
+    /// The name of the host, truncated to 64 bytes.
     pub node_name: &'a [u8],
-    /// Its name for the device; what is behind 32 bytes is cut off.
+    /// Its name of the device, truncated to 32 bytes.
     pub device_name: &'a [u8],
 }
 
@@ -114,8 +114,7 @@ pub struct MmpBlock {
 }
 
 impl RawMmp {
-    /// Stores the checksum of the bytes as they are now. Only for file systems with
-    /// `metadata_csum`; without it the field stays as found.
+    /// Computes and stores the checksum. Without `metadata_csum` the field is not changed.
     pub fn seal(&mut self, sb: &Superblock) {
         if sb.has_metadata_csum() {
             self.mmp_checksum = self.checksum(sb).into();
@@ -156,7 +155,7 @@ impl MmpBlock {
         Ok(Self { raw, sequence })
     }
 
-    /// The block as `host` writes it `seconds` after 1970, with its checksum.
+    /// Makes the block that `host` writes `seconds` after 1970, with its checksum.
     #[must_use]
     pub fn written_by(
         &self,
@@ -182,14 +181,14 @@ impl MmpBlock {
         &self.raw
     }
 
-    /// Who has the file system.
+    /// The user of the file system.
     #[must_use]
     pub fn sequence(&self) -> MmpSequence {
         self.sequence
     }
 
-    /// When the block was last written; `None` for never. Only for people to read. Times past
-    /// the range of 2^63 seconds, which nobody writes, are none.
+    /// The time of the last write; `None` for never, and for times past 2^63 seconds. For
+    /// information only.
     #[must_use]
     pub fn time(&self) -> Option<Timestamp> {
         let seconds = i64::try_from(self.raw.mmp_time.get())
@@ -198,26 +197,26 @@ impl MmpBlock {
         Timestamp::new(seconds, 0)
     }
 
-    /// The host that wrote it, at most 64 bytes. Only for people to read.
+    /// The host that wrote it, at most 64 bytes. For information only.
     #[must_use]
     pub fn node_name(&self) -> &[u8] {
         until_zero(&self.raw.mmp_nodename)
     }
 
-    /// The device that host knows it by, at most 32 bytes. Only for people to read.
+    /// The host's name of the device, at most 32 bytes. For information only.
     #[must_use]
     pub fn device_name(&self) -> &[u8] {
         until_zero(&self.raw.mmp_bdevname)
     }
 
-    /// Seconds in which the sequence number changes. Not checked.
+    /// The interval in seconds between changes of the sequence number. Not checked.
     #[must_use]
     pub fn check_interval_seconds(&self) -> u16 {
         self.raw.mmp_check_interval.get()
     }
 }
 
-/// Puts a name into a field, with zeroes behind it.
+/// Stores a name in a field, padded with zeroes.
 fn put(field: &mut [u8], name: &[u8]) {
     field.fill(0);
     field
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_block_is_read_back() {
         let sb = image::metadata_csum();
         let old = MmpBlock::parse(raw(&sb, MMP_SEQ_CLEAN).as_bytes(), &sb).unwrap();
         let host = MmpHost {

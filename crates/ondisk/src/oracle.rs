@@ -24,7 +24,7 @@ pub(crate) struct Image {
 /// A block or part of one as it is in the image.
 pub(crate) type Bytes = Vec<u8>;
 
-/// Runs a program and gives what it printed; `None`, said aloud, where it is not installed.
+/// Runs a program and returns its output; `None`, with a message, if it is not installed.
 fn run(program: &str, args: &[&str]) -> Option<String> {
     output(program, args).map(|output| String::from_utf8_lossy(&output).into_owned())
 }
@@ -49,7 +49,7 @@ fn output(program: &str, args: &[&str]) -> Option<Bytes> {
 }
 
 impl Image {
-    /// Makes an image of `mebibytes` with a tree in it; `None` where e2fsprogs are missing.
+    /// Makes an image of `mebibytes` with a tree in it; `None` if e2fsprogs are not installed.
     pub(crate) fn make(args: &[&str], tree: &Path, mebibytes: u64) -> Option<Self> {
         let file = NamedTempFile::new().unwrap();
         file.as_file().set_len(mebibytes << 20).unwrap();
@@ -96,18 +96,22 @@ impl Image {
         run("e2fsck", &[args, &[path.as_str()]].concat()).unwrap();
     }
 
-    /// What `e2fsck -fn` finds wrong, without the lines that say what it does.
+    /// The problems that `e2fsck -fn` prints, without its other lines.
     pub(crate) fn fsck_problems(&self) -> String {
         let path = self.path();
         let output = run("e2fsck", &["-fn", &path]).unwrap();
-        let told = |line: &&str| {
+        let is_problem = |line: &&str| {
             let summary = line.starts_with(&path) || line.starts_with("Pass ");
             !(summary || line.is_empty())
         };
-        output.lines().filter(told).collect::<Vec<_>>().join("\n")
+        output
+            .lines()
+            .filter(is_problem)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
-    /// Runs requests of debugfs and gives what it printed.
+    /// Runs requests of debugfs and returns its output.
     pub(crate) fn debugfs(&self, requests: &str) -> String {
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(requests.as_bytes()).unwrap();
@@ -149,12 +153,12 @@ impl Image {
         (raw, seed)
     }
 
-    /// Puts back an inode of 256 bytes.
+    /// Writes an inode of 256 bytes.
     pub(crate) fn write_inode(&self, nr: InodeNr, bytes: &[u8]) {
         self.write(self.inode_at(nr), bytes);
     }
 
-    /// The byte of the image at which an inode is.
+    /// The offset of an inode in the image.
     fn inode_at(&self, nr: InodeNr) -> u64 {
         let output = self.debugfs(&format!("imap <{nr}>\n"));
         let block = PhysBlock(number_after::<u64>(&output, "located at block "));
@@ -177,7 +181,7 @@ impl Image {
         Superblock::try_from(&raw).unwrap()
     }
 
-    /// Where debugfs says that the blocks of a file without holes are, up to `end`.
+    /// The physical blocks of a file without holes up to `end`, by debugfs.
     pub(crate) fn map_all(&self, inode: InodeNr, end: LogicalBlock) -> Vec<PhysBlock> {
         let requests: String = (0..end.0)
             .map(|nr| format!("bmap <{inode}> {nr}\n"))
@@ -189,7 +193,7 @@ impl Image {
         blocks
     }
 
-    /// Where debugfs says that a block of a file is; `None` for a hole.
+    /// The physical block of a block of a file, by debugfs; `None` for a hole.
     pub(crate) fn map(&self, inode: InodeNr, logical: LogicalBlock) -> Option<PhysBlock> {
         let output = self.debugfs(&format!("bmap <{inode}> {logical}\n"));
         let last = output.lines().last().unwrap().trim();
@@ -198,7 +202,7 @@ impl Image {
     }
 }
 
-/// Runs requests of debugfs that need no image; `None` where it is not installed.
+/// Runs requests of debugfs that need no image; `None` if it is not installed.
 pub(crate) fn debugfs(requests: &[u8]) -> Option<Bytes> {
     let mut file = NamedTempFile::new().unwrap();
     file.write_all(requests).unwrap();

@@ -1,17 +1,18 @@
-//! **Purpose.** One block of the orphan file (feature `orphan_file`): inodes that were open when
-//! their last name went, or were being truncated, and must be cleaned up after a crash.
+//! **Purpose.** Blocks of the orphan file (feature `orphan_file`): a list of inodes whose deletion
+//! or truncation is unfinished, and must be finished after a crash.
 //!
-//! **Not here.** The list that file systems without the feature have: `s_last_orphan` and
-//! [`Inode::dtime`](crate::inode::Inode::dtime) chain it.
+//! **Not here.** The linked orphan list of file systems without the feature, which is chained by
+//! `s_last_orphan` and [`Inode::dtime`](crate::inode::Inode::dtime).
 //!
-//! **Model.** A block is an array of inode numbers in any order, zero where free, and a tail:
+//! **Model.** A block is an array of inode numbers in any order, with zero in free slots, and a
+//! tail:
 //!
 //! ```text
 //! | le32 inode | le32 inode | ... | ob_magic | ob_checksum |
 //! ```
 //!
-//! The checksum covers the block's own number and the array, with the orphan file's inode seed,
-//! so that a block of another place is not taken for this one.
+//! The checksum covers the block's own number and the array, with the orphan file's inode seed, so
+//! that a copy of another block is not mistaken for this one.
 //!
 //! **References.** Documentation/filesystems/ext4/orphan.rst of the kernel.
 
@@ -37,18 +38,18 @@ struct RawOrphanTail {
 
 const _: () = assert!(size_of::<RawOrphanTail>() == 8);
 
-/// Why bytes are not a block of the orphan file.
+/// The reason why bytes are not a valid block of the orphan file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OrphanError {
-    /// Not as long as a block.
+    /// A wrong length.
     #[error("orphan file block: {found_bytes} bytes where {needed_bytes} are needed")]
     Length {
-        /// The bytes there are.
+        /// The bytes found.
         found_bytes: usize,
         /// The block size.
         needed_bytes: usize,
     },
-    /// The tail does not start with the magic number.
+    /// The tail has a wrong magic number.
     #[error("orphan file block: ob_magic is {found:#010x}, not 0x0b10ca04")]
     Magic {
         /// `ob_magic`.
@@ -57,10 +58,10 @@ pub enum OrphanError {
     /// `ob_checksum` is not the checksum of the block.
     #[error("orphan file block: ob_checksum: {0}")]
     Checksum(ChecksumMismatch),
-    /// An entry that is no inode of this file system.
+    /// An entry past the last inode.
     #[error("orphan file block: entry {index} is inode {found}, past the last, {inodes_count}")]
     Entry {
-        /// Which entry, from 0.
+        /// The slot, from 0.
         index: usize,
         /// Its inode.
         found: InodeNr,
@@ -69,13 +70,13 @@ pub enum OrphanError {
     },
 }
 
-/// How many inodes one block has room for.
+/// The number of slots of one block.
 #[must_use]
 pub fn slots(block_size: BlockSize) -> usize {
     (block_size.bytes() - size_of::<RawOrphanTail>()) / size_of::<U32>()
 }
 
-/// The orphans that one block lists, every one an inode that exists, each with the slot it is in.
+/// The orphans of one block, each with its slot. Every one is an existing inode.
 ///
 /// `seed` is the orphan file's own ([`Inode::checksum_seed`](crate::inode::Inode::checksum_seed)),
 /// `place` the block's number on the device.
@@ -115,8 +116,8 @@ pub fn parse<'a>(
         .filter(|(_, inode)| inode.0 != 0))
 }
 
-/// Writes magic number and checksum of a block of the orphan file, as its entries are now. The
-/// checksum stays as found without `metadata_csum`.
+/// Writes the magic number and the checksum of a block of the orphan file. Without `metadata_csum`
+/// the checksum is not changed.
 ///
 /// # Errors
 /// [`OrphanError::Length`].

@@ -1,7 +1,7 @@
-//! **Purpose.** What can be wrong between structures that are each sound by themselves: a directory
-//! with a hole, a value whose inode says another length, a device shorter than its file system.
+//! **Purpose.** Errors between structures that are each valid by themselves: a directory with a
+//! hole, an attribute value whose inode has another length, a device shorter than its file system.
 //!
-//! The parsers cannot see these; the layer that follows pointers can.
+//! Parsers cannot find these; the layer that follows pointers does.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub enum RelationError {
     /// The journal must be replayed, and there is none.
     #[error("superblock: needs recovery, but there is no journal")]
     NoJournal,
-    /// The inode of the journal is deleted, or no file.
+    /// The inode of the journal is deleted, or not a regular file.
     #[error("journal: not a regular file in use (i_mode {mode:#o}, i_links_count {links})")]
     JournalInode {
         /// `i_mode`.
@@ -31,7 +31,7 @@ pub enum RelationError {
         /// `i_links_count`.
         links: u16,
     },
-    /// A file, directory or link claims more blocks than there are.
+    /// A file, directory or link maps more blocks than the file system has.
     #[error("maps {found} blocks, the file system has {limit}")]
     TooManyBlocks {
         /// Blocks mapped so far.
@@ -39,12 +39,12 @@ pub enum RelationError {
         /// Blocks of the file system.
         limit: u64,
     },
-    /// A block at another place in its cluster on disk than in the file.
-    #[error("block {logical} lies at {physical}, another place in its cluster")]
+    /// A block whose offset in its cluster on disk differs from that in the file.
+    #[error("block {logical} is mapped to {physical}, at another offset in its cluster")]
     Cluster {
         /// The block of the file.
         logical: LogicalBlock,
-        /// Where it is mapped.
+        /// The block it is mapped to.
         physical: PhysBlock,
     },
     /// A directory or orphan file with more blocks than the file system.
@@ -55,43 +55,45 @@ pub enum RelationError {
         /// Blocks of the file system.
         limit: u64,
     },
-    /// A directory block that is not there.
+    /// A directory block that is not mapped.
     #[error("directory: block {found} is a hole")]
     DirectoryHole {
         /// The block of the directory.
         found: LogicalBlock,
     },
-    /// An orphan that is on record twice: a chain that comes back to it, or two entries.
-    #[error("orphans: this inode is on record twice")]
+    /// An orphan that is listed twice: by a cycle in the chain, or by two entries.
+    #[error("orphans: this inode is listed twice")]
     OrphanTwice,
-    /// An orphan that is an inode of the file system itself.
+    /// An orphan that is a reserved inode.
     #[error("orphans: this inode is reserved")]
     OrphanReserved,
-    /// An orphan that its bitmap says is free.
+    /// An orphan that is free in its bitmap.
     #[error("orphans: this inode is not in use")]
     OrphanFree,
-    /// An orphan file longer than any that is made.
+    /// An orphan file longer than the maximum.
     #[error("orphan file: i_size {found_bytes} is above the {limit_bytes} bytes it may have")]
     OrphanFileSize {
-        /// `i_size`, both words.
+        /// `i_size`, both halves.
         found_bytes: u64,
-        /// The most that the kernel takes.
+        /// The maximum that the kernel accepts.
         limit_bytes: u64,
     },
-    /// A block of the orphan file that is not there.
+    /// A block of the orphan file that is not mapped.
     #[error("orphan file: block {found} is a hole")]
     OrphanFileHole {
         /// The block of the file.
         found: LogicalBlock,
     },
-    /// A block that is in the directory twice.
-    #[error("directory: block {found} of the directory is one that an earlier block is already")]
+    /// A block that a directory maps twice.
+    #[error(
+        "directory: block {found} of the directory is mapped to the same place as an earlier one"
+    )]
     DirectoryBlockTwice {
-        /// The block of the directory that is not its own.
+        /// The later one of the two blocks of the directory.
         found: LogicalBlock,
     },
-    /// A directory that is met twice on the way down from the root.
-    #[error("directory: a second name leads to it")]
+    /// A directory with two parents, which a walk from the root reaches twice.
+    #[error("directory: a second name refers to it")]
     DirectoryLoop,
     /// A symbolic link whose target is empty, or longer than a block.
     #[error("symbolic link: i_size is {found_bytes}, expected 1 to {most}")]
@@ -109,13 +111,13 @@ pub enum RelationError {
         /// The blocks of the file system.
         blocks: Range<PhysBlock>,
     },
-    /// An attribute's value is in an inode that is not one for values.
+    /// An attribute's value is in an inode without `EA_INODE_FL`.
     #[error("holds the value of an attribute, but i_flags has no EA_INODE_FL")]
     NotAnEaInode,
-    /// An inode for the value of an attribute, reached otherwise than through the attribute.
-    #[error("i_flags has EA_INODE_FL: it is for the value of an attribute, and may have no name")]
+    /// An inode for the value of an attribute that is used as a file.
+    #[error("i_flags has EA_INODE_FL: an inode with the value of an attribute may have no name")]
     UnexpectedEaInode,
-    /// The inode with an attribute's value has another size than the entry says.
+    /// The size of an inode with an attribute's value differs from that in the entry.
     #[error("value of an attribute: i_size is {found}, expected {entry} and at most {most}")]
     EaInodeSize {
         /// `i_size` in bytes.
@@ -125,7 +127,7 @@ pub enum RelationError {
         /// The longest value.
         most: usize,
     },
-    /// The inode with an attribute's value has another hash than its content.
+    /// The hash in an inode with an attribute's value differs from that of its content.
     #[error("value of an attribute: hash is {found:#010x}, expected {expected:#010x}")]
     EaInodeHash {
         /// The hash in the inode.
@@ -133,35 +135,35 @@ pub enum RelationError {
         /// The hash of the content.
         expected: u32,
     },
-    /// Inline data is longer than the room for it.
-    #[error("inline data: i_size is {found_bytes}, stored are {stored}")]
+    /// Inline data is longer than the space for it.
+    #[error("inline data: i_size is {found_bytes}, but {stored} bytes are stored")]
     InlineSize {
         /// `i_size` in bytes.
         found_bytes: u64,
         /// Bytes stored in the inode.
         stored: usize,
     },
-    /// A block bitmap that does not have as many free clusters as its descriptor says.
+    /// A block bitmap whose number of free clusters differs from that in its descriptor.
     #[error("block bitmap: {found} clusters are free, the descriptor says {expected}")]
     FreeClusters {
-        /// By the bitmap.
+        /// The number in the bitmap.
         found: u32,
-        /// By the descriptor.
+        /// The number in the descriptor.
         expected: u32,
     },
-    /// A group whose bitmap was found wrong before.
-    #[error("block bitmap: out of use since it was found wrong")]
+    /// A group that is not used because its bitmap was found corrupt before.
+    #[error("block bitmap: not used, as it was found corrupt before")]
     GroupOutOfUse,
-    /// Clusters that are freed and are free already: two files claim them, or the bitmap is wrong.
-    #[error("block bitmap: clusters {} to {} are freed and are not in use", clusters.start, clusters.end - 1)]
+    /// Clusters to be freed that are free already: two files use them, or the bitmap is corrupt.
+    #[error("block bitmap: clusters {} to {} cannot be freed, as they are free already", clusters.start, clusters.end - 1)]
     FreedTwice {
-        /// The clusters, counted in their group.
+        /// The clusters, as offsets in their group.
         clusters: Range<u32>,
     },
-    /// Blocks outside of the file system that are freed.
-    #[error("{clusters} clusters that are freed are not all inside the file system")]
+    /// Blocks to be freed that are outside of the file system.
+    #[error("{clusters} clusters cannot be freed, as not all are inside the file system")]
     FreedOutside {
-        /// How many clusters.
+        /// The number of clusters.
         clusters: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** Structures made in code for this crate's own tests, so that they need no program.
+//! **Purpose.** Structures made in memory for this crate's tests, which so need no other program.
 
 /// Superblocks as mke2fs would make them.
 pub(crate) mod image {
@@ -52,12 +52,12 @@ pub(crate) mod image {
 
     /// [`raw`], parsed.
     pub(crate) fn metadata_csum() -> Superblock {
-        Superblock::try_from(&raw()).expect("a sound superblock")
+        Superblock::try_from(&raw()).expect("a valid superblock")
     }
 
     /// [`changed`], parsed.
     pub(crate) fn with(change: impl FnOnce(&mut RawSuperblock)) -> Superblock {
-        Superblock::try_from(&changed(change)).expect("a sound superblock")
+        Superblock::try_from(&changed(change)).expect("a valid superblock")
     }
 }
 
@@ -91,14 +91,14 @@ pub(crate) mod dirs {
         names.map(of).into_iter().flatten().flatten().collect()
     }
 
-    /// A name of `bytes` bytes, or a few more, that no other `id` has.
+    /// A name of at least `bytes` bytes that is unique for `id`.
     pub(crate) fn name(id: u16, bytes: usize) -> Vec<u8> {
         let mut name = format!("{id:x}-").into_bytes();
         name.resize(bytes.clamp(name.len(), 255), b'x');
         name
     }
 
-    /// What a directory may store behind a name.
+    /// A hash that a directory may store after a name.
     pub(crate) fn stored(name: &[u8]) -> StoredHash {
         let hash = name.iter().fold(5_u32, |hash, &byte| {
             hash.wrapping_mul(33).wrapping_add(byte.into())
@@ -110,7 +110,7 @@ pub(crate) mod dirs {
         }
     }
 
-    /// Whether a block has room for so many bytes.
+    /// Whether a block has space for a record of `bytes`.
     pub(crate) fn has_room(format: &DirFormat, block: &[u8], bytes: usize) -> bool {
         format.room(block, bytes).unwrap().is_some()
     }

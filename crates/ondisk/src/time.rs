@@ -1,15 +1,15 @@
-//! **Purpose.** Timestamps as ext4 stores them: 32 bits of seconds, and where the inode has room
-//! an extra word with two more bits of seconds and the nanoseconds.
+//! **Purpose.** Timestamps as ext4 stores them: 32 bits of seconds, and in larger inodes an extra
+//! field with two more bits of seconds and the nanoseconds.
 //!
-//! **Model.** The 32-bit word is signed. The epoch bits add multiples of 2^32 to it, so that an
-//! inode written without them keeps its meaning:
+//! **Model.** The 32-bit field is signed. The epoch bits add multiples of 2^32 to it, so that
+//! inodes written without them keep their meaning:
 //!
 //! ```text
 //! seconds = i32(word) + (extra & 3) * 2^32        nanoseconds = extra >> 2
 //! ```
 //!
 //! The range is -2^31 (13 December 1901) to 2^34 - 2^31 - 1 (10 May 2446). The superblock is
-//! different: an unsigned word and eight more bits above it.
+//! different: it has an unsigned 32-bit field and eight more bits above it.
 //!
 //! **References.** Documentation/filesystems/ext4/inodes.rst of the kernel, "Inode Timestamps".
 
@@ -30,18 +30,20 @@ impl Timestamp {
         seconds: -(1 << 31),
         nanoseconds: 0,
     };
-    /// The latest time an inode with the extra words can hold: 10 May 2446, 22:38:55.999999999 UTC.
+    /// The latest time that an inode with the extra fields can hold: 10 May 2446,
+    /// 22:38:55.999999999 UTC.
     pub const MAX: Self = Self {
         seconds: (1 << 34) - (1 << 31) - 1,
         nanoseconds: NANOSECONDS_MAX,
     };
-    /// The latest time an inode without the extra words can hold: 19 January 2038, 03:14:07 UTC.
+    /// The latest time that an inode without the extra fields can hold: 19 January 2038, 03:14:07
+    /// UTC.
     pub const MAX_WITHOUT_EXTRA: Self = Self {
         seconds: (1 << 31) - 1,
         nanoseconds: 0,
     };
 
-    /// A time; `None` when `nanoseconds` is a second or more.
+    /// A time; `None` if `nanoseconds` is a second or more.
     #[must_use]
     pub const fn new(seconds: i64, nanoseconds: u32) -> Option<Self> {
         if nanoseconds > NANOSECONDS_MAX {
@@ -66,8 +68,9 @@ impl Timestamp {
         self.nanoseconds
     }
 
-    /// Decodes the pair of words of an inode; `extra` is `None` where the inode has no room for
-    /// it. Nanoseconds of a second or more, which no kernel writes, become the last of the second.
+    /// Decodes the two fields of an inode; `extra` is `None` if the inode does not have it.
+    /// Nanoseconds of a second or more, which no kernel writes, are clamped to the end of the
+    /// second.
     #[must_use]
     pub fn from_inode(word: u32, extra: Option<u32>) -> Self {
         let seconds = i64::from(word.cast_signed());
@@ -83,8 +86,8 @@ impl Timestamp {
         }
     }
 
-    /// The pair of words that an inode with extra words stores. Times out of range become the
-    /// nearest that fits, as in the kernel.
+    /// The two fields of an inode with extra fields. Times out of range are clamped, as in the
+    /// kernel.
     #[must_use]
     pub fn to_inode_words(self) -> (u32, u32) {
         let Self {
@@ -99,14 +102,14 @@ impl Timestamp {
         )
     }
 
-    /// The word that an inode without extra words stores: whole seconds, clamped.
+    /// The field of an inode without extra fields: whole seconds, clamped.
     #[must_use]
     pub fn to_inode_word(self) -> u32 {
         low_word(self.clamp(Self::MIN, Self::MAX_WITHOUT_EXTRA).seconds)
     }
 
-    /// Decodes a time of the superblock: a word and its `_hi` byte. `None` for zero, which means
-    /// "never".
+    /// Decodes a time of the superblock: a 32-bit field and its `_hi` byte. `None` for zero, which
+    /// means "never".
     #[must_use]
     pub fn from_superblock(word: u32, high: u8) -> Option<Self> {
         let seconds = i64::from(word) | (i64::from(high) << 32);
@@ -120,7 +123,7 @@ impl Timestamp {
 /// The low 32 bits of the two's complement.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "the low word is what is asked for"
+    reason = "only the low half is wanted"
 )]
 fn low_word(seconds: i64) -> u32 {
     seconds as u32
@@ -135,7 +138,7 @@ mod tests {
         Timestamp::new(seconds, nanoseconds).unwrap()
     }
 
-    /// The table of the kernel documentation: epoch bits, word, seconds.
+    /// The table of the kernel documentation: epoch bits, 32-bit field, seconds.
     const EPOCH_TABLE: [(u32, u32, i64); 16] = [
         (0, 0x8000_0000, -0x8000_0000),
         (0, 0xffff_ffff, -1),

@@ -1,4 +1,4 @@
-//! **Purpose.** Newtypes for every number with a meaning, so that a group number is never taken
+//! **Purpose.** Newtypes for every number with a meaning, so that a group number is never mistaken
 //! for a block number.
 
 use std::fmt;
@@ -100,7 +100,7 @@ impl BlockSize {
         u32::from(self.0)
     }
 
-    /// The byte at which `block` starts. Saturates for numbers no device can reach.
+    /// The offset of `block` in bytes. Saturates for numbers past the end of any device.
     #[must_use]
     pub fn offset(self, block: PhysBlock) -> u64 {
         block.0.saturating_mul(1 << self.0)

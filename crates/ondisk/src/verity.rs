@@ -1,8 +1,8 @@
-//! **Purpose.** Where the fs-verity metadata of a file is, and what its descriptor says.
+//! **Purpose.** The fs-verity metadata of a file: its location, and its descriptor.
 //!
 //! **Not here.** Verifying data against the tree, or the signature.
 //!
-//! **Model.** The metadata lies in blocks of the file behind its end, where `read` never comes:
+//! **Model.** The metadata is in blocks of the file past its end, which `read` does not reach:
 //!
 //! ```text
 //! content | zeros to 64 KiB | Merkle tree | descriptor, from a block's start | .. | size u32
@@ -18,14 +18,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::types::{BlockSize, LogicalBlock};
 
-/// The tree begins at the next multiple of this behind the content.
+/// The tree begins at the next multiple of this after the content.
 const TREE_ALIGN_BYTES: u64 = 65536;
-/// The field behind everything that holds the size of the descriptor.
+/// Bytes of the last field, which holds the size of the descriptor.
 pub const SIZE_FIELD_BYTES: u64 = 4;
 /// The largest descriptor the kernel reads, with its signature.
 pub const MAX_DESCRIPTOR_BYTES: u32 = 16384;
 
-/// The descriptor, without the signature behind it.
+/// The descriptor, without the signature after it.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawDescriptor {
@@ -43,7 +43,7 @@ pub struct RawDescriptor {
     pub data_size: U64,
     /// 0x10: hash of the tree's root.
     pub root_hash: [u8; 64],
-    /// 0x50: salt put in front of each block that is hashed.
+    /// 0x50: salt prepended to each hashed block.
     pub salt: [u8; 32],
     /// 0x70: 0.
     pub reserved: [u8; 144],
@@ -54,18 +54,18 @@ const _: () = {
     assert!(std::mem::offset_of!(RawDescriptor, salt) == 0x50);
 };
 
-/// What is wrong with the metadata of a verity file.
+/// An error in the metadata of a verity file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerityError {
-    /// No room for the metadata behind the content.
-    #[error("verity: the last extent ends at byte {found}, expected behind byte {expected}")]
+    /// No space for the metadata after the content.
+    #[error("verity: the last extent ends at byte {found}, expected after byte {expected}")]
     NoRoom {
-        /// Where the last extent ends.
+        /// The end of the last extent.
         found: u64,
-        /// Where the tree begins.
+        /// The start of the tree.
         expected: u64,
     },
-    /// A size that no descriptor has.
+    /// An invalid size of the descriptor.
     #[error("verity: descriptor of {found} bytes, expected {min} to {MAX_DESCRIPTOR_BYTES}")]
     Size {
         /// Value of the field.
@@ -73,14 +73,14 @@ pub enum VerityError {
         /// Bytes without a signature.
         min: usize,
     },
-    /// A field of the descriptor that must be a certain number is another.
+    /// An invalid field of the descriptor.
     #[error("verity descriptor: {field} is {found}, expected {expected}")]
     Field {
         /// Name of the field.
         field: &'static str,
         /// Its value.
         found: u64,
-        /// The values it may have.
+        /// The valid values.
         expected: &'static str,
     },
 }
@@ -94,12 +94,12 @@ pub enum VerityHash {
     Sha512,
 }
 
-/// Where the metadata of a file is, in bytes of the file.
+/// The location of the metadata of a file, in bytes of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerityLayout {
-    /// Where the tree begins.
+    /// The start of the tree.
     pub tree_at: u64,
-    /// Where the field with the descriptor's size is.
+    /// The offset of the field with the descriptor's size.
     pub size_field_at: u64,
     block_size: BlockSize,
 }
@@ -109,7 +109,7 @@ impl VerityLayout {
     /// `extents_end`.
     ///
     /// # Errors
-    /// If there is no room behind the content.
+    /// If there is no space after the content.
     pub fn new(
         i_size: u64,
         extents_end: LogicalBlock,
@@ -131,10 +131,10 @@ impl VerityLayout {
         })
     }
 
-    /// Where the descriptor is, given the bytes of the size field.
+    /// The range of the descriptor, given the bytes of the size field.
     ///
     /// # Errors
-    /// If the size is impossible, or reaches into the content.
+    /// If the size is invalid, or the descriptor overlaps the content.
     pub fn descriptor(&self, size_field: [u8; 4]) -> Result<Range<u64>, VerityError> {
         let (size, min) = (u32::from_le_bytes(size_field), size_of::<RawDescriptor>());
         if size > MAX_DESCRIPTOR_BYTES || u64::from(size) < min as u64 {
@@ -157,11 +157,11 @@ impl VerityLayout {
     }
 }
 
-/// Checks a descriptor of a file whose content has `i_size` bytes, and gives its fields, its hash
-/// function, and the signature behind it.
+/// Checks a descriptor of a file whose content has `i_size` bytes, and returns its fields, its hash
+/// function, and the signature after it.
 ///
 /// # Errors
-/// The first field that is wrong.
+/// The first invalid field.
 pub fn descriptor(
     bytes: &[u8],
     i_size: u64,
@@ -199,7 +199,7 @@ pub fn descriptor(
         None => field(
             "sig_size",
             raw.sig_size.get().into(),
-            "what fits the descriptor",
+            "at most what fits the descriptor",
         ),
     }
 }

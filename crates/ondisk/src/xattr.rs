@@ -1,10 +1,10 @@
-//! **Purpose.** Extended attributes: the entries inside an inode and in a block of their own,
-//! whether they may be believed, their hashes, and what an inode that holds a large value says.
+//! **Purpose.** Extended attributes: the entries inside an inode and in a block, their checks and
+//! hashes, and the fields of an inode that holds a large value.
 //!
-//! Its module `edit` changes areas in place.
+//! The module `edit` changes areas in place.
 //!
-//! **Not here.** Where the area inside an inode begins (`inode`), reading blocks and inodes,
-//! sharing blocks, what the values mean (`acl`, `crypt`, `inline`).
+//! **Not here.** The location of the area inside an inode (`inode`), reading blocks and inodes,
+//! sharing blocks, the meaning of values (`acl`, `crypt`, `inline`).
 //!
 //! **Model.** Entries grow from the front, values from the back. Offsets of values count from the
 //! block's first byte, and inside an inode from its first entry.
@@ -19,13 +19,13 @@
 //! A name's prefix is stored as a number ([`NameIndex`]). A value too large for the block is the
 //! content of an inode of its own, `value_inum` (feature `ea_inode`).
 //!
-//! Blocks may be shared by inodes with equal attributes; their hashes are the keys to find an
-//! equal one. The hash of an entry mixes its name and its value, that of a block the hashes of
-//! its entries in order.
+//! Blocks may be shared by inodes with equal attributes; a block with equal attributes is found by
+//! its hash. The hash of an entry is computed from its name and value, that of a block from the
+//! hashes of its entries in order.
 //!
-//! **Invariants.** In a checked area the entries and the terminator lie inside, names hold no
-//! NUL, and each value lies behind the terminator and ends, padded, inside the area. Two entries
-//! may name the same bytes as their values: harmless to a reader.
+//! **Invariants.** In a checked area the entries and the terminator are inside, names contain no
+//! NUL, and each value is after the terminator and ends, padded, inside the area. Two entries may
+//! refer to the same bytes as their values, which is harmless for a reader.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Extended Attributes".
 
@@ -47,7 +47,7 @@ pub use edit::{
 
 /// Value of `h_magic`, in inodes and in blocks.
 pub const MAGIC: u32 = 0xEA02_0000;
-/// The most inodes that may share a block.
+/// The maximum number of inodes that may share a block.
 pub const MAX_BLOCK_REFS: u32 = 1024;
 /// The largest value in bytes.
 pub const MAX_VALUE_BYTES: u32 = 1 << 24;
@@ -55,9 +55,9 @@ pub const MAX_VALUE_BYTES: u32 = 1 << 24;
 const HEADER_BYTES: usize = size_of::<RawBlockHeader>();
 const ENTRY_BYTES: usize = size_of::<RawEntry>();
 const MAGIC_BYTES: usize = 4;
-/// The four zero bytes behind the last entry.
+/// The four zero bytes after the last entry.
 const TERMINATOR_BYTES: usize = 4;
-/// Names and values are padded to this.
+/// Names and values are padded to a multiple of this.
 const PAD: usize = 4;
 
 /// The header of a block of attributes.
@@ -70,7 +70,7 @@ pub struct RawBlockHeader {
     pub h_refcount: U32,
     /// 0x8: 1.
     pub h_blocks: U32,
-    /// 0xC: hash of all entries; 0 means the block is not to be shared.
+    /// 0xC: hash of all entries; 0 means that the block must not be shared.
     pub h_hash: U32,
     /// 0x10: checksum of the block's number and content.
     pub h_checksum: U32,
@@ -78,7 +78,7 @@ pub struct RawBlockHeader {
     pub h_reserved: [U32; 3],
 }
 
-/// An entry, without the name behind it.
+/// An entry, without the name after it.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawEntry {
@@ -86,7 +86,7 @@ pub struct RawEntry {
     pub e_name_len: u8,
     /// 0x1: the name's prefix.
     pub e_name_index: u8,
-    /// 0x2: where the value begins.
+    /// 0x2: the offset of the value.
     pub e_value_offs: U16,
     /// 0x4: the inode that holds the value, or 0.
     pub e_value_inum: U32,
@@ -103,7 +103,7 @@ const _: () = {
     assert!(std::mem::offset_of!(RawEntry, e_hash) == 0xC);
 };
 
-/// What is wrong with an area of attributes. Entries are named by their byte in the area.
+/// An error in an area of attributes. Entries are identified by their offset in the area.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XattrError {
     /// The area is too short for a header and a terminator.
@@ -114,13 +114,13 @@ pub enum XattrError {
         /// Bytes needed.
         expected: usize,
     },
-    /// The area does not begin like one.
+    /// The area has a wrong magic number.
     #[error("xattrs: h_magic is {found:#010x}, expected {MAGIC:#010x}")]
     Magic {
         /// Value of `h_magic`.
         found: u32,
     },
-    /// A block that says it is several.
+    /// A block whose `h_blocks` is not 1.
     #[error("xattr block: h_blocks is {found}, expected 1")]
     Blocks {
         /// Value of `h_blocks`.
@@ -129,28 +129,28 @@ pub enum XattrError {
     /// The checksum does not match the block.
     #[error("xattr block: {0}")]
     Checksum(#[from] ChecksumMismatch),
-    /// An entry that leaves no room for the terminator.
+    /// An entry that leaves no space for the terminator.
     #[error("xattr entry at byte {at}: ends at byte {found}, expected at most {expected}")]
     EntryEnd {
-        /// Where the entry begins.
+        /// The offset of the entry.
         at: usize,
-        /// Where it ends.
+        /// Its end.
         found: usize,
-        /// Where it must end at the latest.
+        /// The maximum of its end.
         expected: usize,
     },
     /// A name with a NUL.
     #[error("xattr entry at byte {at}: name has a NUL at {position}")]
     NameByte {
-        /// Where the entry begins.
+        /// The offset of the entry.
         at: usize,
         /// Position in the name.
         position: usize,
     },
-    /// A value in an inode although the file system has no such inodes.
+    /// A value in an inode, although the file system does not have the feature `ea_inode`.
     #[error("xattr entry at byte {at}: e_value_inum is {found}, expected 0 without ea_inode")]
     NoEaInodes {
-        /// Where the entry begins.
+        /// The offset of the entry.
         at: usize,
         /// Value of `e_value_inum`.
         found: InodeNr,
@@ -158,58 +158,58 @@ pub enum XattrError {
     /// A value in an inode that does not exist.
     #[error("xattr entry at byte {at}: e_value_inum is {found}, expected {first} to {last}")]
     ValueInode {
-        /// Where the entry begins.
+        /// The offset of the entry.
         at: usize,
         /// Value of `e_value_inum`.
         found: InodeNr,
-        /// The first inode it may be.
+        /// The first valid inode.
         first: InodeNr,
-        /// The last one.
+        /// The last valid inode.
         last: InodeNr,
     },
-    /// A value larger than any may be.
+    /// A value larger than the maximum.
     #[error("xattr entry at byte {at}: e_value_size is {found}, expected at most {max}")]
     ValueSize {
-        /// Where the entry begins.
+        /// The offset of the entry.
         at: usize,
         /// Value of `e_value_size`.
         found: u32,
         /// The largest value.
         max: u32,
     },
-    /// A value that overlaps the entries or passes the end.
+    /// A value that overlaps the entries or extends past the end.
     #[error(
         "xattr entry at byte {at}: e_value_offs is {found} for {size} bytes, \
          expected inside {first}..{end}"
     )]
     ValueOffset {
-        /// Where the entry begins.
+        /// The offset of the entry.
         at: usize,
         /// Value of `e_value_offs`.
         found: usize,
         /// Bytes of the value.
         size: u32,
-        /// The first byte a value may have.
+        /// The first possible offset of a value.
         first: usize,
         /// One past the last.
         end: usize,
     },
-    /// Two values with bytes in common, one of which is to be moved.
+    /// Two values that share bytes, one of which must be moved.
     #[error("xattr entry at byte {at}: its value shares bytes with that of the entry at {other}")]
     SharedValue {
-        /// Where the entry begins.
+        /// The offset of the entry.
         at: usize,
-        /// Where the other entry begins.
+        /// The offset of the other entry.
         other: usize,
     },
 }
 
-/// Which inodes may hold values.
+/// The inodes that may hold values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EaInodes {
     /// None: the file system is without the feature `ea_inode`.
     Absent,
-    /// Those from the first one not reserved up to the last one.
+    /// Those from the first unreserved one to the last one.
     Between {
         /// `s_first_ino`.
         first: InodeNr,
@@ -225,9 +225,9 @@ pub struct NameIndex(pub u8);
 impl NameIndex {
     /// `user.`
     pub const USER: Self = Self(1);
-    /// `system.posix_acl_access`, whole.
+    /// `system.posix_acl_access`, a complete name.
     pub const POSIX_ACL_ACCESS: Self = Self(2);
-    /// `system.posix_acl_default`, whole.
+    /// `system.posix_acl_default`, a complete name.
     pub const POSIX_ACL_DEFAULT: Self = Self(3);
     /// `trusted.`
     pub const TRUSTED: Self = Self(4);
@@ -235,9 +235,9 @@ impl NameIndex {
     pub const SECURITY: Self = Self(6);
     /// `system.`
     pub const SYSTEM: Self = Self(7);
-    /// `system.richacl`, whole.
+    /// `system.richacl`, a complete name.
     pub const RICHACL: Self = Self(8);
-    /// The encryption context, not shown to users.
+    /// The encryption context, which is not listed to users.
     pub const ENCRYPTION: Self = Self(9);
 
     const PREFIXES: [(Self, &'static str); 7] = [
@@ -250,8 +250,7 @@ impl NameIndex {
         (Self::SYSTEM, "system."),
     ];
 
-    /// What stands for the number at the front of a name; `None` for a number that names shown
-    /// to users cannot have.
+    /// The prefix with this number; `None` for a number that names listed to users cannot have.
     #[must_use]
     pub fn prefix(self) -> Option<&'static str> {
         Self::PREFIXES
@@ -260,24 +259,24 @@ impl NameIndex {
             .map(|(_, prefix)| *prefix)
     }
 
-    /// Splits a name as users write it into the number and the rest that is stored; `None` if it
-    /// begins with no known prefix, or consists of one that needs a rest.
+    /// Splits a full name into the number of its prefix and the rest that is stored; `None` if it
+    /// has no known prefix, or nothing after a prefix that needs a rest.
     #[must_use]
     pub fn split(name: &[u8]) -> Option<(Self, &[u8])> {
         Self::PREFIXES.iter().find_map(|(index, prefix)| {
             let rest = name.strip_prefix(prefix.as_bytes())?;
-            // A prefix that ends in a dot needs a rest, one that is a whole name allows none.
+            // A prefix that ends in a dot needs a rest, one that is a complete name allows none.
             (prefix.ends_with('.') != rest.is_empty()).then_some((*index, rest))
         })
     }
 }
 
-/// Where the value of an attribute is.
+/// The value of an attribute, or its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Here.
+    /// The bytes of the value.
     Inline(&'a [u8]),
-    /// The content of an inode, of so many bytes.
+    /// The value is the content of an inode.
     Inode {
         /// The inode.
         inode: InodeNr,
@@ -289,13 +288,13 @@ pub enum Value<'a> {
 /// An attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where the entry begins, in bytes from the start of the area.
+    /// The offset of the entry from the start of the area, in bytes.
     pub at: usize,
     /// The prefix of the name.
     pub index: NameIndex,
-    /// The name behind the prefix.
+    /// The name without the prefix.
     pub name: &'a [u8],
-    /// The value, or where it is.
+    /// The value, or its location.
     pub value: Value<'a>,
     /// `e_hash`: see [`entry_hash`].
     pub hash: u32,
@@ -305,15 +304,15 @@ pub struct Entry<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Xattrs<'a> {
     area: &'a [u8],
-    /// Where the first entry begins.
+    /// The offset of the first entry.
     entries_at: usize,
-    /// From where offsets of values count.
+    /// The base of value offsets.
     values_from: usize,
 }
 
 impl<'a> Xattrs<'a> {
-    /// The attributes inside an inode: `area` is what follows the fixed fields, up to the end of
-    /// the inode. Without the magic there are none, whatever else is there.
+    /// The attributes inside an inode: `area` is the part after the fixed fields, up to the end of
+    /// the inode. Without the magic number there are none, whatever the other bytes are.
     #[must_use]
     pub fn in_inode(area: &'a [u8]) -> Self {
         match U32::ref_from_prefix(area) {
@@ -360,7 +359,7 @@ impl<'a> Xattrs<'a> {
     /// The entry with this name.
     ///
     /// # Errors
-    /// If an entry in front of it is broken, which cannot be in a checked area.
+    /// If an entry before it is corrupt, which is impossible in a checked area.
     pub fn find(&self, index: NameIndex, name: &[u8]) -> Result<Option<Entry<'a>>, XattrError> {
         for entry in self.entries() {
             let entry = entry?;
@@ -371,7 +370,8 @@ impl<'a> Xattrs<'a> {
         Ok(None)
     }
 
-    /// Where in the area the value of one of its entries begins; `None` if it has no bytes here.
+    /// The offset in the area of the value of one of its entries; `None` if the value is empty or
+    /// in an inode.
     #[must_use]
     pub fn value_place(&self, entry: &Entry<'_>) -> Option<usize> {
         let (raw, _) = RawEntry::ref_from_prefix(self.area.get(entry.at..)?).ok()?;
@@ -515,7 +515,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// The entries of an area up to the terminator, without a look at their values.
+/// The entries of an area up to the terminator. Their values are not checked.
 struct RawEntries<'a> {
     area: &'a [u8],
     at: usize,
@@ -532,7 +532,7 @@ impl<'a> Iterator for RawEntries<'a> {
             return None;
         }
         let end = self.area.len();
-        // After an error there is no telling where the next entry begins.
+        // After an error the offset of the next entry is unknown.
         self.at = end;
         let too_long = |found| {
             let expected = end.saturating_sub(TERMINATOR_BYTES);
@@ -560,7 +560,7 @@ impl<'a> Iterator for RawEntries<'a> {
 /// Checks the attributes inside an inode: `area` as for [`Xattrs::in_inode`].
 ///
 /// # Errors
-/// The first rule that is broken.
+/// The first violated rule.
 pub fn check_in_inode(area: &[u8], ea_inodes: EaInodes) -> Result<(), XattrError> {
     Xattrs::in_inode(area).check(ea_inodes)
 }
@@ -569,7 +569,7 @@ pub fn check_in_inode(area: &[u8], ea_inodes: EaInodes) -> Result<(), XattrError
 /// of the block.
 ///
 /// # Errors
-/// The first rule that is broken.
+/// The first violated rule.
 pub fn check_block(
     block: &[u8],
     at: PhysBlock,
@@ -615,14 +615,14 @@ pub fn block_header(block: &[u8]) -> Result<&RawBlockHeader, XattrError> {
         })
 }
 
-/// Makes of a copy of a block of attributes, which others share, one that one inode uses.
+/// Sets the reference count of a copy of a shared block of attributes to 1.
 pub fn set_single_user(block: &mut [u8]) {
     if let Ok((header, _)) = RawBlockHeader::mut_from_prefix(block) {
         header.h_refcount = 1.into();
     }
 }
 
-/// Notes in a block of attributes that one inode less uses it, and says how many still do.
+/// Decrements the reference count of a block of attributes, and returns the new count.
 pub fn drop_user(block: &mut [u8]) -> u32 {
     let Ok((header, _)) = RawBlockHeader::mut_from_prefix(block) else {
         return 0;
@@ -644,19 +644,19 @@ fn checksum(block: &[u8], at: PhysBlock, seed: ChecksumSeed) -> u32 {
         .value()
 }
 
-/// What goes into the hash of an entry for its value.
+/// The input of the hash of an entry for its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashedValue<'a> {
     /// A value in the block: its bytes.
     Inline(&'a [u8]),
-    /// A value in an inode: the checksum that inode stores, [`EaInode::value_hash`].
+    /// A value in an inode: the checksum that the inode stores, [`EaInode::value_hash`].
     Inode(u32),
 }
 
 /// The hash of an entry.
 ///
-/// Linux takes the bytes of the name as unsigned since 6.2; before, as the machine's `char`. Both
-/// are on disks, so a reader that verifies must accept both.
+/// Linux treats the bytes of the name as unsigned since 6.2, and as the machine's `char` before.
+/// Both forms exist on disk, so a reader that verifies hashes must accept both.
 #[must_use]
 pub fn entry_hash(name: &[u8], value: HashedValue<'_>, chars: CharSign) -> u32 {
     let hash = name.iter().fold(0_u32, |hash, &byte| {
@@ -679,8 +679,8 @@ pub fn entry_hash(name: &[u8], value: HashedValue<'_>, chars: CharSign) -> u32 {
     }
 }
 
-/// The hash of a block: from the hashes of its entries in order. 0, which means that the block is
-/// not to be shared, as soon as one of them is 0.
+/// The hash of a block, computed from the hashes of its entries in order. If one of them is 0, it
+/// is 0, which means that the block must not be shared.
 #[must_use]
 pub fn block_hash(entry_hashes: impl IntoIterator<Item = u32>) -> u32 {
     entry_hashes
@@ -691,10 +691,11 @@ pub fn block_hash(entry_hashes: impl IntoIterator<Item = u32>) -> u32 {
         .unwrap_or(0)
 }
 
-/// What an inode that holds a value says in fields that otherwise hold times.
+/// The properties of an inode that holds a value, which are stored in fields that otherwise hold
+/// times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EaInode {
-    /// Entries that use the value: high half in `i_ctime`, low half in `l_i_version`.
+    /// The reference count: high half in `i_ctime`, low half in `l_i_version`.
     pub refs: u64,
     /// Checksum of the value, in `i_atime`: see [`EaInode::hash_of`].
     pub value_hash: u32,
@@ -722,7 +723,8 @@ impl EaInode {
         inode.i_mtime = self.lustre_parent.0.into();
     }
 
-    /// The checksum of a value. It finds equal values, so it does not depend on the inode.
+    /// The checksum of a value. It is used to find equal values, so it does not depend on the
+    /// inode.
     #[must_use]
     pub fn hash_of(value: &[u8], seed: ChecksumSeed) -> u32 {
         seed.start().update(value).value()

@@ -1,5 +1,5 @@
-//! **Purpose.** What mke2fs makes is accepted, with every checksum right, and means what dumpe2fs
-//! and debugfs say it means.
+//! **Purpose.** Tests that images of mke2fs are accepted with every checksum, and are interpreted
+//! as by dumpe2fs and debugfs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -250,7 +250,7 @@ fn fields(text: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// What fourscore says, by the names of dumpe2fs.
+/// The values of fourscore, by the names of dumpe2fs.
 fn our_fields(sb: &Superblock) -> Vec<(&'static str, String)> {
     let geometry = sb.geometry();
     let features: Vec<_> = sb
@@ -411,8 +411,8 @@ fn check_groups(file: &File, sb: &Superblock, listing: &str) {
     assert_eq!(free_inodes, sb.free_inodes());
 }
 
-/// `gdt` of dumpe2fs is `first-last` where the descriptors follow a superblock, one block where a
-/// meta group's are, and -1 where there are none. Reserved blocks follow only the first kind.
+/// `gdt` of dumpe2fs is `first-last` if the descriptors follow a superblock, one block for those of
+/// a meta group, and -1 if there are none. Reserved blocks follow only the first kind.
 fn check_descriptor_blocks(sb: &Superblock, group: GroupNr, gdt: &str) {
     let geometry = sb.geometry();
     let (last, reserved) = match gdt.split_once('-') {
@@ -462,7 +462,8 @@ fn check_sealing(bytes: &[u8], group: GroupNr, sb: &Superblock) {
     assert_eq!(copy, bytes[..size]);
 }
 
-/// Each inode in use parses, sealing it changes nothing, and debugfs says the same of the root.
+/// Checks that each inode in use is valid, that sealing it changes nothing, and that debugfs prints
+/// the same for the root.
 fn check_inodes(file: &File, sb: &Superblock, image: &Image) {
     let geometry = sb.geometry();
     let place = geometry.desc_place(GroupNr(0)).unwrap();
@@ -508,7 +509,7 @@ fn debugfs(image: &Image, command: &str) -> String {
     .unwrap()
 }
 
-/// The word behind `key` in the output of debugfs's `stat`.
+/// The word after `key` in the output of debugfs's `stat`.
 fn word<'a>(stat: &'a str, key: &str) -> &'a str {
     let (_, rest) = stat
         .split_once(key)
@@ -540,7 +541,7 @@ fn assert_inode_is(inode: &Inode, stat: &str) {
     }
 }
 
-/// A time as debugfs prints it: the word and, where there is room, the extra word.
+/// A time as debugfs prints it: the 32-bit field and, if the inode has it, the extra field.
 fn time_words(time: Timestamp, inode: &Inode) -> String {
     if inode.raw_tail().is_empty() || inode.extra_isize_bytes() == 0 {
         return format!("0x{:08x}", time.to_inode_word());
@@ -550,7 +551,7 @@ fn time_words(time: Timestamp, inode: &Inode) -> String {
 }
 
 #[test]
-fn every_configuration_means_what_dumpe2fs_says() {
+fn every_configuration_is_read_as_by_dumpe2fs() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("dumpe2fs"),
@@ -607,8 +608,8 @@ fn check_orphan_file(file: &File, sb: &Superblock) {
     }
 }
 
-/// mke2fs counts the journal and the orphan file too, and rounds to clusters; so compare where it
-/// makes neither.
+/// mke2fs also counts the journal and the orphan file, and rounds to clusters; so this compares
+/// only images without either.
 fn check_overhead(sb: &Superblock) {
     let plain = sb.journal().is_none() && sb.geometry().blocks_per_cluster_log() == 0;
     if plain && sb.overhead_clusters() != 0 && sb.orphan_file_inode().is_none() {
@@ -620,7 +621,7 @@ fn check_overhead(sb: &Superblock) {
 }
 
 #[test]
-fn an_external_journal_is_told_from_a_file_system() {
+fn an_external_journal_is_not_a_file_system() {
     require!(Need::Program("mke2fs"));
     for (block_size, start) in [("1024", 2), ("4096", 1)] {
         let image = Image::builder(MiB(8))

@@ -1,5 +1,5 @@
-//! **Purpose.** What the kernel, mke2fs and debugfs wrote into populated images is accepted: each
-//! descriptor, each bitmap and each inode in use, with every checksum right.
+//! **Purpose.** Tests that populated images of the kernel, mke2fs and debugfs are accepted: each
+//! descriptor, bitmap and inode in use, with its checksum.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use fourscore_ondisk::{
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{matrix, require};
 
-/// One configuration for each way inodes, descriptors and checksums differ.
+/// Configurations with all formats of inodes, descriptors and checksums.
 const SAMPLE: &[&str] = &[
     "ext4-1k-inode-1024",
     "ext4-4k-inode-128",
@@ -40,7 +40,7 @@ fn read_block(file: &File, sb: &Superblock, block: PhysBlock) -> Result<Vec<u8>>
     read_at(file, size.offset(block), size.bytes())
 }
 
-/// Every inode whose bit is set; gives how many parsed.
+/// Checks every inode whose bit is set; returns their number.
 fn check_inodes(file: &File, sb: &Superblock, group: GroupNr, desc: &GroupDesc) -> Result<u32> {
     let geometry = sb.geometry();
     let bitmap = read_block(file, sb, desc.inode_bitmap())?;
@@ -55,7 +55,7 @@ fn check_inodes(file: &File, sb: &Superblock, group: GroupNr, desc: &GroupDesc) 
         let place = geometry.inode_place(desc.inode_table(), GroupOffset(index));
         let offset = geometry.block_size().offset(place.block) + place.offset_bytes as u64;
         let bytes = read_at(file, offset, geometry.inode_size_bytes())?;
-        // Reserved inodes that nobody uses were never written.
+        // Unused reserved inodes were never written.
         if bytes.iter().all(|&byte| byte == 0) {
             continue;
         }
@@ -99,7 +99,7 @@ fn check(config: &matrix::Config) -> Result<()> {
 }
 
 #[test]
-fn everything_in_populated_images_is_sound() {
+fn populated_images_are_valid() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("debugfs"),

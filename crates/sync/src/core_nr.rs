@@ -2,12 +2,12 @@
 //!
 //! **Model.** A core number is below [`CoreNr::count`], which is fixed for the life of the process
 //! and covers every CPU the kernel may ever run us on (the *possible* ones: a CPU brought online
-//! later has its slot already). The current core is a hint: the thread may be moved right after it
-//! was asked for, so whatever sits in a per-core slot must bear access from any thread.
+//! later has its slot already). The current core is a hint: the scheduler may move the thread right
+//! after it read the number, so the value in a per-core slot must allow access from any thread.
 //!
-//! In the `shuttle` build there are two cores, and a task is moved to the other one with every
-//! second question, so that code that believes in staying is found out. In the counting build the
-//! numbers are those of the virtual cores while a `count::Cores` is in charge.
+//! In the `shuttle` build there are two cores, and a task moves to the other one with every second
+//! query of its number, so that tests catch code that relies on staying on one core. In the
+//! counting build the numbers are those of the virtual cores inside `count::with_cores`.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod machine;
@@ -42,7 +42,7 @@ impl CoreNr {
         Self::at(if index < count { index } else { index % count })
     }
 
-    /// How many cores this process may meet: the possible ones, not the ones online now.
+    /// The number of cores this process may ever run on: the possible ones, not those online now.
     #[must_use]
     #[inline]
     pub fn count() -> usize {
@@ -104,8 +104,8 @@ impl<T> PerCore<T> {
     #[must_use]
     #[inline]
     pub fn of(&self, core: CoreNr) -> &T {
-        // The counting build may ask a value made outside of its virtual machine, which then has
-        // fewer slots than the machine has cores; it sees the sharing that results.
+        // In the counting build the value may have been made outside of the virtual machine. It
+        // then has fewer slots than the machine has cores, and the resulting sharing is counted.
         self.slots
             .get(core.index())
             .unwrap_or_else(|| &self.slots[core.index() % self.slots.len()])
@@ -123,7 +123,7 @@ impl<T: Default> Default for PerCore<T> {
     }
 }
 
-/// A counter that every core bumps on a line of its own; the sum is taken when it is read.
+/// A counter with one cache line for each core; reading it adds them up.
 #[derive(Debug, Default)]
 pub struct Counter(PerCore<AtomicU64>);
 
@@ -135,7 +135,7 @@ impl Counter {
         self.0.mine().fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The sum over all cores; exact once the writers are quiet.
+    /// The sum over all cores; exact while no thread adds to the counter.
     #[must_use]
     #[cfg_attr(feature = "count", track_caller)]
     pub fn sum(&self) -> u64 {
@@ -147,7 +147,7 @@ impl Counter {
     }
 }
 
-/// Numbers of which each is given once, by every core on a line of its own.
+/// A generator of unique numbers, with one cache line for each core.
 #[derive(Debug)]
 pub struct Serial(PerCore<AtomicU64>);
 
@@ -158,11 +158,11 @@ impl Default for Serial {
 }
 
 impl Serial {
-    /// A number that was not given before.
+    /// Returns a number that no call has returned before.
     #[must_use]
     #[cfg_attr(feature = "count", track_caller)]
     pub fn next(&self) -> u64 {
-        // The numbers of a slot leave the same rest when divided by how many slots there are.
+        // All numbers of a slot have the same remainder modulo the number of slots.
         let step = self.0.slots.len() as u64;
         self.0.mine().fetch_add(step, Ordering::Relaxed)
     }

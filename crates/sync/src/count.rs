@@ -1,12 +1,13 @@
-//! **Purpose.** Virtual cores, and the count of what moves between them (feature `count`).
+//! **Purpose.** Virtual cores, and the count of cache line transfers between them (feature
+//! `count`).
 //!
-//! A machine with two cores cannot show what a hundred and ninety-two do to a cache line. This
-//! build counts it instead: [`with_cores`] makes as many virtual cores as wanted on the thread
-//! that calls it, [`Cores::run`] performs an operation on all of them in turn, and the [`Report`]
-//! says how many cache lines changed hands, where, and after whose write.
+//! A machine with two cores cannot show how 192 cores compete for a cache line. This build counts
+//! the transfers instead: [`with_cores`] makes the wanted number of virtual cores on the calling
+//! thread, [`Cores::run`] performs an operation on all of them in turn, and the [`Report`] lists
+//! the transfers of each place in the source, and the writes that made them necessary.
 //!
-//! **Model.** Each line of 64 bytes that holds an atomic, a lock or an epoch cell remembers who
-//! holds a copy and who wrote it last, as MESI does:
+//! **Model.** For each line of 64 bytes that holds an atomic, a lock or an epoch cell, the recorder
+//! knows which cores hold a copy and which access wrote it last, as in the MESI protocol:
 //!
 //! ```text
 //! read  by c: a transfer if another core wrote the line and c holds no copy since; c holds one now
@@ -14,26 +15,27 @@
 //! ```
 //!
 //! So a write by A and reads by B and C are two transfers, and the next write by A is one. The
-//! wrappers have the size and alignment of what they stand for, so two hot fields on one line
+//! wrappers have the size and alignment of the types they replace, so two hot fields on one line
 //! count against each other here as they do in the normal build.
 //!
 //! - An atomic's load is a read; everything else is a write, a failed exchange included.
 //! - Taking a lock is a write, for reading as well as for writing. A `try_lock` that fails is a
-//!   read. What the lock guards travels with it and is not counted again.
-//! - Loading an epoch cell reads the cell and the first line of the value. A value put in is fresh
-//!   on the core that made it.
-//! - Entering an epoch touches only the thread's own line: it is not counted, nor is what retiring
-//!   a batch costs (one write for each active thread and batch).
+//!   read. The data that the lock guards moves with it and is not counted again.
+//! - Loading an epoch cell reads the cell and the first line of the value. A value that is stored
+//!   is held only by the core that made it.
+//! - Entering an epoch touches only the thread's own line, so it is not counted. The cost of
+//!   retiring a batch (one write for each active thread and batch) is not counted either.
 //! - An `Arc` is counted only by [`clone_arc`](crate::clone_arc); other plain memory not at all.
 //!
 //! A line is named by the place in the source that accessed it: the line of the *caller* of
 //! `load`, `lock` and so on, as `perf c2c` does it. (A name given at construction would have to be
 //! stored in the object, which would spread the fields over more lines than they really take.)
-//! [`Cores::name`] puts a label in front of it.
+//! [`Cores::name`] adds a label to it.
 //!
-//! **Invariants.** A run is deterministic: one OS thread, cores in turn, no clock, no chance.
-//! Everything is bound to the thread: tests in parallel do not see each other, and outside of
-//! [`with_cores`] nothing is counted. Real threads take part through [`Cores::on`].
+//! **Invariants.** A run is deterministic: it uses one OS thread, takes the cores in turn, and
+//! depends on neither time nor random numbers. The current virtual core is a thread-local, so tests
+//! in parallel do not see each other, and outside of [`with_cores`] nothing is counted. Further
+//! threads take part through [`Cores::on`].
 
 pub(crate) mod atomic;
 mod heap;
@@ -58,16 +60,16 @@ pub use report::{PerOperation, Report, Row};
 /// The most virtual cores there can be.
 pub const MAX_CORES: usize = lines::MAX_CORES;
 
-/// Where this thread sits in a virtual machine.
+/// The virtual core that this thread runs on.
 #[derive(Clone)]
-struct Seat {
+struct CurrentCore {
     recorder: Arc<Recorder>,
     count: usize,
     core: usize,
 }
 
 thread_local! {
-    static SEAT: RefCell<Option<Seat>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<CurrentCore>> = const { RefCell::new(None) };
 }
 
 /// A machine with virtual cores.
@@ -76,10 +78,10 @@ pub struct Cores {
     count: usize,
 }
 
-/// Runs `body` on a machine with `count` virtual cores, sitting on the first.
+/// Runs `body` on the first core of a machine with `count` virtual cores.
 ///
-/// What the body makes per core ([`PerCore`](crate::PerCore), [`Counter`](crate::Counter)) is
-/// made for that many cores.
+/// Per-core values that the body makes ([`PerCore`](crate::PerCore), [`Counter`](crate::Counter))
+/// have a slot for each of these cores.
 ///
 /// # Panics
 /// If `count` is 0 or above [`MAX_CORES`].
@@ -93,9 +95,9 @@ pub fn with_cores<R>(count: usize, body: impl FnOnce(&Cores) -> R) -> R {
 }
 
 impl Cores {
-    /// Performs `operation` once on every core in turn, `rounds` times, and reports what it cost.
+    /// Performs `operation` once on every core in turn, `rounds` times, and reports its cost.
     ///
-    /// Counting starts anew, but the lines stay where they are: a first run warms up, and the
+    /// The counts restart from 0, but the state of the lines stays: a first run warms up, and the
     /// report of a second one shows the steady state.
     pub fn run(&self, rounds: usize, mut operation: impl FnMut(CoreNr, usize)) -> Report {
         self.recorder.restart();
@@ -113,28 +115,28 @@ impl Cores {
     /// If the machine has no such core.
     pub fn on<R>(&self, core: CoreNr, body: impl FnOnce() -> R) -> R {
         assert!(core.index() < self.count, "there is no {core:?}");
-        let seat = Seat {
+        let current = CurrentCore {
             recorder: Arc::clone(&self.recorder),
             count: self.count,
             core: core.index(),
         };
-        let _back = Back(SEAT.replace(Some(seat)));
+        let _restore = RestoreCore(CURRENT.replace(Some(current)));
         body()
     }
 
-    /// Starts counting anew; the lines stay where they are.
+    /// Restarts the counts from 0; the state of the lines stays.
     pub fn restart(&self) {
         self.recorder.restart();
     }
 
-    /// What was counted since the start, as the cost of `operations` operations.
+    /// The counts since the last restart, as the cost of `operations` operations.
     #[must_use]
     pub fn report(&self, operations: usize) -> Report {
         Report::new(self.count, operations, self.recorder.tallies())
     }
 
-    /// Labels the memory of `value` (not what it points to) in reports. The label belongs to the
-    /// address: name things when they are where they will stay.
+    /// Labels the memory of `value` (not the memory it points to) in reports. The label belongs to
+    /// the address: name a value only when it will not move any more.
     pub fn name<T: ?Sized>(&self, value: &T, label: &'static str) {
         let start = ptr::from_ref(value).cast::<()>().addr();
         self.recorder
@@ -142,20 +144,20 @@ impl Cores {
     }
 }
 
-/// Leads a thread back to the seat it had before.
-struct Back(Option<Seat>);
+/// Restores the virtual core that the thread was on before.
+struct RestoreCore(Option<CurrentCore>);
 
-impl Drop for Back {
+impl Drop for RestoreCore {
     fn drop(&mut self) {
-        SEAT.set(self.0.take());
+        CURRENT.set(self.0.take());
     }
 }
 
-fn with_seat(act: impl FnOnce(&Seat)) {
-    // Late destructors of other thread-locals find no seat, and are not counted.
-    let _ = SEAT.try_with(|seat| {
-        if let Some(seat) = &*seat.borrow() {
-            act(seat);
+fn with_current(act: impl FnOnce(&CurrentCore)) {
+    // Destructors of other thread-locals may run after this one is gone. They are not counted.
+    let _ = CURRENT.try_with(|current| {
+        if let Some(current) = &*current.borrow() {
+            act(current);
         }
     });
 }
@@ -163,59 +165,61 @@ fn with_seat(act: impl FnOnce(&Seat)) {
 #[track_caller]
 pub(crate) fn note_read<T>(address: *const T) {
     let site = Location::caller();
-    with_seat(|seat| {
-        seat.recorder
-            .note(address.addr(), seat.core, Access::Read, site);
+    with_current(|current| {
+        current
+            .recorder
+            .note(address.addr(), current.core, Access::Read, site);
     });
 }
 
 #[track_caller]
 pub(crate) fn note_write<T>(address: *const T) {
     let site = Location::caller();
-    with_seat(|seat| {
-        seat.recorder
-            .note(address.addr(), seat.core, Access::Write, site);
+    with_current(|current| {
+        current
+            .recorder
+            .note(address.addr(), current.core, Access::Write, site);
     });
 }
 
-/// A value that this core has just made: whatever lay at its address before is forgotten.
+/// Notes a value that this core has just made; the former state of its lines is forgotten.
 #[track_caller]
-pub(crate) fn note_fresh<T>(address: *const T) {
+pub(crate) fn note_new_value<T>(address: *const T) {
     let site = Location::caller();
     let start = address.addr();
-    with_seat(|seat| {
-        seat.recorder
-            .fresh(start..start + size_of::<T>().max(1), seat.core, site);
+    with_current(|current| {
+        let range = start..start + size_of::<T>().max(1);
+        current.recorder.written(range, current.core, site);
     });
 }
 
-/// Something that was shared ends: its memory may become anything.
-pub(crate) fn note_end<T>(address: *const T) {
-    with_seat(|seat| seat.recorder.forget(address.addr()));
+/// Forgets the line of a shared location that is dropped: its memory may be reused.
+pub(crate) fn forget_location<T>(address: *const T) {
+    with_current(|current| current.recorder.forget(address.addr()));
 }
 
-/// A value of which [`note_fresh`] spoke ends, all of it.
-pub(crate) fn note_gone<T>(address: *const T) {
-    with_seat(|seat| {
+/// Forgets all lines of a value that was noted by [`note_new_value`] and is dropped.
+pub(crate) fn forget_value<T>(address: *const T) {
+    with_current(|current| {
         let (start, len) = (address.addr(), size_of::<T>().max(1));
-        seat.recorder.forget_all(start..start + len);
+        current.recorder.forget_all(start..start + len);
     });
 }
 
 pub(crate) fn core_count() -> usize {
     let mut count = None;
-    with_seat(|seat| count = Some(seat.count));
+    with_current(|current| count = Some(current.count));
     count.unwrap_or_else(machine::core_count)
 }
 
 pub(crate) fn current_index() -> usize {
     let mut core = None;
-    with_seat(|seat| core = Some(seat.core));
+    with_current(|current| core = Some(current.core));
     core.unwrap_or_else(machine::current_index)
 }
 
-/// The mark of a shared location: a field without size, first in its struct, whose address is the
-/// location's.
+/// Marks a shared location: a zero-sized field, first in its struct, whose address is that of the
+/// location.
 #[derive(Debug, Default)]
 pub(crate) struct Trace(());
 
@@ -237,6 +241,6 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        note_end(ptr::from_ref(self));
+        forget_location(ptr::from_ref(self));
     }
 }

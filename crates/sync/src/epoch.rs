@@ -1,33 +1,35 @@
-//! **Purpose.** Read guards, and cells whose old values outlive their readers.
+//! **Purpose.** Epoch-based reclamation: read guards, and cells whose old values stay alive until a
+//! grace period has passed (as in RCU).
 //!
-//! **Model.** A reader calls [`pin`] and may then follow any [`EpochCell`] as long as it holds the
-//! [`Guard`]. A writer replaces the content of a cell as a whole; the old content is *retired*,
-//! and dropped once every guard that existed at that moment is gone. All cells of the process
-//! share one collector, so one guard serves a walk through any number of structures.
+//! **Model.** A reader calls [`pin`] and may then load any [`EpochCell`] as long as it holds the
+//! [`Guard`]. A writer replaces the value of a cell as a whole; the old value is *retired*. It is
+//! dropped after a grace period: when every guard that existed at that moment is dropped. All cells
+//! of the process share one collector, so one guard serves a walk through any number of structures.
 //!
 //! **Invariants.**
 //! - A value loaded under a guard stays alive until that guard is dropped, even if the cell is
 //!   emptied, refilled or dropped meanwhile. That is why a loaded reference borrows only from the
-//!   guard, why dropping a cell retires its value like a store does, and why a cell never gives
-//!   its value back by `&mut` or by value: a reader may still be looking at it.
-//! - Values are `Send + Sync + 'static`: any thread may read them, and the thread that happens to
-//!   leave last drops them, at a time nobody chose.
+//!   guard, why dropping a cell retires its value as a store does, and why a cell never gives out
+//!   its value by `&mut` or by value: a reader may still hold a reference to it.
+//! - Values are `Send + Sync + 'static`: any thread may read them, and the thread that drops the
+//!   last guard drops them, at a time that no caller controls.
 //!
 //! **Locking.** Pinning and loading write only memory of this thread: a slot on cache lines of its
-//! own says "active", and writers look at all slots when they retire a batch of values. This is
-//! why the collector is Hyaline ([`seize`]) and not crossbeam-epoch, whose readers advance a global
-//! epoch every so many pins, one shared line written by all cores. On Linux entering needs no
-//! fence either; retiring a batch pays for it with one `membarrier` call. A reader that was active
-//! while a batch was retired, and only such a reader, does one atomic decrement on that batch when
-//! it leaves.
+//! own says "active", and writers read all slots when they retire a batch of values. This is why
+//! the collector is Hyaline ([`seize`]) and not crossbeam-epoch, whose readers regularly advance a
+//! global epoch, which is one shared line written by all cores. On Linux entering needs no fence
+//! either, because retiring a batch makes one `membarrier` call instead. A reader that was active
+//! while a batch was retired does one atomic decrement on that batch when it leaves; other readers
+//! do none.
 //!
 //! The destructor of a value runs inside a store, or when some unrelated guard is dropped: it must
-//! take no lock and do no I/O. It may itself drop or change other cells. Retired values wait in
-//! batches of their writer's thread, so a destructor may run late or, at the end of the process,
-//! never: nothing whose end must be seen from outside (a file, a device) belongs into a cell.
+//! take no lock and do no I/O. It may itself drop or change other cells. Retired values wait in a
+//! batch of the thread that retired them, so a destructor may run late or, at the end of the
+//! process, never: a value whose destructor has effects outside of the process (a file, a device)
+//! does not belong into a cell.
 //!
-//! With the feature `shuttle` a plain model stands in, which drops each value at the earliest
-//! moment the rules allow.
+//! With the feature `shuttle` a simple model replaces the collector. It drops each value at the
+//! earliest moment that these rules allow.
 //!
 //! **References.** R. Nikolaev, B. Ravindran, "Snapshot-Free, Transparent, and Robust Memory
 //! Reclamation for Lock-Free Data Structures" (PLDI 2021), the variant Hyaline-1.
@@ -51,9 +53,9 @@ use std::ptr;
 /// Proof that values loaded under it stay alive.
 ///
 /// It belongs to the thread that made it (it is neither `Send` nor `Sync`). A guard that is leaked
-/// keeps everything retired from then on alive, and is otherwise harmless.
+/// keeps alive all values that are retired from then on, and is otherwise harmless.
 ///
-/// What was loaded under a guard cannot be used after it:
+/// A value loaded under a guard cannot be used after the guard was dropped,
 ///
 /// ```compile_fail,E0505
 /// use fourscore_sync::epoch::{EpochCell, pin};
@@ -64,7 +66,7 @@ use std::ptr;
 /// println!("{value:?}");
 /// ```
 ///
-/// nor after a refresh:
+/// nor after a refresh,
 ///
 /// ```compile_fail,E0502
 /// use fourscore_sync::epoch::{EpochCell, pin};
@@ -86,15 +88,16 @@ pub struct Guard(collector::Guard, Counted);
 
 /// Enters the epoch on this thread.
 ///
-/// Costs a few nanoseconds, and less when this thread already holds a guard. May be held across
-/// anything, but should not be held for long: it keeps alive what is replaced meanwhile.
+/// Costs a few nanoseconds, and less when this thread already holds a guard. The guard may be held
+/// across any operation, but should not be held for long: it keeps alive all values that are
+/// replaced meanwhile.
 #[inline]
 pub fn pin() -> Guard {
     Guard(collector::pin(), Counted::new())
 }
 
-/// Asserts, in debug builds, that this thread holds no guard: before it waits for somebody who may
-/// wait until all guards are gone.
+/// Asserts, in debug builds, that this thread holds no guard. To be called before a wait for a
+/// thread that may itself wait for a grace period.
 ///
 /// # Panics
 /// In debug builds, if it holds one.
@@ -111,11 +114,11 @@ pub fn assert_not_pinned() {
 
 #[cfg(debug_assertions)]
 crate::thread::thread_local! {
-    /// The guards that the thread holds.
+    /// The number of guards that the thread holds.
     static GUARDS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts a guard in debug builds, and is nothing in others.
+/// Counts a guard in debug builds, and does nothing in release builds.
 struct Counted;
 
 impl Counted {
@@ -130,23 +133,24 @@ impl Counted {
 #[cfg(debug_assertions)]
 impl Drop for Counted {
     fn drop(&mut self) {
-        // A thread that is ending waits for nobody any more.
+        // The counter may be gone already when the thread ends; then no wait follows.
         let _ = GUARDS.try_with(|guards| guards.set(guards.get().saturating_sub(1)));
     }
 }
 
-/// Starts dropping what this thread has retired so far, instead of waiting for a full batch.
+/// Starts dropping the values that this thread has retired so far, instead of waiting for a full
+/// batch.
 ///
-/// Values that a guard protects are dropped when it ends. Batches of other threads are not
-/// touched. Meant for the end of a mount and for tests: it costs a system call.
+/// Values that a guard protects are dropped when it is. Batches of other threads are not touched.
+/// Meant for the end of a mount and for tests: it costs a system call.
 pub fn flush() {
     collector::flush();
 }
 
 impl Guard {
-    /// Ends the protection and starts it anew, so that a long scan does not keep alive everything
-    /// that is replaced while it runs. References loaded before are gone; with an outer guard on
-    /// the same thread this does nothing.
+    /// Leaves the epoch and enters it again, so that a long scan does not keep alive all values
+    /// that are replaced while it runs. References loaded before cannot be used any more. If the
+    /// thread holds a second guard, this does nothing.
     pub fn refresh(&mut self) {
         self.0.refresh();
     }
@@ -169,22 +173,22 @@ impl fmt::Debug for Guard {
 /// let guard = pin();
 /// let before = limits.load(&guard);
 /// limits.store(Some(Box::new([4, 5, 6])));
-/// assert_eq!(before, Some(&[1, 2, 3]), "still there for those who saw it");
+/// assert_eq!(before, Some(&[1, 2, 3]), "kept alive by the guard");
 /// assert_eq!(limits.load(&guard), Some(&[4, 5, 6]));
 /// # }
 /// ```
 pub struct EpochCell<T: Send + Sync + 'static> {
-    /// Null, or a pointer made by `Box::into_raw`. It is retired exactly once: by whoever takes
-    /// it out of the slot.
+    /// Null, or a pointer made by `Box::into_raw`. It is retired exactly once, by the call that
+    /// takes it out of the slot.
     slot: collector::Slot<T>,
 }
 
-/// What [`EpochCell::replace`] hands back when the cell held something else than expected.
+/// The error of [`EpochCell::replace`]: the cell did not hold the expected value.
 #[derive(Debug)]
 pub struct Changed<'g, T> {
     /// The value found in the cell.
     pub found: Option<&'g T>,
-    /// The value that was not put in.
+    /// The new value, which was not stored.
     pub rejected: Option<Box<T>>,
 }
 
@@ -197,7 +201,7 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         }
     }
 
-    /// A cell that holds nothing.
+    /// An empty cell.
     #[must_use]
     pub const fn empty() -> Self {
         Self {
@@ -205,7 +209,7 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         }
     }
 
-    /// The value now; it lives as long as the guard.
+    /// Returns the current value, which lives as long as the guard.
     #[inline]
     #[cfg_attr(feature = "count", track_caller)]
     pub fn load<'g>(&self, guard: &'g Guard) -> Option<&'g T> {
@@ -214,32 +218,32 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         unsafe { guard.0.protect(&self.slot).as_ref() }
     }
 
-    /// Puts `value` in; the old value is dropped when its readers are gone.
+    /// Stores `value`; the old value is dropped after a grace period.
     #[cfg_attr(feature = "count", track_caller)]
     pub fn store(&self, value: Option<Box<T>>) {
         self.swap(value, &pin());
     }
 
-    /// Puts `value` in and returns the old value, which is retired and lives as long as the guard.
+    /// Stores `value` and returns the old value, which is retired and lives as long as the guard.
     #[cfg_attr(feature = "count", track_caller)]
     pub fn swap<'g>(&self, value: Option<Box<T>>, guard: &'g Guard) -> Option<&'g T> {
         let old = guard.0.swap(&self.slot, into_raw(value));
-        // SAFETY: the swap took `old` out of the slot, so nobody else retires it and no guard
+        // SAFETY: the swap took `old` out of the slot, so no other call retires it and no guard
         // entered from now on can load it; it came from a box (or is null).
         unsafe { retired(old, guard) }
     }
 
-    /// Empties the cell; the same as [`EpochCell::swap`] with nothing.
+    /// Empties the cell and returns the old value, as [`EpochCell::swap`] with `None`.
     #[cfg_attr(feature = "count", track_caller)]
     pub fn take<'g>(&self, guard: &'g Guard) -> Option<&'g T> {
         self.swap(None, guard)
     }
 
-    /// Puts `value` in if the cell still holds the very object `current` (compared by address,
+    /// Stores `value` if the cell still holds the very object `current` (compared by address,
     /// which the guard keeps from being reused). Returns the old value.
     ///
     /// # Errors
-    /// [`Changed`] with the value found, and `value` back, if it held something else.
+    /// [`Changed`], with the value found and with `value`, if the cell holds another object.
     #[cfg_attr(feature = "count", track_caller)]
     pub fn replace<'g>(
         &self,
@@ -261,7 +265,7 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         }
     }
 
-    /// Whether the cell holds nothing now.
+    /// Whether the cell is empty now.
     #[must_use]
     #[cfg_attr(feature = "count", track_caller)]
     pub fn is_empty(&self) -> bool {
@@ -269,18 +273,18 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
     }
 }
 
-/// Cells that fill a cache line together, so that who uses some of them is alone on the line if he
-/// has all.
+/// A cache line full of cells. A thread that is the only user of all of them shares the line with
+/// no other thread.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CellLine<T: Send + Sync + 'static>([EpochCell<T>; CELLS_PER_LINE]);
 
-/// How many cells make a [`CellLine`].
+/// The number of cells in a [`CellLine`].
 pub const CELLS_PER_LINE: usize = 8;
 
 impl<T: Send + Sync + 'static> CellLine<T> {
-    /// Lines of cells that hold nothing. In the normal build their memory comes zeroed from the
-    /// system, so pages nobody stores to cost nothing.
+    /// Makes `lines` lines of empty cells. In the normal build their memory comes zeroed from the
+    /// system, so pages without a stored value take no memory.
     #[must_use]
     pub fn empty_slice(lines: usize) -> Box<[Self]> {
         #[cfg(feature = "shuttle")]
@@ -307,11 +311,11 @@ fn into_raw<T>(value: Option<Box<T>>) -> *mut T {
 /// # Safety
 /// `pointer` is null, or came from `Box::into_raw` and is owned by the caller.
 unsafe fn from_raw<T>(pointer: *mut T) -> Option<Box<T>> {
-    // SAFETY: promised by the caller.
+    // SAFETY: guaranteed by the caller.
     (!pointer.is_null()).then(|| unsafe { Box::from_raw(pointer) })
 }
 
-/// Retires `old` and returns it for as long as the guard protects it.
+/// Retires `old`, and returns it for the lifetime of the guard.
 ///
 /// # Safety
 /// `old` is null, or came from a box and was taken out of its slot by the caller while `guard`
@@ -320,8 +324,9 @@ unsafe fn retired<T: Send + Sync + 'static>(old: *mut T, guard: &Guard) -> Optio
     if old.is_null() {
         return None;
     }
-    // SAFETY: unreachable for guards entered from now on, and owned by the caller, as promised;
-    // the collector drops it only after `guard`, so the reference is good for that long.
+    // SAFETY: the caller guarantees that guards entered from now on cannot reach `old` and that
+    // the caller owns it; the collector drops it only after `guard`, so the reference is valid for
+    // that long.
     unsafe {
         guard.0.retire(old);
         Some(&*old)
@@ -332,8 +337,8 @@ impl<T: Send + Sync + 'static> Drop for EpochCell<T> {
     fn drop(&mut self) {
         let last = *self.slot.get_mut();
         if !last.is_null() {
-            // SAFETY: we own the cell, so nobody can load from it any more; those who did are
-            // waited for.
+            // SAFETY: the cell is borrowed exclusively, so it cannot be loaded any more; the
+            // collector waits for guards under which it was loaded before.
             unsafe { collector::pin().retire(last) };
         }
     }

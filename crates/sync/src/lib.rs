@@ -1,21 +1,21 @@
-//! **Purpose.** The one door to locks, atomics, epochs, threads and core numbers.
+//! **Purpose.** Locks, atomics, epochs, threads and core numbers for all crates of the workspace.
 //!
-//! Every crate of the workspace takes what it shares between threads from here, so that three
-//! builds of the same code are possible: the normal one (std, parking_lot, seize), the model
-//! checked one (feature `shuttle`) and the counting one (feature `count`), in which every shared
-//! location knows which virtual core touched it last.
+//! Every crate takes the primitives for data shared between threads from here, so that there can
+//! be three builds of the same code: the normal one (std, parking_lot, seize), the model-checked
+//! one (feature `shuttle`) and the counting one (feature `count`), which counts for every shared
+//! location how often its cache line moves between virtual cores.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`atomic`] | integers, booleans, pointers and fences |
 //! | [`lock`] | mutex, read-write lock, condition variable, once cells |
-//! | [`epoch`] | read guards and cells whose old values outlive their readers |
-//! | [`core_nr`] | the number of the core a thread runs on, and values kept per core |
+//! | [`epoch`] | read guards, and cells whose old values live until a grace period has passed |
+//! | [`core_nr`] | the number of the core a thread runs on, and per-core values |
 //! | [`thread`] | spawning, scoping, yielding |
-//! | [`sparse`] | long slices of which only what is used takes memory |
+//! | [`sparse`] | long slices whose memory is allocated in chunks on first use |
 //! | [`rank`] | the order of locks, asserted in debug builds |
-//! | `model` | (feature `shuttle`) running a test in every order of its threads' steps |
-//! | `count` | (feature `count`) virtual cores, and the report of what moved between them |
+//! | `model` | (feature `shuttle`) runs a test under many schedules of its threads |
+//! | `count` | (feature `count`) virtual cores, and the report of transfers between them |
 //!
 //! # How a dependent crate takes part
 //! It passes the features on and never turns them on by itself:
@@ -28,16 +28,16 @@
 //!
 //! Features are united over all packages of one cargo invocation, so a single
 //! `cargo test -p fourscore-cache --features shuttle` puts the whole tree below the tested crate
-//! into that build. The two exclude each other. Tests of the special builds stand under
+//! into that build. The two exclude each other. Tests of these builds are marked
 //! `#[cfg(all(test, feature = "shuttle"))]` and `#[cfg(all(test, feature = "count"))]`.
 //!
-//! In the shuttle build the primitives work only inside `model::check` and its siblings, so
-//! ordinary tests stand under `#[cfg(not(feature = "shuttle"))]`; and shuttle takes every ordering
-//! for sequentially consistent, so an argument that rests on a weaker one needs a loom model too.
-//! In the counting build ordinary tests run as ever, uncounted.
+//! In the shuttle build the primitives work only inside `model::check` and the like, so ordinary
+//! tests are marked `#[cfg(not(feature = "shuttle"))]`. Shuttle treats every memory ordering as
+//! sequentially consistent, so an argument that rests on a weaker one needs a loom model too.
+//! In the counting build ordinary tests run as in the normal one, uncounted.
 //!
-//! What all three builds offer is the subset of parking_lot's and std's interfaces that the
-//! wrappers in [`lock`] have; code that compiles in the normal build only uses more than that.
+//! All three builds offer the subset of the interfaces of parking_lot and std that the wrappers in
+//! [`lock`] have. Code that compiles only in the normal build uses more than that.
 
 #[cfg(all(feature = "shuttle", feature = "count"))]
 compile_error!("the features `shuttle` and `count` exclude each other");
@@ -60,16 +60,16 @@ pub use lock::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, Rw
 pub use sparse::Sparse;
 pub use std::sync::{Arc, Weak};
 
-/// A new share in `arc`, counted as what it is: a write to the line of the reference count, which
-/// all owners have in common. `Arc` itself cannot be replaced in the counting build (it must keep
-/// turning into `Arc<dyn Trait>`), so hot paths that clone say so with this function.
+/// Clones `arc`, and counts this as a write to the line of its reference count, which all owners
+/// share. `Arc` itself cannot be replaced in the counting build (it must still coerce to `Arc<dyn
+/// Trait>`), so hot paths clone with this function.
 #[inline]
 #[cfg_attr(feature = "count", track_caller)]
 #[must_use]
 pub fn clone_arc<T: ?Sized>(arc: &Arc<T>) -> Arc<T> {
     #[cfg(feature = "count")]
     {
-        // The two counts lie in front of the value, at the start of the allocation.
+        // The two counts are before the value, at the start of the allocation.
         let counts_bytes = (2 * size_of::<usize>()).max(align_of_val(&**arc));
         count::note_write(Arc::as_ptr(arc).cast::<u8>().wrapping_sub(counts_bytes));
     }

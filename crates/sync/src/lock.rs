@@ -1,4 +1,4 @@
-//! **Purpose.** Locks by their parking_lot names (no poisoning), and a cell written once.
+//! **Purpose.** Locks with the interface of parking_lot (no poisoning), and `OnceLock`.
 
 #[cfg(not(any(feature = "shuttle", feature = "count")))]
 pub use parking_lot::{

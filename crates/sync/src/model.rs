@@ -1,4 +1,4 @@
-//! **Purpose.** Running a test in many orders of its threads' steps (feature `shuttle`).
+//! **Purpose.** Runs a test under many schedules of its threads (feature `shuttle`).
 //!
 //! A failing run prints its schedule; `replay` runs that one again.
 
@@ -7,13 +7,14 @@ use shuttle::{Config, Runner};
 
 pub use shuttle::{check_dfs, check_random, replay};
 
-/// What a task of a whole file system needs for its stack, in bytes: shuttle's own default is for
-/// less.
+/// The stack size of a task that runs operations of a whole file system, in bytes; shuttle's
+/// default is too small for that.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Runs `test` under `schedules` random schedules, and again under as many that change the running
-/// task only three times at places drawn beforehand, which finds the rare orders that a
-/// step-by-step draw hardly ever meets.
+/// Runs `test` under `schedules` random schedules, and again under as many PCT schedules
+/// (probabilistic concurrency testing). Those change the running task only three times, at steps
+/// drawn beforehand, which finds rare orders that a random choice at each step hardly ever
+/// produces.
 ///
 /// # Panics
 /// If the test panics or deadlocks under any of them.
@@ -22,21 +23,21 @@ pub fn check(schedules: usize, test: impl Fn() + Clone + Send + Sync + 'static) 
     shuttle::check_pct(test, schedules, 3);
 }
 
-/// The same for tests that call much at once, such as those of a whole file system. They take so
-/// many steps that a step-by-step draw finds nothing, so only the second kind of schedules is run.
+/// Runs `test` under `schedules` PCT schedules only, with a larger stack: for tests of a whole file
+/// system. Such a test takes so many steps that random schedules find nothing.
 ///
 /// # Panics
 /// As [`check`].
 pub fn check_whole(schedules: usize, test: impl Fn() + Send + Sync + 'static) {
-    Runner::new(PctScheduler::new(3, schedules), whole()).run(test);
+    Runner::new(PctScheduler::new(3, schedules), whole_config()).run(test);
 }
 
-/// Runs `act` once, in an order of its own: for what a test is prepared with.
+/// Runs `act` once under one schedule: for the preparation of a test.
 pub fn once(act: impl Fn() + Send + Sync + 'static) {
-    Runner::new(RandomScheduler::new(1), whole()).run(act);
+    Runner::new(RandomScheduler::new(1), whole_config()).run(act);
 }
 
-fn whole() -> Config {
+fn whole_config() -> Config {
     let mut config = Config::new();
     config.stack_size = STACK_BYTES;
     config

@@ -1,27 +1,28 @@
-//! **Purpose.** The order in which locks are taken, asserted in debug builds; and how often and how
-//! long locks of each kind were waited for.
+//! **Purpose.** The order in which locks are taken, asserted in debug builds (as by lockdep in
+//! Linux), and statistics of the waits for locks.
 //!
-//! **Model.** A lock that has a place in the order has a [`Rank`], and among locks of one rank a
-//! number: together its [`Place`]. Who waits for such a lock enters the place first and leaves it
-//! when the lock is given back. A place must lie behind all places that the thread is in; so no
-//! two threads can wait for each other, whatever else they do.
+//! **Model.** A lock that takes part in the order has a [`Rank`] and, among the locks of one rank,
+//! a number. Both together are its [`Place`] in the order. A thread enters the place before it
+//! waits for the lock, and leaves it when it releases the lock. A place must come after all places
+//! that the thread is in, by rank and then number. So no two threads can wait for each other.
 //!
 //! ```text
 //! rank 20 number 7 -> rank 20 number 9 -> rank 80     right
-//! rank 20 number 9 -> rank 20 number 7                panics, though nobody waits yet
+//! rank 20 number 9 -> rank 20 number 7                panics, even if the lock is free
 //! ```
 //!
 //! Attempts that do not wait (`try_lock`) need no place.
 //!
-//! In release builds a place is its level, what is held of it has no size, and entering does
-//! nothing. A wait is timed where it begins, when the lock was tried for and somebody had it: who
-//! does not wait writes nothing.
+//! In release builds a place is only its level, [`Held`] has no size, and entering does nothing.
+//! A wait is counted and timed only if the lock was not free at the first attempt: taking a free
+//! lock writes no statistics.
 //!
-//! **Locking.** None: the places are the thread's own, and waits are counted.
+//! **Locking.** None: the places are thread-local, and the statistics are atomic counters.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-// Waits are no part of a model, nor counted as traffic: who waits has met somebody already.
+// Of std even in the other builds: statistics are no part of a model, and a thread that waits has
+// already caused a transfer.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ use std::cell::RefCell;
 /// One more than the highest level.
 const LEVELS: usize = 128;
 
-/// The waits of the process for locks, by level.
+/// The waits for locks in this process, by level.
 static WAITS: [WaitCounter; LEVELS] = [const { WaitCounter::new() }; LEVELS];
 
 struct WaitCounter {
@@ -54,12 +55,12 @@ impl WaitCounter {
     }
 }
 
-/// How the locks of a rank were waited for since the process began.
+/// The waits for the locks of a rank since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// How often somebody else had one.
+    /// How often a thread had to wait for one of the locks.
     pub count: u64,
-    /// How long that took in all.
+    /// The total duration of these waits.
     pub time: Duration,
 }
 
@@ -71,20 +72,21 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The rank of the locks called `name`, behind all of a lower `level`, which is below 128.
+    /// The rank of the locks called `name`, after all ranks of a lower `level`; levels are below
+    /// 128.
     #[must_use]
     pub const fn new(level: u8, name: &'static str) -> Self {
-        assert!((level as usize) < LEVELS, "there are 128 levels");
+        assert!((level as usize) < LEVELS, "a level is below 128");
         Self { level, name }
     }
 
-    /// What its locks are called.
+    /// The name of its locks.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// How its locks were waited for in this process.
+    /// The waits for its locks in this process.
     #[must_use]
     pub fn waits(self) -> Waits {
         let counter = &WAITS[usize::from(self.level)];
@@ -108,14 +110,14 @@ impl Rank {
         }
     }
 
-    /// The place of a lock of which a thread holds one at a time.
+    /// The place of a lock of a rank of which a thread holds only one lock at a time.
     #[must_use]
     pub const fn only(self) -> Place {
         self.place(0)
     }
 }
 
-/// Where a lock stands in the order.
+/// The place of a lock in the order: its rank and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     level: u8,
@@ -139,23 +141,23 @@ crate::thread::thread_local! {
 }
 
 impl Place {
-    /// Enters the place, before the lock is waited for.
+    /// Enters the place. To be called before the thread waits for the lock.
     ///
     /// # Panics
-    /// In debug builds, if the thread is in a place that does not lie in front of this one.
+    /// In debug builds, if the thread is in a place that does not come before this one.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn enter(self) -> Held {
         #[cfg(debug_assertions)]
         {
-            let before = PLACES.with(|places| {
+            let later = PLACES.with(|places| {
                 let places = places.borrow();
-                let before = |place: &&Place| place.key() >= self.key();
-                places.iter().find(before).copied()
+                let not_before = |place: &&Place| place.key() >= self.key();
+                places.iter().find(not_before).copied()
             });
-            if let Some(before) = before {
+            if let Some(held) = later {
                 panic!(
-                    "locks out of order: {} {} is wanted by who has {} {}",
-                    self.name, self.number, before.name, before.number
+                    "locks out of order: a thread that holds {} {} waits for {} {}",
+                    held.name, held.number, self.name, self.number
                 );
             }
             PLACES.with(|places| places.borrow_mut().push(self));
@@ -167,8 +169,8 @@ impl Place {
         }
     }
 
-    /// Enters the place, and takes the lock that stands there: as `try_take` does if nobody has it,
-    /// else as `wait` does.
+    /// Enters the place and takes its lock: by `try_take` if the lock is free, else by `wait`,
+    /// which is counted and timed.
     ///
     /// # Panics
     /// As [`Place::enter`].
@@ -180,7 +182,7 @@ impl Place {
         wait: impl FnOnce() -> G,
     ) -> Ranked<G> {
         let held = self.enter();
-        // A model has both ways in one.
+        // In a model, one way of taking the lock means fewer schedules and the same outcomes.
         let taken = if cfg!(feature = "shuttle") {
             None
         } else {
@@ -192,7 +194,7 @@ impl Place {
         }
     }
 
-    /// Enters the place with a lock that was not waited for.
+    /// Enters the place of a lock that was taken without waiting; `guard` is the lock's guard.
     ///
     /// # Panics
     /// As [`Place::enter`].
@@ -216,7 +218,7 @@ impl Place {
 
 /// The guard of a lock, with the place of the lock in the order.
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub struct Ranked<G> {
     guard: G,
     _held: Held,
@@ -242,14 +244,14 @@ impl<G: DerefMut> DerefMut for Ranked<G> {
 pub struct Held {
     #[cfg(debug_assertions)]
     place: Place,
-    /// The thread that entered leaves.
+    /// The thread that entered the place is the one that leaves it.
     not_send: PhantomData<*const ()>,
 }
 
 #[cfg(debug_assertions)]
 impl Drop for Held {
     fn drop(&mut self) {
-        // A thread that is ending holds nothing any more.
+        // The list may be gone already when the thread ends; then it takes no more locks.
         let _ = PLACES.try_with(|places| {
             let mut places = places.borrow_mut();
             if let Some(at) = places.iter().rposition(|place| *place == self.place) {
@@ -284,17 +286,18 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_back_is_refused_even_if_nobody_waits() {
+    fn a_place_out_of_order_is_refused_even_if_its_lock_is_free() {
         let _second = DIRECTORY.place(9).enter();
         assert!(is_refused(DIRECTORY.place(7)));
-        assert!(is_refused(DIRECTORY.place(9)), "it would wait for itself");
+        assert!(is_refused(DIRECTORY.place(9)), "self-deadlock");
         assert!(!is_refused(DIRECTORY.place(10)));
         let handle = HANDLE.only().enter();
         assert!(is_refused(DIRECTORY.place(10)));
         drop(handle);
         assert!(!is_refused(DIRECTORY.place(10)));
-        let elsewhere = crate::thread::spawn(|| is_refused(DIRECTORY.place(7)));
-        assert!(!elsewhere.join().expect("no panic"), "another thread's own");
+        let other_thread = crate::thread::spawn(|| is_refused(DIRECTORY.place(7)));
+        let is_refused = other_thread.join().expect("no panic");
+        assert!(!is_refused, "each thread has its own places");
     }
 
     #[test]
@@ -303,8 +306,8 @@ mod tests {
         let lock = crate::Mutex::new(0);
         let take = || WAITED.only().lock(|| lock.try_lock(), || lock.lock());
         *take() += 1;
-        assert_eq!(WAITED.waits(), Waits::default(), "nobody had it");
-        // On a busy machine the other thread may come when the lock is free again.
+        assert_eq!(WAITED.waits(), Waits::default(), "the lock was free");
+        // On a busy machine the lock may be free again before the other thread tries to take it.
         let is_counted = (0..1000).any(|_| {
             let first = take();
             crate::thread::scope(|scope| {

@@ -1,21 +1,21 @@
-//! **Purpose.** A long slice of which only the parts that somebody uses take memory.
+//! **Purpose.** A long slice whose memory is allocated in chunks on first use.
 //!
-//! **Model.** The values lie in chunks, and a chunk is made, of values as they begin, when one of
-//! its values is first asked for. A value begins as [`Default`] says, so nobody can tell whether
-//! his chunk was there before. A file system of 15 TiB has 120 000 groups, of which most mounts use
-//! a few: making all of them takes longer than all else that a mount does.
+//! **Model.** A chunk is allocated when one of its values is accessed for the first time. All its
+//! values are then [`Default`] ones, so a caller cannot tell whether the chunk existed before. A
+//! file system of 15 TiB has 120 000 groups, of which most mounts use a few: allocating all of them
+//! would take longer than the rest of the mount.
 //!
-//! **Locking.** Finding a value in a chunk that is there is one load of a line that nobody writes
-//! any more. Who comes to a chunk that is being made waits for that.
+//! **Locking.** Finding a value in an existing chunk is one load of a line that is not written any
+//! more. A thread that accesses a chunk while another thread allocates it waits for that.
 
 use crate::{CachePadded, OnceLock};
 
-/// Values of one chunk.
+/// The number of values in a chunk.
 const CHUNK: usize = 64;
 
 type Chunk<T> = Box<[CachePadded<T>]>;
 
-/// Values on cache lines of their own, by their numbers from 0.
+/// A slice of values, each on cache lines of its own.
 #[derive(Debug)]
 pub struct Sparse<T> {
     chunks: Box<[OnceLock<Chunk<T>>]>,
@@ -23,7 +23,7 @@ pub struct Sparse<T> {
 }
 
 impl<T: Default> Sparse<T> {
-    /// So many values, of which none takes memory.
+    /// A slice of `len` values, of which none is allocated yet.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let chunks = (0..len.div_ceil(CHUNK)).map(|_| OnceLock::new());
@@ -33,29 +33,28 @@ impl<T: Default> Sparse<T> {
         }
     }
 
-    /// The value number `index`, if there are as many.
+    /// The value at `index`; `None` if `index` is past the end.
     #[inline]
     #[cfg_attr(feature = "count", track_caller)]
     pub fn get(&self, index: usize) -> Option<&T> {
         let chunk = self.chunks.get(index / CHUNK)?;
         let values = match chunk.get() {
             Some(values) => values,
-            None => self.made(index / CHUNK, chunk),
+            None => self.allocate(index / CHUNK, chunk),
         };
         values.get(index % CHUNK).map(|value| &**value)
     }
 
     #[cold]
-    fn made<'c>(&self, nr: usize, chunk: &'c OnceLock<Chunk<T>>) -> &'c Chunk<T> {
+    fn allocate<'c>(&self, nr: usize, chunk: &'c OnceLock<Chunk<T>>) -> &'c Chunk<T> {
         let values = CHUNK.min(self.len - nr * CHUNK);
         chunk.get_or_init(|| (0..values).map(|_| CachePadded::default()).collect())
     }
 
-    /// The values of the chunks that are there: all that somebody has asked for, and their
-    /// neighbours.
-    pub fn made_so_far(&self) -> impl Iterator<Item = &T> {
-        let there = self.chunks.iter().filter_map(OnceLock::get);
-        there.flat_map(|values| values.iter().map(|value| &**value))
+    /// The values of all allocated chunks: those that were accessed, and their neighbours.
+    pub fn allocated(&self) -> impl Iterator<Item = &T> {
+        let chunks = self.chunks.iter().filter_map(OnceLock::get);
+        chunks.flat_map(|values| values.iter().map(|value| &**value))
     }
 }
 
@@ -66,38 +65,38 @@ mod tests {
     use crate::thread;
 
     #[test]
-    fn values_are_there_when_they_are_asked_for() {
+    fn values_are_allocated_on_first_access() {
         let values = Sparse::<AtomicU32>::new(CHUNK * 3 + 1);
-        assert_eq!(values.made_so_far().count(), 0);
-        let last = values.get(CHUNK * 3).expect("there are as many");
+        assert_eq!(values.allocated().count(), 0);
+        let last = values.get(CHUNK * 3).expect("inside");
         last.store(7, Ordering::Relaxed);
-        assert_eq!(values.made_so_far().count(), 1);
-        let first = values.get(0).expect("there are as many");
+        assert_eq!(values.allocated().count(), 1);
+        let first = values.get(0).expect("inside");
         assert_eq!(first.load(Ordering::Relaxed), 0);
         let again = values
             .get(CHUNK * 3)
             .map(|last| last.load(Ordering::Relaxed));
         assert_eq!(again, Some(7));
-        assert_eq!(values.made_so_far().count(), 1 + CHUNK);
+        assert_eq!(values.allocated().count(), 1 + CHUNK);
         assert!(values.get(CHUNK * 3 + 1).is_none() && values.get(usize::MAX).is_none());
         assert!(Sparse::<AtomicU32>::new(0).get(0).is_none());
     }
 
     #[test]
-    fn all_who_come_first_find_the_same_value() {
+    fn threads_that_allocate_a_chunk_together_find_the_same_values() {
         let values = Sparse::<AtomicU32>::new(1000);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for index in 0..1000 {
-                        let value = values.get(index).expect("there are as many");
+                        let value = values.get(index).expect("inside");
                         value.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
         });
         let all = values
-            .made_so_far()
+            .allocated()
             .map(|value| value.load(Ordering::Relaxed));
         assert_eq!(all.collect::<Vec<_>>(), vec![4; 1000]);
     }

@@ -1,7 +1,7 @@
-//! **Purpose.** Threads, and what is local to one.
+//! **Purpose.** Threads and thread-locals.
 //!
 //! In the model a task is a coroutine: a thread-local of the standard library would be shared by
-//! all of them, so `thread_local!` comes from here as well.
+//! all tasks, so `thread_local!` comes from here as well.
 
 #[cfg(not(feature = "shuttle"))]
 pub use std::thread::{
@@ -21,33 +21,33 @@ pub use shuttle::thread_local;
 
 pub use std::thread::{available_parallelism, panicking};
 
-/// As [`park`]: in the model the time never passes, so that a wake-up that only the timeout makes
-/// up for shows as a deadlock.
+/// As [`park`]: in the model no timeout ends, so that a lost wake-up that only the timeout hides
+/// shows as a deadlock.
 #[cfg(feature = "shuttle")]
 pub fn park_timeout(_timeout: std::time::Duration) {
     park();
 }
 
-/// Starts a thread of `scope`; unlike [`Scope::spawn`] it does not panic where the host refuses
-/// one.
+/// Starts a thread of `scope`. Unlike [`Scope::spawn`] it does not panic if the host refuses a
+/// thread.
 ///
 /// # Errors
-/// The host's, when it gives this process no further thread.
+/// The host's error if this process can have no further thread.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     act: impl FnOnce() -> T + Send + 'scope,
 ) -> std::io::Result<ScopedJoinHandle<'scope, T>> {
     #[cfg(not(feature = "shuttle"))]
     let thread = Builder::new().spawn_scoped(scope, act);
-    // The scheduler of the model refuses no thread.
+    // In the model, starting a thread never fails.
     #[cfg(feature = "shuttle")]
     let thread = Ok(scope.spawn(act));
     thread
 }
 
-/// Lets a moment pass before something is looked at again that another thread is changing: some
-/// ten nanoseconds after the first attempt (0), longer after each further one, and from the fifth
-/// on until other threads of this core have run.
+/// Waits before a retry of an operation that another thread disturbs: about ten nanoseconds after
+/// the first attempt (0), longer after each further one, and from the fifth on until the scheduler
+/// has run other threads of this core.
 pub fn back_off(attempt: u32) {
     #[cfg(not(feature = "shuttle"))]
     if attempt < 4 {
@@ -58,11 +58,11 @@ pub fn back_off(attempt: u32) {
     yield_now();
 }
 
-/// Gives the calling thread a working directory of its own: what it changes to afterwards is
-/// nobody else's. For threads made for one job; there is no way back.
+/// Gives the calling thread a working directory of its own: a later `chdir` by this thread does
+/// not affect other threads. For threads made for one job; this cannot be undone.
 ///
 /// # Errors
-/// The host's, where a sandbox does not let a thread do this.
+/// The host's error, for example if a sandbox forbids it.
 pub fn own_working_directory() -> std::io::Result<()> {
     // SAFETY: unshare(CLONE_FS) parts the caller from the process's working directory, root and
     // file mode mask. It touches neither memory nor descriptors.
@@ -77,12 +77,12 @@ mod tests {
     use std::env::{current_dir, set_current_dir};
 
     #[test]
-    fn what_a_thread_does_with_its_own_directory_is_nobody_elses() {
+    fn a_thread_with_its_own_directory_does_not_move_others() {
         let before = current_dir().expect("a directory");
         let inside = super::spawn(|| {
-            // A sandbox may forbid it; then there is nothing to show.
+            // A sandbox may forbid it; then there is nothing to test.
             super::own_working_directory().ok()?;
-            set_current_dir("/").expect("everybody may");
+            set_current_dir("/").expect("always allowed");
             current_dir().ok()
         });
         let inside = inside.join().expect("no panic");

@@ -1,9 +1,9 @@
 //! A cell inside a retired value is retired in turn.
 //!
 //! This test has a process of its own. The inner cell is retired by the thread that drops the outer
-//! one, into a batch of that thread. Beside other tests that may be a thread of theirs, which ends
-//! with a batch that is not full and that nobody flushes. The model that stands in with the feature
-//! `shuttle` has no batches; its test is beside the others.
+//! one, into a batch of that thread. In a process with other tests, that thread may be one of
+//! theirs, which may end with a batch that is not full and that no thread flushes. The model of the
+//! feature `shuttle` has no batches; its test is among the unit tests.
 
 #![cfg(not(feature = "shuttle"))]
 

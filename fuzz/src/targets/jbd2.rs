@@ -79,7 +79,7 @@ fn log_block(mut block: Vec<u8>, format: &LogFormat) {
             .expect("a tag");
         assert_eq!((again.block, again.flags), (tag.block, tag.flags));
     }
-    if let Ok(revokes) = format.revokes(&block, (Tid(1), JournalBlock(1))) {
+    if let Ok(revokes) = format.revokes(&block, Tid(1), JournalBlock(1)) {
         assert!(revokes.count() <= block.len() / format.revoke_bytes());
     }
     let mut transaction = TransactionChecksum::default();

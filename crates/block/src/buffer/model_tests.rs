@@ -1,4 +1,4 @@
-//! One buffer under shuttle: every test holds in each order of the tasks' steps that is tried.
+//! Tests of a buffer under the schedules that shuttle tries.
 
 use fourscore_sync::{model, thread};
 
@@ -56,7 +56,10 @@ fn readers_see_whole_changes_in_their_order() {
                 let first = buffer.bytes(&guard);
                 let before = pair(first);
                 let second = pair(buffer.bytes(&guard));
-                assert!(second >= before, "went back in time");
+                assert!(
+                    second >= before,
+                    "an older version was read after a newer one"
+                );
                 assert_eq!(pair(first), before, "a version changed under its reader");
             })
         };
@@ -66,7 +69,7 @@ fn readers_see_whole_changes_in_their_order() {
 }
 
 #[test]
-fn sealing_hands_out_one_transaction_whatever_the_next_one_does() {
+fn sealing_returns_the_changes_of_one_transaction_only() {
     model::check(SCHEDULES, || {
         let buffer = buffer();
         bump(&buffer, 1).expect("not retired");
@@ -115,14 +118,14 @@ fn a_change_and_a_retirement_never_both_succeed() {
         let changed = changer.join().expect("a task");
         assert!(
             !(retired && changed),
-            "a change to a buffer that nobody will find"
+            "a change to a buffer that has left the cache"
         );
-        assert!(retired || changed, "somebody must win");
+        assert!(retired || changed, "one of them must succeed");
     });
 }
 
 #[test]
-fn a_check_speaks_about_the_bytes_it_saw() {
+fn a_check_counts_only_for_the_bytes_it_has_seen() {
     model::check(SCHEDULES, || {
         let buffer = buffer();
         let other = VerifiedAs::new(Structure::Xattrs, InodeNr(5));
@@ -140,7 +143,7 @@ fn a_check_speaks_about_the_bytes_it_saw() {
         };
         let verdict = buffer.verified(other, &guard, check);
         changer.join().expect("a task");
-        // Whatever the first check said: the changed bytes have not passed as `other`.
+        // Whatever the result of the first check: the changed bytes have not passed as `other`.
         assert_eq!(
             buffer.verified(other, &guard, check),
             Err("changed"),

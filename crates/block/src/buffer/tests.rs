@@ -1,4 +1,4 @@
-//! Tests of one buffer: what is copied when, and what readers, sealing and retiring see.
+//! Tests of a buffer: when it is copied, and the bytes that readers, sealing and retiring see.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn change_address(buffer: &Buffer, tid: u32) -> usize {
 }
 
 #[test]
-fn tags_tell_structures_and_owners_apart() {
+fn tags_distinguish_structures_and_owners() {
     assert_eq!(tag().key, TAG);
     assert_ne!(
         tag(),
@@ -54,9 +54,10 @@ fn tags_tell_structures_and_owners_apart() {
     assert_eq!(UNVERIFIED.structure(), None);
 }
 
-/// Who holds the locks of two buffers may wait for who holds them the other way round.
+/// A thread that held the locks of two buffers could deadlock with one that takes them in the other
+/// order.
 #[test]
-fn who_changes_one_buffer_changes_no_other_meanwhile() {
+fn a_thread_holds_the_lock_of_one_buffer_at_a_time() {
     let (one, other) = (buffer(b"one"), buffer(b"two"));
     let both = || one.modify(Tid(1), tag(), |_| set(&other, 1, b'x')).is_ok();
     let both = std::panic::catch_unwind(std::panic::AssertUnwindSafe(both));
@@ -66,7 +67,7 @@ fn who_changes_one_buffer_changes_no_other_meanwhile() {
 }
 
 #[test]
-fn who_looks_before_changing_leaves_the_draft_as_it_is() {
+fn a_look_does_not_freeze_a_draft() {
     let buffer = buffer(b"old");
     let looked = || buffer.look(|bytes| (bytes[0], bytes.as_ptr().addr()));
     assert_eq!(looked().0, b'o');
@@ -74,7 +75,7 @@ fn who_looks_before_changing_leaves_the_draft_as_it_is() {
     let address = change_address(&buffer, 1);
     assert_eq!(looked(), (b'n', address));
     let verified = buffer.look_verified(tag(), |_| Err(()), |bytes| bytes[0]);
-    assert_eq!(verified, Ok(b'n'), "the writer vouched for it");
+    assert_eq!(verified, Ok(b'n'), "verified by the writer");
     let other = VerifiedAs::new(Structure::Xattrs, InodeNr(12));
     assert_eq!(buffer.look_verified(other, |_| Err(()), |_| ()), Err(()));
     assert_eq!(change_address(&buffer, 1), address, "nothing was copied");
@@ -83,16 +84,16 @@ fn who_looks_before_changing_leaves_the_draft_as_it_is() {
 }
 
 #[test]
-fn who_looks_often_becomes_a_reader() {
+fn many_looks_freeze_a_draft() {
     let buffer = buffer(b"old");
     set(&buffer, 1, b'n');
     let address = change_address(&buffer, 1);
     let look = || buffer.look_verified(tag(), |_| Err(()), |bytes| bytes[0]);
-    for _ in 0..MOST_LOOKS {
+    for _ in 0..MAX_LOOKS {
         assert_eq!(look(), Ok(b'n'));
     }
     assert_eq!(change_address(&buffer, 1), address, "it is still a draft");
-    for _ in 0..=MOST_LOOKS {
+    for _ in 0..=MAX_LOOKS {
         assert_eq!(look(), Ok(b'n'));
     }
     assert_ne!(change_address(&buffer, 1), address, "a reader has it");
@@ -118,20 +119,24 @@ fn a_draft_is_changed_in_place_until_it_is_read_or_sealed() {
     let original = live_address(&buffer);
     let draft = change_address(&buffer, 1);
     assert_ne!(draft, original, "a frozen version is copied");
-    assert_eq!(change_address(&buffer, 1), draft, "a draft is not");
+    assert_eq!(
+        change_address(&buffer, 1),
+        draft,
+        "a draft is changed in place"
+    );
     assert_eq!(live_address(&buffer), draft, "freezing moves the draft");
     let second = change_address(&buffer, 1);
-    assert_ne!(second, draft, "what was frozen is copied again");
+    assert_ne!(second, draft, "the frozen version is copied again");
     let sealed = buffer.seal(Tid(1)).expect("dirty in 1");
     assert_eq!(
         sealed.bytes.as_ptr().addr(),
         second,
-        "sealing moves the draft, too"
+        "sealing moves the draft"
     );
     assert_eq!(
         live_address(&buffer),
         second,
-        "and what was sealed is what is live"
+        "the sealed bytes are the live ones"
     );
     assert_ne!(change_address(&buffer, 2), second);
 }
@@ -158,15 +163,15 @@ fn a_check_runs_once_for_the_same_bytes_and_tag() {
     assert_eq!(
         buffer.verified(tag(), &guard, |_| Err("still")),
         Err("still"),
-        "not remembered"
+        "errors are not cached"
     );
     set(&buffer, 1, b'x');
-    let vouched = buffer.verified(tag(), &guard, |_| Err("not asked"));
-    assert_eq!(vouched, Ok(&b"xontent"[..]), "the writer vouched for it");
+    let verified = buffer.verified(tag(), &guard, |_| Err("not called"));
+    assert_eq!(verified, Ok(&b"xontent"[..]), "verified by the writer");
 }
 
 #[test]
-fn each_transaction_seals_what_it_left_and_a_checksum_reaches_the_live_bytes() {
+fn each_transaction_seals_its_own_content_and_a_checksum_reaches_the_live_bytes() {
     let buffer = buffer(&[0; 2]);
     let checksum = |found: VerifiedAs, bytes: &mut [u8]| {
         assert_eq!(found, tag());
@@ -181,7 +186,7 @@ fn each_transaction_seals_what_it_left_and_a_checksum_reaches_the_live_bytes() {
     assert_eq!(buffer.bytes(&epoch::pin()), [1, 101]);
     assert!(buffer.seal(Tid(1)).is_none(), "only once");
     set(&buffer, 2, 2);
-    assert_eq!(live(&buffer), 2, "frozen by this read");
+    assert_eq!(live(&buffer), 2, "this read freezes it");
     let second = buffer.seal_with(Tid(2), checksum).expect("dirty in 2");
     assert_eq!(
         (&*second.bytes, &*first.bytes),
@@ -192,7 +197,7 @@ fn each_transaction_seals_what_it_left_and_a_checksum_reaches_the_live_bytes() {
 }
 
 #[test]
-fn a_newer_transaction_puts_the_older_content_aside() {
+fn a_newer_transaction_keeps_the_content_of_the_committing_one() {
     for read_between in [false, true] {
         let buffer = buffer(&[0; 2]);
         set(&buffer, 1, 1);
@@ -207,12 +212,12 @@ fn a_newer_transaction_puts_the_older_content_aside() {
                 assert_eq!(found, tag());
                 bytes[1] = 9;
             })
-            .expect("aside");
+            .expect("kept for the commit");
         assert_eq!(&*older.bytes, [1, 9]);
         assert_eq!(
             buffer.bytes(&epoch::pin()),
             [3, 0],
-            "the live content has moved on"
+            "a newer transaction has changed the live content"
         );
         let newer = buffer.seal(Tid(2)).expect("dirty in 2");
         assert_eq!((&*newer.bytes, &*older.bytes), (&[3, 0][..], &[1, 9][..]));
@@ -220,7 +225,7 @@ fn a_newer_transaction_puts_the_older_content_aside() {
 }
 
 #[test]
-fn only_what_is_on_the_device_retires_and_a_retired_buffer_takes_no_change() {
+fn only_checkpointed_buffers_retire_and_a_retired_one_refuses_changes() {
     let buffer = buffer(&[0]);
     set(&buffer, 1, 1);
     assert_eq!(buffer.retire(), Retire::InUse, "dirty");
@@ -233,17 +238,17 @@ fn only_what_is_on_the_device_retires_and_a_retired_buffer_takes_no_change() {
     buffer.checkpointed(Tid(2));
     assert_eq!(buffer.retire(), Retire::Done);
     assert_eq!(buffer.modify(Tid(3), tag(), |_| ()), Err(Retired));
-    assert_eq!(live(&buffer), 2, "who has it may still read it");
+    assert_eq!(live(&buffer), 2, "it can still be read");
 }
 
 #[test]
-fn forgetting_keeps_what_the_committing_transaction_left() {
+fn forgetting_keeps_the_content_of_the_committing_transaction() {
     let buffer = buffer(&[0]);
     set(&buffer, 1, 1);
     set(&buffer, 2, 2);
     buffer.forget(Tid(2));
     assert_eq!(buffer.modify(Tid(2), tag(), |_| ()), Err(Retired));
-    assert!(buffer.seal(Tid(2)).is_none(), "given up");
+    assert!(buffer.seal(Tid(2)).is_none(), "discarded");
     assert_eq!(*buffer.seal(Tid(1)).expect("kept").bytes, [1]);
     let untouched = self::buffer(&[0]);
     set(&untouched, 1, 1);

@@ -1,4 +1,4 @@
-//! What the buffer cache's operations move between cores.
+//! Tests of the number of cache lines that operations of the buffer cache move between cores.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::CoreNr;
@@ -27,7 +27,7 @@ fn cache(hits: HitCounting) -> BufferCache {
     )
 }
 
-/// The cost once every core has been there.
+/// The cost after every core has performed the operation on every block.
 fn steady(cores: &Cores, mut operation: impl FnMut(PhysBlock)) -> Report {
     let mut all = || (0..BLOCKS).map(PhysBlock).for_each(&mut operation);
     cores.run(2, |_, _| all());
@@ -52,7 +52,7 @@ fn hits_move_no_line() {
 }
 
 #[test]
-fn read_ahead_of_what_is_there_moves_no_line() {
+fn read_ahead_of_cached_blocks_moves_no_line() {
     with_cores(192, |cores| {
         let cache = cache(HitCounting::On);
         let report = steady(cores, |block| {
@@ -62,7 +62,8 @@ fn read_ahead_of_what_is_there_moves_no_line() {
     });
 }
 
-/// The instrument works: holding a buffer writes its reference count, which all share.
+/// Shows that the counting works: loading a buffer writes its reference count, which all cores
+/// share.
 #[test]
 fn holding_a_buffer_moves_its_count() {
     with_cores(80, |cores| {
@@ -74,7 +75,7 @@ fn holding_a_buffer_moves_its_count() {
     });
 }
 
-/// A reader among writers pays for what the writers made new, and nothing else.
+/// A reader among writers pays for the new versions that the writers made, and nothing else.
 #[test]
 fn a_change_costs_each_reader_the_new_version_once() {
     with_cores(80, |cores| {

@@ -1,5 +1,4 @@
-//! The buffer cache under shuttle: every test holds in each order of the tasks' steps that is
-//! tried.
+//! Tests of the buffer cache under the schedules that shuttle tries.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::{model, thread};
@@ -32,7 +31,7 @@ fn bump(cache: &BufferCache) {
         .expect("readable");
 }
 
-/// What a commit, a checkpoint and an eviction do to the block.
+/// Does to the block what a commit, a checkpoint and an eviction do.
 fn write_back_and_evict(cache: &BufferCache) {
     let buffer = cache.load(BLOCK).expect("readable");
     if let Some(sealed) = buffer.seal(Tid(1)) {
@@ -48,7 +47,7 @@ fn write_back_and_evict(cache: &BufferCache) {
 }
 
 #[test]
-fn one_read_serves_all_who_miss() {
+fn one_read_serves_all_tasks_that_miss() {
     model::check(SCHEDULES, || {
         let cache = cache();
         let tasks: Vec<_> = (0..3)
@@ -65,7 +64,7 @@ fn one_read_serves_all_who_miss() {
 }
 
 #[test]
-fn a_slow_reader_never_brings_back_old_bytes() {
+fn a_slow_reader_never_inserts_stale_bytes() {
     model::check(SCHEDULES, || {
         let cache = cache();
         let slow = {

@@ -1,4 +1,4 @@
-//! Tests of the buffer cache: what reaches the device, what stays, what threads see.
+//! Tests of the buffer cache: reads of the device, eviction, and changes by several threads.
 
 use std::io::ErrorKind;
 
@@ -96,7 +96,7 @@ fn a_block_past_the_end_is_an_error_that_names_it() {
 }
 
 #[test]
-fn read_ahead_joins_neighbours_and_leaves_out_what_is_there() {
+fn read_ahead_joins_neighbours_and_skips_cached_blocks() {
     let cache = cache_of(100, 4 << 20);
     assert_eq!(number_at(&cache, 12), 12);
     assert_eq!(
@@ -137,7 +137,7 @@ fn read_ahead_takes_an_eighth_of_the_budget_at_most() {
 }
 
 #[test]
-fn the_budget_is_kept_but_never_at_the_price_of_a_change() {
+fn the_budget_holds_but_dirty_buffers_stay() {
     let budget_bytes = 64 * (BLOCK_BYTES + OVERHEAD_BYTES);
     let cache = cache_of(1000, budget_bytes);
     let mut dirty = Vec::new();
@@ -193,10 +193,10 @@ fn created_blocks_are_not_read_and_forgotten_ones_are() {
     let buffer = cache.create(PhysBlock(5));
     buffer
         .modify(Tid(1), tag(), |bytes| bytes[0] = 42)
-        .expect("just made");
+        .expect("not retired");
     assert_eq!((number_at(&cache, 5), cache.stats().read_blocks), (42, 0));
     cache.forget(PhysBlock(5), Tid(1));
-    assert!(buffer.seal(Tid(1)).is_none(), "given up with the block");
+    assert!(buffer.seal(Tid(1)).is_none(), "discarded with the block");
     assert_eq!((number_at(&cache, 5), cache.stats().read_blocks), (5, 1));
     let existing = cache.create(PhysBlock(5));
     assert_eq!(existing.retire(), Retire::Done);
@@ -205,7 +205,7 @@ fn created_blocks_are_not_read_and_forgotten_ones_are() {
 }
 
 #[test]
-fn threads_lose_no_change_while_buffers_come_and_go() {
+fn threads_lose_no_change_while_buffers_are_evicted() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 400;
     let cache = cache_of(64, 16 * (BLOCK_BYTES + OVERHEAD_BYTES));
@@ -235,7 +235,7 @@ fn threads_lose_no_change_while_buffers_come_and_go() {
             });
         }
         scope.spawn(|| {
-            // The checkpointer: seals and writes back what it finds, so that it can be evicted.
+            // The checkpointer: seals and writes back dirty buffers, so that they can be evicted.
             for round in 0..ROUNDS * 4 {
                 let Ok(buffer) = cache.load(PhysBlock(round % 64)) else {
                     continue;

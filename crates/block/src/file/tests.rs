@@ -1,4 +1,4 @@
-//! Tests of devices that are files of the host: transfers, refusals and what the host sees.
+//! Tests of devices that are files of the host: transfers, refusals and the resulting file.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ fn scratch() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_written_is_in_the_file_and_read_back() {
+fn written_bytes_are_in_the_file_and_read_back() {
     let dir = scratch();
     let path = dir.path().join("image");
     for caching in [Caching::HostCached, Caching::Direct] {
@@ -44,7 +44,7 @@ fn what_is_written_is_in_the_file_and_read_back() {
 }
 
 #[test]
-fn more_buffers_than_one_system_call_takes() {
+fn a_transfer_may_have_more_buffers_than_one_system_call() {
     let dir = scratch();
     let device = create_image(&dir.path().join("image"), 10_000, DeviceOptions::default());
     let device = device.expect("create");
@@ -58,7 +58,7 @@ fn more_buffers_than_one_system_call_takes() {
 }
 
 #[test]
-fn a_rest_is_written_from_where_the_host_stopped() {
+fn a_short_write_is_continued() {
     let mut file = tempfile::tempfile().expect("file");
     file.write_all(b"0123456789").expect("fill");
     let bufs = [
@@ -66,17 +66,24 @@ fn a_rest_is_written_from_where_the_host_stopped() {
         IoSlice::new(b""),
         IoSlice::new(b"def"),
     ];
-    let asked = Asked::new(DeviceOp::Write, 2, 6);
-    let more = host_io::write_rest(file.as_fd(), &bufs, &asked, 2, 2, Durability::AfterFlush);
+    let operation = Operation::new(DeviceOp::Write, 2, 6);
+    let more = host_io::write_rest(
+        file.as_fd(),
+        &bufs,
+        &operation,
+        2,
+        2,
+        Durability::AfterFlush,
+    );
     assert_eq!(more.expect("write"), 4);
     let mut back = [0; 10];
-    let asked = Asked::new(DeviceOp::Read, 0, 10);
-    host_io::read_all(file.as_fd(), &mut [IoSliceMut::new(&mut back)], &asked).expect("read");
+    let operation = Operation::new(DeviceOp::Read, 0, 10);
+    host_io::read_all(file.as_fd(), &mut [IoSliceMut::new(&mut back)], &operation).expect("read");
     assert_eq!(&back, b"0123cdef89");
 }
 
 #[test]
-fn errors_say_what_was_asked_and_where_the_device_ends() {
+fn errors_name_the_operation_and_the_end_of_the_device() {
     let dir = scratch();
     let path = dir.path().join("image");
     let device = create_image(&path, 5000, DeviceOptions::default()).expect("create");
@@ -104,7 +111,7 @@ fn errors_say_what_was_asked_and_where_the_device_ends() {
 }
 
 #[test]
-fn a_read_only_device_refuses_writes_and_hides_nothing_of_the_host() {
+fn a_read_only_device_refuses_writes_and_errors_keep_the_errno() {
     let dir = scratch();
     let path = dir.path().join("image");
     drop(create_image(&path, 8192, DeviceOptions::default()).expect("create"));
@@ -120,15 +127,20 @@ fn a_read_only_device_refuses_writes_and_hides_nothing_of_the_host() {
             ErrorKind::ReadOnlyFilesystem
         );
     }
-    // The host's own refusal keeps its errno through the context.
-    let asked = Asked::new(DeviceOp::Write, 0, 1);
+    // An error of the host keeps its errno in the payload.
+    let operation = Operation::new(DeviceOp::Write, 0, 1);
     let bufs = [IoSlice::new(b"x")];
-    let error = host_io::write_all(device.cached.as_fd(), &bufs, &asked, Durability::AfterFlush);
+    let error = host_io::write_all(
+        device.cached.as_fd(),
+        &bufs,
+        &operation,
+        Durability::AfterFlush,
+    );
     assert_eq!(raw_os_error(&error.expect_err("EBADF")), Some(libc::EBADF));
 }
 
 #[test]
-fn discarded_space_goes_back_to_the_host_and_zeroes_are_zeroes() {
+fn a_discard_frees_space_of_the_host_and_written_zeroes_read_as_zeroes() {
     let dir = scratch();
     let path = dir.path().join("image");
     let device = create_image(&path, 1 << 20, DeviceOptions::default()).expect("create");
@@ -153,13 +165,11 @@ fn discarded_space_goes_back_to_the_host_and_zeroes_are_zeroes() {
     );
     assert!(back[100..(1 << 19) - 100].iter().all(|&byte| byte == 0));
     assert_eq!(std::fs::metadata(&path).expect("stat").len(), 1 << 20);
-    device
-        .discard(5..5)
-        .expect("an empty range is nothing to do");
+    device.discard(5..5).expect("an empty range");
 }
 
 #[test]
-fn what_cannot_hold_a_file_system_is_refused_by_name() {
+fn other_kinds_of_files_are_refused_by_name() {
     let dir = scratch();
     let fifo = dir.path().join("fifo");
     rustix::fs::mknodat(
@@ -188,7 +198,7 @@ fn what_cannot_hold_a_file_system_is_refused_by_name() {
 }
 
 #[test]
-fn one_writer_at_a_time_unless_asked_otherwise() {
+fn an_image_has_one_writer_unless_opened_unlocked() {
     let dir = scratch();
     let path = dir.path().join("image");
     let first = create_image(&path, 4096, DeviceOptions::default()).expect("create");
@@ -196,7 +206,7 @@ fn one_writer_at_a_time_unless_asked_otherwise() {
     assert_eq!(second.kind(), ErrorKind::ResourceBusy);
     assert!(
         open_path(&path, DeviceOptions::default()).is_ok(),
-        "readers are let in"
+        "readers take no lock"
     );
     let unlocked = DeviceOptions {
         sharing: Sharing::Unlocked,
@@ -204,7 +214,7 @@ fn one_writer_at_a_time_unless_asked_otherwise() {
     };
     assert_eq!(unlocked.access, Access::ReadWrite);
     assert!(open_path(&path, unlocked).is_ok());
-    // As a child has it that was started meanwhile and has not become another program yet.
+    // As in a child process that was forked meanwhile and has not called exec yet.
     let range = first.host_range(0..4096).expect("a file");
     let inherited = range.fd.try_clone_to_owned().expect("a descriptor");
     drop(first);
@@ -213,7 +223,7 @@ fn one_writer_at_a_time_unless_asked_otherwise() {
 }
 
 #[test]
-fn a_batch_stops_at_the_flush_behind_a_failure() {
+fn a_batch_is_cancelled_from_the_flush_after_a_failure_on() {
     let dir = scratch();
     let device = create_image(&dir.path().join("image"), 8192, DeviceOptions::default());
     let device = device.expect("create");

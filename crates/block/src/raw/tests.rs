@@ -121,7 +121,7 @@ fn a_block_device_has_one_writer() {
     assert!(reader.hints().read_only);
     assert_eq!(DeviceOptions::default().access, Access::ReadOnly);
     drop(first);
-    // A partition table or a file system is not needed to go through io_uring, either.
+    // The same device through io_uring.
     let Ok(device) = UringDevice::new(reader) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Tests of batches in flight through io_uring: the same outcomes as by plain calls.
+//! Tests of batches through io_uring: they have the same outcomes as by plain system calls.
 
 use fourscore_sync::thread;
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::open::{Caching, DeviceOptions, create_image};
 use crate::{BlockDevice, IoBuf};
 
-/// The device, or `None` where the kernel has no io_uring: then there is nothing to test, and
-/// the refusal must say so.
+/// The device, or `None` if the kernel has no io_uring: then there is nothing to test, and the
+/// error must name io_uring.
 fn device(len_bytes: u64, caching: Caching) -> Option<(tempfile::TempDir, UringDevice)> {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let options = DeviceOptions {
@@ -62,7 +62,7 @@ fn many_requests_in_one_batch_are_all_carried_out() {
 }
 
 #[test]
-fn failures_end_up_at_their_requests_and_stop_the_flush() {
+fn failures_are_reported_for_their_requests_and_cancel_the_flush() {
     let Some((_dir, device)) = device(8192, Caching::HostCached) else {
         return;
     };
@@ -89,19 +89,19 @@ fn failures_end_up_at_their_requests_and_stop_the_flush() {
     assert_eq!(
         outcomes[4].bufs[0].len(),
         100,
-        "buffers come back from what was not begun, too"
+        "cancelled requests return their buffers"
     );
     let mut back = [0; 100];
     device.read_at(&mut back, 0).expect("read");
     assert_eq!(
         back[..],
         *pattern(1, 100),
-        "the write behind the failed flush was not made"
+        "the write after the cancelled flush was not made"
     );
 }
 
 #[test]
-fn a_file_that_shrank_ends_a_read_and_does_not_spin() {
+fn a_read_of_a_file_that_shrank_ends_with_an_error() {
     let Some((dir, device)) = device(1 << 20, Caching::HostCached) else {
         return;
     };
@@ -126,7 +126,7 @@ fn a_file_that_shrank_ends_a_read_and_does_not_spin() {
 }
 
 #[test]
-fn more_buffers_than_one_request_takes() {
+fn a_request_may_have_more_buffers_than_one_entry() {
     let Some((_dir, device)) = device(1 << 20, Caching::HostCached) else {
         return;
     };
@@ -143,7 +143,7 @@ fn more_buffers_than_one_request_takes() {
 }
 
 #[test]
-fn a_dropped_flight_waits_and_leaves_the_ring_usable() {
+fn dropping_a_batch_waits_and_keeps_the_ring_usable() {
     let Some((_dir, device)) = device(1 << 20, Caching::HostCached) else {
         return;
     };
@@ -159,18 +159,21 @@ fn a_dropped_flight_waits_and_leaves_the_ring_usable() {
     device
         .read_at(back.as_mut_slice().expect("own"), 0)
         .expect("read");
-    assert!(*back == *pattern(49, 65536), "what was begun has ended");
+    assert!(
+        *back == *pattern(49, 65536),
+        "the first requests have ended"
+    );
     let idle: usize = device
         .shared
         .idle
         .iter()
         .map(|idle| idle.lock().len())
         .sum();
-    assert!((1..=MOST_IDLE * device.shared.idle.iter().count()).contains(&idle));
+    assert!((1..=MAX_IDLE * device.shared.idle.iter().count()).contains(&idle));
 }
 
 #[test]
-fn a_flight_may_be_polled_and_waited_for_by_another_thread() {
+fn another_thread_may_poll_and_wait_for_a_batch() {
     let Some((_dir, device)) = device(4 << 20, Caching::HostCached) else {
         return;
     };
@@ -214,14 +217,14 @@ fn a_read_into_shared_memory_is_refused() {
     let error = outcomes[0]
         .result
         .as_ref()
-        .expect_err("somebody else reads these bytes");
+        .expect_err("the bytes have another owner");
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(*bytes, [1, 2, 3]);
 }
 
 #[test]
-fn nothing_behind_a_flush_that_failed_is_begun() {
-    // A pipe takes no fdatasync, so it stands for a disk whose flush fails.
+fn requests_after_a_failed_flush_are_not_begun() {
+    // fdatasync of a pipe fails, as on a disk whose flush fails.
     let (_reader, writer) = rustix::pipe::pipe().expect("pipe");
     let file = FileDevice::from_image(writer.into(), Hints::default()).expect("stat");
     let Ok(device) = UringDevice::new(file) else {

@@ -1,4 +1,4 @@
-//! What the cache's operations move between cores.
+//! Tests of the number of cache lines that operations move between cores.
 
 use super::*;
 use fourscore_sync::count::{Cores, Report, with_cores};
@@ -20,7 +20,7 @@ fn cache(hits: HitCounting) -> ClockCache<u64, u64> {
     cache
 }
 
-/// The cost once every core has seen every entry.
+/// The cost after every core has accessed every entry.
 fn steady(cores: &Cores, mut operation: impl FnMut(u64)) -> Report {
     let mut all = || (0..ENTRIES).for_each(&mut operation);
     cores.run(2, |_, _| all());
@@ -43,10 +43,10 @@ fn hits_move_no_line() {
 }
 
 #[test]
-fn a_share_in_a_value_moves_one_line() {
+fn a_reference_to_a_value_moves_one_line() {
     with_cores(80, |cores| {
         let cache = cache(HitCounting::Off);
-        // All cores take the same entry, so that each finds the count in another core's cache.
+        // All cores use the same entry, so that each finds its count in another core's cache.
         let operation = || assert!(cache.get_arc(&7).is_some());
         cores.run(2, |_, _| operation());
         let report = cores.run(10, |_, _| operation());
@@ -54,10 +54,10 @@ fn a_share_in_a_value_moves_one_line() {
     });
 }
 
-/// Evictions and insertions cost the cores that do them, and readers of other entries little: the
-/// flags, and the copied buckets.
+/// Insertions that evict cost readers of other entries little: the referenced flags and the copied
+/// buckets.
 #[test]
-fn insertions_disturb_readers_only_in_their_buckets() {
+fn insertions_cost_readers_only_of_their_buckets() {
     with_cores(80, |cores| {
         let cache = cache(HitCounting::Off);
         let mut next = ENTRIES;

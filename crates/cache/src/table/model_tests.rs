@@ -1,4 +1,4 @@
-//! The cache under shuttle: every test holds in each order of the tasks' steps that is tried.
+//! Tests of the cache under the schedules that shuttle tries.
 
 use super::*;
 use fourscore_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use fourscore_sync::{model, thread};
 const WEIGHT: usize = 64;
 const SCHEDULES: usize = 1500;
 
-/// A value that belongs to a key and spoils itself when it is dropped.
+/// A value that knows its key, and spoils it when it is dropped.
 struct Probe {
     key: u64,
-    /// For the tests of the hook.
+    /// Clean, dirty or evicted, for the test of the eviction hook.
     state: AtomicU64,
 }
 
@@ -43,8 +43,8 @@ fn cache_of(entries: usize, evictable: fn(&Probe) -> bool) -> Arc<ClockCache<u64
     }))
 }
 
-/// Runs the tasks side by side, and then `after`.
-fn side_by_side(tasks: Vec<Box<dyn FnOnce() + Send>>) {
+/// Runs the tasks concurrently.
+fn run_concurrently(tasks: Vec<Box<dyn FnOnce() + Send>>) {
     let tasks: Vec<_> = tasks.into_iter().map(thread::spawn).collect();
     for task in tasks {
         task.join().expect("a task");
@@ -52,7 +52,7 @@ fn side_by_side(tasks: Vec<Box<dyn FnOnce() + Send>>) {
 }
 
 #[test]
-fn readers_keep_what_insertions_evict() {
+fn readers_keep_values_that_insertions_evict() {
     model::check(SCHEDULES, || {
         let cache = cache_of(2, |_| true);
         let task = |first: u64| -> Box<dyn FnOnce() + Send> {
@@ -72,7 +72,7 @@ fn readers_keep_what_insertions_evict() {
                 }
             })
         };
-        side_by_side(vec![task(0), task(2), task(3)]);
+        run_concurrently(vec![task(0), task(2), task(3)]);
         assert!(cache.len() <= 2);
         assert_eq!(cache.weight_bytes(), cache.len() * WEIGHT);
     });
@@ -95,7 +95,7 @@ fn two_insertions_agree_on_one_value() {
 }
 
 #[test]
-fn one_load_serves_all_who_want_the_key() {
+fn one_load_serves_all_callers_with_its_key() {
     model::check(SCHEDULES, || {
         let cache = cache_of(8, |_| true);
         let loads = Arc::new(AtomicUsize::new(0));
@@ -110,13 +110,13 @@ fn one_load_serves_all_who_want_the_key() {
                 assert_eq!(value.map(|probe| probe.key), Ok(7));
             })
         };
-        side_by_side(vec![task(), task(), task()]);
+        run_concurrently(vec![task(), task(), task()]);
         assert_eq!(loads.load(Ordering::SeqCst), 1);
     });
 }
 
 #[test]
-fn a_failed_load_sends_the_next_one_off() {
+fn after_a_failed_load_a_waiter_loads() {
     model::check(SCHEDULES, || {
         let cache = cache_of(8, |_| true);
         let loads = Arc::new(AtomicUsize::new(0));
@@ -136,20 +136,20 @@ fn a_failed_load_sends_the_next_one_off() {
                 }
             })
         };
-        side_by_side(vec![task(), task(), task()]);
+        run_concurrently(vec![task(), task(), task()]);
         assert_eq!(loads.load(Ordering::SeqCst), 2);
         assert_eq!(
             failures.load(Ordering::SeqCst),
             1,
-            "the one whose loader failed"
+            "only the caller whose loader failed"
         );
         assert_eq!(cache.len(), 1);
     });
 }
 
-/// A block is rewritten on the device, then removed from the cache, while others load it.
+/// One task rewrites a block on the device and removes it from the cache, while others load it.
 #[test]
-fn nothing_read_before_a_removal_stays() {
+fn a_value_read_before_a_removal_is_not_inserted_after_it() {
     model::check(SCHEDULES, || {
         let cache = cache_of(8, |_| true);
         let device = Arc::new(AtomicU64::new(1));
@@ -167,7 +167,7 @@ fn nothing_read_before_a_removal_stays() {
                 drop(cache.remove(&7));
             })
         };
-        side_by_side(vec![reader(), writer, reader()]);
+        run_concurrently(vec![reader(), writer, reader()]);
         assert!(
             cache.get_arc(&7).is_none_or(|probe| probe.key == 2),
             "a stale block stayed"
@@ -175,9 +175,9 @@ fn nothing_read_before_a_removal_stays() {
     });
 }
 
-/// The contract of the hook: of "evict" and "make dirty" exactly one wins.
+/// The contract of the eviction hook: of "evict" and "make dirty" exactly one succeeds.
 #[test]
-fn what_was_made_dirty_is_not_evicted() {
+fn a_dirty_value_is_not_evicted() {
     let evictable = |probe: &Probe| {
         let (order, failed) = (Ordering::SeqCst, Ordering::SeqCst);
         probe
@@ -211,7 +211,7 @@ fn what_was_made_dirty_is_not_evicted() {
 }
 
 #[test]
-fn removal_and_insertion_keep_the_books() {
+fn removals_and_insertions_keep_the_weight_right() {
     model::check(SCHEDULES, || {
         let cache = cache_of(4, |_| true);
         let task = |number: u64| -> Box<dyn FnOnce() + Send> {
@@ -226,7 +226,7 @@ fn removal_and_insertion_keep_the_books() {
                 }
             })
         };
-        side_by_side(vec![task(0), task(1), task(2)]);
+        run_concurrently(vec![task(0), task(1), task(2)]);
         let mut found = 0;
         cache.for_each(|_, _| found += 1);
         assert_eq!((cache.len(), cache.weight_bytes()), (found, found * WEIGHT));

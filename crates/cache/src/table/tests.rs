@@ -1,10 +1,10 @@
-//! The cache on real threads: what it keeps, what leaves, who loads.
+//! Tests of the cache on real threads: insertion, removal, eviction and loading.
 
 use super::*;
 use fourscore_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use fourscore_sync::thread;
 
-/// Values answer `true` here when they may leave.
+/// A value that is evictable while it is `true`.
 type Switch = AtomicBool;
 
 const WEIGHT: usize = 64;
@@ -29,10 +29,10 @@ fn switched(entries: usize) -> ClockCache<u64, Switch> {
     })
 }
 
-/// The books against the buckets.
+/// Checks the length and weight of the cache against its entries; returns the number of entries.
 fn check<V: Send + Sync>(cache: &ClockCache<u64, V>) -> usize {
     let mut keys = std::collections::BTreeSet::new();
-    cache.for_each(|key, _| assert!(keys.insert(*key), "{key} is there twice"));
+    cache.for_each(|key, _| assert!(keys.insert(*key), "{key} has two entries"));
     assert_eq!(cache.len(), keys.len());
     assert_eq!(cache.weight_bytes(), keys.len() * WEIGHT);
     keys.len()
@@ -52,11 +52,11 @@ fn the_first_value_of_a_key_stays() {
     assert!(cache.is_empty());
     assert_eq!(cache.weight_bytes(), 0);
     let stats = cache.stats();
-    assert_eq!((stats.hits, stats.absent, stats.insertions), (2, 1, 1));
+    assert_eq!((stats.hits, stats.misses, stats.insertions), (2, 1, 1));
 }
 
 #[test]
-fn what_is_taken_is_gone_and_the_books_learn_of_it() {
+fn taken_entries_are_gone_and_leave_space_for_others() {
     let cache = cache_of(64);
     assert!(cache.take(&1).is_none());
     for key in 0..64 {
@@ -70,12 +70,12 @@ fn what_is_taken_is_gone_and_the_books_learn_of_it() {
     for key in 0..32 {
         cache.insert(key, Arc::new(key), WEIGHT);
     }
-    assert!(check(&cache) > kept, "what was taken makes room");
+    assert!(check(&cache) > kept, "the taken ones leave space");
 }
 
 #[test]
 fn keys_of_one_bucket_do_not_disturb_each_other() {
-    // Sixteen buckets for two hundred entries that refuse to leave: long buckets.
+    // Sixteen buckets for two hundred entries that refuse eviction: long buckets.
     let cache = switched(4);
     for key in 0..200 {
         cache.insert(key, Arc::new(Switch::new(false)), WEIGHT);
@@ -123,21 +123,21 @@ fn entries_in_use_survive_a_scan() {
         .count();
     assert_eq!(
         left, 256,
-        "a scan washed out entries that are used all the time"
+        "a scan evicted entries that are used all the time"
     );
 }
 
 #[test]
-fn refusing_entries_stay_and_are_not_asked_over_and_over() {
+fn refusing_entries_stay_and_are_not_offered_again_and_again() {
     let cache = switched(256);
     for key in 0..10_000 {
         cache.insert(key, Arc::new(Switch::new(false)), WEIGHT);
     }
     assert_eq!(check(&cache), 10_000);
-    let asked = cache.stats().refusals;
+    let refusals = cache.stats().refusals;
     assert!(
-        asked < 100 * 10_000,
-        "{asked} questions for 10 000 insertions"
+        refusals < 100 * 10_000,
+        "{refusals} refusals for 10 000 insertions"
     );
     cache.for_each(|_, may_leave| may_leave.store(true, Ordering::Release));
     cache.trim();
@@ -145,7 +145,7 @@ fn refusing_entries_stay_and_are_not_asked_over_and_over() {
 }
 
 #[test]
-fn a_value_larger_than_the_budget_is_kept_alone() {
+fn a_value_larger_than_the_budget_is_kept_as_the_only_one() {
     let cache = cache_of(64);
     for key in 0..64 {
         cache.insert(key, Arc::new(key), WEIGHT);
@@ -153,7 +153,7 @@ fn a_value_larger_than_the_budget_is_kept_alone() {
     cache.insert(1_000, Arc::new(0), 1 << 20);
     assert_eq!(cache.len(), 1);
     cache.insert(1_001, Arc::new(1), WEIGHT);
-    assert!(check(&cache) <= 64, "the giant left");
+    assert!(check(&cache) <= 64, "the large value was evicted");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn an_evicted_value_lives_as_long_as_the_guard_that_found_it() {
 }
 
 #[test]
-fn one_loader_runs_and_all_get_its_value() {
+fn one_loader_runs_and_all_callers_get_its_value() {
     let cache = cache_of(64);
     let loads = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -196,7 +196,7 @@ fn one_loader_runs_and_all_get_its_value() {
 }
 
 #[test]
-fn errors_and_panics_of_a_loader_are_not_remembered() {
+fn errors_and_panics_of_a_loader_are_not_cached() {
     let cache = cache_of(64);
     assert_eq!(
         cache.get_or_try_load(&5, || Err("unreadable")),
@@ -212,21 +212,14 @@ fn errors_and_panics_of_a_loader_are_not_remembered() {
 }
 
 #[test]
-fn a_removal_discards_the_load_under_way() {
+fn a_removal_discards_a_pending_load() {
     let cache = cache_of(64);
     let value = cache.get_or_try_load(&5, || {
         assert!(cache.remove(&5).is_none());
         Ok::<_, ()>((Arc::new(1), WEIGHT))
     });
-    assert_eq!(
-        value.as_deref(),
-        Ok(&1),
-        "the caller gets what it asked for"
-    );
-    assert!(
-        cache.is_empty(),
-        "but what was read before the removal is stale"
-    );
+    assert_eq!(value.as_deref(), Ok(&1), "the caller gets the loaded value");
+    assert!(cache.is_empty(), "a value read before the removal is stale");
 }
 
 #[test]
@@ -240,8 +233,8 @@ fn an_insertion_during_a_load_wins() {
     assert_eq!(check(&cache), 1);
 }
 
-/// All operations from several threads on a cache under pressure: values always belong to their
-/// keys, and at the end the books are right.
+/// All operations from several threads on a full cache: values always belong to their keys, and at
+/// the end the weight is right.
 #[test]
 fn threads_under_pressure_see_only_their_keys_values() {
     let cache = cache_of(512);

@@ -89,7 +89,7 @@ fn revoke(log: &Log, found: &mut Scanned) -> Result<(), Error> {
         let journal_block = found.ring.block(revoke_block.position);
         let tid = found.tid(found.transaction_of(revoke_block.position));
         let block = reader.read(journal_block)?;
-        for revoked in format.revokes(block, (tid, journal_block))? {
+        for revoked in format.revokes(block, tid, journal_block)? {
             let first = found.copies.partition_point(|copy| copy.block() < revoked);
             if let Some(copy) = found.copies.get_mut(first)
                 && copy.block() == revoked

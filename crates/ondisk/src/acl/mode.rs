@@ -1,9 +1,9 @@
-//! **Purpose.** What an access control list and the permission bits of a mode say of each other,
-//! and whom a list lets do what.
+//! **Purpose.** The relation between an access control list and the permission bits of a mode, and
+//! the access check.
 //!
-//! **Model.** The bits of owner and others are the entries of owner and others. The bits of the
-//! group are the mask where there is one, else the entry of the owning group. A list without mask
-//! and named entries says nothing that the bits do not say.
+//! **Model.** The bits of owner and others correspond to the entries of owner and others. The bits
+//! of the group correspond to the mask if there is one, else to the entry of the owning group. A
+//! list without mask and named entries is equivalent to the bits.
 //!
 //! **References.** acl(5), "Correspondence between ACL entries and file permission bits", "Object
 //! creation and default ACLs", "Access check algorithm".
@@ -14,39 +14,39 @@ const OWNER_SHIFT: u16 = 6;
 const GROUP_SHIFT: u16 = 3;
 const READ_WRITE_EXECUTE: u16 = super::READ_WRITE_EXECUTE;
 
-/// Whether a list says more than permission bits can.
+/// Whether a list expresses more than permission bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
-    /// As much as the bits.
+    /// It is equivalent to the bits.
     NoMore,
     /// It has a mask or names users or groups.
     More,
 }
 
-/// Who wants something.
+/// The credentials of an access check.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker<'a> {
-    /// Whether it is the file's owner.
+    /// Whether the user is the file's owner.
     pub owns: bool,
-    /// Its user.
+    /// The user.
     pub uid: u32,
-    /// Its groups, without [`Self::gid`].
+    /// The supplementary groups, without [`Self::gid`].
     pub groups: &'a [u32],
-    /// Its first group.
+    /// The primary group.
     pub gid: u32,
     /// The file's group.
     pub file_gid: u32,
 }
 
 impl Asker<'_> {
-    /// Whether it belongs to `group`.
+    /// Whether the user is a member of `group`.
     #[must_use]
     pub fn is_in(&self, group: u32) -> bool {
         self.gid == group || self.groups.contains(&group)
     }
 }
 
-/// The nine permission bits that a list stands for.
+/// The nine permission bits that correspond to a list, and whether it expresses more than them.
 #[must_use]
 pub fn mode_of(entries: &[AclEntry]) -> (u16, Says) {
     let mut mode = 0;
@@ -68,8 +68,8 @@ pub fn mode_of(entries: &[AclEntry]) -> (u16, Says) {
     (mode, says)
 }
 
-/// Where the permission bits of an entry lie in a mode, for those entries that have some there: the
-/// owning group gives way to the mask.
+/// The shift of the permission bits of an entry in a mode; `None` for entries without such bits. If
+/// there is a mask, it has the bits of the group instead of the owning group.
 fn shift_of(who: AclWho, has_mask: bool) -> Option<u16> {
     match who {
         AclWho::Owner => Some(OWNER_SHIFT),
@@ -80,7 +80,7 @@ fn shift_of(who: AclWho, has_mask: bool) -> Option<u16> {
     }
 }
 
-/// Lets a list say what the permission bits `mode` do, after they were changed.
+/// Updates a list after a change of the permission bits to `mode`.
 pub fn chmod(entries: &mut [AclEntry], mode: u16) {
     let has_mask = entries.iter().any(|entry| entry.who == AclWho::Mask);
     for entry in entries {
@@ -90,8 +90,8 @@ pub fn chmod(entries: &mut [AclEntry], mode: u16) {
     }
 }
 
-/// Makes of a directory's default list the list of what is created in it with the permission bits
-/// `mode`: nobody gets more than the bits give. Returns the bits that the new inode has.
+/// Turns a directory's default list into the access list of an inode created in it with the
+/// permission bits `mode`, which limit all entries. Returns the bits of the new inode.
 pub fn inherit(entries: &mut [AclEntry], mode: u16) -> u16 {
     let has_mask = entries.iter().any(|entry| entry.who == AclWho::Mask);
     for entry in entries.iter_mut() {
@@ -102,7 +102,7 @@ pub fn inherit(entries: &mut [AclEntry], mode: u16) -> u16 {
     mode_of(entries).0
 }
 
-/// Whether the list lets `asker` do all that `wanted` has: read 4, write 2, execute 1.
+/// Whether the list grants `asker` all permissions of `wanted`: read 4, write 2, execute 1.
 #[must_use]
 pub fn grants(entries: &[AclEntry], asker: &Asker<'_>, wanted: u16) -> bool {
     let find = |who: AclWho| entries.iter().find(|entry| entry.who == who);
@@ -122,7 +122,7 @@ pub fn grants(entries: &[AclEntry], asker: &Asker<'_>, wanted: u16) -> bool {
             _ => false,
         };
         in_group |= applies;
-        // One group that gives all of it is enough; two that give a half each are not.
+        // One group must grant all of them; two groups that grant a part each do not suffice.
         if applies && gives(entry.permissions & mask) {
             return true;
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_is_what_the_group_bits_show() {
+    fn the_group_bits_are_the_mask() {
         assert_eq!(mode_of(&full()), (0o774, Says::More));
         assert_eq!(mode_of(&minimal()), (0o754, Says::NoMore));
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_created_has_no_more_than_was_asked_for() {
+    fn a_new_inode_has_at_most_the_requested_permissions() {
         let mut list = full();
         assert_eq!(inherit(&mut list, 0o666), 0o664);
         assert_eq!(list[4], entry(AclWho::Mask, 6));
@@ -201,7 +201,7 @@ mod tests {
         assert!(grants(&list, &asker(2, &[50]), 5));
         assert!(grants(&list, &asker(2, &[7]), 2));
         assert!(!grants(&list, &asker(2, &[7, 50]), 6));
-        // A member of a group has not what others have.
+        // A member of a group does not get the permissions of others.
         assert!(!grants(&list, &asker(2, &[7]), 4));
         assert!(grants(&list, &asker(2, &[]), 4));
         let mut masked = full();

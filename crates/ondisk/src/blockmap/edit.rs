@@ -1,16 +1,16 @@
-//! **Purpose.** Changes of a block map's pointers in place, and the way down through all blocks of
-//! a part of it, for whoever frees them.
+//! **Purpose.** Changes of a block map's pointers in place, and the walk through all blocks of a
+//! part of it, to free them.
 //!
-//! **Model.** A pointer leads to a [`Branch`]: a data block, or an indirect block with more
-//! branches. To unmap a range one goes down the branches that reach into it:
+//! **Model.** A pointer refers to a [`Branch`]: a data block, or an indirect block with more
+//! branches. To unmap a range, the caller walks down the branches that overlap it:
 //!
 //! ```text
-//! root_branches(i_block, range) -> branch   wholly in range: all below goes, then its pointer
-//!   branches(its block, range)  -> branch   partly: its pointer goes only if is_empty(its block)
+//! root_branches(i_block, range) -> branch   in range: free all below, clear its pointer
+//!   branches(its block, range)  -> branch   else: clear it only if is_empty(its block)
 //! ```
 //!
 //! **Invariants.** A block has one level less than the one that points to it, and data blocks have
-//! none, so a walk ends whatever the pointers are.
+//! none, so a walk terminates for any pointers.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use super::{DIRECT, POINTER_BYTES, Path, ROOT_POINTERS, pointers, target};
 use crate::types::{BlockSize, LogicalBlock, PhysBlock};
 use crate::words::low32;
 
-/// Why a pointer is not set.
+/// The reason why a pointer cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockMapEditError {
     /// The bytes have no such slot.
@@ -30,7 +30,7 @@ pub enum BlockMapEditError {
         /// The slot.
         slot: u16,
     },
-    /// A block of more than 32 bits, which a file without extents cannot have.
+    /// A block number of more than 32 bits, which a file without extents cannot have.
     #[error("block {block} does not fit a block map")]
     Physical {
         /// The block.
@@ -38,8 +38,8 @@ pub enum BlockMapEditError {
     },
 }
 
-/// Has the slots from `slot` on, of `i_block` or of an indirect block, point to `count` blocks in a
-/// row.
+/// Makes the slots from `slot` on, of `i_block` or of an indirect block, point to `count`
+/// consecutive blocks.
 ///
 /// # Errors
 /// `Slot` if the bytes end before the last one, `Physical`. Then nothing is changed.
@@ -62,7 +62,7 @@ pub fn set_run(
     Ok(())
 }
 
-/// Has a slot point to `block`; gives what it pointed to before.
+/// Makes a slot point to `block`; returns the block it pointed to before.
 ///
 /// # Errors
 /// As [`set_run`].
@@ -76,7 +76,7 @@ pub fn set_pointer(
     Ok(before)
 }
 
-/// Makes a slot a hole; gives what it pointed to.
+/// Makes a slot a hole; returns the block it pointed to.
 ///
 /// # Errors
 /// `Slot`.
@@ -86,36 +86,36 @@ pub fn clear_pointer(bytes: &mut [u8], slot: u16) -> Result<Option<PhysBlock>, B
     Ok(target(&std::mem::take(pointer)))
 }
 
-/// Whether all pointers are holes, so that nothing needs an indirect block of these bytes.
+/// Whether all pointers are holes, so that an indirect block with these bytes is not needed.
 #[must_use]
 pub fn is_empty(bytes: &[u8]) -> bool {
     pointers(bytes).iter().all(|raw| raw.get() == 0)
 }
 
 impl Path {
-    /// How many new indirect blocks the way to the logical block needs if the pointer at `level` is
-    /// the first hole on it. Level 0 is the slot in `i_block`; the last one leads to data.
+    /// The number of new indirect blocks that the path needs if the pointer at `level` is its first
+    /// hole. Level 0 is the slot in `i_block`; the last slot points to data.
     #[must_use]
     pub fn new_blocks_from(&self, level: usize) -> usize {
         self.slots().len().saturating_sub(level.saturating_add(1))
     }
 }
 
-/// What a pointer leads to.
+/// A data block or indirect block that a pointer refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
     /// The slot that holds the pointer.
     pub slot: u16,
-    /// Where it points.
+    /// The block it points to.
     pub block: PhysBlock,
-    /// The logical blocks that may be reached through it.
+    /// The logical blocks below it.
     pub logical: Range<LogicalBlock>,
-    /// Levels of pointers from there to data: 0 for a data block itself.
+    /// Levels of pointers below it: 0 for a data block.
     pub levels: u8,
 }
 
 impl Branch {
-    /// Whether all it may lead to lies in `range`.
+    /// Whether all logical blocks below it are in `range`.
     #[must_use]
     pub fn is_within(&self, range: &Range<LogicalBlock>) -> bool {
         range.start <= self.logical.start && self.logical.end <= range.end
@@ -126,7 +126,7 @@ impl Branch {
     }
 }
 
-/// The branches of `i_block` that reach into `range`, in order.
+/// The branches of `i_block` that overlap `range`, in order.
 pub fn root_branches(
     i_block: &[u8; 60],
     block_size: BlockSize,
@@ -145,8 +145,8 @@ pub fn root_branches(
         .filter(move |branch| branch.reaches(&range))
 }
 
-/// The branches of the indirect block that `parent` leads to, whose content is `bytes`, as far as
-/// they reach into `range`, in order; none if `parent` is a data block.
+/// The branches of the indirect block `parent` with the content `bytes` that overlap `range`, in
+/// order; none if `parent` is a data block.
 pub fn branches(
     bytes: &[u8],
     parent: &Branch,
@@ -184,7 +184,7 @@ fn branch(slot: u16, raw: &U32, logical: Range<u64>, levels: u8) -> Option<Branc
     })
 }
 
-/// Logical blocks below a pointer with so many levels.
+/// The number of logical blocks below a pointer with `levels` levels.
 fn blocks_of(levels: u8, block_size: BlockSize) -> u64 {
     1 << ((block_size.bits() - 2) * u32::from(levels))
 }

@@ -20,7 +20,7 @@ fn equal(left: &str, right: &str) -> bool {
 }
 
 #[test]
-fn what_is_equal() {
+fn equal_names() {
     assert!(equal("README", "readme") && equal("readme", "ReadMe"));
     assert!(equal("stra\u{df}e", "STRASSE"));
     assert!(equal("\u{c5}", "a\u{30a}") && equal("\u{212b}", "\u{e5}"));
@@ -64,7 +64,8 @@ fn bytes_that_are_not_utf8() {
     assert!(!text.matches(name));
 }
 
-/// All characters that change or are new, and a sample of the others, as debugfs hashes them.
+/// Compares with the hashes of debugfs: of all characters that change or are new, and of a sample
+/// of the others.
 #[test]
 fn agrees_with_debugfs() {
     let changes = |c: &char| folded(c.encode_utf8(&mut [0; 4])) != c.to_string();

@@ -1,20 +1,20 @@
 //! **Purpose.** Changing one entry of a block.
 //!
-//! **Not here.** Checksums, which are sealed once per commit; which block of a directory to
-//! change; whether a name is allowed.
+//! **Not here.** Checksums, which are sealed once per commit; the choice of the block to change;
+//! the check of names.
 //!
-//! **Model.** An entry goes into the first record with enough room: a free one, or the part of a
-//! used one that its own name does not need, which becomes a record of its own. A removed entry
-//! is joined to the record in front of it; at the start of a block it becomes a free record. Its
-//! bytes are wiped, so that no name survives its file.
+//! **Model.** An entry is inserted into the first record with enough free space: a free record, or
+//! the part of a used one that its own name does not need, which becomes a record of its own. A
+//! removed entry is joined to the record before it; at the start of a block it becomes a free
+//! record. Its bytes are zeroed, so that no name of a deleted file stays on disk.
 //!
 //! ```text
-//! insert   | a      room      |   ->   | a | new    room |
+//! insert   | a      (free)    |   ->   | a | new  (free) |
 //! remove   | a | b       | c  |   ->   | a   (zeros)  | c |
 //! ```
 //!
-//! **Invariants.** What passed [`DirFormat::check_block`] before passes it after, once sealed. An
-//! error leaves the block as it was.
+//! **Invariants.** A block that passed [`DirFormat::check_block`] before a change passes it
+//! afterwards, once sealed. An error leaves the block unchanged.
 //!
 //! **References.** Linux, `fs/ext4/namei.c`: the same records are chosen, so that a directory
 //! grows the same way under both.
@@ -25,45 +25,45 @@ use super::write::{NewEntry, header_mut, raw_rec_len};
 use super::{DirFormat, DirentError, Entry, EntryType, HEADER_BYTES, MIN_REC_LEN, Skimmed};
 use crate::types::InodeNr;
 
-/// A place for an entry, good until a record of the block changes.
+/// Free space for an entry; valid until a record of the block changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Where the record begins that has the room.
+    /// The offset of the record with the free space.
     at: usize,
     /// Its length in bytes.
     rec_len: usize,
-    /// How many of them its own entry needs.
+    /// The bytes that its own entry needs.
     used: usize,
-    /// How many were asked for.
+    /// The bytes that the new entry needs.
     needed: usize,
     block_bytes: usize,
 }
 
 impl Room {
-    /// The bytes of the block that an entry changes which comes here.
+    /// The bytes of the block that change when the entry is inserted.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.at..self.at + self.used + self.needed
     }
 }
 
-/// What a block says of a name that is to be added.
+/// The result of a search for a name that is to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vacancy {
-    /// The name is there already.
+    /// The name exists already.
     Taken,
-    /// It is not, and there is room for it.
+    /// It does not exist, and there is space for it.
     Room(Room),
-    /// It is not, and there is no room.
+    /// It does not exist, and there is no space for it.
     Full,
 }
 
-/// An entry that may be removed, good until a record of the block changes.
+/// An entry that can be removed; valid until a record of the block changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// The inode that it leads to.
+    /// The inode of the entry.
     pub inode: InodeNr,
-    /// Where the record begins that takes its bytes: the one in front of it, or itself.
+    /// The offset of the record that its bytes are joined to: the one before it, or itself.
     from: usize,
     at: usize,
     end: usize,
@@ -77,7 +77,7 @@ impl Removal {
         self.from..self.end
     }
 
-    /// Removes the entry from `part`, which is what the block has in [`Removal::range`].
+    /// Removes the entry from `part`, the bytes of the block in [`Removal::range`].
     ///
     /// # Errors
     /// If it is shorter.
@@ -98,11 +98,11 @@ impl Removal {
 }
 
 impl DirFormat {
-    /// The first room of `needed_bytes` (see [`DirFormat::needed_bytes`]) in a block that was
-    /// checked. `None`: the block is too full.
+    /// The first free space of `needed_bytes` (see [`DirFormat::needed_bytes`]) in a checked block;
+    /// `None` if there is none.
     ///
     /// # Errors
-    /// If a record is broken, which cannot be in a checked block.
+    /// If a record is corrupt, which is impossible in a checked block.
     pub fn room(&self, block: &[u8], needed_bytes: usize) -> Result<Option<Room>, DirentError> {
         let found = self.skim(block, |record| match record.may_have(needed_bytes) {
             true => self.room_at(block, record.at, needed_bytes).transpose(),
@@ -111,11 +111,10 @@ impl DirFormat {
         found?.transpose()
     }
 
-    /// Looks in a block that was checked for exactly this name and, as it is not there, for the
-    /// first room for it.
+    /// Searches a checked block for exactly this name and for the first free space for it.
     ///
     /// # Errors
-    /// If a record is broken, which cannot be in a checked block.
+    /// If a record is corrupt, which is impossible in a checked block.
     pub fn vacancy(&self, block: &[u8], name: &[u8]) -> Result<Vacancy, DirentError> {
         let needed_bytes = self.needed_bytes(name);
         let mut room = None;
@@ -132,7 +131,7 @@ impl DirFormat {
         })
     }
 
-    /// The room in the record at byte `at`, if it has enough.
+    /// The free space in the record at offset `at`, if it is enough.
     fn room_at(
         &self,
         block: &[u8],
@@ -154,12 +153,12 @@ impl DirFormat {
         }))
     }
 
-    /// Puts an entry into the first record with room for it, and says where it begins; `None`,
-    /// and no change, if there is none. That the name is not there yet is for the caller to see
-    /// to, as is that the block is no index block.
+    /// Inserts an entry into the first record with space for it, and returns its offset; `None`
+    /// without a change if there is none. The caller makes sure that the name does not exist yet,
+    /// and that the block is not an index block.
     ///
     /// # Errors
-    /// If a record is broken, which cannot be in a checked block.
+    /// If a record is corrupt, which is impossible in a checked block.
     pub fn insert(
         &self,
         block: &mut [u8],
@@ -171,10 +170,10 @@ impl DirFormat {
         }
     }
 
-    /// Puts an entry where room was found for it, and says where it begins.
+    /// Inserts an entry into the space that was found for it, and returns its offset.
     ///
     /// # Errors
-    /// If it needs more room.
+    /// If it needs more space.
     pub fn insert_into(
         &self,
         block: &mut [u8],
@@ -186,10 +185,11 @@ impl DirFormat {
         Ok(room.at + room.used)
     }
 
-    /// The same for who has only what the block has in [`Room::range`].
+    /// As [`DirFormat::insert_into`], for callers that have only `part`, the bytes of the block in
+    /// [`Room::range`].
     ///
     /// # Errors
-    /// If the entry needs more room, or `part` is shorter.
+    /// If the entry needs more space, or `part` is shorter.
     pub fn insert_into_part(
         &self,
         part: &mut [u8],
@@ -213,19 +213,19 @@ impl DirFormat {
         Ok(())
     }
 
-    /// The removal of the entry with exactly this name from a block that was checked, if it is
-    /// there.
+    /// The removal of the entry with exactly this name from a checked block; `None` if there is no
+    /// such entry.
     ///
     /// # Errors
-    /// If a record is broken, which cannot be in a checked block.
+    /// If a record is corrupt, which is impossible in a checked block.
     pub fn removal(&self, block: &[u8], name: &[u8]) -> Result<Option<Removal>, DirentError> {
         self.removal_of(block, |record| record.is(name))
     }
 
-    /// Removes the entry that begins at byte `at`.
+    /// Removes the entry at offset `at`.
     ///
     /// # Errors
-    /// If there is none; if a record is broken, which cannot be in a checked block.
+    /// If there is none; if a record is corrupt, which is impossible in a checked block.
     pub fn remove(&self, block: &mut [u8], at: usize) -> Result<(), DirentError> {
         let removal = self.removal_of(block, |record| record.at == at)?;
         let removal = removal.ok_or(DirentError::NoEntry { at })?;
@@ -253,8 +253,8 @@ impl DirFormat {
         })
     }
 
-    /// Lets the entry that begins at byte `at` lead to another inode: the target of a rename is
-    /// replaced this way, so that its name is there at every moment.
+    /// Changes the inode of the entry at offset `at`: a rename replaces its target this way, so
+    /// that the name exists at every moment.
     ///
     /// # Errors
     /// If there is none.
@@ -276,10 +276,10 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Lets `..` lead to another directory, in the first block of a directory, hashed or not.
+    /// Changes the inode of `..` in the first block of a directory, hashed or not.
     ///
     /// # Errors
-    /// If `.` and `..` are not there.
+    /// If `.` or `..` is missing.
     pub fn set_parent(&self, block: &mut [u8], parent: InodeNr) -> Result<(), DirentError> {
         self.dots(block)?;
         let at = self.record(block, 0)?.rec_len;
@@ -289,7 +289,7 @@ impl DirFormat {
     /// Whether a block holds an entry other than `.` and `..`. Index blocks hold none.
     ///
     /// # Errors
-    /// If a record in front of it is broken, which cannot be in a checked block.
+    /// If a record before it is corrupt, which is impossible in a checked block.
     pub fn has_names(&self, block: &[u8]) -> Result<bool, DirentError> {
         self.entries(block)
             .find(|entry| !matches!(entry, Ok(entry) if entry.is_dots()))
@@ -305,7 +305,7 @@ impl DirFormat {
         }
     }
 
-    /// The bytes of a record that is in use, without the room behind them.
+    /// The bytes of a used record without the free space after them.
     pub(crate) fn used<'a>(&self, block: &'a [u8], entry: &Entry<'_>) -> &'a [u8] {
         let end = entry.at + self.used_bytes(entry).max(HEADER_BYTES);
         block.get(entry.at..end).unwrap_or(&[])

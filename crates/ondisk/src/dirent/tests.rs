@@ -143,7 +143,7 @@ fn a_record_over_the_checksum_record_is_refused() {
 }
 
 #[test]
-fn broken_records_are_named() {
+fn corrupt_records_are_named() {
     let format = format(None);
     let good = block(&format, 1024, RECORDS);
     let with = |at: usize, bytes: &[u8]| {
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_put_in_is_found(
+    fn inserted_entries_are_found(
         names in proptest::collection::btree_set(proptest::collection::vec(1..=46u8, 1..30), 1..20),
     ) {
         let format = format(Some(seed()));

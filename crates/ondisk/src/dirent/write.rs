@@ -1,11 +1,11 @@
 //! **Purpose.** Writing a block of entries from its start.
 //!
-//! **Model.** Records follow each other without room between them; when the block is finished the
-//! last one is stretched to the end. The record of the checksum is put in place, its value is not:
-//! that is sealed once, when nothing changes any more.
+//! **Model.** Records are written without free space between them; finishing the block extends the
+//! last one to the end. The record of the checksum is written, but not its value: the block is
+//! sealed once, after all changes.
 //!
-//! **Invariants.** A finished block passes [`DirFormat::check_block`] once it is sealed, whatever
-//! bytes it had before, and none of those are left.
+//! **Invariants.** A finished block passes [`DirFormat::check_block`] once it is sealed. Nothing of
+//! its former bytes is left.
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
@@ -19,18 +19,18 @@ use crate::types::InodeNr;
 /// An entry to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewEntry<'a> {
-    /// The inode it leads to; not 0.
+    /// The inode; not 0.
     pub inode: InodeNr,
-    /// The type of the inode. Not written where entries do not tell it.
+    /// The type of the inode. Not written if entries do not hold it.
     pub kind: EntryType,
-    /// The hash of the name. Needed where [`NameForm::EncryptedHashed`] stores it, else unused.
+    /// The hash of the name. Needed for [`NameForm::EncryptedHashed`], else unused.
     pub hash: Option<StoredHash>,
     name: &'a [u8],
 }
 
 impl<'a> NewEntry<'a> {
-    /// `None` for a name that no record can hold: empty, or longer than [`MAX_NAME_BYTES`]. That
-    /// the bytes of the name are allowed is for the caller to see to.
+    /// `None` for a name that no record can hold: empty, or longer than [`MAX_NAME_BYTES`]. The
+    /// caller makes sure that the bytes of the name are allowed.
     #[must_use]
     pub fn new(inode: InodeNr, name: &'a [u8], kind: EntryType) -> Option<Self> {
         let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
@@ -42,7 +42,7 @@ impl<'a> NewEntry<'a> {
         })
     }
 
-    /// The same with the hash that is stored behind the name.
+    /// Adds the hash that is stored after the name.
     #[must_use]
     pub fn with_hash(self, hash: StoredHash) -> Self {
         Self {
@@ -72,9 +72,9 @@ impl<'a> NewEntry<'a> {
 pub struct LeafWriter<'b> {
     format: DirFormat,
     block: &'b mut [u8],
-    /// Where the last record begins.
+    /// The offset of the last record.
     last: usize,
-    /// Where the next one will.
+    /// The offset of the next record.
     end: usize,
 }
 
@@ -104,7 +104,7 @@ impl<'b> LeafWriter<'b> {
         writer
     }
 
-    /// Adds an entry; `false`, and no change, if there is no room for it.
+    /// Adds an entry; returns `false` without a change if there is no space for it.
     #[must_use]
     pub fn append(&mut self, new: &NewEntry<'_>) -> bool {
         let bytes = self.format.needed_bytes(new.name);
@@ -117,7 +117,8 @@ impl<'b> LeafWriter<'b> {
         true
     }
 
-    /// Adds a record that is a copy of the bytes in use of another; `false` if there is no room.
+    /// Adds a record as a copy of the used bytes of another one; returns `false` if there is no
+    /// space.
     pub(crate) fn append_copy(&mut self, record: &[u8]) -> bool {
         if !self.has_room(record.len()) {
             return false;
@@ -130,10 +131,10 @@ impl<'b> LeafWriter<'b> {
         true
     }
 
-    /// Takes what stands at `at` in the same block, not before the end of what was written, as
-    /// the next record: what lies between is lost.
+    /// Moves the bytes at `at` in the same block, after the last record written, to become the next
+    /// record. The bytes between are lost.
     pub(crate) fn pull(&mut self, at: usize, bytes: usize) {
-        debug_assert!(self.end <= at, "{at} is in front of {}", self.end);
+        debug_assert!(self.end <= at, "{at} is before {}", self.end);
         if self.end <= at && at + bytes <= self.block.len() {
             self.block.copy_within(at..at + bytes, self.end);
             set_rec_len(self.block, self.end, bytes);
@@ -141,7 +142,7 @@ impl<'b> LeafWriter<'b> {
         }
     }
 
-    /// Lets the last record reach to the end, or a free one fill an empty block.
+    /// Extends the last record to the end, or fills an empty block with a free one.
     pub fn finish(self) {
         let room = self.format.room_bytes(self.block.len());
         if let Some(rest) = self.block.get_mut(self.end..room) {
@@ -174,8 +175,8 @@ impl DirFormat {
         LeafWriter::with_dots(self, block, dots).finish();
     }
 
-    /// Writes an entry with the stored length `rec_len` to byte `at` of a block or a part of one,
-    /// which the caller knows to have room for it.
+    /// Writes an entry with the stored length `rec_len` at offset `at` of a block or a part of one.
+    /// The caller makes sure that there is space for it.
     pub(super) fn put_entry(&self, part: &mut [u8], at: usize, rec_len: u16, new: &NewEntry<'_>) {
         let stores_hash = self.names == NameForm::EncryptedHashed && !super::is_dots(new.name);
         debug_assert!(new.hash.is_some() || !stores_hash, "an entry without hash");
@@ -187,7 +188,7 @@ impl DirFormat {
         };
         let used = self.needed_bytes(new.name);
         let Some(record) = part.get_mut(at..at + used) else {
-            debug_assert!(false, "no room at {at}");
+            debug_assert!(false, "no space at {at}");
             return;
         };
         let (place, behind) = record.split_at_mut(HEADER_BYTES);
@@ -203,7 +204,7 @@ impl DirFormat {
         }
     }
 
-    /// The byte `file_type` of an entry; 0 where entries do not tell the type.
+    /// The byte `file_type` of an entry; 0 if entries do not hold the type.
     pub(super) fn type_byte_of(&self, kind: EntryType) -> u8 {
         match self.type_byte {
             TypeByte::Present => kind.to_byte(),
@@ -226,7 +227,7 @@ pub(super) fn header_mut(block: &mut [u8], at: usize) -> Option<&mut RawDirentHe
     Some(header)
 }
 
-/// A length as it is stored, which the caller knows to be one of a record of the block.
+/// The stored form of a length, which is that of a record of the block.
 pub(super) fn raw_rec_len(bytes: usize, block_bytes: usize) -> u16 {
     let raw = encode_rec_len(bytes, block_bytes);
     debug_assert!(raw.is_some(), "no record has {bytes} bytes");

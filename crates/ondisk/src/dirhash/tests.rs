@@ -15,7 +15,7 @@ const ALGORITHMS: [SeededAlgorithm; 3] = [
     SeededAlgorithm::Tea,
 ];
 
-/// The number by which e2fsprogs knows the function.
+/// The number of the function in e2fsprogs.
 fn number(algorithm: SeededAlgorithm, chars: CharSign) -> u32 {
     let number = match algorithm {
         SeededAlgorithm::Legacy => 0,
@@ -37,7 +37,7 @@ fn names() -> Vec<Vec<u8>> {
     (1..=255_usize)
         .flat_map(|length| [length, length % 40 + 1])
         .map(|length| {
-            // No bytes that mean something to the shell of debugfs.
+            // No bytes with a meaning in the command language of debugfs.
             let byte = |byte: u8| if byte >= 0x80 { byte } else { b'a' + byte % 26 };
             (0..length).map(|_| byte(random())).collect()
         })
@@ -121,7 +121,7 @@ fn known_hashes() {
 }
 
 #[test]
-fn siphash_gives_the_high_half_first() {
+fn siphash_returns_the_high_half_first() {
     // The vector of 15 bytes from the paper of SipHash: 0xa129ca6149be45e5.
     let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     let name: Vec<u8> = (0..15).collect();

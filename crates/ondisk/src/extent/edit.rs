@@ -1,4 +1,5 @@
-//! **Purpose.** Changes of the nodes of an extent tree in place: what all nodes have in common.
+//! **Purpose.** Changes of the nodes of an extent tree in place: the part that all nodes have in
+//! common.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -7,28 +8,27 @@
 //! | `inner` | indexes: insert, remove, change of key, shift |
 //! | `path` | all nodes of a path at once |
 //!
-//! **Not here.** Which blocks new nodes get, walking the tree, checksums ([`super::seal`] writes
-//! them once, when all changes are made).
+//! **Not here.** Allocating blocks for new nodes, walking the tree, checksums ([`super::seal`]
+//! writes them once, when all changes are made).
 //!
-//! **Model.** Whoever changes a tree holds the nodes of one path, changes the lowest, and carries
-//! what its parent must know ([`ForParent`]) up until a node says `Unchanged`:
+//! **Model.** To change a tree, the caller holds the nodes of one path and changes the lowest. The
+//! result ([`ForParent`]) is applied to its parent, and so on up until it is `Unchanged`:
 //!
 //! ```text
-//! leaf.insert(..)  -> NewKey(5)    its index must say 5        -> inner.set_key(at, 5)
-//! leaf.remove(..)  -> Emptied      its index must go           -> inner.remove(at)
-//! inner.remove(..) -> NewKey(9)    and so on up to the root, where both end
+//! leaf.insert(..)  -> NewKey(5)    its index gets the key 5     -> inner.set_key(at, 5)
+//! leaf.remove(..)  -> Emptied      its index is removed         -> inner.remove(at)
+//! inner.remove(..) -> NewKey(9)    and so on up to the root
 //! ```
 //!
-//! A full node is split first: [`LeafMut::split_off`] moves the entries from the place of the
-//! insertion on to a new node, which the parent learns of with [`InnerMut::insert`]. At the end of
-//! a node nothing moves, so that a file written in order leaves full leaves. A full root cannot be
-//! split: [`grow`] moves all it holds into a block, of which it then is the parent.
+//! A full node is split first: [`LeafMut::split_off`] moves the entries from the insert position on
+//! to a new node, whose index is added to the parent with [`InnerMut::insert`]. At the end of a
+//! node no entry moves, so that a file written in order has full leaves. A full root cannot be
+//! split: [`grow`] moves all its entries into a new block, whose parent it then is.
 //!
-//! **Invariants.** A change is made whole or refused before the first byte changes. After it the
-//! node holds as sorted and disjoint entries as before, and slots behind the last are as they were
-//! or zero. An empty leaf below the root and an empty inner node exist only between two steps of
-//! the same change. [`insert`](super::insert) and [`carry_up`](super::carry_up) do all of this for
-//! a path whose bytes the caller holds.
+//! **Invariants.** A change is made completely, or refused before the first byte changes. It keeps
+//! the entries sorted and disjoint; slots after the last entry are unchanged or zero. An empty leaf
+//! below the root and an empty inner node exist only between two steps of the same change.
+//! [`insert`](super::insert) and [`carry_up`](super::carry_up) do all of this for a path.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "The Contents of inode.i_block".
 
@@ -46,32 +46,32 @@ use crate::words::{low16, low32};
 /// The longest unwritten extent in blocks.
 pub const MAX_UNWRITTEN_BLOCKS: u16 = MAX_WRITTEN_BLOCKS - 1;
 
-/// Why a node is not changed.
+/// The reason why a node cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentEditError {
-    /// It is no node.
+    /// It is not a node.
     #[error(transparent)]
     Node(#[from] ExtentError),
-    /// It has no slot left; it must be split first.
+    /// It has no free slot; it must be split first.
     #[error("extent node: all {max} entries are in use")]
     Full {
         /// Slots of the node.
         max: u16,
     },
-    /// Something is mapped there already.
-    #[error("extent node: blocks {}..{} overlap what is mapped", logical.start, logical.end)]
+    /// Some of the blocks are mapped already.
+    #[error("extent node: blocks {}..{} overlap mapped blocks", logical.start, logical.end)]
     Overlap {
         /// The logical blocks.
         logical: Range<LogicalBlock>,
     },
-    /// An extent of no blocks, or of more than one can have.
+    /// An extent of no blocks, or of more than the maximum.
     #[error("an extent cannot have {blocks} blocks")]
     Length {
         /// Its length.
         blocks: u32,
     },
-    /// Logical blocks before the first or behind the last a file can have.
-    #[error("extent at block {logical}: no room in the file to be there or to move")]
+    /// Logical blocks outside of the range of a file.
+    #[error("extent at block {logical}: it would leave the range of a file")]
     Logical {
         /// Its first logical block.
         logical: LogicalBlock,
@@ -82,37 +82,38 @@ pub enum ExtentEditError {
         /// The block.
         block: PhysBlock,
     },
-    /// An index at a position where there is none.
+    /// A position past the last entry.
     #[error("extent node: no entry {position}")]
     Position {
         /// The position.
         position: usize,
     },
-    /// Fewer new nodes at hand than the splits need.
+    /// Fewer new nodes than the splits need.
     #[error("extent tree: {needed} new nodes are needed")]
     NewNodes {
         /// How many are needed.
         needed: usize,
     },
-    /// A root and a node that are not parent and only child, or do not fit into each other.
-    #[error("extent root: it and the node do not fit each other")]
+    /// A root and a node that are not parent and only child, or too many entries for the other
+    /// node.
+    #[error("extent root: the node is not its only child, or has too many entries")]
     Shape,
 }
 
-/// What a change of a node means to its parent.
+/// The effect of a change of a node on its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ForParent {
-    /// Nothing.
+    /// No effect.
     Unchanged,
-    /// Its index must have this key.
+    /// The key of its index must change to this.
     NewKey(LogicalBlock),
-    /// It has no entries any more: its index must go, and its block is free. A root becomes an
+    /// It has no entries any more: its index must be removed and its block freed. A root becomes an
     /// empty leaf instead, see [`init_root`].
     Emptied,
 }
 
-/// A node to be changed, by what its entries are.
+/// A node to be changed, by the kind of its entries.
 #[derive(Debug)]
 pub enum NodeMut<'a> {
     /// Depth 0: extents.
@@ -125,7 +126,7 @@ impl<'a> NodeMut<'a> {
     /// The node that fills `bytes`: an `i_block` or a block.
     ///
     /// # Errors
-    /// If its header is not one.
+    /// If it has no valid header.
     pub fn parse(bytes: &'a mut [u8]) -> Result<Self, ExtentError> {
         let header = check_header(bytes)?;
         Ok(if header.eh_depth.get() == 0 {
@@ -136,20 +137,20 @@ impl<'a> NodeMut<'a> {
     }
 }
 
-/// How full a node is.
+/// The fill level of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
     /// Entries in use.
     pub entries: u16,
-    /// Entries there is room for.
+    /// Capacity in entries.
     pub max: u16,
 }
 
 impl Fill {
-    /// Of the node that fills `bytes`.
+    /// The fill level of the node that fills `bytes`.
     ///
     /// # Errors
-    /// If its header is not one.
+    /// If it has no valid header.
     pub fn of(bytes: &[u8]) -> Result<Self, ExtentError> {
         let header = check_header(bytes)?;
         Ok(Self {
@@ -165,9 +166,9 @@ impl Fill {
     }
 }
 
-/// How many new nodes may be needed to add `entries` entries to the leaf at the end of `path`,
-/// which begins with the root. Exact for one entry; for more, which may each meet a full node, the
-/// worst case.
+/// The number of new nodes that may be needed to add `entries` entries to the leaf at the end of
+/// `path`, which begins with the root. This is exact for one entry, and the worst case for more, of
+/// which each may need a split.
 #[must_use]
 pub fn new_nodes(path: &[Fill], entries: u16) -> u16 {
     let mut needed = entries;
@@ -177,11 +178,11 @@ pub fn new_nodes(path: &[Fill], entries: u16) -> u16 {
         needed = needed.saturating_sub(fill.free());
         nodes = nodes.saturating_add(needed);
     }
-    // What is still without a slot is in the root, which is not split but gets one child.
+    // If entries of the root have no slot, the root is not split, but gets one child.
     nodes.saturating_sub(needed.saturating_sub(1))
 }
 
-/// Entries that a node of so many bytes has room for, a checksum behind them included.
+/// The capacity in entries of a node of `node_bytes`, with space for a checksum after them.
 #[must_use]
 pub fn capacity(node_bytes: usize) -> u16 {
     let entries = node_bytes.saturating_sub(HEADER_BYTES) / ENTRY_BYTES;
@@ -193,10 +194,10 @@ pub fn init_root(i_block: &mut [u8; ROOT_BYTES]) {
     put_empty(i_block, 0);
 }
 
-/// Makes an empty node of a block. It is none to be left so: see the module's invariants.
+/// Makes an empty node of a block. It must not stay empty: see the module's invariants.
 ///
 /// # Errors
-/// If the block is too short for one.
+/// If the block is too short for a node.
 pub fn init_node(block: &mut [u8], depth: u16) -> Result<(), ExtentError> {
     let expected = HEADER_BYTES + ENTRY_BYTES;
     if block.len() < expected {
@@ -217,8 +218,8 @@ fn put_empty(node: &mut [u8], depth: u16) {
     }
 }
 
-/// Moves all entries of the root into `block`, which lies at `at` and becomes its only child: the
-/// tree is one level deeper, and the root has room.
+/// Moves all entries of the root into `block`, which is at `at` and becomes its only child: the
+/// tree is one level deeper, and the root has free slots.
 ///
 /// # Errors
 /// `Shape` if the root is empty; `TooDeep`; `Physical`.
@@ -243,12 +244,12 @@ pub fn grow(
     Ok(())
 }
 
-/// Moves all entries of `child`, the only child of the root, into the root: the tree is one level
-/// less deep, and the block of the child is free.
+/// Moves all entries of `child`, the only child of the root, into the root: the tree has one level
+/// less, and the block of the child can be freed.
 ///
 /// # Errors
 /// `Shape` if the root has other children too, if `child` is not one level below it, or if it has
-/// more entries than the root has room for. Then nothing is changed.
+/// more entries than the capacity of the root. Then nothing is changed.
 pub fn shrink(i_block: &mut [u8; ROOT_BYTES], child: &[u8]) -> Result<(), ExtentEditError> {
     let only = Fill::of(i_block)?.entries == 1;
     let (root, node) = (Node::parse(i_block)?, Node::parse(child)?);
@@ -261,7 +262,7 @@ pub fn shrink(i_block: &mut [u8; ROOT_BYTES], child: &[u8]) -> Result<(), Extent
     copy_entries(child, i_block)
 }
 
-/// Puts the entries of a node into an empty one of the same kind.
+/// Copies the entries of a node into an empty one of the same kind.
 fn copy_entries(from: &[u8], to: &mut [u8]) -> Result<(), ExtentEditError> {
     let entries = Fill::of(from)?.entries;
     let bytes = usize::from(entries) * ENTRY_BYTES;
@@ -355,7 +356,7 @@ impl<'a, T: Entry> Slots<'a, T> {
         }
     }
 
-    /// Whether so many more entries fit.
+    /// Checks that `count` more entries fit.
     pub(super) fn check_room(&self, more: usize) -> Result<(), ExtentEditError> {
         let fill = self.fill();
         if more > usize::from(fill.free()) {
@@ -364,8 +365,8 @@ impl<'a, T: Entry> Slots<'a, T> {
         Ok(())
     }
 
-    /// Makes `count` slots of the slots of `range`; entries behind them move. What the slots then
-    /// hold is for the caller to set.
+    /// Replaces the slots of `range` by `count` slots; the entries after them move. The caller sets
+    /// the content of the slots.
     pub(super) fn resize(
         &mut self,
         range: Range<usize>,
@@ -388,7 +389,7 @@ impl<'a, T: Entry> Slots<'a, T> {
     }
 
     /// Moves the entries from `position` on to `block`, which becomes a node of the same depth;
-    /// gives its first key.
+    /// returns its first key.
     pub(super) fn split_off(
         &mut self,
         position: usize,
@@ -410,7 +411,7 @@ impl<'a, T: Entry> Slots<'a, T> {
         Ok(new.first_key())
     }
 
-    /// What the parent must learn after a change, when the first key was `before`.
+    /// The effect of a change on the parent, if the first key was `before`.
     pub(super) fn for_parent(&self, before: Option<LogicalBlock>) -> ForParent {
         match self.first_key() {
             None => ForParent::Emptied,
@@ -420,12 +421,12 @@ impl<'a, T: Entry> Slots<'a, T> {
     }
 }
 
-/// In which direction, and by how many blocks, logical numbers change.
+/// The direction and distance in blocks of a shift of logical numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shift {
-    /// Towards the start of the file, after a range in front was removed.
+    /// Towards the start of the file, after a range before was removed.
     Left(u32),
-    /// Towards the end, to make room for a range in front.
+    /// Towards the end, to insert a range before.
     Right(u32),
 }
 
@@ -453,7 +454,7 @@ impl ExtentState {
 }
 
 impl Extent {
-    /// The part of it that lies in `range`; `None` if none does.
+    /// The part of it in `range`; `None` if there is none.
     #[must_use]
     pub fn part(&self, range: &Range<LogicalBlock>) -> Option<Self> {
         let start = self.logical.max(range.start);
@@ -467,8 +468,8 @@ impl Extent {
         })
     }
 
-    /// This and the next as one, if they go on from each other in the file and on disk, are of the
-    /// same state, and are not too long together.
+    /// This and the next extent as one, if they are adjacent in the file and on disk, have the same
+    /// state, and are not too long together.
     #[must_use]
     pub fn joined(&self, next: &Self) -> Option<Self> {
         let blocks = self.blocks.checked_add(next.blocks)?;

@@ -1,5 +1,5 @@
-//! **Purpose.** Trees that are changed step by step against a model of single blocks; after each
-//! step every node passes the checks that a reader makes.
+//! **Purpose.** Tests of tree changes against a model of single blocks; after each step every node
+//! passes the checks of a reader.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::oracle::Image;
 use crate::types::InodeNr;
 
 const PHYSICAL: Range<PhysBlock> = PhysBlock(1)..PhysBlock(1 << 47);
-/// Where the nodes of the trees begin; data lies below.
+/// The number of the first block for nodes; data blocks have lower numbers.
 const NODES_FROM: u64 = 1 << 40;
 
-/// What a logical block is mapped to.
+/// The mapping of a logical block.
 type Model = BTreeMap<u32, (u64, ExtentState)>;
 
 /// A tree in memory.
@@ -50,7 +50,7 @@ impl Tree {
         }
     }
 
-    /// The blocks of the nodes on the way to `logical`, and the positions of what leads on.
+    /// The blocks of the nodes on the path to `logical`, and the positions of the children on it.
     fn way(&self, logical: LogicalBlock) -> (Vec<u64>, Vec<usize>) {
         let (mut at, mut positions) = (Vec::new(), Vec::new());
         let mut node = Node::parse(&self.root).unwrap();
@@ -83,8 +83,8 @@ impl Tree {
         (result, at)
     }
 
-    /// Calls `change` with the path to `logical` and as many new nodes as `entries` more entries
-    /// may need; keeps those that are used.
+    /// Calls `change` with the path to `logical` and the new nodes that `entries` more entries may
+    /// need; keeps the nodes that were used.
     fn adding(
         &mut self,
         logical: LogicalBlock,
@@ -120,7 +120,7 @@ impl Tree {
         self.adding(extent.logical, 1, |path, new| insert(path, extent, new))
     }
 
-    /// Where the leaf responsible for `logical` ends, and the next one begins.
+    /// The end of the range of the leaf for `logical`.
     fn leaf_end(&self, logical: LogicalBlock) -> LogicalBlock {
         let mut end = LOGICAL_END;
         let mut node = Node::parse(&self.root).unwrap();
@@ -180,7 +180,7 @@ impl Tree {
         });
     }
 
-    /// Takes out levels that are not needed.
+    /// Removes levels that are not needed.
     fn shrink(&mut self) {
         loop {
             let Node::Inner(inner) = Node::parse(&self.root).unwrap() else {
@@ -189,14 +189,14 @@ impl Tree {
             let child = inner.get(0, LOGICAL_END).unwrap().block.0;
             let before = self.root;
             if shrink(&mut self.root, &self.nodes[&child]).is_err() {
-                assert_eq!(before, self.root, "what is refused changes nothing");
+                assert_eq!(before, self.root, "a refused change changes nothing");
                 return;
             }
             self.nodes.remove(&child);
         }
     }
 
-    /// Shifts what begins at `from` or later: every key and extent, node by node.
+    /// Shifts every key and extent at or after `from`, node by node.
     fn shift(&mut self, from: LogicalBlock, by: Shift) {
         if let Shift::Right(_) = by {
             self.on_leaves(from..LogicalBlock(from.0 + 1), |leaf| {
@@ -221,7 +221,7 @@ impl Tree {
         }
     }
 
-    /// Checks every node as a reader does; gives the extents in order, and the number of nodes.
+    /// Checks every node as a reader does; returns the extents in order, and the number of nodes.
     fn check(&self) -> (Vec<Extent>, usize) {
         let seed = ChecksumSeed::from_stored(1).for_inode(InodeNr(12), InodeGeneration(0));
         check_root(&self.root, &PHYSICAL).unwrap();
@@ -245,10 +245,10 @@ impl Tree {
         (extents, count)
     }
 
-    /// [`Tree::check`], and that the tree maps what the model maps and nothing is lost.
+    /// Checks the tree, and that it maps the same blocks as the model and refers to all nodes.
     fn agrees_with(&self, model: &Model) {
         let (extents, nodes) = self.check();
-        assert_eq!(nodes, self.nodes.len(), "nodes that nothing leads to");
+        assert_eq!(nodes, self.nodes.len(), "unreferenced nodes");
         let mut found = Model::new();
         for extent in extents {
             for offset in 0..extent.blocks {
@@ -263,13 +263,13 @@ impl Tree {
 /// One step of a test.
 #[derive(Clone, Debug)]
 enum Change {
-    /// Maps the holes of a range to blocks that go on from each other if `near` says so.
+    /// Maps the holes of a range, to consecutive blocks if `near` is set.
     Map(Range<u32>, ExtentState, bool),
     Remove(Range<u32>),
     State(Range<u32>, ExtentState),
-    /// Takes a range out of the file.
+    /// Collapses a range of the file.
     Collapse(Range<u32>),
-    /// Makes room for a range in the file.
+    /// Inserts a range into the file.
     Open(Range<u32>),
 }
 
@@ -354,7 +354,7 @@ proptest! {
         for step in steps {
             apply(&mut tree, &mut model, step, &mut fresh);
         }
-        // All of it can go, which leaves an empty leaf in the root.
+        // Removing all extents leaves an empty leaf in the root.
         apply(&mut tree, &mut model, Change::Remove(0..u32::MAX - 1), &mut fresh);
         prop_assert!(tree.nodes.is_empty());
         let mut empty = [0; ROOT_BYTES];
@@ -408,7 +408,7 @@ proptest! {
     }
 }
 
-/// Every step of a file written in order leaves full leaves behind, as with Linux.
+/// A file written in order has full leaves, as in Linux.
 #[test]
 fn appends_leave_full_leaves() {
     for node_bytes in [112, 1024, 4096] {
@@ -434,7 +434,7 @@ fn appends_leave_full_leaves() {
     }
 }
 
-/// Written backwards, too.
+/// So does a file written backwards.
 #[test]
 fn prepends_leave_full_leaves() {
     let mut tree = Tree::new(112);
@@ -493,14 +493,14 @@ fn extents_join_up_to_the_longest() {
             .unwrap_err();
         assert_eq!(error, ExtentEditError::Length { blocks: most + 1 });
     }
-    // The one in between joins both.
+    // The extent in between joins both.
     let parts = [
         extent(0, 10, 2, Written),
         extent(5, 15, 2, Written),
         extent(2, 12, 3, Written),
     ];
     assert_eq!(all(&root_with(&parts)), [extent(0, 10, 7, Written)]);
-    // Another state, another place on disk: apart.
+    // Extents with another state or another location on disk stay separate.
     let parts = [
         extent(0, 10, 2, Written),
         extent(2, 12, 2, Unwritten),
@@ -529,7 +529,7 @@ fn the_longest_written_extent_becomes_two_unwritten_ones() {
 }
 
 #[test]
-fn a_full_leaf_still_takes_what_joins() {
+fn a_full_leaf_accepts_an_extent_that_joins() {
     use ExtentState::{Unwritten, Written};
     let parts = [
         extent(0, 100, 10, Written),
@@ -559,11 +559,11 @@ fn a_full_leaf_still_takes_what_joins() {
         Err(full.clone())
     );
     assert_eq!(leaf(&mut root).cut_at(LogicalBlock(35)), Err(full));
-    assert_eq!(root, before, "what is refused changes nothing");
+    assert_eq!(root, before, "a refused change changes nothing");
 }
 
 #[test]
-fn shifts_stop_at_what_is_mapped_and_at_the_ends() {
+fn shifts_stop_at_mapped_blocks_and_at_the_ends() {
     let end = u32::MAX;
     let parts = [
         extent(10, 100, 5, ExtentState::Written),
@@ -573,7 +573,10 @@ fn shifts_stop_at_what_is_mapped_and_at_the_ends() {
     let before = root;
     let mut shift = |from, by| leaf(&mut root).shift(LogicalBlock(from), by);
     let overlap = |result| matches!(result, Err(ExtentEditError::Overlap { .. }));
-    assert!(overlap(shift(12, Shift::Right(1))), "an extent lies across");
+    assert!(
+        overlap(shift(12, Shift::Right(1))),
+        "the shift begins inside an extent"
+    );
     assert!(overlap(shift(20, Shift::Left(6))));
     let logical = LogicalBlock(10);
     assert_eq!(
@@ -606,7 +609,7 @@ fn plans_of_new_nodes() {
     assert_eq!(new_nodes(&[fill(4, 4), fill(84, 84), fill(83, 84)], 2), 3);
 }
 
-/// Extent nodes made here, in an image that e2fsck and debugfs read.
+/// Writes extent nodes to an image; e2fsck and debugfs read them.
 #[test]
 fn e2fsprogs_read_a_tree_made_here() {
     let Some(image) = Image::of_file(1024, "metadata_csum", &vec![7; 300 << 10]) else {
@@ -620,7 +623,7 @@ fn e2fsprogs_read_a_tree_made_here() {
         "one run"
     );
     let (mut inode, seed) = image.inode(nr);
-    // The file keeps every second block; two others become nodes, and it gives the rest back.
+    // The file keeps every second block; two others become nodes, and the rest is freed.
     let mut tree = Tree::new(1024);
     for at in (0..250).step_by(2) {
         let state = [ExtentState::Written, ExtentState::Unwritten][at as usize / 2 % 2];
@@ -652,7 +655,7 @@ fn e2fsprogs_read_a_tree_made_here() {
         Some(PhysBlock(start + 100))
     );
     assert_eq!(image.map(nr, LogicalBlock(101)), None);
-    // Only what the file gave back, which the bitmap still has, may be found wrong.
+    // The only problem may be the freed blocks, which are still set in the bitmap.
     let problems = image.fsck_problems();
     assert!(
         !problems.contains("node") && !problems.contains("extent"),

@@ -10,7 +10,7 @@ use crate::words::{low16, low32};
 pub struct InnerMut<'a>(pub(super) Slots<'a, RawIndex>);
 
 impl InnerMut<'_> {
-    /// The node as it is now.
+    /// The node, for reading.
     #[must_use]
     pub fn as_inner(&self) -> Inner<'_> {
         Inner {
@@ -19,7 +19,7 @@ impl InnerMut<'_> {
         }
     }
 
-    /// How full it is.
+    /// The fill level.
     #[must_use]
     pub fn fill(&self) -> Fill {
         self.0.fill()
@@ -56,7 +56,7 @@ impl InnerMut<'_> {
         Ok(self.0.for_parent(before))
     }
 
-    /// Gives the child at a position another first key.
+    /// Changes the key of the child at a position.
     ///
     /// # Errors
     /// `Position`; `Overlap` if the key is not between those of its neighbours.
@@ -81,7 +81,7 @@ impl InnerMut<'_> {
         Ok(self.0.for_parent(before))
     }
 
-    /// Has the child at a position be at another block.
+    /// Changes the block of the child at a position.
     ///
     /// # Errors
     /// `Position`, `Physical`.
@@ -97,11 +97,11 @@ impl InnerMut<'_> {
         Ok(())
     }
 
-    /// Shifts all keys from `from` on. The extents below must be shifted as well.
+    /// Shifts all keys from `from` on. The caller must shift the extents below as well.
     ///
     /// # Errors
-    /// `Logical` if a key would leave the file; `Overlap` if the first one moved would meet the
-    /// one in front of it.
+    /// `Logical` if a key would leave the range of a file; `Overlap` if the first shifted key would
+    /// meet the one before it.
     pub fn shift(
         &mut self,
         from: LogicalBlock,
@@ -125,10 +125,10 @@ impl InnerMut<'_> {
     }
 
     /// Moves the children from `position` on to `block`, which becomes a node of the same depth,
-    /// and gives its first key: `None` if it is still empty, because `position` is the end.
+    /// and returns its first key: `None` if it is still empty, because `position` is the end.
     ///
     /// # Errors
-    /// `Position`; `Shape` if the block is too small for them.
+    /// `Position`; `Shape` if the block is too small for the children.
     pub fn split_off(
         &mut self,
         position: usize,

@@ -1,8 +1,8 @@
 //! **Purpose.** Changes of the extents of a leaf in place.
 //!
-//! **Model.** Extents join wherever Linux would join them: an inserted one and one whose state
-//! changed with their neighbours, and those that a shift brings together. Nothing joins across
-//! leaves.
+//! **Model.** Extents are joined as in Linux: an inserted extent and one whose state changed with
+//! their neighbours, and those that a shift makes adjacent. Extents of different leaves are not
+//! joined.
 
 use std::iter::once;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::types::LogicalBlock;
 pub struct LeafMut<'a>(pub(super) Slots<'a, RawExtent>);
 
 impl LeafMut<'_> {
-    /// The leaf as it is now.
+    /// The leaf, for reading.
     #[must_use]
     pub fn as_leaf(&self) -> Leaf<'_> {
         Leaf {
@@ -24,16 +24,16 @@ impl LeafMut<'_> {
         }
     }
 
-    /// How full it is.
+    /// The fill level.
     #[must_use]
     pub fn fill(&self) -> Fill {
         self.0.fill()
     }
 
-    /// Adds an extent where nothing is mapped, and joins it with its neighbours.
+    /// Adds an extent in a hole, and joins it with its neighbours.
     ///
     /// # Errors
-    /// `Full` if it joins none and there is no slot left; `Overlap`; `Length`, `Logical` or
+    /// `Full` if it cannot be joined and there is no free slot; `Overlap`; `Length`, `Logical` or
     /// `Physical` for an extent that the format cannot express.
     pub fn insert(&mut self, extent: Extent) -> Result<ForParent, ExtentEditError> {
         let raw = RawExtent::try_from(&extent)?;
@@ -64,7 +64,7 @@ impl LeafMut<'_> {
     /// in order.
     ///
     /// # Errors
-    /// `Full` if the range is inside one extent and there is no slot for the part behind it.
+    /// `Full` if the range is inside one extent and there is no slot for the part after it.
     pub fn remove(
         &mut self,
         range: Range<LogicalBlock>,
@@ -93,8 +93,8 @@ impl LeafMut<'_> {
         Ok(self.0.for_parent(before))
     }
 
-    /// Gives all that is mapped in `range` the state `state`, and joins what then may be joined.
-    /// Holes stay holes.
+    /// Changes the state of all mapped blocks in `range`, and joins extents where possible. Holes
+    /// stay holes.
     ///
     /// # Errors
     /// `Full` if the leaf has too few slots for the pieces: at most two more are needed, and
@@ -109,8 +109,8 @@ impl LeafMut<'_> {
             return Ok(());
         }
         let window = touched.start.saturating_sub(1)..(touched.end + 1).min(self.0.len());
-        // Each extent is read before the pieces that replace it are written. To keep it so, the
-        // extents of the window first move up by as much as the pieces get ahead of them.
+        // Each extent must be read before the pieces that replace it are written. Therefore the
+        // extents of the window are first moved up by the maximum lead of the pieces.
         let (mut count, mut ahead) = (0_usize, 0_usize);
         let mut joiner = Joiner::default();
         for (read, position) in (1..).zip(window.clone()) {
@@ -139,8 +139,7 @@ impl LeafMut<'_> {
         self.0.resize(at..window.end + ahead, 0)
     }
 
-    /// Cuts the extent that goes on from before `at` to behind it in two, so that one begins
-    /// there.
+    /// Splits an extent across `at` in two, so that the second begins there.
     ///
     /// # Errors
     /// `Full`.
@@ -160,12 +159,13 @@ impl LeafMut<'_> {
         Ok(())
     }
 
-    /// Shifts the extents from `from` on in the file, and joins the first of them with the one in
-    /// front.
+    /// Shifts the extents from `from` on in the file, and joins the first of them with the one
+    /// before.
     ///
     /// # Errors
-    /// `Overlap` if an extent lies across `from` (see [`cut_at`](Self::cut_at)) or the first one
-    /// moved would meet what is in front; `Logical` if one would leave the file.
+    /// `Overlap` if an extent begins before and ends after `from` (see [`cut_at`](Self::cut_at)) or
+    /// the first one would overlap the extent before; `Logical` if one would leave the range of a
+    /// file.
     pub fn shift(
         &mut self,
         from: LogicalBlock,
@@ -194,12 +194,12 @@ impl LeafMut<'_> {
         Ok(self.0.for_parent(before))
     }
 
-    /// Moves the extents from `position` on to `block`, which becomes a leaf, and gives its first
-    /// key: `None` if it is still empty, because `position` is the end. Linux splits where it is
-    /// about to insert, at [`insert_position`](Self::insert_position).
+    /// Moves the extents from `position` on to `block`, which becomes a leaf, and returns its first
+    /// key: `None` if it is still empty, because `position` is the end. Linux splits at the
+    /// position of the next insertion ([`insert_position`](Self::insert_position)).
     ///
     /// # Errors
-    /// `Position`; `Shape` if the block is too small for them.
+    /// `Position`; `Shape` if the block is too small for the extents.
     pub fn split_off(
         &mut self,
         position: usize,
@@ -208,7 +208,7 @@ impl LeafMut<'_> {
         self.0.split_off(position, block)
     }
 
-    /// The position that an extent which begins at `logical` would get.
+    /// The position at which an extent that begins at `logical` would be inserted.
     #[must_use]
     pub fn insert_position(&self, logical: LogicalBlock) -> usize {
         self.first_from(logical)
@@ -243,7 +243,8 @@ impl LeafMut<'_> {
             (Some(extent), None) => (Some(extent), [None; 4]),
             (Some(extent), Some(inside)) => {
                 let inside = Extent { state, ..inside };
-                // Only all of the longest written extent is too long as an unwritten one.
+                // Only a whole written extent of the maximum length is too long as an unwritten
+                // one.
                 let middle = LogicalBlock(inside.logical.0.saturating_add(state.max_blocks()));
                 let end = inside.logical_end();
                 let split = [
@@ -268,7 +269,7 @@ impl LeafMut<'_> {
         Ok(())
     }
 
-    /// Joins the extent at a position with the next one, if they may be.
+    /// Joins the extent at a position with the next one if possible.
     fn join(&mut self, position: usize) -> Result<(), ExtentEditError> {
         let (this, next) = (self.get(position), self.get(position + 1));
         if let (Some(this), Some(next)) = (this, next)
@@ -281,24 +282,24 @@ impl LeafMut<'_> {
     }
 }
 
-/// What of an extent lies in front of `range`.
+/// The part of an extent before `range`.
 fn front(extent: &Extent, range: &Range<LogicalBlock>) -> Option<Extent> {
     extent.part(&(extent.logical..range.start))
 }
 
-/// What of an extent lies behind `range`.
+/// The part of an extent after `range`.
 fn back(extent: &Extent, range: &Range<LogicalBlock>) -> Option<Extent> {
     extent.part(&(range.end..extent.logical_end()))
 }
 
-/// Joins a row of extents as they come.
+/// Joins a sequence of extents.
 #[derive(Default)]
 struct Joiner {
     last: Option<Extent>,
 }
 
 impl Joiner {
-    /// Takes an extent; gives the one in front of it if both stay apart.
+    /// Adds an extent; returns the one before it if both cannot be joined.
     fn push(&mut self, next: Extent) -> Option<Extent> {
         match self.last.map(|last| (last, last.joined(&next))) {
             Some((_, Some(joined))) => {

@@ -1,14 +1,14 @@
-//! **Purpose.** Changes of a tree along one path, from the bytes of its nodes: an insertion that
-//! splits what is full, and what a change of a leaf means to the nodes above.
+//! **Purpose.** Changes of a tree along one path: an insertion that splits full nodes, and the
+//! update of the nodes above a changed leaf.
 //!
-//! **Not here.** Finding the path, and the blocks of new nodes: [`new_nodes`] says how many the
-//! caller must have at hand.
+//! **Not here.** Finding the path, and allocating blocks for new nodes: [`new_nodes`] returns the
+//! number that the caller must supply.
 //!
-//! **Model.** A path begins with the root, and each [`Step`] says which child leads on. An
-//! insertion into a full leaf takes a new node on each level up to the lowest one with room:
+//! **Model.** A path begins with the root, and each [`Step`] has the position of the next child. An
+//! insertion into a full leaf takes a new node on each level up to the lowest one with a free slot:
 //!
 //! ```text
-//!        [ a |   ]                      [ a | e ]          the lowest node with room
+//!        [ a |   ]                      [ a | e ]          the lowest node with a free slot
 //!          /                            /      \
 //!   [ a  b  c  d ]   full        [ a b c d ]  [ e ]        split at its end: a new node
 //!              /                          /      \
@@ -19,26 +19,26 @@ use super::edit::{ExtentEditError, Fill, ForParent, NodeMut, grow, init_root, ne
 use super::{Extent, InnerMut, LeafMut, ROOT_BYTES};
 use crate::types::{LogicalBlock, PhysBlock};
 
-/// A node on the way from the root to a leaf.
+/// A node on the path from the root to a leaf.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// All its bytes.
     pub bytes: &'a mut [u8],
-    /// The position of the child that leads on; of no meaning in the leaf.
+    /// The position of the next node of the path; no meaning in the leaf.
     pub position: usize,
 }
 
-/// A block that a new node may have.
+/// A block for a new node.
 #[derive(Debug)]
 pub struct NewNode<'a> {
-    /// Where it is.
+    /// The block.
     pub at: PhysBlock,
-    /// Its bytes, whatever they are.
+    /// Its bytes, with any content.
     pub bytes: &'a mut [u8],
 }
 
 impl Step<'_> {
-    fn again(&mut self) -> Step<'_> {
+    fn reborrow(&mut self) -> Step<'_> {
         Step {
             bytes: self.bytes,
             position: self.position,
@@ -72,9 +72,9 @@ fn inner(bytes: &mut [u8]) -> Result<InnerMut<'_>, ExtentEditError> {
     }
 }
 
-/// Adds an extent to the leaf at the end of `path`, which is the one responsible for it, and tells
-/// the nodes above. Takes nodes of `new` from the front as far as they are needed, and gives their
-/// number; the path is then no longer the way to the extent.
+/// Adds an extent to the leaf at the end of `path`, whose range includes it, and updates the nodes
+/// above. Takes the needed nodes of `new` from the front, and returns their number; if it is not 0,
+/// the path no longer leads to the extent.
 ///
 /// # Errors
 /// As [`LeafMut::insert`]; `NewNodes` if there are too few. Then nothing is changed.
@@ -119,13 +119,14 @@ fn insert_splitting(
             extent.logical
         }
     };
-    add_child(above, (key, node.at), &mut new)?;
+    let block = node.at;
+    add_child(above, NewIndex { key, block }, &mut new)?;
     Ok(new.used)
 }
 
-/// Splits the leaf at the end of `path` in the middle, or moves it out of the root, if it has fewer
-/// than `entries` free slots: what changes an extent in its midst needs up to two. Takes nodes of
-/// `new` as [`insert`] does; if any, the path is no longer one.
+/// Makes sure that the leaf at the end of `path` has `entries` free slots (a change of the middle
+/// of an extent needs up to two): splits it in the middle, or moves it out of the root. Takes nodes
+/// of `new` as [`insert`] does; if any, the path is no longer valid.
 ///
 /// # Errors
 /// `NewNodes` if there are too few. Then nothing is changed.
@@ -147,7 +148,8 @@ pub fn make_room(
         let middle = old.as_leaf().len() / 2;
         let key = old.split_off(middle, node.bytes)?;
         let key = key.ok_or(ExtentEditError::Shape)?;
-        add_child(above, (key, node.at), &mut new)?;
+        let block = node.at;
+        add_child(above, NewIndex { key, block }, &mut new)?;
     }
     Ok(new.used)
 }
@@ -156,15 +158,24 @@ pub fn make_room(
 struct Supply<'n, 'a> {
     nodes: &'n mut [NewNode<'a>],
     used: usize,
-    /// Whether no node of the path has room.
+    /// Whether no node of the path has a free slot.
     all_full: bool,
 }
 
-/// The nodes of a path, and those that came in between.
+/// An index to be added to an inner node.
+#[derive(Clone, Copy)]
+struct NewIndex {
+    /// The first key of the child.
+    key: LogicalBlock,
+    /// The block of the child.
+    block: PhysBlock,
+}
+
+/// The nodes of a path, including new ones.
 type Steps<'s> = Vec<Step<'s>>;
 
 impl<'n, 'a> Supply<'n, 'a> {
-    /// As many nodes as it takes to split the leaf at the end of `path`.
+    /// The nodes that are needed to split the leaf at the end of `path`.
     fn for_full_leaf(
         path: &[Step<'_>],
         new: &'n mut [NewNode<'a>],
@@ -199,12 +210,13 @@ impl<'n, 'a> Supply<'n, 'a> {
     }
 }
 
-/// The path, one node longer if the root had to make room.
+/// The path. If all nodes are full, the root is moved to a new node, and the path is one node
+/// longer.
 fn deepened<'s>(
     path: &'s mut [Step<'_>],
     new: &mut Supply<'s, '_>,
 ) -> Result<Steps<'s>, ExtentEditError> {
-    let mut steps: Steps<'s> = path.iter_mut().map(Step::again).collect();
+    let mut steps: Steps<'s> = path.iter_mut().map(Step::reborrow).collect();
     if new.all_full {
         let node = new.take()?;
         let root = steps.first_mut().ok_or(ExtentEditError::Shape)?;
@@ -219,59 +231,59 @@ fn deepened<'s>(
     Ok(steps)
 }
 
-/// Adds a child behind the one that leads on, splitting nodes of `above` from the lowest up to the
-/// first one with room.
+/// Adds a child after that of the path, and splits nodes of `above` from the lowest up to the first
+/// one with a free slot.
 fn add_child(
     above: &mut [Step<'_>],
-    child: (LogicalBlock, PhysBlock),
+    mut child: NewIndex,
     new: &mut Supply<'_, '_>,
 ) -> Result<(), ExtentEditError> {
-    let mut child = child;
     for step in above.iter_mut().rev() {
         let position = step.position + 1;
         let mut old = step.inner()?;
         if old.fill().free() > 0 {
-            return carry_nothing(old.insert(child.0, child.1)?);
+            return check_unchanged(old.insert(child.key, child.block)?);
         }
         let node = new.take()?;
         let key = split_inner(&mut old, position, node.bytes, child)?;
-        child = (key, node.at);
+        let block = node.at;
+        child = NewIndex { key, block };
     }
     Err(ExtentEditError::Shape)
 }
 
 /// Splits a full inner node at `position` to add a child there; `block` becomes the new node, whose
-/// first key is given.
+/// first key is returned.
 fn split_inner(
     old: &mut InnerMut<'_>,
     position: usize,
     block: &mut [u8],
-    child: (LogicalBlock, PhysBlock),
+    child: NewIndex,
 ) -> Result<LogicalBlock, ExtentEditError> {
     let first = old.split_off(position, block)?;
     if let Some(key) = first {
-        carry_nothing(old.insert(child.0, child.1)?)?;
+        check_unchanged(old.insert(child.key, child.block)?)?;
         return Ok(key);
     }
-    let _key_is_known = inner(block)?.insert(child.0, child.1)?;
-    Ok(child.0)
+    let _key_is_known = inner(block)?.insert(child.key, child.block)?;
+    Ok(child.key)
 }
 
-/// A child that is added behind another one does not change its parent's first key.
-fn carry_nothing(what: ForParent) -> Result<(), ExtentEditError> {
+/// Checks that an added child, which follows another one, does not change its parent's first key.
+fn check_unchanged(what: ForParent) -> Result<(), ExtentEditError> {
     match what {
         ForParent::Unchanged => Ok(()),
         ForParent::NewKey(_) | ForParent::Emptied => Err(ExtentEditError::Shape),
     }
 }
 
-/// Tells the nodes of `above`, which ends with the parent of a node that was changed, what the
-/// change means to them. Gives the number of nodes that are no longer in the tree: the changed one
-/// and those right above it, as far as it was all they held. If all of the tree went, the root is
-/// an empty leaf.
+/// Applies the effect `what` of a change of a node to the nodes of `above`, which ends with its
+/// parent. Returns the number of nodes that are no longer in the tree: the changed one, if it is
+/// empty, and those right above it that held nothing else. If the whole tree was removed, the root
+/// is an empty leaf.
 ///
 /// # Errors
-/// If the path is not one; a sound path cannot fail.
+/// If `above` is not a valid path.
 pub fn carry_up(above: &mut [Step<'_>], what: ForParent) -> Result<usize, ExtentEditError> {
     let (mut what, mut gone) = (what, 0);
     for step in above.iter_mut().rev() {

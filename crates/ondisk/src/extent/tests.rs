@@ -89,7 +89,7 @@ fn lengths_tell_written_from_unwritten() {
 }
 
 #[test]
-fn find_gives_the_covering_extent_or_the_next() {
+fn find_returns_the_covering_extent_or_the_next() {
     let bytes = node(1024, 0, &[(5, 3, 100), (20, 2, 200)]);
     let starts = |at| {
         leaf(&bytes)
@@ -165,7 +165,7 @@ fn the_checksum_covers_the_whole_node() {
 }
 
 #[test]
-fn broken_headers_are_named() {
+fn corrupt_headers_are_named() {
     let good = node(1024, 0, &[(0, 1, 10)]);
     let with = |at: usize, value: u16| {
         let mut bytes = good.clone();
@@ -181,12 +181,15 @@ fn broken_headers_are_named() {
         check(&with(4, 85)),
         Err(ExtentError::Max {
             found: 85,
-            room: 84
+            capacity: 84
         })
     );
     assert_eq!(
         check(&with(4, 0)),
-        Err(ExtentError::Max { found: 0, room: 84 })
+        Err(ExtentError::Max {
+            found: 0,
+            capacity: 84
+        })
     );
     assert_eq!(
         check(&with(6, 3)),
@@ -216,7 +219,7 @@ fn broken_headers_are_named() {
 }
 
 #[test]
-fn broken_entries_are_named() {
+fn corrupt_entries_are_named() {
     let of = |entries: &[(u32, u16, u64)]| check(&node(1024, 0, entries)).unwrap_err();
     let order = ExtentError::Order {
         entry: 1,
@@ -314,7 +317,8 @@ proptest! {
     }
 }
 
-/// Every node and every block of a file with 900 extents that mke2fs made, three levels deep.
+/// Checks every node and every block of a file with 900 extents that mke2fs made, three levels
+/// deep.
 #[test]
 fn a_tree_made_by_mke2fs() {
     use std::os::unix::fs::FileExt as _;

@@ -17,14 +17,15 @@ pub mod table;
 
 pub use table::{Compat, Incompat, RoCompat};
 
-/// Which of the three words of the superblock a feature bit is in.
+/// The feature field of the superblock that a bit is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeatureClass {
-    /// `s_feature_compat`: who does not know the bit may still read and write.
+    /// `s_feature_compat`: an implementation that does not know the bit may read and write.
     Compat,
-    /// `s_feature_incompat`: who does not know the bit must keep away.
+    /// `s_feature_incompat`: an implementation that does not know the bit must refuse the file
+    /// system.
     Incompat,
-    /// `s_feature_ro_compat`: who does not know the bit may only read.
+    /// `s_feature_ro_compat`: an implementation that does not know the bit may only read.
     RoCompat,
 }
 
@@ -73,7 +74,7 @@ impl fmt::Display for Support {
 /// One line of the feature table.
 #[derive(Clone, Copy, Debug)]
 pub struct FeatureRow {
-    /// The word the bit is in.
+    /// The field the bit is in.
     pub class: FeatureClass,
     /// The bit, as a mask.
     pub bit: u32,
@@ -81,7 +82,7 @@ pub struct FeatureRow {
     pub name: &'static str,
     /// What fourscore does with it.
     pub support: Support,
-    /// What the feature is, and why it is refused where it is.
+    /// A description of the feature, and the reason if it is refused.
     pub note: &'static str,
 }
 
@@ -145,7 +146,7 @@ impl FeatureSet {
 }
 
 /// One feature bit of one class, known or not. Prints as e2fsprogs names it: `extent`, or
-/// `FEATURE_I20` for a bit nobody knows.
+/// `FEATURE_I20` for an unknown bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Feature {
     class: FeatureClass,
@@ -153,7 +154,7 @@ pub struct Feature {
 }
 
 impl Feature {
-    /// The word the bit is in.
+    /// The field the bit is in.
     #[must_use]
     pub fn class(self) -> FeatureClass {
         self.class
@@ -171,7 +172,7 @@ impl Feature {
         table::rows().find(|row| row.class == self.class && row.bit == self.bit)
     }
 
-    /// What fourscore does with it; for an unknown bit what its class demands.
+    /// What fourscore does with it; for an unknown bit this follows from its class.
     #[must_use]
     pub fn support(self) -> Support {
         match (self.row(), self.class) {
@@ -197,7 +198,7 @@ impl fmt::Display for Feature {
     }
 }
 
-/// What somebody wants to do with the file system.
+/// The intended access to the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Only read.
@@ -214,7 +215,7 @@ pub struct UnsupportedFeatures {
 }
 
 impl UnsupportedFeatures {
-    /// What was asked for.
+    /// The refused access.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access

@@ -34,7 +34,7 @@ features! {
     /// `s_feature_compat`. Unknown bits are kept.
     Compat, COMPAT {
         DIR_PREALLOC = 0x1, "dir_prealloc", Write, "a hint for allocation that may be ignored";
-        IMAGIC_INODES = 0x2, "imagic_inodes", Write, "inodes of AFS servers, which no name may lead to";
+        IMAGIC_INODES = 0x2, "imagic_inodes", Write, "inodes of AFS servers, which may have no name";
         HAS_JOURNAL = 0x4, "has_journal", Write, "a journal, in an inode or on a device of its own";
         EXT_ATTR = 0x8, "ext_attr", Write, "extended attributes";
         RESIZE_INODE = 0x10, "resize_inode", Write, "descriptor blocks reserved for growth, held by inode 7";
@@ -52,14 +52,14 @@ features! {
         COMPRESSION = 0x1, "compression", Refuse, "compressed files, which no Linux kernel release could read";
         FILETYPE = 0x2, "filetype", Write, "file types in directory entries";
         RECOVER = 0x4, "needs_recovery", Write, "the journal holds transactions to replay";
-        JOURNAL_DEV = 0x8, "journal_dev", Refuse, "not a file system but the journal of another one";
+        JOURNAL_DEV = 0x8, "journal_dev", Refuse, "not a file system, but the journal of another one";
         META_BG = 0x10, "meta_bg", Write, "group descriptors spread over the groups they describe";
         EXTENTS = 0x40, "extent", Write, "extent trees";
         BIT64 = 0x80, "64bit", Write, "block numbers of 64 bits";
         MMP = 0x100, "mmp", Write, "protection against two hosts mounting at once";
         FLEX_BG = 0x200, "flex_bg", Write, "bitmaps and inode tables outside their group";
         EA_INODE = 0x400, "ea_inode", Write, "values of large extended attributes in inodes of their own";
-        DIRDATA = 0x1000, "dirdata", Refuse, "data behind names in directory entries, as Lustre writes it";
+        DIRDATA = 0x1000, "dirdata", Refuse, "data after names in directory entries, as Lustre writes it";
         CSUM_SEED = 0x2000, "metadata_csum_seed", Write, "a checksum seed in the superblock, so that the UUID can change";
         LARGEDIR = 0x4000, "large_dir", Write, "directories over 2 GiB and hash trees of depth 3";
         INLINE_DATA = 0x8000, "inline_data", Write, "small files and directories inside their inode";
@@ -72,16 +72,16 @@ features! {
         SPARSE_SUPER = 0x1, "sparse_super", Write, "backup superblocks only in groups 0, 1 and powers of 3, 5 and 7";
         LARGE_FILE = 0x2, "large_file", Write, "files over 2 GiB";
         BTREE_DIR = 0x4, "btree_dir", Read, "reserved for a directory format that never came; nothing to do";
-        HUGE_FILE = 0x8, "huge_file", Write, "i_blocks of 48 bits, counted in blocks where an inode says so";
+        HUGE_FILE = 0x8, "huge_file", Write, "i_blocks of 48 bits, in units of blocks if an inode has HUGE_FILE_FL";
         GDT_CSUM = 0x10, "uninit_bg", Write, "crc16 of group descriptors, and groups not yet initialised";
         DIR_NLINK = 0x20, "dir_nlink", Write, "directories with more than 65 000 subdirectories";
-        EXTRA_ISIZE = 0x40, "extra_isize", Write, "room guaranteed behind the first 128 bytes of an inode";
+        EXTRA_ISIZE = 0x40, "extra_isize", Write, "space guaranteed after the first 128 bytes of an inode";
         HAS_SNAPSHOT = 0x80, "snapshot", Read, "a Next3 snapshot exists";
         QUOTA = 0x100, "quota", Read, "quota files in hidden inodes";
         BIGALLOC = 0x200, "bigalloc", Write, "allocation in clusters of several blocks";
         METADATA_CSUM = 0x400, "metadata_csum", Write, "crc32c of all metadata";
         REPLICA = 0x800, "replica", Read, "copies of metadata, in no kernel";
-        READONLY = 0x1000, "read-only", Read, "whoever made it forbids writing";
+        READONLY = 0x1000, "read-only", Read, "its creator forbids writing";
         PROJECT = 0x2000, "project", Write, "project identifiers in inodes, and their quota";
         SHARED_BLOCKS = 0x4000, "shared_blocks", Read, "blocks that several files share, as Android's deduplication makes them";
         VERITY = 0x8000, "verity", Write, "files sealed with a Merkle tree";

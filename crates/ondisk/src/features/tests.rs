@@ -1,4 +1,4 @@
-//! **Purpose.** The feature table holds together, and docs/COMPAT.md shows it.
+//! **Purpose.** Tests that the feature table is consistent, and that docs/COMPAT.md contains it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -77,7 +77,7 @@ fn set(compat: u32, incompat: u32, ro_compat: u32) -> FeatureSet {
 }
 
 #[test]
-fn unknown_bits_act_as_their_class_demands() {
+fn unknown_bits_are_handled_by_their_class() {
     let unknown = 1 << 20;
     assert_eq!(set(unknown, 0, 0).check_writing(), Ok(()));
     assert_eq!(set(0, 0, unknown).check_reading(), Ok(()));
@@ -91,7 +91,7 @@ fn unknown_bits_act_as_their_class_demands() {
 }
 
 #[test]
-fn writing_refuses_what_is_only_read() {
+fn writing_refuses_read_only_features() {
     let hints = set(
         Compat::DIR_PREALLOC.bits() | Compat::STABLE_INODES.bits(),
         0,

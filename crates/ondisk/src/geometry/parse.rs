@@ -15,7 +15,7 @@ impl Geometry {
     /// Checks all sizes and counts of the superblock against each other.
     ///
     /// # Errors
-    /// The first that cannot be.
+    /// The first invalid field.
     pub(crate) fn from_superblock(
         raw: &RawSuperblock,
         features: FeatureSet,
@@ -60,7 +60,8 @@ impl Geometry {
             backups: backups(raw, features),
             first_meta_bg: None,
         };
-        // Where the field is wrong, all descriptors are looked for where they are without meta_bg.
+        // If the field is invalid, all descriptors are assumed to be at their locations without
+        // meta_bg.
         let meta_bg = features.incompat.contains(Incompat::META_BG);
         let most = geometry.desc_blocks();
         geometry.first_meta_bg = meta_bg.then(|| raw.s_first_meta_bg.get().min(most));
@@ -94,8 +95,8 @@ fn blocks_per_cluster_log(
     }
 }
 
-/// Blocks and clusters per group. Without `bigalloc` the cluster field is left over from the
-/// fragments of ext2 and does not count.
+/// Blocks and clusters per group. Without `bigalloc` the cluster field is a remnant of the
+/// fragments of ext2 and is ignored.
 fn group_size(
     raw: &RawSuperblock,
     features: FeatureSet,

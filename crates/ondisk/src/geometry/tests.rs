@@ -1,4 +1,5 @@
-//! **Purpose.** Places computed by hand, at the edges and in file systems too large to make.
+//! **Purpose.** Tests with locations computed by hand, at the edges and in file systems too large
+//! to make.
 
 use crate::features::{Compat, Incompat, RoCompat};
 use crate::geometry::BytePlace;
@@ -85,8 +86,9 @@ fn descriptors_are_behind_the_superblock_or_in_their_meta_group() {
     assert_eq!(geometry.desc_place(GroupNr(5)), place(1, 5 * 64));
     assert_eq!(geometry.desc_place(GroupNr(64)), place(64 * 32_768, 0));
     assert_eq!(geometry.desc_place(GroupNr(129)), place(128 * 32_768, 64));
-    // One classic descriptor block and the reserve behind the superblock; then one block each in
-    // the first, second and last group of the second meta group; superblocks alone elsewhere.
+    // One classic descriptor block and the reserved blocks after the superblock; then one block
+    // each in the first, second and last group of the second meta group; only superblocks in other
+    // groups.
     let sizes = [0, 2, 3, 64, 65, 66, 81, 127].map(|g| geometry.base_meta_blocks(GroupNr(g)));
     assert_eq!(sizes, [33, 0, 33, 1, 1, 0, 1, 1]);
 }

@@ -1,28 +1,28 @@
 //! **Purpose.** Changing a group descriptor in place.
 //!
-//! **Model.** What a descriptor says of its bitmaps (free counts, checksums, whether they were ever
-//! written) follows from them, so it is written in one step from a bitmap. The checksum of the
-//! descriptor itself is stored by [`super::seal`].
+//! **Model.** The fields of a descriptor that depend on a bitmap (free count, checksum, whether it
+//! was ever written) are computed from it, and written in one step. The checksum of the descriptor
+//! itself is stored by [`super::seal`].
 
 use zerocopy::FromBytes;
 
 use super::{GroupDescError, GroupFlags, RawGroupDesc, RawGroupDescHigh};
 use crate::superblock::Superblock;
 
-/// What a descriptor holds about one bitmap.
+/// The data about a bitmap that a descriptor holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BitmapSummary {
-    /// Clusters or inodes that are free.
+    /// Free clusters or inodes.
     pub free: u32,
     /// The checksum of the bits; 0 without `metadata_csum`.
     pub checksum: u32,
-    /// Bits behind the last one that is set.
+    /// Clear bits after the last set one.
     pub unused_tail: u32,
 }
 
 impl BitmapSummary {
-    /// Looks at the first `bits` bits of a bitmap block, of which all that the checksum covers
-    /// (`covered_bits`) belong to the group's bitmap.
+    /// Computes the summary of a bitmap block, of which the first `bits` bits are in use and the
+    /// first `covered_bits` are covered by the checksum.
     #[must_use]
     pub fn of(bitmap: &[u8], bits: u32, covered_bits: u32, sb: &Superblock) -> Self {
         let mut used = 0;
@@ -85,7 +85,7 @@ impl<'a> GroupDescMut<'a> {
         })
     }
 
-    /// The block bitmap was written and is as `summary` says.
+    /// Stores the summary of the block bitmap, which was written.
     pub fn set_block_bitmap(&mut self, summary: &BitmapSummary) {
         let (free_lo, free_hi) = halves(summary.free);
         let (checksum_lo, checksum_hi) = halves(summary.checksum);
@@ -98,8 +98,8 @@ impl<'a> GroupDescMut<'a> {
         self.clear_flag(GroupFlags::BLOCK_UNINIT);
     }
 
-    /// The inode bitmap was written and is as `summary` says. The part of the table that was never
-    /// used does not grow again.
+    /// Stores the summary of the inode bitmap, which was written. The part of the table that was
+    /// never used does not grow.
     pub fn set_inode_bitmap(&mut self, summary: &BitmapSummary) {
         let (free_lo, free_hi) = halves(summary.free);
         let (checksum_lo, checksum_hi) = halves(summary.checksum);
@@ -116,7 +116,7 @@ impl<'a> GroupDescMut<'a> {
         self.clear_flag(GroupFlags::INODE_UNINIT);
     }
 
-    /// The directories have become more or fewer by `change`.
+    /// Changes the number of directories by `change`.
     pub fn change_used_dirs(&mut self, change: i32) {
         let high = self.high.as_ref();
         let before = whole(

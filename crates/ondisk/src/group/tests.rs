@@ -1,4 +1,4 @@
-//! **Purpose.** Each check of a descriptor, met by one that is wrong in one field; and arbitrary
+//! **Purpose.** Tests of each check with a descriptor that is wrong in one field, and of arbitrary
 //! bytes.
 
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn error(sb: &Superblock, change: impl FnOnce(&mut RawGroupDesc)) -> GroupDescEr
 }
 
 #[test]
-fn a_sound_descriptor_is_accepted() {
+fn a_valid_descriptor_is_accepted() {
     let sb = image::metadata_csum();
     let desc = GroupDesc::parse(&sealed(&sb, |_| ()), GROUP, &sb).unwrap();
     assert_eq!(desc.inode_table(), PhysBlock(40_002));
@@ -69,7 +69,7 @@ fn a_descriptor_belongs_to_its_group() {
 }
 
 #[test]
-fn places_that_cannot_be() {
+fn invalid_locations_are_refused() {
     use GroupDescError as E;
     let sb = image::metadata_csum();
     let end = u32::try_from(sb.geometry().blocks().0).unwrap();
@@ -126,7 +126,7 @@ fn without_flex_bg_everything_is_in_the_group() {
 }
 
 #[test]
-fn counts_that_cannot_be() {
+fn invalid_counts_are_refused() {
     let sb = image::metadata_csum();
     let count = |change: fn(&mut RawGroupDesc)| {
         let desc = GroupDesc::parse(&sealed(&sb, change), GROUP, &sb).unwrap();

@@ -1,20 +1,21 @@
 //! **Purpose.** Writing index blocks, and adding a leaf to the index of a directory.
 //!
-//! **Not here.** What is in the leaves (`split`, `dirent`), allocating blocks, checksums, which
-//! are sealed once per commit.
+//! **Not here.** Leaves (`split`, `dirent`), allocating blocks, checksums, which are sealed once
+//! per commit.
 //!
-//! **Model.** A new leaf gets an entry behind that of the leaf it was split from. Where the index
-//! block is full, its upper half moves to a new one, which gets an entry in the level above, and
-//! so on. Where all are full up to the root, the root's entries move to a new block and the tree
-//! has one level more: nodes have room for more entries than the root, so one step is enough.
+//! **Model.** A new leaf gets an entry after that of the leaf it was split from. If the index block
+//! is full, its upper half moves to a new one, which gets an entry in the level above, and so on.
+//! If all are full up to the root, the root's entries move to a new block and the tree has one
+//! level more: nodes have a higher capacity than the root, so one step is enough.
 //!
 //! ```text
-//! growth(path, hash)       how many blocks are needed, which will change; nothing changes
+//! growth(path, hash)       the new blocks that are needed; nothing changes
 //! add_leaf(path, leaf, ..) the change, from the bottom up
 //! ```
 //!
-//! **Invariants.** What passed the checks of `htree` before passes them after, once sealed, if
-//! the directory's end was moved behind the new blocks. An error leaves all blocks as they were.
+//! **Invariants.** Blocks that passed the checks of `htree` before a change pass them afterwards,
+//! once sealed, if the size of the directory includes the new blocks. An error leaves all blocks
+//! unchanged.
 //!
 //! **References.** Linux, `fs/ext4/namei.c`: the halves are the same.
 
@@ -29,24 +30,23 @@ use crate::dirent::{DirFormat, DirentError, Dots};
 use crate::dirhash::HashAlgorithm;
 use crate::types::LogicalBlock;
 
-/// Index blocks that [`add_leaf`] can need: one for each level below the deepest root, whether
-/// it is split or new.
+/// The maximum number of new index blocks for [`add_leaf`]: one for each level below the root.
 pub const MAX_NEW_NODES: usize = 2;
 
-/// A block below an index block, and the lowest hash that leads to it. The low bit of the hash
-/// says that names with the hash below it begin in the block before.
+/// A block below an index block, and its lowest hash. The low bit of the hash means that names with
+/// the hash below it begin in the block before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Child {
     /// The lowest hash.
     pub hash: u32,
-    /// The block, counted in the directory.
+    /// The logical block of the directory.
     pub block: LogicalBlock,
 }
 
 /// The entries of an index block, to be changed.
 #[derive(Debug)]
 pub struct IndexMut<'a> {
-    /// All there is room for.
+    /// All entries up to the limit.
     slots: &'a mut [RawEntry],
     len: usize,
 }
@@ -55,7 +55,7 @@ impl<'a> IndexMut<'a> {
     /// The entries of a root.
     ///
     /// # Errors
-    /// If limit or count cannot be, which is not so in a checked block.
+    /// If limit or count is invalid, which is impossible in a checked block.
     pub fn root(block: &'a mut [u8]) -> Result<Self, HtreeError> {
         Self::at(block, ROOT_ENTRIES_AT)
     }
@@ -63,7 +63,7 @@ impl<'a> IndexMut<'a> {
     /// The entries of an index block that is not the root.
     ///
     /// # Errors
-    /// If limit or count cannot be, which is not so in a checked block.
+    /// If limit or count is invalid, which is impossible in a checked block.
     pub fn node(block: &'a mut [u8]) -> Result<Self, HtreeError> {
         Self::at(block, NODE_ENTRIES_AT)
     }
@@ -89,18 +89,19 @@ impl<'a> IndexMut<'a> {
             .ok_or(too_short)
     }
 
-    /// Adds an entry behind all others.
+    /// Adds an entry after all others.
     ///
     /// # Errors
-    /// If there is no room, or an entry with a higher hash.
+    /// If there is no space, or an entry with a higher hash.
     pub fn push(&mut self, child: Child) -> Result<(), HtreeError> {
         self.insert_after(self.len - 1, child)
     }
 
-    /// Adds an entry behind that at `position`.
+    /// Adds an entry after that at `position`.
     ///
     /// # Errors
-    /// If there is no room, no such position, or the hash does not lie between its neighbours.
+    /// If there is no space or no such position, or the hash is not between those of its
+    /// neighbours.
     pub fn insert_after(&mut self, position: usize, child: Child) -> Result<(), HtreeError> {
         let (at, limit) = (position + 1, self.slots.len());
         if self.len >= limit || at > self.len {
@@ -129,7 +130,7 @@ impl<'a> IndexMut<'a> {
         }
     }
 
-    /// Limit and count of a block can be stored in 16 bits each: its bytes have 17.
+    /// Stores the count. Limit and count fit 16 bits, since the length of a block fits 17.
     fn set_len(&mut self, len: usize) {
         self.len = len;
         let [limit, count] = [self.slots.len(), len].map(|n| u16::try_from(n).unwrap_or(u16::MAX));
@@ -138,7 +139,7 @@ impl<'a> IndexMut<'a> {
         }
     }
 
-    /// Replaces all entries with those of `from`, which are not more than there is room for.
+    /// Replaces all entries with those of `from`, which fit.
     fn copy_from(&mut self, from: &[RawEntry]) {
         if let Some(to) = self.slots.get_mut(..from.len()) {
             to.copy_from_slice(from);
@@ -147,10 +148,10 @@ impl<'a> IndexMut<'a> {
     }
 }
 
-/// Makes an index block that is not the root and leads to one block.
+/// Makes an index block, other than the root, that refers to one block.
 ///
 /// # Errors
-/// If the block is too short for one.
+/// If the block is too short.
 pub fn init_node(
     format: &DirFormat,
     block: &mut [u8],
@@ -161,10 +162,10 @@ pub fn init_node(
     init_entries(format, block, NODE_ENTRIES_AT, only)
 }
 
-/// Makes a root that leads to one block.
+/// Makes a root that refers to one block.
 ///
 /// # Errors
-/// If the block is too short for one.
+/// If the block is too short.
 pub fn init_root(
     format: &DirFormat,
     block: &mut [u8],
@@ -176,7 +177,7 @@ pub fn init_root(
         return Err(HtreeError::TooShort { found: block.len() });
     }
     format.init_directory(block, dots);
-    // `..` hides the whole index, room for the checksum included.
+    // `..` covers the whole index, including the space for the checksum.
     let parent_at = super::DOT_BYTES;
     set_rec_len(block, parent_at, block.len() - parent_at);
     let raw = RawRootInfo {
@@ -217,12 +218,12 @@ fn init_entries(
     Ok(())
 }
 
-/// Turns a directory of one block into a hashed one of two: `first`, its block, becomes the root,
-/// and the entries move to `leaf`, which will be block 1. If there is no room in the leaf
-/// for what is to be added, it must be split like any other.
+/// Converts a directory of one block to a hashed one of two: `first`, its block, becomes the root,
+/// and the entries move to `leaf`, which becomes block 1. If the leaf has no space for the entry to
+/// be added, it must be split like any other leaf.
 ///
 /// # Errors
-/// If the first block is not one of a directory, which cannot be in a checked one.
+/// If the first block is not that of a directory, which is impossible for a checked block.
 pub fn make_indexed(
     format: &DirFormat,
     first: &mut [u8],
@@ -252,51 +253,52 @@ pub fn make_indexed(
     init_root(format, first, &dots, info, LogicalBlock(1))
 }
 
-/// A step on the way from the root to a leaf: an index block and the entry taken in it.
+/// A step of the path from the root to a leaf: an index block and the entry of the path in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// The index block.
     pub index: Index<'a>,
-    /// The entry taken.
+    /// The entry of the path.
     pub position: usize,
 }
 
-/// As [`Step`], to be changed.
+/// As [`Step`], for changes.
 #[derive(Debug)]
 pub struct StepMut<'b> {
     /// The bytes of the index block.
     pub block: &'b mut [u8],
-    /// The entry taken.
+    /// The entry of the path.
     pub position: usize,
 }
 
-/// A block to be added to the directory, whatever its bytes are.
+/// A block to be added to the directory, with any content.
 #[derive(Debug)]
 pub struct NewNode<'b> {
-    /// Its number in the directory.
+    /// The logical block of the directory.
     pub at: LogicalBlock,
     /// Its bytes.
     pub block: &'b mut [u8],
 }
 
-/// What adding a leaf needs.
+/// The requirements for adding a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// New index blocks, besides the leaf: 0 to [`MAX_NEW_NODES`].
+    /// The number of new index blocks, besides the leaf: 0 to [`MAX_NEW_NODES`].
     pub new_nodes: usize,
-    /// The highest level whose block of the path changes, 0 the root; all below it change too.
+    /// The highest level of the path whose block changes (0 is the root); all levels below change
+    /// too.
     pub first_changed: usize,
-    /// Whether the tree gets one level more.
+    /// Whether the tree becomes one level deeper.
     pub deeper: bool,
 }
 
-/// What it needs to add, behind the leaf that `path` leads to (from the root down), one whose
-/// lowest hash is `hash`. `None` if the tree is full and may not become deeper, which for Linux
-/// means that there is no space.
+/// Computes the requirements for adding a leaf with the lowest hash `hash` after the leaf at the
+/// end of `path` (from the root down). `None` if the tree is full and may not become deeper, for
+/// which Linux returns `ENOSPC`.
 ///
 /// # Errors
-/// If the leaf's hash lies outside what the index says of its place, or a level misses: then the
-/// directory is broken.
+/// If the hash is outside the range of the leaf in the index, or the path has a wrong number of
+/// levels: then the directory is corrupt.
 pub fn growth(
     path: &[Step<'_>],
     hash: u32,
@@ -308,8 +310,7 @@ pub fn growth(
     Ok(Some(growth).filter(|growth| !growth.deeper || path.len() < deepest))
 }
 
-/// Adds `leaf` behind the leaf that `path` leads to, with [`Growth::new_nodes`] blocks from
-/// `nodes`.
+/// Adds `leaf` after the leaf at the end of `path`, with [`Growth::new_nodes`] blocks from `nodes`.
 ///
 /// # Errors
 /// As [`growth`], or if there are fewer blocks than needed.
@@ -338,7 +339,7 @@ pub fn add_leaf(
         if !index.as_index().is_full() {
             return index.insert_after(step.position, child);
         }
-        // As many as needed are there.
+        // There are as many as needed.
         let Some(node) = nodes.next() else { break };
         if level == 0 {
             grow_root(format, step.block, node)?;
@@ -355,7 +356,7 @@ pub fn add_leaf(
     Ok(())
 }
 
-/// Follows an insertion from the lowest level upwards, `levels` in all, without making it.
+/// Simulates an insertion from the lowest level upwards, `levels` in all.
 fn measure<'a>(
     steps: impl Iterator<Item = Result<Step<'a>, HtreeError>>,
     mut hash: u32,
@@ -382,8 +383,8 @@ fn measure<'a>(
     })
 }
 
-/// Moves the upper half of the entries of a node to a new one: says how many stay, and the lowest
-/// hash of those that moved.
+/// Moves the upper half of the entries of a node to a new one; returns the number that stay, and
+/// the lowest hash of those that moved.
 fn split_node(
     format: &DirFormat,
     old: &mut [u8],
@@ -403,12 +404,12 @@ fn split_node(
     Ok((kept, hash))
 }
 
-/// Of a full node's entries, how many stay in it.
+/// The number of entries of a full node that stay in it.
 fn kept_by_split(count: usize) -> usize {
     count / 2
 }
 
-/// Moves all entries of a root to a new node, and lets the root lead to that.
+/// Moves all entries of a root to a new node, to which the root then refers.
 fn grow_root(
     format: &DirFormat,
     root: &mut [u8],

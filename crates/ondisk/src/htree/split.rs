@@ -1,28 +1,28 @@
-//! **Purpose.** Dividing the entries of a full leaf between it and a new one.
+//! **Purpose.** Splitting a full leaf: dividing its entries between it and a new leaf.
 //!
-//! **Model.** The entries in order of their hashes are cut in two; those with the higher hashes
-//! move. The higher part takes entries from the top for as long as the middle of the last one
-//! lies in the upper half of all bytes in use. So neither part has more than half of them and half
-//! an entry, and any name fits into either.
+//! **Model.** The entries in order of their hashes are divided in two; those with the higher hashes
+//! move. The higher part takes entries from the top as long as the middle of the last one is in the
+//! upper half of all used bytes. So neither part has more than half of them plus half an entry, and
+//! any name fits into either.
 //!
 //! ```text
-//! room for bytes      1 KiB block with checksums, the smallest: 1012
+//! bytes for entries   1 KiB block with checksums, the smallest: 1012
 //! a part at most      1012 / 2 + 272 / 2 = 642       a name at most: 272 <= 1012 - 642
 //! ```
 //!
-//! Names with equal hashes may end up on both sides; the low bit of the new leaf's hash then says
+//! Names with equal hashes may end up on both sides; then the low bit of the new leaf's hash means
 //! that names with that hash begin in the old one.
 //!
 //! **Invariants.** Both parts hold at least one entry; both pass [`DirFormat::check_block`] once
-//! sealed. The same leaf is always divided the same way.
+//! sealed. The result depends on the leaf only.
 //!
-//! **References.** Linux, `fs/ext4/namei.c`, which cuts at half of the block instead of half of
-//! what is used: the same in a leaf without gaps.
+//! **References.** Linux, `fs/ext4/namei.c`, which splits at half of the block instead of half of
+//! the used bytes: the same in a leaf without gaps.
 
 use crate::dirent::write::LeafWriter;
 use crate::dirent::{DirFormat, DirentError, Entry};
 
-/// An entry of the leaf to be divided.
+/// An entry of the leaf to be split.
 #[derive(Clone, Copy, Debug)]
 struct Mapped {
     hash: u32,
@@ -30,22 +30,21 @@ struct Mapped {
     bytes: usize,
 }
 
-/// How to divide a leaf. One value serves any number of leaves, one after the other, with the same
-/// memory.
+/// The plan of a split. One value can be reused for any number of leaves, with the same memory.
 #[derive(Debug, Default)]
 pub struct LeafSplit {
-    /// The entries: those that stay, then those that move.
+    /// The entries: first those that stay, then those that move.
     map: Vec<Mapped>,
     stay: usize,
     hash: u32,
 }
 
 impl LeafSplit {
-    /// Finds out how to divide a leaf, given the hash of each entry; `false` if it has only one
-    /// entry or none, which then has room for any other.
+    /// Plans the split of a leaf, given the hash of each entry. Returns `false` if it has at most
+    /// one entry, and so has space for any other.
     ///
     /// # Errors
-    /// If a record is broken, which cannot be in a checked block.
+    /// If a record is corrupt, which is impossible in a checked block.
     pub fn plan(
         &mut self,
         format: &DirFormat,
@@ -80,7 +79,7 @@ impl LeafSplit {
         Ok(true)
     }
 
-    /// The hash that leads to the new leaf, as it stands in the index.
+    /// The hash of the new leaf, as in its index entry.
     #[must_use]
     pub fn hash(&self) -> u32 {
         self.hash
@@ -92,7 +91,7 @@ impl LeafSplit {
         hash & !1 >= self.hash & !1
     }
 
-    /// Divides the leaf that the plan was made for, which must not have changed since.
+    /// Splits the leaf that the plan was made for, which must not have changed since.
     pub fn carry_out(&mut self, format: &DirFormat, old: &mut [u8], new: &mut [u8]) {
         let (stay, go) = self.map.split_at_mut(self.stay);
         let mut writer = LeafWriter::new(format, new);
@@ -102,7 +101,7 @@ impl LeafSplit {
             debug_assert!(fits, "a part is shorter than the whole");
         }
         writer.finish();
-        // In the order of places, so that no record is overwritten before it was pulled up.
+        // In the order of offsets, so that no record is overwritten before it was moved.
         stay.sort_unstable_by_key(|entry| entry.at);
         let mut writer = LeafWriter::new(format, old);
         for entry in stay {

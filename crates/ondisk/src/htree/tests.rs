@@ -102,7 +102,7 @@ fn search_and_collisions() {
         [1, 1, 5, 5]
     );
     assert_eq!([blocks(202), blocks(300), blocks(u32::MAX)], [7, 2, 2]);
-    // Names with hash 200 begin in block 5 and go on in 6 and 7.
+    // Names with hash 200 begin in block 5 and continue in 6 and 7.
     assert!(index.continues(2, 200) && index.continues(3, 200));
     assert!(!index.continues(1, 100) && !index.continues(4, 300) && !index.continues(0, 0));
     assert!(!index.continues(2, 202) && !index.continues(9, 200));
@@ -129,7 +129,7 @@ fn a_changed_byte_breaks_the_checksum_only_where_it_is_used() {
     assert!(matches!(error, HtreeError::Checksum(_)), "{error}");
 }
 
-/// What is wrong with a good root after one of its bytes was changed.
+/// The error for a valid root after one of its bytes was changed.
 fn broken_root(at: usize, byte: u8) -> HtreeError {
     let format = format(None);
     let mut block = root(1024, &format, 0, ENTRIES);
@@ -138,7 +138,7 @@ fn broken_root(at: usize, byte: u8) -> HtreeError {
 }
 
 #[test]
-fn broken_roots_are_named() {
+fn corrupt_roots_are_named() {
     let with = broken_root;
     let field = |field, found, expected| HtreeError::RootField {
         field,
@@ -167,7 +167,7 @@ fn broken_roots_are_named() {
 }
 
 #[test]
-fn broken_entries_are_named() {
+fn corrupt_entries_are_named() {
     let with = broken_root;
     let (entry, limit, last) = (1, 124, 999);
     let count = |found| HtreeError::Count { found, limit };
@@ -188,7 +188,7 @@ fn broken_entries_are_named() {
 }
 
 #[test]
-fn broken_nodes_are_named() {
+fn corrupt_nodes_are_named() {
     let format = format(None);
     let mut block = node(1024, &format, ENTRIES);
     block[0] = 1;
@@ -248,7 +248,7 @@ proptest! {
     }
 }
 
-/// A directory of 6 000 names whose tree e2fsck built: every name lies where its hash leads.
+/// A directory of 6 000 names whose tree e2fsck built: every name is in the leaf of its hash.
 #[test]
 fn a_tree_made_by_e2fsck() {
     let tree = tempfile::tempdir().unwrap();
@@ -313,6 +313,6 @@ fn a_tree_made_by_e2fsck() {
             }
         }
     }
-    // And lost+found.
+    // The directory lost+found.
     assert_eq!(names, 6001);
 }

@@ -1,32 +1,32 @@
-//! **Purpose.** Changes of content stored in an inode in place: made so, written within, grown,
-//! shrunk and taken out.
+//! **Purpose.** Changes of inline data in place: creating it, writing, growing, shrinking, and
+//! moving it out of the inode.
 //!
 //! **Not here.** `i_size` and the flag `INLINE_DATA`, which the caller sets with the rest of the
-//! inode; the records of directories (`edit`); the block that content moves to.
+//! inode; the records of directories (`edit`); the block that the content moves to.
 //!
-//! **Model.** The content competes with the other attributes for the inode's room. How much it may
-//! become is asked before ([`InlineRoom`], [`InlineMut::most_bytes`]); whoever wants more takes it
-//! out into a block.
+//! **Model.** The content shares the inode's space with the other attributes. Its maximum length is
+//! queried first ([`InlineRoom`], [`InlineMut::most_bytes`]); for longer content the caller moves
+//! it to a block.
 //!
-//! **Invariants.** The room behind the content is zero, so that a file that grows reads zeros. A
-//! change is made whole or refused before the first byte changes.
+//! **Invariants.** The space after the content is zero, so that a file that grows reads zeros. A
+//! change is made completely, or refused before the first byte changes.
 
 use super::{ATTRIBUTE, HEAD_BYTES, InlineData, InlineError};
 use crate::xattr::{NameIndex, NewValue, XattrEditError, XattrError, XattrsMut};
 
-/// Room in an inode that does not keep its content yet.
+/// The space for inline data in an inode without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineRoom {
-    /// The most content there is room for.
+    /// The maximum length of the content.
     pub most_bytes: usize,
 }
 
 impl InlineRoom {
-    /// What `area`, the xattr area of the inode, has room for; `None` if not even for the entry
-    /// that must be there. An area without attributes is made empty.
+    /// The space in `area`, the xattr area of the inode; `None` if not even the entry of the
+    /// attribute fits. An area without attributes is initialised as empty.
     ///
     /// # Errors
-    /// If the area is broken.
+    /// If the area is corrupt.
     pub fn of(area: &mut [u8]) -> Result<Option<Self>, XattrError> {
         let xattrs = XattrsMut::in_inode(area)?;
         if !xattrs.fits(NameIndex::SYSTEM, ATTRIBUTE, 0)? {
@@ -47,11 +47,10 @@ pub struct InlineMut<'a> {
 }
 
 impl<'a> InlineMut<'a> {
-    /// Makes an inode keep its content, which is empty at first, in `i_block` and `area`, its xattr
-    /// area.
+    /// Initialises empty inline data in `i_block` and `area`, the xattr area of the inode.
     ///
     /// # Errors
-    /// `NoSpace`; `Area` if the area is broken. Then nothing is changed.
+    /// `NoSpace`; `Area` if the area is corrupt. Then nothing is changed.
     pub fn init(
         i_block: &'a mut [u8; HEAD_BYTES],
         area: &'a mut [u8],
@@ -78,16 +77,16 @@ impl<'a> InlineMut<'a> {
         })
     }
 
-    /// Both parts: what is in `i_block`, and the value of the attribute.
+    /// Both parts: the bytes in `i_block`, and the value of the attribute.
     ///
     /// # Errors
-    /// If the area is broken, which [`InlineMut::of`] would have found.
+    /// If the area is corrupt, which [`InlineMut::of`] would have found.
     pub fn parts_mut(&mut self) -> Result<(&mut [u8; HEAD_BYTES], &mut [u8]), InlineError> {
         let tail = self.xattrs.value_mut(NameIndex::SYSTEM, ATTRIBUTE)?;
         Ok((self.head, tail.ok_or(InlineError::NoAttribute)?))
     }
 
-    /// Bytes of content there is room for without growing.
+    /// The current length of the space for content.
     ///
     /// # Errors
     /// As [`InlineMut::parts_mut`].
@@ -95,7 +94,7 @@ impl<'a> InlineMut<'a> {
         Ok(self.as_data()?.capacity_bytes())
     }
 
-    /// The content as it is now.
+    /// The content, for reading.
     ///
     /// # Errors
     /// As [`InlineMut::parts_mut`].
@@ -103,20 +102,20 @@ impl<'a> InlineMut<'a> {
         InlineData::find(&self.head[..], &self.xattrs.as_xattrs())
     }
 
-    /// The most content that the inode has room for, with all its other attributes.
+    /// The maximum length of the content, beside all other attributes of the inode.
     ///
     /// # Errors
-    /// If the area is broken.
+    /// If the area is corrupt.
     pub fn most_bytes(&self) -> Result<usize, XattrError> {
         let value = self.xattrs.most_value_bytes(NameIndex::SYSTEM, ATTRIBUTE)?;
         Ok(HEAD_BYTES + value)
     }
 
-    /// Makes room for just so many bytes of content, but never less than 60: what is behind them
-    /// is gone, what is new is zero.
+    /// Resizes the space to `content_bytes` bytes of content, but at least 60. Bytes after them are
+    /// lost, new bytes are zero.
     ///
     /// # Errors
-    /// `NoSpace`; `Area` if the area is broken. Then nothing is changed.
+    /// `NoSpace`; `Area` if the area is corrupt. Then nothing is changed.
     pub fn resize(&mut self, content_bytes: usize) -> Result<(), XattrEditError> {
         let tail = content_bytes.saturating_sub(HEAD_BYTES);
         self.xattrs.resize(NameIndex::SYSTEM, ATTRIBUTE, tail)?;
@@ -127,7 +126,8 @@ impl<'a> InlineMut<'a> {
         Ok(())
     }
 
-    /// Writes within the room there is; whether all of it was inside. If not, nothing is written.
+    /// Writes inside the current space. Returns `false` without a change if `bytes` extend past its
+    /// end.
     ///
     /// # Errors
     /// As [`InlineMut::parts_mut`].
@@ -144,11 +144,11 @@ impl<'a> InlineMut<'a> {
         Ok(true)
     }
 
-    /// Copies the content to the front of `to`, fills that up with zeros, and takes it out of the
-    /// inode: the attribute goes, and `i_block` is zero, for the root of a map.
+    /// Moves the content out of the inode: copies it to the start of `to`, fills the rest with
+    /// zeros, removes the attribute, and zeroes `i_block` for the root of a map.
     ///
     /// # Errors
-    /// `Area` if the area is broken. Then nothing is changed.
+    /// `Area` if the area is corrupt. Then nothing is changed.
     pub fn take(mut self, to: &mut [u8]) -> Result<(), XattrEditError> {
         to.fill(0);
         if let Some(tail) = self.xattrs.value_mut(NameIndex::SYSTEM, ATTRIBUTE)? {

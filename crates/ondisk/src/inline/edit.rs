@@ -2,16 +2,16 @@
 //!
 //! **Not here.** Making the value of `system.data` longer (`xattr`), `i_size`.
 //!
-//! **Model.** An entry goes into the first part with room for it. If there is none, the second part
-//! may be made as long as the inode has room for, and the last record in it is stretched; if that
-//! is not enough either, the entries move to a block.
+//! **Model.** An entry is inserted into the first part with space for it. If there is none, the
+//! second part is grown as far as the inode has space, and its last record is extended; if that is
+//! not enough, the entries move to a block.
 //!
 //! ```text
 //! insert -> None -> value grows, grow_second -> insert -> None -> move_out -> a block
 //! ```
 //!
-//! **Invariants.** As for blocks (`dirent`): what passed [`InlineDir::check`] before passes it
-//! after, and an error changes nothing.
+//! **Invariants.** As for blocks (`dirent`): a directory that passed [`InlineDir::check`] before a
+//! change passes it afterwards, and an error changes nothing.
 //!
 //! **References.** Linux, `fs/ext4/inline.c`, which takes the same steps.
 
@@ -55,11 +55,11 @@ impl<'a> InlineDirMut<'a> {
         })
     }
 
-    /// Puts an entry where there is room, and says where; `None` if there is none. That the name
-    /// is not there yet is for the caller to see to.
+    /// Inserts an entry and returns its position; `None` if there is no space. The caller makes
+    /// sure that the name does not exist yet.
     ///
     /// # Errors
-    /// If a record is broken, which cannot be in a checked directory.
+    /// If a record is corrupt, which is impossible in a checked directory.
     pub fn insert(&mut self, new: &NewEntry<'_>) -> Result<Option<usize>, DirentError> {
         if let Some(at) = self.format.insert(self.first, new)? {
             return Ok(Some(at));
@@ -78,7 +78,7 @@ impl<'a> InlineDirMut<'a> {
         format.remove(part, at)
     }
 
-    /// Lets the entry at a position lead to another inode.
+    /// Changes the inode of the entry at a position.
     ///
     /// # Errors
     /// As [`DirFormat::redirect`].
@@ -93,12 +93,12 @@ impl<'a> InlineDirMut<'a> {
         format.redirect(part, at, inode, kind)
     }
 
-    /// Sets the inode that `..` would name.
+    /// Sets the parent directory.
     pub fn set_parent(&mut self, parent: InodeNr) {
         self.parent.set(parent.0);
     }
 
-    /// The part that has a position, and the position in it.
+    /// The part that contains a position, and the offset in it.
     fn part(&mut self, at: usize) -> (&mut [u8], usize) {
         match at.checked_sub(InlineDir::SECOND_AT) {
             None => (self.first, at),
@@ -123,12 +123,12 @@ pub fn init(i_block: &mut [u8], parent: InodeNr) -> Result<(), InlineError> {
     Ok(())
 }
 
-/// Lets the records of the second part, which fill the first `old_bytes` of `value`, fill all of
-/// it: its last record is stretched, and where there was none a free one is made. `false`, and no
-/// change, if no record can be that long.
+/// Extends the records of the second part from the first `old_bytes` of `value` to all of it: the
+/// last record is extended, or a free one made if there was none. Returns `false` without a change
+/// if no record can be that long.
 ///
 /// # Errors
-/// If a record is broken, which cannot be in a checked directory.
+/// If a record is corrupt, which is impossible in a checked directory.
 pub fn grow_second(
     format: &DirFormat,
     value: &mut [u8],
@@ -151,7 +151,7 @@ pub fn grow_second(
 }
 
 impl<'a> InlineDir<'a> {
-    /// Whether one of the parts has room for an entry of `needed_bytes`, see
+    /// Whether one of the parts has space for an entry of `needed_bytes`, see
     /// [`DirFormat::needed_bytes`].
     ///
     /// # Errors
@@ -168,17 +168,17 @@ impl<'a> InlineDir<'a> {
     /// Whether there is an entry.
     ///
     /// # Errors
-    /// If a record is broken, which cannot be in a checked directory.
+    /// If a record is corrupt, which is impossible in a checked directory.
     pub fn has_names(&self) -> Result<bool, DirentError> {
         Ok(self.entries().next().transpose()?.is_some())
     }
 
-    /// Writes the directory as the first block of one outside of its inode, which has the number
-    /// `own` and the format `format`.
+    /// Writes the directory to the first block of a directory outside of its inode, which has the
+    /// number `own` and the format `format`.
     ///
     /// # Errors
-    /// If a record is broken, or the block has no room for all, which cannot be with a checked
-    /// directory and a block as long as an inode.
+    /// If a record is corrupt, or the block is too short for all entries, which is impossible for a
+    /// checked directory and a block at least as long as an inode.
     pub fn move_out(
         &self,
         format: &DirFormat,

@@ -1,18 +1,16 @@
-//! **Purpose.** Changes of an inode's bytes in place: a new inode, and each field of one that is
-//! in use.
+//! **Purpose.** Changes of an inode's bytes in place: initialising a new inode, and setting fields.
 //!
-//! **Not here.** Checksums (`seal` writes them once, when all changes are made); what `i_block` and
-//! the xattr area hold (`extent`, `blockmap`, `xattr`, `inline`); which features the superblock
-//! must gain before a field may hold a value ([`needs_large_file`]).
+//! **Not here.** Checksums (`seal` writes them once, when all changes are made); the content of
+//! `i_block` and the xattr area (`extent`, `blockmap`, `xattr`, `inline`); which features the
+//! superblock must gain before a field may hold a value ([`needs_large_file`]).
 //!
-//! **Model.** An [`InodeMut`] borrows one slot of an inode table. A setter writes every word that
-//! its value is spread over, as far as the inode has it: fields behind `i_extra_isize` are never
-//! touched, because there the extended attributes begin.
+//! **Model.** An [`InodeMut`] borrows one slot of an inode table. A setter writes every field that
+//! its value is stored in, if the inode has it: bytes past `i_extra_isize` are never changed,
+//! because the extended attributes begin there.
 //!
-//! **Invariants.** What a setter accepts, [`Inode::parse`](super::Inode::parse) reads back as it
-//! was given. A value that the fields cannot hold is refused and changes nothing, but for times:
-//! they become the nearest that fits, as in Linux. Bytes of fields that are not set stay as they
-//! are.
+//! **Invariants.** [`Inode::parse`](super::Inode::parse) returns the value that a setter accepted.
+//! A value that the fields cannot hold is refused without a change, except for times, which are
+//! clamped as in Linux. Other fields are not changed.
 //!
 //! **References.** Documentation/filesystems/ext4/inodes.rst of the kernel.
 
@@ -33,7 +31,7 @@ use crate::types::{InodeNr, PhysBlock};
 use crate::words::{low16, low32};
 use crate::xattr::{XattrEditError, shift_start};
 
-/// The longest target of a symbolic link that fits `i_block` with the NUL behind it.
+/// The longest target of a symbolic link that fits `i_block` with its NUL.
 pub const FAST_SYMLINK_MAX_BYTES: usize = size_of::<[u8; 60]>() - 1;
 /// One past the largest number of 48 bits.
 const END_48: u64 = 1 << 48;
@@ -41,13 +39,13 @@ const END_48: u64 = 1 << 48;
 /// A value that the fields of an inode cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InodeValueError {
-    /// A size of 2^63 or more, or of a directory or link more than its one word holds.
+    /// A size of 2^63 or more, or for a directory or link of more than its 32 bits.
     #[error("a size of {size_bytes} bytes does not fit the inode")]
     Size {
         /// The size.
         size_bytes: u64,
     },
-    /// More space than `i_blocks` counts.
+    /// More space than `i_blocks` can hold.
     #[error("{sectors} sectors do not fit i_blocks")]
     Sectors {
         /// The space in units of 512 bytes.
@@ -73,7 +71,7 @@ pub enum InodeValueError {
     },
 }
 
-/// What a new inode is made of; all else is zero.
+/// The fields of a new inode; all others are zero.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode {
     /// Type and permissions.
@@ -82,13 +80,13 @@ pub struct NewInode {
     pub uid: u32,
     /// The group that owns it.
     pub gid: u32,
-    /// Tells it from earlier lives of the same number.
+    /// Distinguishes it from earlier uses of the same number.
     pub generation: InodeGeneration,
-    /// Names that lead to it.
+    /// The number of its names.
     pub links: u16,
     /// Its flags.
     pub flags: InodeFlags,
-    /// The project it counts for; not stored without the feature `project`.
+    /// The project for quota; not stored without the feature `project`.
     pub project_id: u32,
     /// All its times.
     pub now: Timestamp,
@@ -98,31 +96,31 @@ pub struct NewInode {
 #[derive(Debug)]
 pub struct InodeMut<'a> {
     base: &'a mut RawInode,
-    /// Everything behind the first 128 bytes.
+    /// All bytes after the first 128.
     tail: &'a mut [u8],
     /// Bytes of `tail` that are fields.
     extra_size_bytes: usize,
     sb: &'a Superblock,
 }
 
-/// Whether a file of this size must not be without the feature `large_file`.
+/// Whether a file of this size needs the feature `large_file`.
 #[must_use]
 pub fn needs_large_file(size_bytes: u64) -> bool {
     size_bytes > 0x7fff_ffff
 }
 
 impl<'a> InodeMut<'a> {
-    /// The inode at the start of `bytes`, which may go on behind it.
+    /// The inode at the start of `bytes`, which may be longer.
     ///
     /// # Errors
-    /// If the bytes are too few, or `i_extra_isize` is none.
+    /// If there are too few bytes, or `i_extra_isize` is invalid.
     pub fn of(bytes: &'a mut [u8], sb: &'a Superblock) -> Result<Self, InodeError> {
         let extra_size_bytes = Parts::split(bytes, sb)?.extra_isize()?.into();
         Self::cut(bytes, extra_size_bytes, sb)
     }
 
-    /// Makes a new inode of the slot at the start of `bytes`, whatever it held. Its `i_block` and
-    /// xattr area are zero, and it has the extra fields that the superblock wants.
+    /// Initialises a new inode in the slot at the start of `bytes`, which may have any content. Its
+    /// `i_block` and xattr area are zero, and it has the extra fields that the superblock wants.
     ///
     /// # Errors
     /// [`InodeError::TooShort`].
@@ -171,7 +169,7 @@ impl<'a> InodeMut<'a> {
     }
 }
 
-/// What the inode says of itself.
+/// Properties.
 impl InodeMut<'_> {
     /// Type and permissions.
     #[must_use]
@@ -197,28 +195,26 @@ impl InodeMut<'_> {
         (self.base.i_gid, self.base.i_gid_high) = (low16(gid), low16(gid >> 16));
     }
 
-    /// Sets the number of names that lead to it.
+    /// Sets the link count.
     pub fn set_links_count(&mut self, links: u16) {
         self.base.i_links_count = links.into();
     }
 
-    /// Sets the flags, all but `HUGE_FILE_FL`: that one belongs to
-    /// [`set_sectors`](Self::set_sectors) and stays as it is.
+    /// Sets the flags except `HUGE_FILE_FL`, which is set by [`set_sectors`](Self::set_sectors).
     pub fn set_flags(&mut self, flags: InodeFlags) {
         let kept = self.flags() & InodeFlags::HUGE_FILE_FL;
         self.base.i_flags = ((flags - InodeFlags::HUGE_FILE_FL) | kept).bits().into();
     }
 
-    /// Sets what tells it from earlier lives of the same number. The checksums of all its blocks
-    /// depend on it.
+    /// Sets the generation, on which the checksums of all its blocks depend.
     pub fn set_generation(&mut self, generation: InodeGeneration) {
         self.base.i_generation = generation.0.into();
     }
 
-    /// Sets `i_version`, its upper word as far as the inode has room for it.
+    /// Sets `i_version`, and its upper half if the inode has the field.
     pub fn set_version(&mut self, version: u64) {
         if self.sb.creator_os() == CreatorOs::Hurd {
-            // The word is the block of the translator there.
+            // There the field holds the block of the translator.
             return;
         }
         self.base.i_version = low32(version);
@@ -228,7 +224,7 @@ impl InodeMut<'_> {
         );
     }
 
-    /// Raises `i_version` by one: the inode is about to change.
+    /// Increments `i_version`, for a change of the inode.
     pub fn raise_version(&mut self) {
         let high_at = offset_of!(RawInodeExtra, i_version_hi);
         let field = self.tail.get(high_at..high_at + size_of::<U32>());
@@ -252,8 +248,8 @@ impl InodeMut<'_> {
         self.base.i_dtime = at.to_inode_word().into();
     }
 
-    /// Sets the next inode on the list of orphans; `None` ends the list, and is also what an inode
-    /// has that is no orphan and not deleted.
+    /// Sets the next inode on the orphan list; `None` for the last one, and for an inode that is
+    /// neither an orphan nor deleted.
     pub fn set_next_orphan(&mut self, next: Option<InodeNr>) {
         self.base.i_dtime = next.map_or(0, |next| next.0).into();
     }
@@ -264,8 +260,8 @@ impl InodeMut<'_> {
     /// Sets the size of its content. Set the type first.
     ///
     /// # Errors
-    /// [`InodeValueError::Size`]: of anything but regular files (and directories, with
-    /// `large_dir`) only the lower word counts.
+    /// [`InodeValueError::Size`]: only regular files (and directories, with `large_dir`) have the
+    /// upper 32 bits.
     pub fn set_size_bytes(&mut self, size_bytes: u64) -> Result<(), InodeValueError> {
         let large_dir = self.sb.features().incompat.contains(Incompat::LARGEDIR);
         let most = match FileType::from_mode(self.mode()) {
@@ -287,12 +283,12 @@ impl InodeMut<'_> {
         sectors(self.base, self.sb)
     }
 
-    /// Sets the space it takes in units of 512 bytes. What 48 bits cannot count is counted in
-    /// blocks of the file system, rounded down, and `HUGE_FILE_FL` says so.
+    /// Sets the space it takes in units of 512 bytes. A value of more than 48 bits is stored in
+    /// blocks of the file system, rounded down, with `HUGE_FILE_FL`.
     ///
     /// # Errors
-    /// [`InodeValueError::Sectors`]: more than 48 bits count, or without the feature `huge_file`
-    /// more than 32 bits.
+    /// [`InodeValueError::Sectors`]: more than fit 48 bits, or without the feature `huge_file` 32
+    /// bits.
     pub fn set_sectors(&mut self, sectors: u64) -> Result<(), InodeValueError> {
         let huge_file = self.sb.features().ro_compat.contains(RoCompat::HUGE_FILE);
         let (count, unit) = if sectors < END_48 {
@@ -333,8 +329,8 @@ impl InodeMut<'_> {
     }
 }
 
-/// Times. Those that the inode cannot hold become the nearest that it can; without the extra words
-/// that is a whole second up to the year 2038.
+/// Times. Times that the inode cannot hold are clamped; without the extra fields the range is whole
+/// seconds up to the year 2038.
 impl InodeMut<'_> {
     /// Sets the time of the last access.
     pub fn set_atime(&mut self, time: Timestamp) {
@@ -354,7 +350,7 @@ impl InodeMut<'_> {
         self.base.i_mtime = self.put_time(time, at);
     }
 
-    /// Sets the time of creation, if the inode has room for it.
+    /// Sets the time of creation, if the inode has the field.
     pub fn set_crtime(&mut self, time: Timestamp) {
         let word_at = offset_of!(RawInodeExtra, i_crtime);
         if self.has_extra(word_at) {
@@ -363,7 +359,7 @@ impl InodeMut<'_> {
         }
     }
 
-    /// Writes the extra word of a time where there is one; gives the first word.
+    /// Writes the extra field of a time if there is one; returns the first one.
     fn put_time(&mut self, time: Timestamp, extra_at: usize) -> U32 {
         if !self.has_extra(extra_at) {
             return time.to_inode_word().into();
@@ -399,8 +395,8 @@ impl InodeMut<'_> {
         self.parts_mut().1
     }
 
-    /// [`i_block_mut`](Self::i_block_mut) and [`xattr_area_mut`](Self::xattr_area_mut) at once,
-    /// the two homes of inline data.
+    /// [`i_block_mut`](Self::i_block_mut) and [`xattr_area_mut`](Self::xattr_area_mut) at once, the
+    /// two parts of inline data.
     pub fn parts_mut(&mut self) -> (&mut [u8; 60], Option<&mut [u8]>) {
         let area = match self.extra_size_bytes {
             0 => None,
@@ -409,11 +405,11 @@ impl InodeMut<'_> {
         (&mut self.base.i_block, area)
     }
 
-    /// Gives the inode all the extra fields that new ones have, if the attributes behind can make
-    /// room. The new fields are zero.
+    /// Extends the inode to all extra fields that new inodes have, if there is space to move the
+    /// attributes after them. The new fields are zero.
     ///
     /// # Errors
-    /// If they cannot, or are broken. Then nothing is changed.
+    /// If there is no space, or the attributes are corrupt. Then nothing is changed.
     pub fn expand_extra_isize(&mut self) -> Result<(), XattrEditError> {
         let wanted = new_extra_isize(self.sb);
         let (from, to) = (self.extra_size_bytes, usize::from(wanted));
@@ -421,7 +417,7 @@ impl InodeMut<'_> {
             return Ok(());
         }
         if from == 0 {
-            // Nothing is said of the bytes behind, so they are nobody's.
+            // The bytes after the fields are not in use.
             self.tail.fill(0);
         } else {
             shift_start(self.tail, from, to)?;
@@ -438,7 +434,7 @@ impl InodeMut<'_> {
         self.extra_size_bytes = extra_isize.into();
     }
 
-    /// Sets the number of a device node, in the old form where it fits that.
+    /// Sets the number of a device node, in the old form if it fits.
     ///
     /// # Errors
     /// [`InodeValueError::Device`].
@@ -448,7 +444,7 @@ impl InodeMut<'_> {
         Ok(())
     }
 
-    /// Sets the target of a symbolic link that has no block, and with it the size.
+    /// Sets the target of a symbolic link without a block, and its size.
     ///
     /// # Errors
     /// [`InodeValueError::Target`].
@@ -468,8 +464,8 @@ impl InodeMut<'_> {
     }
 }
 
-/// `i_extra_isize` of new inodes: all fields that are defined, or more if the superblock asks for
-/// that and inodes have the room.
+/// `i_extra_isize` of new inodes: all defined fields, or more if the superblock wants that and
+/// inodes have the space.
 #[must_use]
 pub fn new_extra_isize(sb: &Superblock) -> u16 {
     let behind = sb.geometry().inode_size_bytes() - GOOD_OLD_INODE_SIZE_BYTES;

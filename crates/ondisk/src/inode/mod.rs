@@ -1,14 +1,14 @@
-//! **Purpose.** Inodes: what a file is, who owns it, how large it is and when it changed.
+//! **Purpose.** Inodes: type, owner, size, times and other properties of a file.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `raw` | the bytes |
 //! | `edit` | changes of the bytes in place |
-//! | `tail` | the bytes behind the first 128, in memory |
+//! | `tail` | the bytes after the first 128, in memory |
 //! | `values` | flags, file types, device numbers |
 //!
-//! **Not here.** What `i_block` holds (extents, block map, inline data, symlink target), and the
-//! entries of the xattr area behind the fields.
+//! **Not here.** The content of `i_block` (extents, block map, inline data, symlink target), and
+//! the entries of the xattr area after the fields.
 //!
 //! **Model.** An inode is `s_inode_size` bytes:
 //!
@@ -17,11 +17,10 @@
 //! | RawInode   | RawInodeExtra  | extended attributes          |
 //! ```
 //!
-//! A field behind the first 128 bytes exists only if `i_extra_isize` covers all of it.
+//! A field after the first 128 bytes exists only if `i_extra_isize` covers all of it.
 //!
-//! **Invariants.** Of an [`Inode`] the checksum is right where there is one, the type is a known
-//! one or none at all (a free or reserved inode), `i_extra_isize` fits the inode, and the size is
-//! below 2^63.
+//! **Invariants.** An [`Inode`] has a correct checksum if there is one, a known type or none (a
+//! free or reserved inode), an `i_extra_isize` that fits the inode, and a size below 2^63.
 //!
 //! **References.** Documentation/filesystems/ext4/inodes.rst of the kernel.
 
@@ -51,13 +50,13 @@ pub use edit::{
 pub use raw::{GOOD_OLD_INODE_SIZE_BYTES, RawInode, RawInodeExtra};
 pub use values::{DeviceNr, FileMode, FileType, InodeFlags};
 
-/// Why bytes are not an inode.
+/// The reason why bytes are not a valid inode.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InodeError {
     /// Fewer bytes than an inode.
     #[error("inode: {found_bytes} bytes where {needed_bytes} are needed")]
     TooShort {
-        /// The bytes there are.
+        /// The bytes found.
         found_bytes: usize,
         /// `s_inode_size`.
         needed_bytes: usize,
@@ -70,10 +69,10 @@ pub enum InodeError {
     ExtraIsize {
         /// `i_extra_isize`.
         found: u16,
-        /// The bytes behind the first 128.
+        /// The bytes after the first 128.
         most: usize,
     },
-    /// A type that means nothing.
+    /// An unknown type.
     #[error("inode: i_mode {found:#o} has no known type")]
     Mode {
         /// `i_mode`.
@@ -82,7 +81,7 @@ pub enum InodeError {
     /// A size of 2^63 or more.
     #[error("inode: i_size {found} is over 2^63 - 1")]
     Size {
-        /// `i_size`, both words.
+        /// `i_size`, both halves.
         found: u64,
     },
 }
@@ -92,10 +91,10 @@ pub enum InodeError {
 pub struct Inode {
     number: InodeNr,
     base: RawInode,
-    /// Zero past `i_extra_isize`; `extra_size_bytes` tells what exists.
+    /// Zero past `i_extra_isize`; `extra_size_bytes` is the length of the existing fields.
     extra: RawInodeExtra,
     extra_size_bytes: u16,
-    /// Everything behind the first 128 bytes, as read.
+    /// All bytes after the first 128, as read.
     tail: Tail,
     file_type: Option<FileType>,
     size_bytes: u64,
@@ -108,7 +107,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// Inode `number` at the start of `bytes`, which may go on behind it.
+    /// Parses inode `number` at the start of `bytes`, which may be longer.
     ///
     /// # Errors
     /// The first check that fails.
@@ -117,8 +116,8 @@ impl Inode {
         Self::parse_unsealed(bytes, number, sb)
     }
 
-    /// As [`Inode::parse`], of bytes in memory that were changed and not yet sealed: the checksum
-    /// is not looked at.
+    /// As [`Inode::parse`], for bytes in memory that were changed and not sealed yet: the checksum
+    /// is not checked.
     ///
     /// # Errors
     /// The first check that fails.
@@ -129,10 +128,10 @@ impl Inode {
     ) -> Result<Self, InodeError> {
         let parts = Parts::split(bytes, sb)?;
         let seed = inode_seed(parts.base, number, sb);
-        Self::decode(&parts, (number, seed), sb)
+        Self::decode(&parts, number, seed, sb)
     }
 
-    /// [`seal`] and [`Inode::parse`] of what was sealed, for less than the two.
+    /// Seals and parses the bytes, with less work than [`seal`] and [`Inode::parse`].
     ///
     /// # Errors
     /// The first check that fails.
@@ -141,7 +140,8 @@ impl Inode {
         Self::sealed_by(bytes, (number, seed), sb)
     }
 
-    /// The same for who knows the inode's seed from before: its generation has not changed.
+    /// As [`Inode::sealed`], for callers that know the inode's seed, since its generation has not
+    /// changed.
     ///
     /// # Errors
     /// The first check that fails.
@@ -151,12 +151,13 @@ impl Inode {
         sb: &Superblock,
     ) -> Result<Self, InodeError> {
         seal_by(bytes, seed, sb)?;
-        Self::decode(&Parts::split(bytes, sb)?, (number, seed), sb)
+        Self::decode(&Parts::split(bytes, sb)?, number, seed, sb)
     }
 
     fn decode(
         parts: &Parts<'_>,
-        (number, seed): (InodeNr, InodeSeed),
+        number: InodeNr,
+        seed: InodeSeed,
         sb: &Superblock,
     ) -> Result<Self, InodeError> {
         let extra_size_bytes = parts.extra_isize()?;
@@ -202,19 +203,19 @@ impl Inode {
         &self.base
     }
 
-    /// Everything behind the first 128 bytes, as read: `s_inode_size - 128` bytes.
+    /// All bytes after the first 128, as read: `s_inode_size - 128` bytes.
     #[must_use]
     pub fn raw_tail(&self) -> &[u8] {
         &self.tail
     }
 
-    /// The memory that it has beside itself, in bytes.
+    /// Its allocated memory besides this value, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.tail.heap_bytes()
     }
 
-    /// The seed of checksums of what belongs to this inode: extent and directory blocks.
+    /// The seed of the checksums of this inode's extent and directory blocks.
     #[must_use]
     pub fn checksum_seed(&self) -> InodeSeed {
         self.seed
@@ -226,7 +227,7 @@ impl Inode {
         FileMode(self.base.i_mode.get())
     }
 
-    /// What it is; `None` for a free inode and some reserved ones.
+    /// The type; `None` for a free inode and some reserved ones.
     #[must_use]
     pub fn file_type(&self) -> Option<FileType> {
         self.file_type
@@ -244,7 +245,7 @@ impl Inode {
         self.gid
     }
 
-    /// The project it counts for; 0 without the feature `project`.
+    /// The project for quota; 0 without the feature `project`.
     #[must_use]
     pub fn project_id(&self) -> u32 {
         self.project_id
@@ -264,7 +265,7 @@ impl Inode {
         self.sectors
     }
 
-    /// Names that lead to it. 1 in a directory means "too many to count" (`dir_nlink`).
+    /// The link count. 1 in a directory means that there are too many to count (`dir_nlink`).
     #[must_use]
     pub fn links_count(&self) -> u16 {
         self.base.i_links_count.get()
@@ -276,7 +277,7 @@ impl Inode {
         InodeFlags::from_bits_retain(self.base.i_flags.get())
     }
 
-    /// Tells lives of the same number apart.
+    /// Distinguishes successive uses of the same number.
     #[must_use]
     pub fn generation(&self) -> InodeGeneration {
         InodeGeneration(self.base.i_generation.get())
@@ -302,7 +303,7 @@ impl Inode {
             .then(|| DeviceNr::from_i_block(&self.base.i_block))
     }
 
-    /// `i_version`, both words; changes whenever the inode does.
+    /// `i_version`, both halves; changes with every change of the inode.
     #[must_use]
     pub fn version(&self) -> u64 {
         let high = self.extra_u32(
@@ -312,14 +313,14 @@ impl Inode {
         u64::from(self.base.i_version.get()) | (u64::from(high) << 32)
     }
 
-    /// `i_dtime` as a word: the time of deletion, or while the inode is on the list of orphans the
-    /// number of the next one.
+    /// `i_dtime`: the time of deletion or, while the inode is on the orphan list, the number of the
+    /// next orphan.
     #[must_use]
     pub fn dtime(&self) -> u32 {
         self.base.i_dtime.get()
     }
 
-    /// How many bytes of fields it has behind the first 128; 0 in the smallest inodes.
+    /// The number of bytes of fields after the first 128; 0 in the smallest inodes.
     #[must_use]
     pub fn extra_isize_bytes(&self) -> u16 {
         self.extra_size_bytes
@@ -349,7 +350,7 @@ impl Inode {
         self.time(self.base.i_mtime, at, self.extra.i_mtime_extra)
     }
 
-    /// Creation; `None` where the inode has no room for it.
+    /// Creation; `None` if the inode does not have the field.
     #[must_use]
     pub fn crtime(&self) -> Option<Timestamp> {
         let at = offset_of!(RawInodeExtra, i_crtime_extra);
@@ -377,8 +378,8 @@ impl Inode {
 
 /// The area of extended attributes inside the inode.
 impl Inode {
-    /// Where the area is in the inode's bytes; `None` where there is no room or the inode says
-    /// nothing about its extra fields.
+    /// The range of the area in the inode's bytes; `None` if there is no space or `i_extra_isize`
+    /// is 0.
     #[must_use]
     pub fn xattr_range(&self) -> Option<Range<usize>> {
         let start = GOOD_OLD_INODE_SIZE_BYTES + usize::from(self.extra_size_bytes);
@@ -386,8 +387,7 @@ impl Inode {
         (self.extra_size_bytes > 0 && start < end).then_some(start..end)
     }
 
-    /// The bytes of the area: a magic number and entries, or anything where nothing was ever
-    /// stored.
+    /// The bytes of the area: a magic number and entries, or any bytes if it was never used.
     #[must_use]
     pub fn xattr_area(&self) -> Option<&[u8]> {
         self.xattr_range()?;
@@ -395,8 +395,8 @@ impl Inode {
     }
 }
 
-/// Checks the checksum of inode `number` at the start of `bytes`, and nothing else. Always right
-/// without `metadata_csum`. Allocates nothing.
+/// Checks only the checksum of inode `number` at the start of `bytes`. Always `Ok` without
+/// `metadata_csum`. Does not allocate.
 ///
 /// # Errors
 /// [`InodeError::Checksum`], [`InodeError::TooShort`].
@@ -409,8 +409,8 @@ pub fn verify(bytes: &[u8], number: InodeNr, sb: &Superblock) -> Result<(), Inod
     ChecksumMismatch::check(parts.stored_checksum(), expected).map_err(InodeError::Checksum)
 }
 
-/// Stores the checksum of inode `number` at the start of `bytes`, as it is now. Does nothing
-/// without `metadata_csum`.
+/// Computes and stores the checksum of inode `number` at the start of `bytes`. Does nothing without
+/// `metadata_csum`.
 ///
 /// # Errors
 /// [`InodeError::TooShort`].
@@ -422,7 +422,7 @@ pub fn seal(bytes: &mut [u8], number: InodeNr, sb: &Superblock) -> Result<(), In
     seal_by(bytes, inode_seed(parts.base, number, sb), sb)
 }
 
-/// The same for who knows the inode's seed.
+/// As [`seal`], for callers that know the inode's seed.
 fn seal_by(bytes: &mut [u8], seed: InodeSeed, sb: &Superblock) -> Result<(), InodeError> {
     let parts = Parts::split(bytes, sb)?;
     if !sb.has_metadata_csum() {
@@ -440,23 +440,23 @@ fn seal_by(bytes: &mut [u8], seed: InodeSeed, sb: &Superblock) -> Result<(), Ino
     Ok(())
 }
 
-/// So much of the bytes behind the first 128 is copied where they are checksummed: all of them in
-/// inodes of 256 bytes, which nearly all are.
+/// The number of bytes after the first 128 that are copied for the checksum: all of them in inodes
+/// of 256 bytes, the usual size.
 const COPIED_TAIL_BYTES: usize = 128;
 
-/// `i_checksum_lo` in the first 128 bytes.
+/// The offset of `i_checksum_lo` in the first 128 bytes.
 const CHECKSUM_LO: Range<usize> = {
     let start = offset_of!(RawInode, i_checksum_lo);
     start..start + size_of::<U16>()
 };
 
-/// `i_checksum_hi` in the bytes behind the first 128.
+/// The offset of `i_checksum_hi` in the bytes after the first 128.
 const CHECKSUM_HI: Range<usize> = {
     let start = offset_of!(RawInodeExtra, i_checksum_hi);
     start..start + size_of::<U16>()
 };
 
-/// An inode's bytes, cut at 128 and at its end.
+/// An inode's bytes, split after the first 128.
 struct Parts<'a> {
     base: &'a RawInode,
     tail: &'a [u8],
@@ -478,7 +478,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// `i_extra_isize` as stored; 0 where the inode ends at 128 bytes.
+    /// `i_extra_isize` as stored; 0 in an inode of 128 bytes.
     fn stored_extra_isize(&self) -> u16 {
         U16::ref_from_prefix(self.tail).map_or(0, |(size, _)| size.get())
     }
@@ -491,7 +491,7 @@ impl<'a> Parts<'a> {
         Ok(found)
     }
 
-    /// The fields behind the first 128 bytes, zero where the inode has none.
+    /// The fields after the first 128 bytes; those that the inode does not have are zero.
     fn extra(&self, extra_isize: u16) -> RawInodeExtra {
         let mut extra = RawInodeExtra::default();
         let fields = self.tail.get(..extra_isize.into()).unwrap_or_default();
@@ -513,11 +513,11 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The checksum of the bytes with its own fields taken as zero: 32 bits, or 16 where the
-    /// inode has no `i_checksum_hi`.
+    /// The checksum of the bytes with its own fields as zero: 32 bits, or 16 if the inode has no
+    /// `i_checksum_hi`.
     ///
-    /// The fields are made zero in a copy, with which all of an inode of the usual size goes into
-    /// one call: each costs about as much as a hundred bytes.
+    /// The fields are zeroed in a copy, so that an inode of the usual size needs one call: a call
+    /// costs about as much as a hundred bytes.
     fn checksum(&self, seed: InodeSeed) -> u32 {
         let mut copy = [0; GOOD_OLD_INODE_SIZE_BYTES + COPIED_TAIL_BYTES];
         let (base, tail) = copy.split_at_mut(GOOD_OLD_INODE_SIZE_BYTES);

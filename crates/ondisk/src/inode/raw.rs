@@ -1,5 +1,5 @@
-//! **Purpose.** An inode byte for byte: the 128 bytes every inode has, and the fields behind them
-//! of which an inode has the first `i_extra_isize` bytes.
+//! **Purpose.** The raw layout of an inode: the 128 bytes that every inode has, and the fields
+//! after them, of which an inode has the first `i_extra_isize` bytes.
 //!
 //! **References.** Documentation/filesystems/ext4/inodes.rst of the kernel.
 
@@ -40,7 +40,7 @@ pub struct RawInode {
     pub i_reserved: U16,      // 0x7e
 }
 
-/// The fields behind the first 128 bytes. Those past `i_extra_isize` are not this inode's.
+/// The fields after the first 128 bytes. An inode does not have those past `i_extra_isize`.
 #[derive(
     Clone,
     Copy,

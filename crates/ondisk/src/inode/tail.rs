@@ -1,13 +1,13 @@
-//! **Purpose.** The bytes of an inode behind its first 128, in memory: for inodes of 256 bytes,
-//! which nearly all are, without an allocation of their own.
+//! **Purpose.** The bytes of an inode after its first 128, in memory: without an allocation for
+//! inodes of 256 bytes, the usual size.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// What inodes of 256 bytes have behind the first 128.
+/// The number of bytes after the first 128 in inodes of 256 bytes.
 const USUAL_BYTES: usize = 128;
 
-/// The bytes of an inode behind its first 128.
+/// The bytes of an inode after its first 128.
 #[derive(Clone)]
 pub(super) enum Tail {
     Usual([u8; USUAL_BYTES]),
@@ -22,7 +22,7 @@ impl Tail {
         }
     }
 
-    /// Memory beside the inode, in bytes.
+    /// Allocated memory, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             Self::Usual(_) => 0,

@@ -1,5 +1,5 @@
-//! **Purpose.** Each check of an inode, met by one that is wrong in one field; what fields mean
-//! under which features; and arbitrary bytes.
+//! **Purpose.** Tests of each check with an inode that is wrong in one field, of the meaning of
+//! fields under features, and of arbitrary bytes.
 
 use proptest::prelude::*;
 use zerocopy::FromZeros;
@@ -11,7 +11,7 @@ use crate::testing::image;
 
 const NUMBER: InodeNr = InodeNr(12);
 
-/// A regular file with all extra fields, and 96 bytes behind them.
+/// A regular file with all extra fields, and 96 bytes after them.
 fn bytes(change: impl FnOnce(&mut RawInode, &mut RawInodeExtra)) -> Vec<u8> {
     let mut base = RawInode::new_zeroed();
     base.i_mode = 0o100_644.into();
@@ -68,7 +68,7 @@ fn fields_of_two_words() {
 }
 
 #[test]
-fn features_decide_what_fields_mean() {
+fn features_determine_the_meaning_of_fields() {
     let sb = image::with(|raw: &mut RawSuperblock| {
         let incompat = Incompat::EXTENTS | Incompat::LARGEDIR;
         raw.s_feature_incompat = incompat.bits().into();
@@ -113,7 +113,7 @@ fn features_decide_what_fields_mean() {
 }
 
 #[test]
-fn extra_fields_exist_as_far_as_the_inode_says() {
+fn extra_fields_exist_up_to_i_extra_isize() {
     let times = |extra_isize: u16| {
         parse(|base, extra| {
             base.i_mtime = 5.into();
@@ -146,7 +146,7 @@ fn extra_fields_exist_as_far_as_the_inode_says() {
 }
 
 #[test]
-fn fields_that_cannot_be() {
+fn invalid_fields_are_refused() {
     for found in [3, 132] {
         let error = parse(|_, extra| extra.i_extra_isize = found.into()).unwrap_err();
         assert_eq!(error, InodeError::ExtraIsize { found, most: 128 });

@@ -6,17 +6,17 @@ bitflags! {
     /// `i_flags`, in the kernel's spelling. Unknown bits are kept.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
-        /// Overwrite on deletion; nobody does.
+        /// Overwrite on deletion; not implemented by Linux.
         const SECRM_FL = 0x1;
-        /// Keep for undeletion; nobody does.
+        /// Keep for undeletion; not implemented by Linux.
         const UNRM_FL = 0x2;
-        /// Compress; nobody does.
+        /// Compress; not implemented by Linux.
         const COMPR_FL = 0x4;
         /// Write synchronously.
         const SYNC_FL = 0x8;
-        /// Never changes.
+        /// Immutable.
         const IMMUTABLE_FL = 0x10;
-        /// Only grows at the end.
+        /// Append only.
         const APPEND_FL = 0x20;
         /// `dump` skips it.
         const NODUMP_FL = 0x40;
@@ -34,7 +34,7 @@ bitflags! {
         const INDEX_FL = 0x1000;
         /// An inode of an AFS server.
         const IMAGIC_FL = 0x2000;
-        /// Data goes through the journal.
+        /// Data is journaled.
         const JOURNAL_DATA_FL = 0x4000;
         /// Do not merge tails.
         const NOTAIL_FL = 0x8000;
@@ -65,9 +65,9 @@ bitflags! {
     }
 }
 
-/// Which flags are whose.
+/// Groups of flags.
 impl InodeFlags {
-    /// Those that `FS_IOC_GETFLAGS` shows.
+    /// The flags that `FS_IOC_GETFLAGS` returns.
     pub const USER_VISIBLE: Self = Self::USER_MODIFIABLE.union(
         Self::DIRTY_FL
             .union(Self::COMPRBLK_FL)
@@ -78,7 +78,7 @@ impl InodeFlags {
             .union(Self::INLINE_DATA_FL),
     );
 
-    /// Those that `FS_IOC_SETFLAGS` changes; the others it leaves as they are.
+    /// The flags that `FS_IOC_SETFLAGS` can change.
     pub const USER_MODIFIABLE: Self = Self::SECRM_FL
         .union(Self::UNRM_FL)
         .union(Self::COMPR_FL)
@@ -97,7 +97,7 @@ impl InodeFlags {
         .union(Self::PROJINHERIT_FL)
         .union(Self::CASEFOLD_FL);
 
-    /// Those that a new inode gets from its directory, as far as its type may have them.
+    /// The flags that a new inode inherits from its directory, if its type may have them.
     pub const INHERITED: Self = Self::SECRM_FL
         .union(Self::UNRM_FL)
         .union(Self::COMPR_FL)
@@ -125,7 +125,7 @@ impl InodeFlags {
     }
 }
 
-/// What an inode is, by the top four bits of `i_mode`.
+/// The type of an inode: the top four bits of `i_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// A pipe with a name.
@@ -145,7 +145,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The type in a mode; `None` for none and for values that mean nothing.
+    /// The type in a mode; `None` for no type and for unknown values.
     #[must_use]
     pub fn from_mode(mode: FileMode) -> Option<Self> {
         Some(match mode.0 & 0xf000 {
@@ -186,7 +186,7 @@ impl FileType {
 pub struct FileMode(pub u16);
 
 impl FileMode {
-    /// The mode of a file of this type; of `permissions` the lower twelve bits count.
+    /// The mode of a file of this type with the lower twelve bits of `permissions`.
     #[must_use]
     pub fn new(file_type: FileType, permissions: u16) -> Self {
         Self(file_type.mode_bits() | (permissions & 0o7777))
@@ -227,8 +227,8 @@ impl DeviceNr {
             minor: (new & 0xff) | ((new >> 12) & 0xf_ff00),
         }
     }
-    /// As `i_block` stores it: in the old form where it fits, which everybody reads. `None` for a
-    /// number of more than 12 and 20 bits.
+    /// The form in `i_block`: the old one if the number fits, which all implementations read.
+    /// `None` for a number of more than 12 and 20 bits.
     #[must_use]
     pub fn to_i_block(self) -> Option<[u8; 60]> {
         let Self { major, minor } = self;

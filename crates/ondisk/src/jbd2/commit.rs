@@ -1,5 +1,4 @@
-//! **Purpose.** Commit blocks, and the checksum of a whole transaction that version 1 keeps in
-//! them.
+//! **Purpose.** Commit blocks, and the checksum of a whole transaction in them (version 1).
 
 use std::time::Duration;
 
@@ -10,10 +9,28 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{LogChecksums, LogFormat, RawHeader, seal_field, verify_field};
 use crate::checksum::ChecksumMismatch;
 
-/// Where `h_chksum[0]` lies.
+/// The offset of `h_chksum[0]`.
 const CHECKSUM_OFFSET: usize = 0x10;
-/// `h_chksum_type` for CRC-32, and its size in bytes.
-const CRC32: (u8, u8) = (1, 4);
+
+/// The algorithm of the transaction's checksum in version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ChecksumKind {
+    /// `h_chksum_type`.
+    algorithm: u8,
+    /// `h_chksum_size`.
+    bytes: u8,
+}
+
+impl ChecksumKind {
+    const NONE: Self = Self {
+        algorithm: 0,
+        bytes: 0,
+    };
+    const CRC32: Self = Self {
+        algorithm: 1,
+        bytes: 4,
+    };
+}
 
 /// A commit block; the rest of the block is zero.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -31,7 +48,7 @@ pub struct RawCommit {
     pub h_chksum: [U32; 8], // 0x10
     /// When the transaction was committed, in seconds since 1970.
     pub h_commit_sec: U64, // 0x30
-    /// The nanoseconds to it.
+    /// The nanoseconds of the time.
     pub h_commit_nsec: U32, // 0x38
 }
 
@@ -42,35 +59,38 @@ const _: () = {
     assert!(offset_of!(RawCommit, h_commit_sec) == 0x30);
 };
 
-/// What a commit block says.
+/// A parsed commit block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// When the transaction was committed, in seconds since 1970. Grows along a log, so that an
-    /// older one shows a block that an earlier use of the journal left behind.
+    /// When the transaction was committed, in seconds since 1970. It increases along a log, so a
+    /// smaller value marks a block of an earlier use of the journal.
     pub commit_sec: u64,
-    kind: (u8, u8),
+    checksum_kind: ChecksumKind,
     checksum: u32,
 }
 
 impl Commit {
-    /// Reads a block whose header said commit; `None` if it is too short.
+    /// Parses a block whose header is that of a commit block; `None` if it is too short.
     #[must_use]
     pub fn read(block: &[u8]) -> Option<Self> {
         let (raw, _) = RawCommit::ref_from_prefix(block).ok()?;
         let [first, ..] = raw.h_chksum;
         Some(Self {
             commit_sec: raw.h_commit_sec.get(),
-            kind: (raw.h_chksum_type, raw.h_chksum_size),
+            checksum_kind: ChecksumKind {
+                algorithm: raw.h_chksum_type,
+                bytes: raw.h_chksum_size,
+            },
             checksum: first.get(),
         })
     }
 
-    /// Version 1: compares the checksum with that of the transaction's blocks. A commit block
-    /// whose checksum fields are all zero was written without one and passes.
+    /// Version 1: compares the checksum with that of the transaction's blocks. A commit block whose
+    /// checksum fields are all zero was written without a checksum and passes.
     pub fn verify_transaction(&self, blocks: &TransactionChecksum) -> Result<(), ChecksumMismatch> {
         let expected = blocks.value();
-        let unused = self.kind == (0, 0) && self.checksum == 0;
-        if unused || (self.kind == CRC32 && self.checksum == expected) {
+        let unused = self.checksum_kind == ChecksumKind::NONE && self.checksum == 0;
+        if unused || (self.checksum_kind == ChecksumKind::CRC32 && self.checksum == expected) {
             return Ok(());
         }
         Err(ChecksumMismatch {
@@ -108,7 +128,8 @@ impl LogFormat {
             LogChecksums::None => {}
             LogChecksums::V1 => {
                 if let Ok((raw, _)) = RawCommit::mut_from_prefix(block) {
-                    (raw.h_chksum_type, raw.h_chksum_size) = CRC32;
+                    raw.h_chksum_type = ChecksumKind::CRC32.algorithm;
+                    raw.h_chksum_size = ChecksumKind::CRC32.bytes;
                     raw.h_chksum[0] = U32::new(blocks.value());
                 }
             }

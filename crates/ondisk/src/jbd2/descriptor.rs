@@ -5,7 +5,7 @@
 //! ```text
 //! version   bytes of a tag                             fields
 //! 0, 1      8, with 64-bit block numbers 12            blocknr, checksum16, flags16, (high)
-//! 2         10, with 64-bit block numbers 14           the same, and 2 bytes that nobody uses
+//! 2         10, with 64-bit block numbers 14           the same, and 2 unused bytes
 //! 3         16                                         blocknr, flags32, high, checksum32
 //! ```
 //! A tag without `SAME_UUID` is followed by 16 bytes of UUID. The tags end with `LAST_TAG` or
@@ -20,7 +20,7 @@ use super::{BlockNumbers, LogChecksums, LogFormat, RawHeader, be32};
 use crate::checksum::Crc32c;
 use crate::types::{PhysBlock, Tid};
 
-/// Bytes of the UUID behind a tag without `SAME_UUID`.
+/// Bytes of the UUID after a tag without `SAME_UUID`.
 const UUID_BYTES: usize = 16;
 
 bitflags::bitflags! {
@@ -38,14 +38,14 @@ bitflags::bitflags! {
     }
 }
 
-/// What a descriptor says about one data block.
+/// The tag of one data block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// The block of the file system the data block is a copy of. Not checked.
     pub block: PhysBlock,
     /// The flags, unknown ones included.
     pub flags: TagFlags,
-    /// The checksum of the data block as it lies in the log: 0, 16 or 32 bits, by version.
+    /// The checksum of the data block as it is in the log: 0, 16 or 32 bits, by version.
     pub checksum: u32,
 }
 
@@ -64,14 +64,14 @@ impl LogFormat {
         }
     }
 
-    /// Where the tags of a descriptor block lie, one after the other, for blocks of `block_bytes`.
+    /// The range of the tags in a descriptor block of `block_bytes`.
     #[must_use]
     pub fn tag_range(&self, block_bytes: usize) -> Range<usize> {
         let start = size_of::<RawHeader>();
         start..block_bytes.saturating_sub(self.tail_bytes()).max(start)
     }
 
-    /// How many tags one descriptor block of `block_bytes` holds, the first with its UUID.
+    /// The number of tags in one descriptor block of `block_bytes`, of which the first has a UUID.
     #[must_use]
     pub fn tags_per_block(&self, block_bytes: usize) -> usize {
         self.tag_range(block_bytes).len().saturating_sub(UUID_BYTES) / self.tag_bytes()
@@ -87,8 +87,8 @@ impl LogFormat {
         }
     }
 
-    /// The checksum that a tag of transaction `tid` holds for `copy`, a data block as it lies in
-    /// the log; 0 without checksums in tags.
+    /// The checksum in a tag of transaction `tid` for `copy`, a data block as it is in the log; 0
+    /// without checksums in tags.
     #[must_use]
     pub fn copy_checksum(&self, tid: Tid, copy: &[u8]) -> u32 {
         let of = |seed| {
@@ -103,8 +103,8 @@ impl LogFormat {
         }
     }
 
-    /// Whether `copy`, as it lies in the log, is what the tag was written for. Always true
-    /// without checksums in tags.
+    /// Whether `copy`, as it is in the log, matches the checksum of the tag. Always true without
+    /// checksums in tags.
     #[must_use]
     pub fn copy_matches(&self, tag: &Tag, tid: Tid, copy: &[u8]) -> bool {
         match self.checksums {
@@ -113,8 +113,8 @@ impl LogFormat {
         }
     }
 
-    /// Writes `tag` to the start of `to`, with `uuid` behind it unless its flags say
-    /// `SAME_UUID`, and gives the bytes it took; `None` when it does not fit.
+    /// Writes `tag` to the start of `to`, followed by `uuid` unless its flags have `SAME_UUID`, and
+    /// returns the number of bytes; `None` if it does not fit.
     #[must_use]
     pub fn put_tag(&self, tag: &Tag, uuid: &Uuid, to: &mut [u8]) -> Option<usize> {
         let [h0, h1, h2, h3, l0, l1, l2, l3] = tag.block.0.to_be_bytes();
@@ -142,8 +142,8 @@ impl LogFormat {
     }
 }
 
-/// An iterator over the tags of one descriptor block. It ends for any bytes, after at most
-/// as many tags as fit in the block.
+/// An iterator over the tags of one descriptor block. It terminates for any bytes, after at most as
+/// many tags as fit in the block.
 #[derive(Clone, Debug)]
 pub struct Tags<'a> {
     format: LogFormat,
@@ -157,8 +157,8 @@ impl Iterator for Tags<'_> {
         let tag_bytes = self.format.tag_bytes();
         let raw = self.rest.get(..tag_bytes)?;
         let low = be32(raw, 0)?;
-        // Version 3 has a 32-bit flags field at 4; its low half, which holds all flags in use,
-        // lies where the other versions keep theirs.
+        // Version 3 has a 32-bit flags field at 4; its low half, which holds all defined flags, is
+        // at the offset of the flags in the other versions.
         let flags_and_checksum = be32(raw, 4)?;
         let [c0, c1, f0, f1] = flags_and_checksum.to_be_bytes();
         let flags = TagFlags::from_bits_retain(u16::from_be_bytes([f0, f1]));

@@ -1,8 +1,8 @@
 //! **Purpose.** The bytes of a jbd2 journal: its superblock, and the blocks that frame
 //! transactions in the log.
 //!
-//! **Not here.** What a sequence of such blocks means (crate `journal`), and the fast-commit
-//! area, whose records belong to ext4 and are little-endian ([`crate::fast_commit`]).
+//! **Not here.** The interpretation of the log (crate `journal`), and the fast-commit area, whose
+//! records are part of ext4 and little-endian ([`crate::fast_commit`]).
 //!
 //! # Model
 //! ```text
@@ -12,11 +12,11 @@
 //!   (descriptor: tag, tag, ..  then one data block per tag | revoke block)*  commit
 //! ```
 //! Everything is big-endian. A data block that begins with the magic number would look like a
-//! framing block, so its first four bytes are logged as zeros and its tag says `ESCAPE`.
+//! framing block, so its first four bytes are logged as zeros and its tag has the flag `ESCAPE`.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`superblock`] | where the log begins and ends, and which features shape its blocks |
+//! | [`superblock`] | the range of the log, and the features of its format |
 //! | [`descriptor`] | descriptor blocks and their tags, in the three formats |
 //! | [`revoke`] | lists of blocks whose older copies must not be replayed |
 //! | [`commit`] | commit blocks, and the checksum of a whole transaction (version 1) |
@@ -46,7 +46,7 @@ pub use superblock::{
     JournalCompat, JournalIncompat, JournalSuperblock, JournalVersion, RawJournalSuperblock,
 };
 
-/// The number every framing block begins with.
+/// The number at the start of every framing block.
 pub const MAGIC: u32 = 0xc03b_3998;
 
 /// Bytes of the checksum at the end of descriptor and revoke blocks (versions 2 and 3).
@@ -69,7 +69,7 @@ impl fmt::Display for JournalBlock {
 pub struct RawHeader {
     /// The magic number, [`MAGIC`].
     pub h_magic: U32, // 0x00
-    /// What the block is; see [`BlockKind`].
+    /// The kind of block; see [`BlockKind`].
     pub h_blocktype: U32, // 0x04
     /// The transaction the block belongs to; 0 in the superblock.
     pub h_sequence: U32, // 0x08
@@ -77,7 +77,7 @@ pub struct RawHeader {
 
 const _: () = assert!(size_of::<RawHeader>() == 12);
 
-/// What a block with the magic number is.
+/// The kind of a block with the magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// Tags of the data blocks that follow it.
@@ -88,9 +88,9 @@ pub enum BlockKind {
     SuperblockV1,
     /// The journal's superblock with features.
     SuperblockV2,
-    /// Blocks whose copies up to this transaction are void.
+    /// A list of blocks whose copies up to this transaction must not be replayed.
     Revoke,
-    /// A number that no version of jbd2 defines.
+    /// An undefined number.
     Unknown(u32),
 }
 
@@ -109,18 +109,18 @@ impl BlockKind {
     }
 }
 
-/// A header whose magic number was right.
+/// A header with the magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the block is.
+    /// The kind of block.
     pub kind: BlockKind,
     /// The transaction it belongs to.
     pub tid: Tid,
 }
 
 impl Header {
-    /// The header of `block`, or `None` when the block does not begin with the magic number:
-    /// inside the log that means that the log has ended.
+    /// The header of `block`, or `None` if the block does not begin with the magic number, which
+    /// marks the end of the log.
     #[must_use]
     pub fn read(block: &[u8]) -> Option<Self> {
         let (raw, _) = RawHeader::ref_from_prefix(block).ok()?;
@@ -143,7 +143,7 @@ impl Header {
 }
 
 impl Header {
-    /// Writes the header to the start of `block`, which must have room for it.
+    /// Writes the header to the start of `block`, which must be long enough.
     pub fn put(&self, block: &mut [u8]) {
         if let Ok((raw, _)) = RawHeader::mut_from_prefix(block) {
             raw.h_magic = U32::new(MAGIC);
@@ -153,15 +153,14 @@ impl Header {
     }
 }
 
-/// How the blocks of one journal are laid out and checked. Comes from
-/// [`JournalSuperblock::log_format`].
+/// The format of the blocks of one journal. Comes from [`JournalSuperblock::log_format`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogFormat {
-    /// How checksums are kept.
+    /// The checksum scheme.
     pub checksums: LogChecksums,
-    /// Whether block numbers have 64 bits.
+    /// The width of block numbers.
     pub block_numbers: BlockNumbers,
-    /// Whether a commit block may reach the disk before what it commits.
+    /// Whether a commit block may reach the disk before the blocks of its transaction.
     pub commit_order: CommitOrder,
 }
 
@@ -194,17 +193,18 @@ pub enum BlockNumbers {
     Wide,
 }
 
-/// Whether the writer waits for a transaction's blocks before it writes the commit block.
+/// Whether the writer waits until a transaction's blocks are durable before it writes the commit
+/// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOrder {
-    /// It waits: what a commit block commits was durable before.
+    /// It waits: the blocks were durable before the commit block was written.
     Ordered,
-    /// It does not: only checksums tell whether everything arrived.
+    /// It does not wait: only checksums show whether all blocks were written.
     Async,
 }
 
 impl LogFormat {
-    /// The crc32c seed, when framing blocks carry checksums.
+    /// The crc32c seed, if framing blocks have checksums.
     fn seed(&self) -> Option<u32> {
         match self.checksums {
             LogChecksums::None | LogChecksums::V1 => None,
@@ -217,7 +217,7 @@ impl LogFormat {
         if self.seed().is_some() { TAIL_BYTES } else { 0 }
     }
 
-    /// Checks the checksum in the tail of a descriptor or revoke block. Without such checksums
+    /// Checks the checksum in the tail of a descriptor or revoke block. If the format has none,
     /// every block passes.
     pub fn verify_tail(&self, block: &[u8]) -> Result<(), ChecksumMismatch> {
         match self.seed() {
@@ -234,7 +234,7 @@ impl LogFormat {
     }
 }
 
-/// What is wrong in a journal.
+/// An error in a journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are named in the messages")]
@@ -245,22 +245,22 @@ pub enum JournalError {
     /// The journal's block 0 is some other block of a journal.
     #[error("journal superblock: h_blocktype {found}, expected 3 or 4")]
     SuperblockKind { found: u32 },
-    /// The journal was made for another block size than the file system's.
+    /// The block size of the journal differs from that of the file system.
     #[error("journal superblock: s_blocksize {found}, expected {expected}")]
     BlockSize { found: u32, expected: u32 },
     /// The journal claims more blocks than its inode or device has.
     #[error("journal superblock: s_maxlen {found}, but only {mapped} blocks exist")]
     Maxlen { found: u32, mapped: u32 },
-    /// The log begins in the superblock or past the journal's end.
+    /// The start of the log is in the superblock or past the journal's end.
     #[error("journal superblock: s_first {found}, expected 1 to {maxlen} (exclusive)")]
     First { found: u32, maxlen: u32 },
-    /// The oldest transaction is said to begin outside the log.
+    /// The start of the oldest transaction is outside the log.
     #[error("journal superblock: s_start {found}, expected {first} to {end} (exclusive)")]
     Start { found: u32, first: u32, end: u32 },
     /// The fast-commit area is larger than the journal.
     #[error("journal superblock: s_num_fc_blks {found}, but the log has only {log} blocks")]
     FastCommitBlocks { found: u32, log: u32 },
-    /// More than one checksum version is switched on.
+    /// More than one checksum version is enabled.
     #[error("journal superblock: checksum versions exclude each other, found {found}")]
     ChecksumVersions { found: String },
     /// The checksums are of an unknown type.
@@ -269,7 +269,7 @@ pub enum JournalError {
     /// The superblock's own checksum is wrong.
     #[error("journal superblock: {mismatch}")]
     SuperblockChecksum { mismatch: ChecksumMismatch },
-    /// The journal has features that nobody may ignore and this code does not know.
+    /// The journal has unknown incompatible features.
     #[error(
         "journal superblock: unknown features, incompat {incompat:#x}, ro_compat {ro_compat:#x}"
     )]
@@ -283,7 +283,7 @@ pub enum JournalError {
         found: uuid::Uuid,
         expected: uuid::Uuid,
     },
-    /// The device given as external journal is not one.
+    /// The device given as external journal does not hold one.
     #[error("external journal: {field} {found:#x}, expected {expected:#x}")]
     NotAJournalDevice {
         field: &'static str,
@@ -302,13 +302,13 @@ pub enum JournalError {
         block: PhysBlock,
         blocks: u64,
     },
-    /// The journal's inode maps two of its blocks to the same place.
+    /// The journal's inode maps two of its blocks to the same physical block.
     #[error("journal: block {block} is mapped twice")]
     MappedTwice { block: PhysBlock },
-    /// A block whose kind or length does not let it be read.
+    /// A block that is too short for its kind.
     #[error("journal: a block of {found} bytes, expected at least {expected}")]
     Short { found: usize, expected: usize },
-    /// A committed transaction wants to write where there is no file system.
+    /// A committed transaction has a copy of a block outside the file system.
     #[error(
         "transaction {tid}, journal block {journal_block}: a copy of block {block}, outside the \
          file system's {blocks}"
@@ -319,7 +319,7 @@ pub enum JournalError {
         block: PhysBlock,
         blocks: u64,
     },
-    /// A committed transaction wants to write into the journal itself.
+    /// A committed transaction has a copy of a block of the journal itself.
     #[error(
         "transaction {tid}, journal block {journal_block}: a copy of block {block}, which is \
          inside the journal"
@@ -329,7 +329,7 @@ pub enum JournalError {
         journal_block: JournalBlock,
         block: PhysBlock,
     },
-    /// A revoke block says that it uses more bytes than it has.
+    /// The byte count of a revoke block is larger than the block.
     #[error(
         "transaction {tid}, journal block {journal_block}: r_count {found}, expected at most {limit}"
     )]
@@ -339,10 +339,10 @@ pub enum JournalError {
         found: u32,
         limit: u32,
     },
-    /// The fast-commit area needs features that this code does not know.
+    /// The fast-commit area needs unknown features.
     #[error("fast commit: fc_features {found:#x}, expected 0")]
     FastCommitFeatures { found: u32 },
-    /// A fast commit maps a block that belongs to something else.
+    /// A fast commit maps a block that is in use.
     #[error("fast commit: block {block} is in use already")]
     FastCommitInUse {
         /// The block.
@@ -351,10 +351,10 @@ pub enum JournalError {
     /// A fast commit maps blocks outside the file system.
     #[error("fast commit: {blocks} blocks from {block} on lie outside the file system")]
     FastCommitRange { block: PhysBlock, blocks: u32 },
-    /// A fast commit adds a name that no entry may have.
+    /// A fast commit adds an invalid name.
     #[error("fast commit: the name {name:?} cannot be added to a directory")]
     FastCommitName { name: String },
-    /// A transaction does not match its checksums although a later one was committed after it.
+    /// A transaction does not match its checksums, although a later one is committed.
     #[error("transaction {tid}: {damage}, although transaction {later} was committed after it")]
     Damaged {
         tid: Tid,
@@ -377,7 +377,7 @@ pub enum Damage {
         journal_block: JournalBlock,
         mismatch: ChecksumMismatch,
     },
-    /// The commit block, or with version 1 anything that it covers.
+    /// The commit block, or with version 1 any block that it covers.
     Commit {
         journal_block: JournalBlock,
         mismatch: ChecksumMismatch,
@@ -425,7 +425,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// crc32c over `block` with the big-endian word at `at` taken as zero.
+/// crc32c of `block` with the big-endian 32-bit field at `at` as zero.
 fn crc32c_without(seed: u32, block: &[u8], at: usize) -> u32 {
     let (before, rest) = block.split_at(at.min(block.len()));
     let after = rest.get(4..).unwrap_or(&[]);
@@ -436,7 +436,7 @@ fn crc32c_without(seed: u32, block: &[u8], at: usize) -> u32 {
         .value()
 }
 
-/// Compares the big-endian word at `at` with the checksum of the block around it.
+/// Compares the big-endian 32-bit field at `at` with the checksum of its block.
 fn verify_field(seed: u32, block: &[u8], at: usize) -> Result<(), ChecksumMismatch> {
     ChecksumMismatch::check(
         be32(block, at).unwrap_or(0),
@@ -444,7 +444,7 @@ fn verify_field(seed: u32, block: &[u8], at: usize) -> Result<(), ChecksumMismat
     )
 }
 
-/// Stores the checksum of `block` in the big-endian word at `at`.
+/// Stores the checksum of `block` in its big-endian 32-bit field at `at`.
 fn seal_field(seed: u32, block: &mut [u8], at: usize) {
     let checksum = crc32c_without(seed, block, at);
     if let Some(field) = block.get_mut(at..at.saturating_add(4)) {
@@ -452,7 +452,7 @@ fn seal_field(seed: u32, block: &mut [u8], at: usize) {
     }
 }
 
-/// The big-endian word at `at`, if it lies inside `bytes`.
+/// The big-endian 32-bit field at `at`, if it is inside `bytes`.
 fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..)?
@@ -460,15 +460,14 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
         .map(|word| u32::from_be_bytes(*word))
 }
 
-/// Makes the copy of a block that was logged with `ESCAPE` what it was: puts the magic number
-/// back over its first four bytes.
+/// Restores a block from its copy with `ESCAPE`: writes the magic number to its first four bytes.
 pub fn unescape(copy: &mut [u8]) {
     if let Some(word) = copy.first_chunk_mut() {
         *word = MAGIC.to_be_bytes();
     }
 }
 
-/// Makes the copy of a block what is logged with `ESCAPE`: its first four bytes become zeros.
+/// Escapes the copy of a block for the log: zeroes its first four bytes.
 pub fn escape(copy: &mut [u8]) {
     if let Some(word) = copy.first_chunk_mut() {
         *word = [0; 4];

@@ -4,7 +4,7 @@
 use super::{BlockNumbers, JournalBlock, JournalError, LogFormat, RawHeader, be32};
 use crate::types::{PhysBlock, Tid};
 
-/// Where the first record lies: after the header and `r_count`.
+/// The offset of the first record, after the header and `r_count`.
 pub const REVOKE_HEADER_BYTES: usize = size_of::<RawHeader>() + 4;
 
 impl LogFormat {
@@ -17,7 +17,7 @@ impl LogFormat {
         }
     }
 
-    /// How many records one revoke block of `block_bytes` holds.
+    /// The number of records in one revoke block of `block_bytes`.
     #[must_use]
     pub fn revokes_per_block(&self, block_bytes: usize) -> usize {
         let end = block_bytes.saturating_sub(self.tail_bytes());
@@ -25,7 +25,7 @@ impl LogFormat {
     }
 
     /// Writes `r_count` and as many of `revoked` as fit into a revoke block whose header is
-    /// written; gives how many did.
+    /// written; returns their number.
     pub fn put_revokes(&self, revoked: &[PhysBlock], block: &mut [u8]) -> usize {
         let count = revoked.len().min(self.revokes_per_block(block.len()));
         let record_bytes = self.revoke_bytes();
@@ -45,12 +45,16 @@ impl LogFormat {
         count
     }
 
-    /// The records of a revoke block; `place` is for the error, which says that `r_count`
-    /// reaches past the block.
+    /// The records of a revoke block.
+    ///
+    /// # Errors
+    /// [`JournalError::RevokeCount`], with `tid` and `journal_block`, if `r_count` is larger than
+    /// the block.
     pub fn revokes<'a>(
         &self,
         block: &'a [u8],
-        place: (Tid, JournalBlock),
+        tid: Tid,
+        journal_block: JournalBlock,
     ) -> Result<Revokes<'a>, JournalError> {
         let end = block.len().saturating_sub(self.tail_bytes());
         let r_count = be32(block, size_of::<RawHeader>()).ok_or(JournalError::Short {
@@ -61,7 +65,6 @@ impl LogFormat {
             .ok()
             .filter(|&used| used <= end)
             .ok_or_else(|| {
-                let (tid, journal_block) = place;
                 let limit = u32::try_from(end).unwrap_or(u32::MAX);
                 JournalError::RevokeCount {
                     tid,
@@ -78,7 +81,7 @@ impl LogFormat {
     }
 }
 
-/// An iterator over the block numbers of one revoke block. A last, incomplete record is left out.
+/// An iterator over the block numbers of one revoke block. An incomplete last record is skipped.
 #[derive(Clone, Debug)]
 pub struct Revokes<'a> {
     record_bytes: usize,

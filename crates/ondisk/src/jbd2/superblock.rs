@@ -1,16 +1,16 @@
-//! **Purpose.** The journal's superblock: where the log begins and ends, and its features.
+//! **Purpose.** The journal's superblock: the range of the log, and the features.
 //!
 //! # Model
 //! ```text
 //! 0      s_first                      log_end   +1            s_maxlen
 //! | sb | | log: a ring of blocks      | unused | fast commits |
 //! ```
-//! Without `FAST_COMMIT`, or when the log would become shorter than 1 024 blocks, `log_end` is
-//! `s_maxlen` and there is no fast-commit area.
+//! Without `FAST_COMMIT`, or if the log would be shorter than 1 024 blocks, `log_end` is `s_maxlen`
+//! and there is no fast-commit area.
 //!
 //! # Invariants
 //! A [`JournalSuperblock`] has `1 <= s_first < log_end <= s_maxlen`, and `s_start` is 0 or inside
-//! the log. Its checksum was right when it was read.
+//! the log. Its checksum was correct when it was read.
 
 use std::ops::Range;
 
@@ -25,11 +25,11 @@ use super::{
 use crate::checksum::Crc32c;
 use crate::types::{BlockSize, Tid};
 
-/// Where `s_checksum` lies.
+/// The offset of `s_checksum`.
 const CHECKSUM_OFFSET: usize = 0xfc;
 /// The length of the fast-commit area when `s_num_fc_blks` is 0, in blocks.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
-/// The log is never cut below this to make room for fast commits, in blocks.
+/// The minimum length of the log beside a fast-commit area, in blocks.
 const MIN_LOG_BLOCKS: u32 = 1024;
 /// The only `s_checksum_type` in use.
 const CRC32C: u8 = 4;
@@ -89,14 +89,14 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// Features that nobody may ignore.
+    /// Features that must not be ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct JournalIncompat: u32 {
         /// There are revoke blocks.
         const REVOKE = 0x1;
         /// Block numbers have 64 bits.
         const _64BIT = 0x2;
-        /// Commit blocks may reach the disk before what they commit.
+        /// Commit blocks may reach the disk before the blocks of their transaction.
         const ASYNC_COMMIT = 0x4;
         /// Checksums of version 2.
         const CSUM_V2 = 0x8;
@@ -107,10 +107,10 @@ bitflags::bitflags! {
     }
 }
 
-/// Which superblock it is.
+/// The version of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalVersion {
-    /// Without features, as ext3 first wrote it; fields past `s_errno` mean nothing.
+    /// Without features, as ext3 first wrote it; fields past `s_errno` have no meaning.
     V1,
     /// With features.
     V2,
@@ -185,7 +185,7 @@ impl JournalSuperblock {
         Ok(())
     }
 
-    /// Finds where the log ends and checks that the other numbers agree with it.
+    /// Computes the end of the log and checks the other fields against it.
     fn check_layout(&mut self) -> Result<(), JournalError> {
         let (maxlen, first) = (self.maxlen(), self.raw.s_first.get());
         if first == 0 || first >= maxlen {
@@ -232,15 +232,15 @@ impl JournalSuperblock {
             .map_err(|mismatch| JournalError::SuperblockChecksum { mismatch })
     }
 
-    /// Sets `s_checksum` where it exists.
+    /// Sets `s_checksum` if it exists.
     pub fn seal(&mut self) {
         if self.has_metadata_checksums() {
             seal_field(!0, self.raw.as_mut_bytes(), CHECKSUM_OFFSET);
         }
     }
 
-    /// Sets where the log begins: `s_start` to `start` (0 for an empty journal) and `s_sequence` to
-    /// the transaction expected there, and seals. In an empty journal `sequence` is the last
+    /// Sets the tail of the log and seals: `s_start` to `start` (0 for an empty journal) and
+    /// `s_sequence` to the transaction expected there. In an empty journal `sequence` is the last
     /// transaction number in use: the next one to be written is its successor.
     pub fn set_tail(&mut self, start: Option<JournalBlock>, sequence: Tid) {
         self.raw.s_start = U32::new(start.map_or(0, |block| block.0));
@@ -248,17 +248,17 @@ impl JournalSuperblock {
         self.seal();
     }
 
-    /// Notes in `s_errno` why the journal was aborted, as the kernel's negative number (0 for
+    /// Sets `s_errno` to the error that aborted the journal, as the kernel's negative number (0 for
     /// none), and seals.
     pub fn set_errno(&mut self, errno: i32) {
         self.raw.s_errno = U32::new(errno.cast_unsigned());
         self.seal();
     }
 
-    /// Makes a journal of version 1 one of version 2 without features, whose only user is the file
-    /// system with `uuid`, and adds `incompat` to the features, except for checksums where it has
-    /// some of another version; seals. Only for an empty journal: features say how the blocks of
-    /// the log are to be read.
+    /// Upgrades a journal of version 1 to version 2 without features, whose only user is the file
+    /// system with `uuid`. Adds `incompat` to the features, except for checksums if it has those of
+    /// another version; seals. Only for an empty journal, as features determine the format of the
+    /// blocks of the log.
     pub fn upgrade(&mut self, uuid: Uuid, incompat: JournalIncompat) {
         if self.version == JournalVersion::V1 {
             let after_errno = std::mem::offset_of!(RawJournalSuperblock, s_feature_compat);
@@ -285,19 +285,19 @@ impl JournalSuperblock {
         self.seal();
     }
 
-    /// The bytes this was read from, with what was set since.
+    /// The bytes this was read from, with later changes.
     #[must_use]
     pub fn raw(&self) -> &RawJournalSuperblock {
         &self.raw
     }
 
-    /// Which superblock it is.
+    /// The version of the superblock.
     #[must_use]
     pub fn version(&self) -> JournalVersion {
         self.version
     }
 
-    /// Features that may be ignored, with the bits this code does not know.
+    /// Features that may be ignored, including unknown bits.
     #[must_use]
     pub fn compat(&self) -> JournalCompat {
         JournalCompat::from_bits_retain(self.v2(self.raw.s_feature_compat))
@@ -352,8 +352,8 @@ impl JournalSuperblock {
         JournalBlock(self.log_end.saturating_add(1).min(end))..JournalBlock(end)
     }
 
-    /// `s_start`: where the oldest transaction begins that may not have reached its home blocks;
-    /// `None` when the journal is empty.
+    /// `s_start`: the start of the oldest transaction that may not be checkpointed; `None` if the
+    /// journal is empty.
     #[must_use]
     pub fn start(&self) -> Option<JournalBlock> {
         Some(self.raw.s_start.get())
@@ -368,7 +368,7 @@ impl JournalSuperblock {
         Tid(self.raw.s_sequence.get())
     }
 
-    /// `s_head`: in an empty journal, where the next transaction goes (0 when not recorded).
+    /// `s_head`: in an empty journal, the block for the next transaction (0 if not recorded).
     #[must_use]
     pub fn head(&self) -> JournalBlock {
         JournalBlock(self.v2(self.raw.s_head))
@@ -386,7 +386,7 @@ impl JournalSuperblock {
         Uuid::from_bytes(self.raw.s_uuid)
     }
 
-    /// `s_nr_users`: how many file systems share the journal.
+    /// `s_nr_users`: the number of file systems that share the journal.
     #[must_use]
     pub fn nr_users(&self) -> u32 {
         self.v2(self.raw.s_nr_users)
@@ -402,15 +402,15 @@ impl JournalSuperblock {
             .map(|user| Uuid::from_bytes(*user))
     }
 
-    /// Makes `user` the one file system that uses the journal (version 2 only). The checksum is
-    /// not right again before [`seal`](Self::seal).
+    /// Makes `user` the only file system that uses the journal (version 2 only). The caller must
+    /// [`seal`](Self::seal) it afterwards.
     pub fn set_only_user(&mut self, user: Uuid) {
         self.raw.s_users = [[0; 16]; 48];
         self.raw.s_users[0] = user.into_bytes();
         self.raw.s_nr_users = U32::new(1);
     }
 
-    /// How the blocks of the log are laid out and checked.
+    /// The format of the blocks of the log.
     #[must_use]
     pub fn log_format(&self) -> LogFormat {
         let incompat = self.incompat();
@@ -443,7 +443,7 @@ impl JournalSuperblock {
 }
 
 impl RawJournalSuperblock {
-    /// An empty journal of version 2 with one user and no features, as `mke2fs` begins with.
+    /// An empty journal of version 2 with one user and no features, as `mke2fs` makes it.
     #[must_use]
     pub fn new(block_size: BlockSize, maxlen: u32, uuid: Uuid) -> Self {
         let mut raw = Self::read_from_bytes(&[0; 1024]).expect("1024 zeros are a superblock");

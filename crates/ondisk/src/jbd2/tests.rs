@@ -88,7 +88,7 @@ fn the_fast_commit_area_comes_after_an_unused_block() {
 }
 
 #[test]
-fn version_1_has_no_features_whatever_its_bytes_say() {
+fn version_1_has_no_features_for_any_bytes() {
     let mut raw = raw_superblock();
     raw.s_header.h_blocktype = U32::new(3);
     raw.s_feature_incompat = U32::new(!0);
@@ -197,7 +197,7 @@ fn a_sealed_tail_verifies_and_a_flipped_bit_does_not() {
 #[test]
 fn a_sealed_commit_verifies_and_a_flipped_bit_does_not() {
     let mut blocks = TransactionChecksum::default();
-    blocks.update(b"what was committed");
+    blocks.update(b"a committed block");
     for format in formats() {
         let mut block = vec![0; 1024];
         format.seal_commit(&mut block, &blocks);
@@ -231,8 +231,8 @@ fn a_commit_without_a_checksum_passes_version_1() {
 }
 
 #[test]
-fn revoke_records_end_where_r_count_says() {
-    let place = (Tid(7), JournalBlock(9));
+fn revoke_records_end_at_r_count() {
+    let (tid, journal_block) = (Tid(7), JournalBlock(9));
     for format in formats() {
         let mut block = vec![0; 1024];
         let record_bytes = format.revoke_bytes();
@@ -240,13 +240,15 @@ fn revoke_records_end_where_r_count_says() {
         block[12..16].copy_from_slice(&u32::try_from(used).unwrap().to_be_bytes());
         block[REVOKE_HEADER + record_bytes - 1] = 5;
         block[REVOKE_HEADER + 2 * record_bytes - 1] = 6;
-        let revoked: Vec<_> = format.revokes(&block, place).unwrap().collect();
+        let revoked: Vec<_> = format
+            .revokes(&block, tid, journal_block)
+            .unwrap()
+            .collect();
         assert_eq!(revoked, [PhysBlock(5), PhysBlock(6)]);
         let limit = u32::try_from(block.len() - format.tail_bytes()).unwrap();
         block[12..16].copy_from_slice(&(limit + 1).to_be_bytes());
-        let (tid, journal_block) = place;
         assert_eq!(
-            format.revokes(&block, place).unwrap_err(),
+            format.revokes(&block, tid, journal_block).unwrap_err(),
             JournalError::RevokeCount {
                 tid,
                 journal_block,
@@ -255,7 +257,10 @@ fn revoke_records_end_where_r_count_says() {
             }
         );
         block[12..16].copy_from_slice(&0_u32.to_be_bytes());
-        assert_eq!(format.revokes(&block, place).unwrap().count(), 0);
+        assert_eq!(
+            format.revokes(&block, tid, journal_block).unwrap().count(),
+            0
+        );
     }
 }
 
@@ -314,7 +319,7 @@ proptest! {
         for format in formats() {
             let most = block.len() / 8 + 1;
             prop_assert!(format.tags(&block).count() <= most);
-            if let Ok(revokes) = format.revokes(&block, (Tid(1), JournalBlock(1))) {
+            if let Ok(revokes) = format.revokes(&block, Tid(1), JournalBlock(1)) {
                 prop_assert!(revokes.count() <= block.len() / 4);
             }
             let _ = format.verify_tail(&block);
@@ -363,7 +368,7 @@ fn revoke_blocks_are_read_as_they_were_written() {
             format.seal_tail(&mut block);
             format.verify_tail(&block).unwrap();
             assert_eq!(Header::read(&block), Some(Header { kind, tid }));
-            found.extend(format.revokes(&block, (tid, JournalBlock(3))).unwrap());
+            found.extend(format.revokes(&block, tid, JournalBlock(3)).unwrap());
             rest = &rest[count..];
         }
         assert_eq!(found, revoked, "{format:?}");
@@ -397,7 +402,7 @@ fn a_descriptor_holds_as_many_tags_as_promised() {
 }
 
 #[test]
-fn what_is_set_in_a_superblock_is_read_back() {
+fn fields_set_in_a_superblock_are_read_back() {
     let mut raw = raw_superblock();
     raw.s_feature_incompat = U32::new(JournalIncompat::CSUM_V3.bits());
     raw.s_checksum_type = 4;

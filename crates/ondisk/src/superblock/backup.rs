@@ -1,7 +1,7 @@
-//! **Purpose.** The journal's inode as the superblock remembers it: `s_jnl_blocks` copies the map
-//! and the size, so that a log is found whose inode was destroyed.
+//! **Purpose.** The backup of the journal's inode in the superblock: `s_jnl_blocks` has a copy of
+//! its map and size, so that the log is found even if its inode was destroyed.
 //!
-//! **Not here.** When the copy is used: whoever replays a journal decides that.
+//! **Not here.** The decision when to use the copy, which the journal replay makes.
 //!
 //! **References.** `e2fsck`, `e2fsck_get_journal`; Documentation/filesystems/ext4/super.rst of the
 //! kernel.
@@ -18,13 +18,13 @@ const COPY_OF_INODE: u8 = 1;
 const MODE: u16 = 0o100_600;
 /// The magic number at the start of an extent tree.
 const EXTENT_MAGIC: u16 = 0xf30a;
-/// Where `s_jnl_blocks` holds `i_size_high` and `i_size_lo`, behind the words of `i_block`.
+/// The indices of `i_size_high` and `i_size_lo` in `s_jnl_blocks`, after `i_block`.
 const SIZE_HIGH_AT: usize = 15;
 const SIZE_LOW_AT: usize = 16;
 
 impl Superblock {
-    /// The journal's inode, made of the copy in the superblock: its number, and bytes as in an
-    /// inode table, with a checksum where inodes have one. `None` without an internal journal, or
+    /// The journal's inode, made from the copy in the superblock: its number, and its bytes as in
+    /// an inode table, with a checksum if inodes have one. `None` without an internal journal, or
     /// without a copy.
     #[must_use]
     pub fn journal_inode_copy(&self) -> Option<(InodeNr, Vec<u8>)> {

@@ -1,24 +1,24 @@
-//! **Purpose.** Why bytes are not a superblock that fourscore opens: not ext4, not supported, or
-//! corrupt, with one variant for each check.
+//! **Purpose.** The errors of the superblock's checks: not ext4, not supported, or corrupt, with
+//! one variant for each check.
 
 use thiserror::Error;
 
 use crate::checksum::ChecksumMismatch;
 use crate::features::UnsupportedFeatures;
 
-/// Why a superblock was not accepted.
+/// The reason why a superblock was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SuperblockRejected {
     /// The device ends before the superblock does.
     #[error("{found_bytes} bytes found at the superblock's place, which takes 1024 (truncated?)")]
     TooShort {
-        /// The bytes there are.
+        /// The bytes found.
         found_bytes: usize,
     },
-    /// Something else than ext2, ext3 or ext4.
+    /// Not ext2, ext3 or ext4.
     #[error("not ext2, ext3 or ext4: s_magic is {found:#06x}, not 0xef53")]
     NotExt4 {
-        /// The bytes where the magic number should be.
+        /// The bytes in place of the magic number.
         found: u16,
     },
     /// The journal of another file system (`journal_dev`), on a device of its own.
@@ -27,15 +27,15 @@ pub enum SuperblockRejected {
     /// A file system where the journal of another one was expected.
     #[error("not an external journal: the feature journal_dev is missing")]
     NotJournalDevice,
-    /// Sound, as far as can be seen, but of a kind fourscore does not open.
+    /// A format that fourscore does not support.
     #[error(transparent)]
     Unsupported(#[from] UnsupportedFormat),
-    /// Meant to be ext4, but a field cannot be.
+    /// An ext4 superblock with an invalid field.
     #[error(transparent)]
     Corrupt(#[from] SuperblockError),
 }
 
-/// A kind of file system that fourscore does not open.
+/// A format that fourscore does not support.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnsupportedFormat {
     /// Features that forbid it.
@@ -67,7 +67,7 @@ pub enum UnsupportedFormat {
     },
 }
 
-/// A field of the superblock that cannot be, one variant for each check.
+/// An invalid field of the superblock, with one variant for each check.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SuperblockError {
     /// `s_checksum` is not the checksum of the bytes.
@@ -90,15 +90,15 @@ pub enum SuperblockError {
         /// `s_log_block_size`.
         log_block_size: u32,
     },
-    /// Neither 1 with blocks of 1 KiB (clusters alike) nor 0.
+    /// Neither 0, nor 1 with blocks and clusters of 1 KiB.
     #[error("superblock: s_first_data_block is {found}, not {expected}")]
     FirstDataBlock {
         /// `s_first_data_block`.
         found: u32,
-        /// What the block size demands.
+        /// The value required by the block size.
         expected: u32,
     },
-    /// Not a multiple of the cluster ratio that one bitmap block covers.
+    /// Not a multiple of the cluster ratio, or more than one bitmap block covers.
     #[error(
         "superblock: s_blocks_per_group {blocks} and s_clusters_per_group {clusters} \
          do not fit one bitmap block of {bitmap_bits} bits"
@@ -114,18 +114,18 @@ pub enum SuperblockError {
     /// Less than one group, or more than can be addressed.
     #[error("superblock: blocks count {found} is out of range")]
     BlocksCount {
-        /// The blocks count, both words.
+        /// The blocks count, both halves.
         found: u64,
     },
     /// The file system ends before its descriptors do.
     #[error("superblock: descriptor block {found} is not below the blocks count {blocks}")]
     Descriptors {
-        /// Where a descriptor would be.
+        /// The block of a descriptor.
         found: u64,
-        /// The blocks count, both words.
+        /// The blocks count, both halves.
         blocks: u64,
     },
-    /// An inode size that is no power of two from 128 to the block size.
+    /// An inode size other than a power of two from 128 to the block size.
     #[error("superblock: s_inode_size {found} is no power of two from 128 to {block_size_bytes}")]
     InodeSize {
         /// `s_inode_size`.
@@ -133,7 +133,7 @@ pub enum SuperblockError {
         /// The block size.
         block_size_bytes: usize,
     },
-    /// A descriptor size that is no power of two from 64 to 1024.
+    /// A descriptor size other than a power of two from 64 to 1024.
     #[error("superblock: s_desc_size {found} is no power of two from 64 to 1024")]
     DescSize {
         /// `s_desc_size`.
@@ -179,10 +179,10 @@ pub enum SuperblockError {
     FirstMetaBg {
         /// `s_first_meta_bg`.
         found: u32,
-        /// The blocks all descriptors fill.
+        /// The number of descriptor blocks.
         descriptor_blocks: u32,
     },
-    /// A journal both in an inode and on a device, or nowhere, although there is one.
+    /// A journal both in an inode and on a device, or in neither.
     #[error(
         "superblock: has_journal needs either s_journal_inum or an external journal, \
          found inode {inode} and device {device:#x}"
@@ -193,7 +193,7 @@ pub enum SuperblockError {
         /// `s_journal_dev`.
         device: u32,
     },
-    /// A hidden inode past the end.
+    /// A reserved inode past the last inode.
     #[error("superblock: {field} {found} is not from 1 to {inodes_count}")]
     HiddenInode {
         /// The field's name.
@@ -203,7 +203,7 @@ pub enum SuperblockError {
         /// `s_inodes_count`.
         inodes_count: u32,
     },
-    /// A quota file in an inode that is set aside for something else.
+    /// A quota file in an inode with another role.
     #[error("superblock: {field} {found} is an inode that has another role")]
     QuotaInode {
         /// The field's name.
@@ -211,7 +211,7 @@ pub enum SuperblockError {
         /// Its value.
         found: u32,
     },
-    /// An MMP block outside the file system, or on superblocks and descriptors.
+    /// An MMP block outside the file system, or that overlaps superblocks or descriptors.
     #[error("superblock: s_mmp_block {found} is outside the file system or on fixed metadata")]
     MmpBlock {
         /// `s_mmp_block`.

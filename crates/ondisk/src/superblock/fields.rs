@@ -1,4 +1,4 @@
-//! **Purpose.** Accessors for the fields of the superblock, everything dumpe2fs shows.
+//! **Purpose.** Accessors for the fields of the superblock: all that dumpe2fs prints.
 
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ fn some_inode(number: u32) -> Option<InodeNr> {
     (number != 0).then_some(InodeNr(number))
 }
 
-/// What the file system is.
+/// Identity and format.
 impl Superblock {
     /// The UUID.
     #[must_use]
@@ -64,7 +64,7 @@ impl Superblock {
         SuperFlags::from_bits_retain(self.raw.s_flags.get())
     }
 
-    /// Who made the file system.
+    /// The operating system that made the file system.
     #[must_use]
     pub fn creator_os(&self) -> CreatorOs {
         match self.raw.s_creator_os.get() {
@@ -77,7 +77,7 @@ impl Superblock {
         }
     }
 
-    /// Which checksums metadata has.
+    /// The checksums of metadata.
     #[must_use]
     pub fn metadata_checksum(&self) -> MetadataChecksum {
         let ro_compat = self.features.ro_compat;
@@ -105,7 +105,7 @@ impl Superblock {
 
 /// Counts and sizes that [`Geometry`](crate::geometry::Geometry) does not need.
 impl Superblock {
-    /// Blocks only the super-user (and [`reserved_uid`](Self::reserved_uid)) may take. Not
+    /// Blocks that only the super-user (and [`reserved_uid`](Self::reserved_uid)) may allocate. Not
     /// checked.
     #[must_use]
     pub fn reserved_blocks(&self) -> BlockCount {
@@ -134,8 +134,8 @@ impl Superblock {
         self.raw.s_free_inodes_count.get()
     }
 
-    /// Clusters that fixed metadata and the journal take, as mkfs computed it; 0 when it did not.
-    /// Not checked.
+    /// Clusters of fixed metadata and the journal, as mkfs computed them; 0 if it did not. Not
+    /// checked.
     #[must_use]
     pub fn overhead_clusters(&self) -> u32 {
         self.raw.s_overhead_clusters.get()
@@ -150,7 +150,7 @@ impl Superblock {
         }
     }
 
-    /// Blocks behind the descriptors kept for growth.
+    /// Blocks after the descriptors reserved for growth.
     #[must_use]
     pub fn reserved_gdt_blocks(&self) -> u16 {
         self.raw.s_reserved_gdt_blocks.get()
@@ -174,13 +174,13 @@ impl Superblock {
         self.raw.s_kbytes_written.get()
     }
 
-    /// The user that may take reserved blocks.
+    /// The user that may allocate reserved blocks.
     #[must_use]
     pub fn reserved_uid(&self) -> u32 {
         halves(self.raw.s_def_resuid.get(), self.raw.s_def_resuid_hi.get())
     }
 
-    /// The group that may take reserved blocks.
+    /// The group that may allocate reserved blocks.
     #[must_use]
     pub fn reserved_gid(&self) -> u32 {
         halves(self.raw.s_def_resgid.get(), self.raw.s_def_resgid_hi.get())
@@ -211,15 +211,15 @@ impl Superblock {
         self.raw.first_ino()
     }
 
-    /// Whether a name in a directory may lead to this inode: the root or one that is not
-    /// reserved, and that exists.
+    /// Whether this inode may have a name in a directory: it exists, and is the root or not
+    /// reserved.
     #[must_use]
     pub fn may_be_named(&self, inode: InodeNr) -> bool {
         let ordinary = inode >= self.first_inode() && inode.0 <= self.geometry.inodes();
         inode == InodeNr::ROOT || ordinary
     }
 
-    /// Where the journal is; `None` without one. The inode exists.
+    /// The location of the journal; `None` without one. The inode exists.
     #[must_use]
     pub fn journal(&self) -> Option<JournalPlace> {
         let raw = &self.raw;
@@ -237,7 +237,7 @@ impl Superblock {
         }
     }
 
-    /// The head of the list of orphan inodes. Not checked.
+    /// The head of the orphan list. Not checked.
     #[must_use]
     pub fn last_orphan(&self) -> Option<InodeNr> {
         some_inode(self.raw.s_last_orphan.get())
@@ -270,7 +270,7 @@ impl Superblock {
         }
     }
 
-    /// An inode number of a field, if there is such an inode.
+    /// An inode number of a field, if the inode exists.
     fn existing(&self, found: u32) -> Option<InodeNr> {
         some_inode(found).filter(|inode| inode.0 <= self.geometry.inodes())
     }
@@ -304,8 +304,8 @@ impl Superblock {
         self.raw.s_hash_seed.map(|word| word.get())
     }
 
-    /// Whether hashes take name bytes as signed. A file system without either flag was written
-    /// where `char` is signed, or has no hash trees yet.
+    /// The sign of name bytes in hashes. A file system without either flag was written on a machine
+    /// with signed `char`, or has no hash trees yet.
     #[must_use]
     pub fn hash_sign(&self) -> CharSign {
         match self.flags().contains(SuperFlags::UNSIGNED_HASH) {
@@ -325,15 +325,15 @@ impl Superblock {
     }
 }
 
-/// What happened to the file system.
+/// State, times and errors.
 impl Superblock {
-    /// Clean, with errors, in recovery.
+    /// The state flags.
     #[must_use]
     pub fn state(&self) -> State {
         State::from_bits_retain(self.raw.s_state.get())
     }
 
-    /// What to do when an error is found.
+    /// The action when an error is found.
     #[must_use]
     pub fn error_policy(&self) -> ErrorPolicy {
         match self.raw.s_errors.get() {
@@ -344,25 +344,25 @@ impl Superblock {
         }
     }
 
-    /// When it was made.
+    /// The time of its creation.
     #[must_use]
     pub fn mkfs_time(&self) -> Option<Timestamp> {
         Timestamp::from_superblock(self.raw.s_mkfs_time.get(), self.raw.s_mkfs_time_hi)
     }
 
-    /// When it was last mounted; `None` when never.
+    /// The time of the last mount; `None` for never.
     #[must_use]
     pub fn mount_time(&self) -> Option<Timestamp> {
         Timestamp::from_superblock(self.raw.s_mtime.get(), self.raw.s_mtime_hi)
     }
 
-    /// When the superblock was last written.
+    /// The time of the last write of the superblock.
     #[must_use]
     pub fn write_time(&self) -> Option<Timestamp> {
         Timestamp::from_superblock(self.raw.s_wtime.get(), self.raw.s_wtime_hi)
     }
 
-    /// When it was last checked.
+    /// The time of the last check.
     #[must_use]
     pub fn last_check(&self) -> Option<Timestamp> {
         Timestamp::from_superblock(self.raw.s_lastcheck.get(), self.raw.s_lastcheck_hi)

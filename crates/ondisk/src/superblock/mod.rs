@@ -1,24 +1,22 @@
-//! **Purpose.** The superblock: what the file system is, how large its parts are, and what
-//! happened to it.
+//! **Purpose.** The superblock: identity, features, sizes and state of the file system.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `raw` | the 1024 bytes |
-//! | `parse` | the checks between bytes and [`Superblock`] |
-//! | `fields` | accessors for everything dumpe2fs shows |
+//! | `parse` | the checks of the bytes, which make a [`Superblock`] |
+//! | `fields` | accessors for all that dumpe2fs prints |
 //! | `values` | the types of fields: flags, policies, the journal's place |
 //! | `backup` | the copy of the journal's inode |
-//! | `error` | why a superblock is not accepted |
+//! | `error` | the errors of the checks |
 //!
-//! **Not here.** Where things are: [`Geometry`], which a superblock
-//! owns.
+//! **Not here.** The layout: [`Geometry`], which a superblock owns.
 //!
-//! **Invariants.** A `Superblock` exists only for a file system that can be read: all features
-//! are known or harmless, sizes fit each other, the checksum is right where there is one. Fields
-//! that are wrong and that reading does not depend on are told by [`Superblock::faults`]; the
-//! accessors treat them as if they named nothing, so inodes and blocks that they give exist. Free
-//! and reserved counts are hints from the last clean unmount and are *not* checked: the sums of
-//! the descriptors are the truth.
+//! **Invariants.** A `Superblock` exists only for a file system that can be read: all features are
+//! known or harmless, sizes are consistent, the checksum is correct if there is one.
+//! [`Superblock::faults`] lists invalid fields that reading does not depend on. Accessors treat
+//! these as absent, so inodes and blocks that they return exist. Free and reserved counts are hints
+//! from the last clean unmount and are *not* checked: the sums of the descriptors are
+//! authoritative.
 //!
 //! **References.** Documentation/filesystems/ext4/super.rst of the kernel.
 
@@ -41,7 +39,7 @@ pub use values::{
     NameEncoding, QuotaInodes, State, SuperFlags,
 };
 
-/// Where the primary superblock starts on the device, in bytes, whatever the block size.
+/// The offset of the primary superblock on the device in bytes, for all block sizes.
 pub const SUPERBLOCK_OFFSET_BYTES: u64 = 1024;
 /// The size of the superblock in bytes.
 pub const SUPERBLOCK_SIZE_BYTES: usize = 1024;
@@ -69,15 +67,15 @@ impl Superblock {
         self.features
     }
 
-    /// What is wrong with fields that reading does not depend on: `e2fsck` repairs them, and
-    /// nothing may be written before. A journal, quota file, orphan file or MMP block that is named
-    /// wrongly is treated as absent, and `s_first_meta_bg` as the greatest value that it can have.
+    /// The invalid fields that reading does not depend on. The file system must not be written
+    /// before `e2fsck` has repaired them. A journal, quota file, orphan file or MMP block with an
+    /// invalid number is treated as absent, and `s_first_meta_bg` as its maximum.
     #[must_use]
     pub fn faults(&self) -> &[SuperblockError] {
         &self.faults
     }
 
-    /// Sizes, counts and places.
+    /// The layout.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry

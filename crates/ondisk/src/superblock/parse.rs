@@ -1,4 +1,4 @@
-//! **Purpose.** The checks between the bytes of a superblock and a [`Superblock`].
+//! **Purpose.** The checks of the bytes of a superblock, which make a [`Superblock`].
 
 use uuid::Uuid;
 use zerocopy::FromBytes;
@@ -39,7 +39,7 @@ impl RawSuperblock {
         }
     }
 
-    /// A count of two words; the high one counts only with `64bit`.
+    /// A count of two halves; the high one is used only with `64bit`.
     pub(crate) fn wide(&self, features: FeatureSet, low: U32, high: U32) -> u64 {
         let high = match features.incompat.contains(Incompat::BIT64) {
             true => high.get(),
@@ -97,8 +97,8 @@ impl TryFrom<&RawSuperblock> for Superblock {
     }
 }
 
-/// Refuses what is sound but beyond us, before anything else is looked at: the meaning of all
-/// other fields depends on it.
+/// Refuses unsupported formats. This is the first check, since the meaning of all other fields
+/// depends on the format.
 fn check_format(raw: &RawSuperblock, features: FeatureSet) -> Result<(), UnsupportedFormat> {
     features.check_reading()?;
     let revision = raw.s_rev_level.get();
@@ -130,7 +130,7 @@ fn check_first_inode(raw: &RawSuperblock) -> Result<(), SuperblockError> {
     }
 }
 
-/// The fields that are wrong but that reading does not depend on.
+/// The invalid fields that reading does not depend on.
 fn faults(raw: &RawSuperblock, features: FeatureSet, geometry: &Geometry) -> Vec<SuperblockError> {
     let meta_bg = features.incompat.contains(Incompat::META_BG);
     let (found, descriptor_blocks) = (raw.s_first_meta_bg.get(), geometry.desc_blocks());
@@ -149,7 +149,7 @@ fn faults(raw: &RawSuperblock, features: FeatureSet, geometry: &Geometry) -> Vec
     faults
 }
 
-/// There must be one journal, in an inode or on a device, if there is any.
+/// Checks that a journal is either in an inode or on a device.
 fn journal_fault(raw: &RawSuperblock, features: FeatureSet) -> Option<SuperblockError> {
     let (inode, device) = (raw.s_journal_inum.get(), raw.s_journal_dev.get());
     let has_device = device != 0 || raw.s_journal_uuid != [0; 16];
@@ -159,7 +159,7 @@ fn journal_fault(raw: &RawSuperblock, features: FeatureSet) -> Option<Superblock
     is_wrong.then_some(SuperblockError::Journal { inode, device })
 }
 
-/// Inode numbers that the superblock names must exist, and have no other role.
+/// Checks that inodes in fields of the superblock exist, and have no other role.
 fn hidden_inode_faults(
     raw: &RawSuperblock,
     features: FeatureSet,
@@ -170,7 +170,7 @@ fn hidden_inode_faults(
     let project = quota && ro_compat.contains(RoCompat::PROJECT);
     let journal = compat.contains(Compat::HAS_JOURNAL);
     let orphan_file = compat.contains(Compat::ORPHAN_FILE);
-    // Whether it counts, its least value, and whether it is of a quota file.
+    // Field, value, whether it is in use, its minimum, and whether it is a quota file.
     let fields = [
         ("s_journal_inum", raw.s_journal_inum, journal, 0, false),
         ("s_usr_quota_inum", raw.s_usr_quota_inum, quota, 0, true),
@@ -199,22 +199,22 @@ fn hidden_inode_faults(
     })
 }
 
-/// Whether an inode is set aside for something else than quota, so that it cannot be a quota file.
+/// Whether an inode has a role other than quota, so that it cannot be a quota file.
 pub(super) fn has_other_role(inode: InodeNr) -> bool {
     const USER_QUOTA: u32 = 3;
     const GROUP_QUOTA: u32 = 4;
     (1..GOOD_OLD_FIRST_INO).contains(&inode.0) && !matches!(inode.0, USER_QUOTA | GROUP_QUOTA)
 }
 
-/// Whether the block of multi-mount protection may lie there.
+/// Whether the MMP block may be there.
 pub(super) fn may_be_mmp_block(geometry: &Geometry, block: PhysBlock) -> bool {
     let count = BlockCount(1);
     geometry.contains(block, count) && !geometry.overlaps_base_meta(block, count)
 }
 
-/// Refuses a file system too small for its own descriptors. They lie in order, so those of the
-/// first and the last group tell of all in between, but for `meta_bg`: there each lies in a group
-/// that exists.
+/// Refuses a file system that is too small for its own descriptors. Descriptors are in ascending
+/// order, so checking those of the first and the last group is enough. With `meta_bg` each is in an
+/// existing group.
 fn check_descriptors(geometry: &Geometry) -> Result<(), SuperblockError> {
     let blocks = geometry.blocks().0;
     for group in [0, geometry.groups().saturating_sub(1)] {
@@ -239,8 +239,8 @@ impl RawSuperblock {
     }
 }
 
-/// The superblock in front of an external journal (feature `journal_dev`): says which device it
-/// is and where the journal starts.
+/// The superblock before an external journal (feature `journal_dev`): it identifies the device
+/// and gives the start of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalDevice {
     /// The UUID that `s_journal_uuid` of the file system must name.

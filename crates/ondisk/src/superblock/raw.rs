@@ -1,7 +1,6 @@
-//! **Purpose.** The superblock byte for byte: 1024 bytes at byte 1024 of the device.
+//! **Purpose.** The raw layout of the superblock: 1024 bytes at byte 1024 of the device.
 //!
-//! **Not here.** What the fields mean together: [`Superblock`](super::Superblock) is the checked
-//! form.
+//! **Not here.** Checks: [`Superblock`](super::Superblock) is the checked form.
 //!
 //! **References.** Documentation/filesystems/ext4/super.rst of the kernel.
 
@@ -20,11 +19,11 @@ use crate::checksum::Crc32c;
 pub struct RawSuperblock {
     /// Inodes, used and free.
     pub s_inodes_count: U32, // 0x000
-    /// Blocks, low word.
+    /// Blocks, low half.
     pub s_blocks_count_lo: U32, // 0x004
-    /// Blocks reserved for the super-user, low word.
+    /// Blocks reserved for the super-user, low half.
     pub s_r_blocks_count_lo: U32, // 0x008
-    /// Free blocks (clusters times their ratio), low word.
+    /// Free blocks (clusters times their ratio), low half.
     pub s_free_blocks_count_lo: U32, // 0x00c
     /// Free inodes.
     pub s_free_inodes_count: U32, // 0x010
@@ -52,7 +51,7 @@ pub struct RawSuperblock {
     pub s_magic: U16, // 0x038
     /// State flags.
     pub s_state: U16, // 0x03a
-    /// What to do when an error is found.
+    /// Action when an error is found.
     pub s_errors: U16, // 0x03c
     /// Minor revision.
     pub s_minor_rev_level: U16, // 0x03e
@@ -60,7 +59,7 @@ pub struct RawSuperblock {
     pub s_lastcheck: U32, // 0x040
     /// Longest time between checks, seconds; 0 means no limit.
     pub s_checkinterval: U32, // 0x044
-    /// Who made the file system.
+    /// Operating system that made the file system.
     pub s_creator_os: U32, // 0x048
     /// Revision: 0 has fixed inode sizes and none of the fields from `s_first_ino` on.
     pub s_rev_level: U32, // 0x04c
@@ -92,7 +91,7 @@ pub struct RawSuperblock {
     pub s_prealloc_blocks: u8, // 0x0cc
     /// Preallocation hint for directories, unused.
     pub s_prealloc_dir_blocks: u8, // 0x0cd
-    /// Blocks behind the descriptors kept for growth.
+    /// Blocks after the descriptors reserved for growth.
     pub s_reserved_gdt_blocks: U16, // 0x0ce
     /// UUID of the journal's own device.
     pub s_journal_uuid: [u8; 16], // 0x0d0
@@ -100,7 +99,7 @@ pub struct RawSuperblock {
     pub s_journal_inum: U32, // 0x0e0
     /// Device number of the journal.
     pub s_journal_dev: U32, // 0x0e4
-    /// Head of the list of orphan inodes.
+    /// Head of the orphan list.
     pub s_last_orphan: U32, // 0x0e8
     /// Seed of directory hashes.
     pub s_hash_seed: [U32; 4], // 0x0ec
@@ -118,11 +117,11 @@ pub struct RawSuperblock {
     pub s_mkfs_time: U32, // 0x108
     /// Copy of the journal inode's `i_block`, and its size.
     pub s_jnl_blocks: [U32; 17], // 0x10c
-    /// Blocks, high word.
+    /// Blocks, high half.
     pub s_blocks_count_hi: U32, // 0x150
-    /// Reserved blocks, high word.
+    /// Reserved blocks, high half.
     pub s_r_blocks_count_hi: U32, // 0x154
-    /// Free blocks, high word.
+    /// Free blocks, high half.
     pub s_free_blocks_count_hi: U32, // 0x158
     /// Extra inode bytes all inodes have.
     pub s_min_extra_isize: U16, // 0x15c
@@ -184,7 +183,7 @@ pub struct RawSuperblock {
     pub s_usr_quota_inum: U32, // 0x240
     /// Inode of group quota.
     pub s_grp_quota_inum: U32, // 0x244
-    /// Clusters taken by fixed metadata; 0 means not computed.
+    /// Clusters of fixed metadata; 0 means not computed.
     pub s_overhead_clusters: U32, // 0x248
     /// Groups with backups under `sparse_super2`.
     pub s_backup_bgs: [U32; 2], // 0x24c
@@ -254,15 +253,15 @@ const _: () = {
 };
 
 impl RawSuperblock {
-    /// The checksum that belongs into `s_checksum` with `metadata_csum`: of all bytes before it.
+    /// The value of `s_checksum` with `metadata_csum`: the checksum of all bytes before it.
     #[must_use]
     pub fn checksum(&self) -> u32 {
         let (covered, _) = self.as_bytes().split_at(offset_of!(Self, s_checksum));
         Crc32c::START.update(covered).value()
     }
 
-    /// Stores the checksum of the bytes as they are now. Only for file systems with
-    /// `metadata_csum`; without it the field stays as found.
+    /// Computes and stores the checksum. Only for file systems with `metadata_csum`, as without it
+    /// the field is not in use.
     pub fn seal(&mut self) {
         self.s_checksum = self.checksum().into();
     }

@@ -1,5 +1,5 @@
-//! **Purpose.** Each check of the superblock, met by a superblock that is wrong in one field; and
-//! arbitrary bytes.
+//! **Purpose.** Tests of each check with a superblock that is wrong in one field, and of arbitrary
+//! bytes.
 
 use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -33,7 +33,7 @@ fn add(word: &mut zerocopy::byteorder::little_endian::U32, bits: u32) {
 }
 
 #[test]
-fn a_sound_superblock_is_accepted() {
+fn a_valid_superblock_is_accepted() {
     let sb = image::metadata_csum();
     assert_eq!(sb.geometry().groups(), 4);
     assert_eq!(sb.groups_per_flex(), 16);
@@ -44,7 +44,7 @@ fn a_sound_superblock_is_accepted() {
 }
 
 #[test]
-fn other_things_are_told_from_ext4() {
+fn other_content_is_not_ext4() {
     let short = RawSuperblock::from_bytes(&[0; 1023]).map(|_| ());
     assert_eq!(
         short,
@@ -57,7 +57,7 @@ fn other_things_are_told_from_ext4() {
 }
 
 #[test]
-fn what_is_beyond_us_is_named() {
+fn unsupported_formats_are_named() {
     let found = unsupported(|raw| add(&mut raw.s_feature_incompat, 1 << 19));
     assert!(
         found.to_string().contains("FEATURE_I19 (INCOMPAT 0x80000)"),
@@ -95,7 +95,7 @@ fn a_wrong_checksum_is_corrupt() {
 }
 
 #[test]
-fn sizes_that_cannot_be() {
+fn invalid_sizes_are_refused() {
     use SuperblockError as E;
     assert_eq!(
         corrupt(|raw| raw.s_log_block_size = 7.into()),
@@ -147,7 +147,7 @@ fn sizes_that_cannot_be() {
 }
 
 #[test]
-fn parts_that_do_not_fit_a_block() {
+fn sizes_that_do_not_fit_a_block_are_refused() {
     use SuperblockError as E;
     for found in [0, 64, 192, 8_192] {
         assert_eq!(
@@ -182,13 +182,13 @@ fn parts_that_do_not_fit_a_block() {
             descriptor_blocks: 1
         }
     );
-    // The descriptors are where they are without the feature.
+    // The descriptors are at their locations without the feature.
     let places = |sb: &Superblock| [0, 1, 3].map(|nr| sb.geometry().desc_place(GroupNr(nr)));
     assert_eq!(places(&sb), places(&image::metadata_csum()));
 }
 
 #[test]
-fn counts_that_cannot_be() {
+fn invalid_counts_are_refused() {
     use SuperblockError as E;
     assert_eq!(
         corrupt(|raw| raw.s_blocks_count_lo = 0.into()),
@@ -232,7 +232,7 @@ fn counts_that_cannot_be() {
     }
 }
 
-/// A superblock that can be read, and the one thing that is wrong with it.
+/// A superblock that is accepted, and its only fault.
 fn faulty(change: impl FnOnce(&mut RawSuperblock)) -> (Superblock, SuperblockError) {
     let sb = image::with(change);
     let [fault] = sb.faults() else {
@@ -242,7 +242,7 @@ fn faulty(change: impl FnOnce(&mut RawSuperblock)) -> (Superblock, SuperblockErr
 }
 
 #[test]
-fn what_is_named_wrongly_is_told_and_counts_as_absent() {
+fn invalid_numbers_are_faults_and_treated_as_absent() {
     use SuperblockError as E;
     assert!(image::metadata_csum().faults().is_empty());
     let inodes_count = 4 * 8_192;
@@ -344,8 +344,8 @@ fn errors_are_remembered() {
     assert_eq!(error.function, b"ext4_iget");
 }
 
-/// Everything that can be asked, at the edges: nothing panics.
-fn ask_everything(sb: &Superblock) {
+/// Calls all functions with values at the edges: none panics.
+fn call_all_functions(sb: &Superblock) {
     let geometry = sb.geometry();
     let groups = [0, 1, 2, geometry.groups() - 1, geometry.groups(), u32::MAX].map(GroupNr);
     for group in groups {
@@ -398,7 +398,7 @@ fn ask_everything(sb: &Superblock) {
     );
 }
 
-/// Words that are often close to a limit.
+/// Values that are often close to a limit.
 fn word() -> impl Strategy<Value = u32> {
     prop_oneof![
         any::<u32>(),
@@ -416,7 +416,7 @@ proptest! {
         bytes[0x38..0x3a].copy_from_slice(&0xef53u16.to_le_bytes());
         let raw = RawSuperblock::from_bytes(&bytes).unwrap();
         if let Ok(sb) = Superblock::try_from(raw) {
-            ask_everything(&sb);
+            call_all_functions(&sb);
         }
     }
 
@@ -428,7 +428,7 @@ proptest! {
     ) {
         let mut bytes = image::raw().as_bytes().to_vec();
         for (index, word) in changes {
-            // The magic number and the checks for features stay passable.
+            // The magic number and the features stay acceptable.
             if index != 0x38 / 4 && index != 0x4c / 4 && index != 0x60 / 4 {
                 bytes[index * 4..index * 4 + 4].copy_from_slice(&word.to_le_bytes());
             }
@@ -441,7 +441,7 @@ proptest! {
         }
         raw.seal();
         if let Ok(sb) = Superblock::try_from(&raw) {
-            ask_everything(&sb);
+            call_all_functions(&sb);
             prop_assert_eq!(sb.raw().as_bytes(), raw.as_bytes());
         }
     }

@@ -10,7 +10,7 @@ bitflags! {
     /// `s_state`. Unknown bits are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct State: u16 {
-        /// Unmounted cleanly (or, with a journal, never marked otherwise).
+        /// Unmounted cleanly (or, with a journal, always set).
         const VALID_FS = 0x1;
         /// An error was seen; a check is due.
         const ERROR_FS = 0x2;
@@ -66,21 +66,21 @@ bitflags! {
     }
 }
 
-/// `s_errors`: what to do when an error is found.
+/// `s_errors`: the action when an error is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorPolicy {
-    /// Go on.
+    /// Continue.
     Continue,
-    /// Allow no more writing.
+    /// Remount read-only.
     RemountReadOnly,
-    /// Halt the machine.
+    /// Panic.
     Panic,
-    /// Not a known value; means what `RemountReadOnly` does.
+    /// Not a known value; treated as `RemountReadOnly`.
     Unknown(u16),
 }
 
 impl ErrorPolicy {
-    /// The policy that mount(8) and mke2fs call by this name.
+    /// The policy with this name in mount(8) and mke2fs.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -109,18 +109,18 @@ pub enum CreatorOs {
     Unknown(u32),
 }
 
-/// Which checksums metadata has.
+/// The checksums of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetadataChecksum {
     /// None.
     None,
     /// crc16 of group descriptors (`uninit_bg`).
     Crc16,
-    /// crc32c of everything (`metadata_csum`, which wins over `uninit_bg`).
+    /// crc32c of all metadata (`metadata_csum`, which takes precedence over `uninit_bg`).
     Crc32c,
 }
 
-/// Where the journal is.
+/// The location of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalPlace {
     /// In an inode of the file system.
@@ -152,16 +152,16 @@ pub struct QuotaInodes {
     pub project: Option<InodeNr>,
 }
 
-/// One of the two errors the superblock remembers.
+/// One of the two errors that the superblock records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorRecord<'a> {
-    /// When.
+    /// The time.
     pub time: Timestamp,
     /// The inode concerned, if any.
     pub inode: Option<InodeNr>,
     /// The block concerned, if any.
     pub block: Option<PhysBlock>,
-    /// The function that saw it.
+    /// The function that reported it.
     pub function: &'a [u8],
     /// The line in its source.
     pub line: u32,

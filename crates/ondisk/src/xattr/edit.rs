@@ -1,18 +1,19 @@
-//! **Purpose.** Changes of extended attributes in place: set, resized and removed, inside an inode
-//! and in a block; and where one would fit.
+//! **Purpose.** Changes of extended attributes in place, inside an inode and in a block: setting,
+//! resizing, removing, and choosing between inode and block.
 //!
 //! **Not here.** Checksums ([`super::seal_block`] writes them once, when all changes are made),
-//! sharing of blocks, inodes that hold values and the counts of their users, permissions.
+//! sharing of blocks, inodes that hold values and their reference counts, permissions.
 //!
 //! **Model.** As the kernel does it: the entries of a block are sorted by prefix, length of name
-//! and name, those of an inode are in the order in which they came. Values lie without gaps at the
-//! end; a new one goes in front of them, and one that leaves has those in front of it move up. An
-//! entry of a block has its hash, and the block the hash of all; an entry of an inode has one only
-//! if its value is elsewhere. The magic of an area in an inode goes with the last entry.
+//! and name, those of an inode are in the order of insertion. Values are without gaps at the end of
+//! the area; a new one is stored before them, and when one is removed, those before it move up. An
+//! entry of a block has a hash, and the block has one of all entries; an entry of an inode has one
+//! only if its value is in another inode. Removing the last entry of an area in an inode also
+//! removes its magic number.
 //!
-//! **Invariants.** A change is made whole or refused before the first byte changes. What is not
-//! used is zero, as far as it was before; the padding of values is zero. Values that share bytes,
-//! which a reader need not mind, are refused by whoever would move one.
+//! **Invariants.** A change is made completely, or refused before the first byte changes. Unused
+//! bytes that were zero stay zero; the padding of values is zero. A change that would move a value
+//! that shares bytes with another one is refused.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Extended Attributes".
 
@@ -29,29 +30,29 @@ use crate::dirhash::CharSign;
 use crate::types::InodeNr;
 use crate::words::{low16, low32};
 
-/// The longest name behind its prefix, in bytes.
+/// The longest name without its prefix, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
-/// Which inodes hold values matters to no change here.
+/// For changes here it does not matter which inodes may hold values.
 const ANY_INODE: EaInodes = EaInodes::Between {
     first: InodeNr(0),
     last: InodeNr(u32::MAX),
 };
 
-/// Why attributes are not changed.
+/// The reason why attributes cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XattrEditError {
-    /// The area is broken.
+    /// The area is corrupt.
     #[error(transparent)]
     Area(#[from] XattrError),
-    /// There is too little room.
+    /// There is not enough space.
     #[error("xattrs: {needed_bytes} bytes are needed, {free_bytes} are free")]
     NoSpace {
-        /// What entry and value would take anew.
+        /// The bytes that entry and value need.
         needed_bytes: usize,
-        /// What is free.
+        /// The free bytes.
         free_bytes: usize,
     },
-    /// A name longer than [`MAX_NAME_BYTES`], with a NUL, or none at all.
+    /// A name that is empty, longer than [`MAX_NAME_BYTES`], or contains a NUL.
     #[error("xattrs: not a name")]
     Name,
     /// No such attribute, or its value is in an inode.
@@ -62,7 +63,7 @@ pub enum XattrEditError {
 /// A value to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewValue<'a> {
-    /// These bytes, beside the entry.
+    /// The bytes of the value, to be stored in the area.
     Inline(&'a [u8]),
     /// The content of an inode.
     Inode {
@@ -70,7 +71,7 @@ pub enum NewValue<'a> {
         inode: InodeNr,
         /// Its length in bytes.
         bytes: u32,
-        /// The checksum that it stores, [`super::EaInode::value_hash`].
+        /// The checksum that the inode stores, [`super::EaInode::value_hash`].
         hash: u32,
     },
 }
@@ -84,45 +85,45 @@ impl NewValue<'_> {
     }
 }
 
-/// What an attribute was before a change.
+/// The state of an attribute before a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Was {
-    /// Not there.
+    /// It did not exist.
     Absent,
-    /// There, with its value beside the entry.
+    /// It existed, with its value in the area.
     Inline,
-    /// There, with its value in an inode that it now uses no more.
+    /// It existed, with its value in an inode, which is no longer referenced by it.
     Inode(InodeNr),
 }
 
-/// Where an attribute goes.
+/// The location for an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Into the inode; from the block it must go, if it is there.
+    /// The inode; it must be removed from the block.
     Inode,
-    /// Into the block that there is; from the inode it must go, if it is there.
+    /// The existing block; it must be removed from the inode.
     Block,
-    /// Into a block of its own; from the inode it must go, if it is there.
+    /// A new block; it must be removed from the inode.
     NewBlock,
-    /// Nowhere: no space.
+    /// There is no space for it.
     Nowhere,
 }
 
-/// What room a block of attributes has.
+/// The space of a block of attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRoom {
     /// Its length.
     bytes: usize,
-    /// Where the first value may begin.
+    /// The minimum offset of values.
     values_from: usize,
 }
 
 impl BlockRoom {
-    /// Of blocks of so many bytes. Where values may be in inodes, Linux keeps the front of a block
-    /// for entries, so that a long value does not take all of it.
+    /// The space of blocks of `bytes` bytes. If values may be in inodes, Linux reserves the start
+    /// of a block for entries, so that a long value does not take all of it.
     #[must_use]
     pub fn new(bytes: usize, ea_inodes: EaInodes) -> Self {
-        /// The most that is kept for entries.
+        /// The maximum that is reserved for entries.
         const MOST_KEPT_BYTES: usize = 1024;
         let values_from = match ea_inodes {
             EaInodes::Absent => 0,
@@ -131,17 +132,17 @@ impl BlockRoom {
         Self { bytes, values_from }
     }
 
-    /// Whether a value of so many bytes may lie in front of what begins at `values_at`.
+    /// Whether a value of `value_bytes` may be stored before the values that begin at `values_at`.
     fn allows(self, values_at: usize, value_bytes: usize) -> bool {
         value_bytes == 0 || values_at >= self.values_from + padded(value_bytes)
     }
 }
 
-/// Where an attribute with this value goes, by the kernel's rule: into the inode if it fits there,
-/// else into the block. `area` is the inode's area if it has one, `block` its block if it has one.
+/// The location for an attribute with this value, by the kernel's rule: the inode if it fits there,
+/// else the block. `area` is the inode's area if it has one, `block` its block if it has one.
 ///
 /// # Errors
-/// If an area is broken.
+/// If an area is corrupt.
 pub fn place(
     area: Option<&[u8]>,
     block: Option<&[u8]>,
@@ -173,19 +174,19 @@ pub fn place(
     Ok(if fits { there } else { Placement::Nowhere })
 }
 
-/// How an area is used.
+/// The layout of an area.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     entries_at: usize,
     values_from: usize,
-    /// Where the terminator is.
+    /// The offset of the terminator.
     entries_end: usize,
-    /// Where the first value begins, from the start of the area.
+    /// The offset of the first value from the start of the area.
     values_at: usize,
 }
 
 impl Layout {
-    /// Of the area of an inode, which is empty without the magic.
+    /// The layout of the area of an inode, which is empty without the magic number.
     fn in_inode(area: &[u8]) -> Result<Self, XattrError> {
         let expected = MAGIC_BYTES + TERMINATOR_BYTES;
         if area.len() < expected {
@@ -227,7 +228,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The padded bytes of a value beside its entry, from the start of the area.
+    /// The range of a padded value in the area.
     fn stored(&self, raw: &RawEntry) -> Option<Range<usize>> {
         let size = usize::try_from(raw.e_value_size.get()).ok()?;
         let start = self.values_from + usize::from(raw.e_value_offs.get());
@@ -239,7 +240,7 @@ impl Layout {
         self.values_at - self.entries_end - TERMINATOR_BYTES
     }
 
-    /// Bytes that setting the attribute takes anew, and those that it gives back.
+    /// The bytes that setting the attribute needs, and those that it frees.
     fn cost(
         &self,
         area: &[u8],
@@ -265,7 +266,7 @@ impl Layout {
         Ok(taken <= self.free_bytes() + given)
     }
 
-    /// The entry with this name, and where it is.
+    /// The entry with this name, and its offset.
     fn find(
         &self,
         area: &[u8],
@@ -291,7 +292,7 @@ impl Layout {
     }
 }
 
-/// Whether entries are those of an inode or of a block.
+/// Whether an area is that of an inode or of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Inode,
@@ -308,10 +309,10 @@ pub struct XattrsMut<'a> {
 
 impl<'a> XattrsMut<'a> {
     /// The attributes inside an inode: `area` as for [`Xattrs::in_inode`]. An area without the
-    /// magic is taken to be empty, and is made so.
+    /// magic number is initialised as empty.
     ///
     /// # Errors
-    /// If the area is broken or too short for any.
+    /// If the area is corrupt or too short for attributes.
     pub fn in_inode(area: &'a mut [u8]) -> Result<Self, XattrError> {
         let layout = Layout::in_inode(area)?;
         if layout.entries_end == layout.entries_at {
@@ -327,7 +328,7 @@ impl<'a> XattrsMut<'a> {
     /// The attributes in a block.
     ///
     /// # Errors
-    /// If the block is broken.
+    /// If the block is corrupt.
     pub fn in_block(block: &'a mut [u8]) -> Result<Self, XattrError> {
         let layout = Layout::in_block(block)?;
         Ok(Self {
@@ -337,7 +338,7 @@ impl<'a> XattrsMut<'a> {
         })
     }
 
-    /// Makes an empty block of attributes with one user, whatever the bytes were.
+    /// Initialises an empty block of attributes with a reference count of 1.
     ///
     /// # Errors
     /// If the block is too short for one.
@@ -359,7 +360,7 @@ impl<'a> XattrsMut<'a> {
         Self::in_block(block)
     }
 
-    /// The attributes as they are now.
+    /// The attributes, for reading.
     #[must_use]
     pub fn as_xattrs(&self) -> Xattrs<'_> {
         match self.home {
@@ -372,7 +373,7 @@ impl<'a> XattrsMut<'a> {
         }
     }
 
-    /// Whether there are none, so that the block that holds them can go.
+    /// Whether there are none, so that their block can be freed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layout.entries_end == self.layout.entries_at
@@ -384,10 +385,10 @@ impl<'a> XattrsMut<'a> {
         self.layout.free_bytes()
     }
 
-    /// Whether the attribute can be set to a value of so many bytes beside its entry.
+    /// Whether the attribute can be set to a value of `value_bytes` in the area.
     ///
     /// # Errors
-    /// If the area is broken.
+    /// If the area is corrupt.
     pub fn fits(
         &self,
         index: NameIndex,
@@ -397,21 +398,21 @@ impl<'a> XattrsMut<'a> {
         self.layout.fits(self.area, index, name, value_bytes)
     }
 
-    /// The longest value beside its entry that the attribute can be set to; 0 also if not even an
-    /// entry fits.
+    /// The longest value in the area that the attribute can be set to; 0 also if not even an entry
+    /// fits.
     ///
     /// # Errors
-    /// If the area is broken.
+    /// If the area is corrupt.
     pub fn most_value_bytes(&self, index: NameIndex, name: &[u8]) -> Result<usize, XattrError> {
         let (taken, given) = self.layout.cost(self.area, index, name, 0)?;
         let room = self.layout.free_bytes() + given;
         Ok(room.saturating_sub(taken))
     }
 
-    /// Sets an attribute, new or not; says what it was.
+    /// Sets an attribute; returns its state before.
     ///
     /// # Errors
-    /// `NoSpace`; `Name`; `Area` if the area is broken. Then nothing is changed.
+    /// `NoSpace`; `Name`; `Area` if the area is corrupt. Then nothing is changed.
     pub fn set(
         &mut self,
         index: NameIndex,
@@ -450,10 +451,10 @@ impl<'a> XattrsMut<'a> {
         Ok(was)
     }
 
-    /// Removes an attribute; says what it was.
+    /// Removes an attribute; returns its state before.
     ///
     /// # Errors
-    /// `Area` if the area is broken. Then nothing is changed.
+    /// `Area` if the area is corrupt. Then nothing is changed.
     pub fn remove(&mut self, index: NameIndex, name: &[u8]) -> Result<Was, XattrEditError> {
         let Some((at, raw)) = self.layout.find(self.area, index, name)? else {
             return Ok(Was::Absent);
@@ -467,11 +468,11 @@ impl<'a> XattrsMut<'a> {
         Ok(was(&raw))
     }
 
-    /// Gives the value of an attribute another length, where it is: it keeps its bytes, as far as
-    /// they fit, and goes on in zeros. For inline data, whose entry has no hash.
+    /// Changes the length of the value of an attribute: it is truncated, or extended with zeros.
+    /// For inline data, whose entry has no hash.
     ///
     /// # Errors
-    /// `NoSpace`; `Absent`; `Area` if the area is broken. Then nothing is changed.
+    /// `NoSpace`; `Absent`; `Area` if the area is corrupt. Then nothing is changed.
     pub(crate) fn resize(
         &mut self,
         index: NameIndex,
@@ -504,11 +505,11 @@ impl<'a> XattrsMut<'a> {
         Ok(())
     }
 
-    /// The bytes of a value beside its entry, to be changed where they are. For inline data, whose
-    /// entry has no hash. `None` if there is no such attribute or its value is elsewhere.
+    /// The bytes of a value in the area, for changes in place. For inline data, whose entry has no
+    /// hash. `None` if there is no such attribute or its value is in an inode.
     ///
     /// # Errors
-    /// If the area is broken.
+    /// If the area is corrupt.
     pub(crate) fn value_mut(
         &mut self,
         index: NameIndex,
@@ -545,7 +546,7 @@ impl<'a> XattrsMut<'a> {
         Ok(())
     }
 
-    /// Makes an entry without a value, where the order of the home wants it.
+    /// Inserts an entry without a value at the position by the order of the area.
     fn insert_entry(&mut self, index: NameIndex, name: &[u8]) -> Result<usize, XattrError> {
         let end = self.layout.entries_end;
         let mut at = end;
@@ -571,8 +572,8 @@ impl<'a> XattrsMut<'a> {
         Ok(at)
     }
 
-    /// Gives the value of the entry at `at` room for `new` padded bytes instead of what it has, by
-    /// moving it and those in front of it. With 0 it is gone.
+    /// Resizes the space of the value of the entry at `at` to `new` padded bytes, by moving it and
+    /// the values before it. With 0 the value is removed.
     fn move_values(&mut self, at: usize, raw: &RawEntry, new: usize) -> Result<(), XattrError> {
         let Some(old) = self.layout.stored(raw) else {
             return Ok(());
@@ -598,7 +599,7 @@ impl<'a> XattrsMut<'a> {
         if to > from {
             self.zero(from..to);
         }
-        // Each offset moves as far as the bytes did.
+        // Each offset moves as far as its bytes.
         let moved = |offset: usize| (offset + to) - from;
         let (last, values_from) = (old.start, self.layout.values_from);
         let layout = self.layout;
@@ -619,7 +620,7 @@ impl<'a> XattrsMut<'a> {
         Ok(())
     }
 
-    /// Stores a value: over the one there, which then takes as much room, or in front of all.
+    /// Stores a value: over the existing one of the same padded length, or before all others.
     fn put_value(&mut self, at: usize, value: &[u8]) {
         let size = padded(value.len());
         let stored = self.raw(at).and_then(|raw| self.layout.stored(&raw));
@@ -640,7 +641,7 @@ impl<'a> XattrsMut<'a> {
         self.change_entry(at, |raw| raw.e_value_offs = low16(offset as u64));
     }
 
-    /// Hashes that follow from a value that was set, and the magic.
+    /// Updates the hashes after a value was set, and the magic number.
     fn finish(&mut self, at: usize, value: &NewValue<'_>) {
         let inline = matches!(value, NewValue::Inline(_));
         if self.home == Home::Inode && inline {
@@ -649,7 +650,8 @@ impl<'a> XattrsMut<'a> {
         self.seal_hashes();
     }
 
-    /// The hash of a block, and the magic of an area in an inode: what depends on all entries.
+    /// Updates the fields that depend on all entries: the hash of a block, and the magic number of
+    /// an area in an inode.
     fn seal_hashes(&mut self) {
         match self.home {
             Home::Inode => {
@@ -666,7 +668,7 @@ impl<'a> XattrsMut<'a> {
         }
     }
 
-    /// Zeroes what is behind a value up to the next.
+    /// Zeroes the padding of a value.
     fn clear_padding(&mut self, at: usize) {
         if let Some(raw) = self.raw(at)
             && let Some(stored) = self.layout.stored(&raw)
@@ -710,11 +712,11 @@ impl<'a> XattrsMut<'a> {
     }
 }
 
-/// Moves the attributes of an inode from `from` to `to`, further back in `tail`, which goes on to
-/// the end of the inode; what is free then is zero.
+/// Moves the start of the attributes of an inode from `from` to the larger offset `to` in `tail`,
+/// which extends to the end of the inode; the freed bytes are zeroed.
 ///
 /// # Errors
-/// `NoSpace`; `Area` if the area is broken. Then nothing is changed.
+/// `NoSpace`; `Area` if the area is corrupt. Then nothing is changed.
 pub(crate) fn shift_start(tail: &mut [u8], from: usize, to: usize) -> Result<(), XattrEditError> {
     let by = to.saturating_sub(from);
     let Some(area) = tail

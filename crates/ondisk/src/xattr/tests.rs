@@ -16,7 +16,7 @@ fn seed() -> ChecksumSeed {
 
 type Attribute<'a> = (NameIndex, &'a [u8], &'a [u8]);
 
-/// Puts entries behind `header`, and values at the end of `bytes` bytes.
+/// Stores entries after `header`, and values at the end of `bytes` bytes.
 fn area(header: &[u8], values_from: usize, bytes: usize, all: &[Attribute<'_>]) -> Vec<u8> {
     let mut out = header.to_vec();
     out.resize(bytes, 0);
@@ -127,7 +127,7 @@ fn the_checksum_covers_content_and_place() {
 }
 
 #[test]
-fn broken_areas_are_named() {
+fn corrupt_areas_are_named() {
     let with = |at: usize, bytes: &[u8], inodes| {
         let mut area = in_inode(ALL);
         area[at..at + bytes.len()].copy_from_slice(bytes);
@@ -262,12 +262,12 @@ fn agrees_with_debugfs() {
         hashes.push(entry.hash);
     }
     assert_eq!(hashes.len(), 2);
-    // e2fsprogs leave out the hash of the block, which only keeps it from being shared.
+    // e2fsprogs do not write the hash of the block, which only prevents sharing.
     let h_hash = block_header(&block).unwrap().h_hash.get();
     assert!([0, block_hash(hashes)].contains(&h_hash), "{h_hash:#x}");
 }
 
-/// A value that debugfs put into an inode: the counts and hashes are where they must be.
+/// Reads a value that debugfs stored in an inode, with its reference count and hashes.
 #[test]
 fn values_in_inodes_as_debugfs_writes_them() {
     let tree = tempfile::tempdir().unwrap();
@@ -343,7 +343,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_put_in_is_found(
+    fn inserted_attributes_are_found(
         all in proptest::collection::btree_map(
             proptest::collection::vec(1..=255u8, 1..20),
             proptest::collection::vec(any::<u8>(), 0..50),

@@ -1,4 +1,4 @@
-//! **Purpose.** What the machine says about its cores.
+//! **Purpose.** The number of cores and the current core, as the operating system reports them.
 
 use std::fs;
 use std::sync::OnceLock;

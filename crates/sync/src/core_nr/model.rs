@@ -1,4 +1,4 @@
-//! **Purpose.** Two cores, between which every task wanders.
+//! **Purpose.** Core numbers of the `shuttle` build: two cores, between which every task moves.
 
 use std::cell::Cell;
 
@@ -8,11 +8,11 @@ pub(crate) fn core_count() -> usize {
 }
 
 shuttle::thread_local! {
-    static QUESTIONS: Cell<usize> = Cell::new(0);
+    static QUERIES: Cell<usize> = Cell::new(0);
 }
 
-/// Depends only on the task and on how often it asked, so a schedule can be replayed.
+/// Depends only on the task and the number of its queries, so a schedule can be replayed.
 pub(crate) fn current_index() -> usize {
-    let asked = QUESTIONS.with(|questions| questions.replace(questions.get().wrapping_add(1)));
-    usize::from(shuttle::current::me()).wrapping_add(asked / 2)
+    let queries = QUERIES.with(|queries| queries.replace(queries.get().wrapping_add(1)));
+    usize::from(shuttle::current::me()).wrapping_add(queries / 2)
 }

@@ -1,4 +1,4 @@
-//! Core numbers against the slots kept for them.
+//! Tests of core numbers and per-core values.
 
 #[cfg(not(feature = "shuttle"))]
 use super::machine::count_of_possible;
@@ -47,7 +47,7 @@ fn a_counter_loses_nothing_when_threads_share_cores() {
 
 #[cfg(feature = "shuttle")]
 #[test]
-fn tasks_are_moved_between_questions() {
+fn tasks_move_between_queries() {
     shuttle::check_random(
         || {
             let seen: Vec<_> = (0..8).map(|_| CoreNr::current().index()).collect();
@@ -59,7 +59,7 @@ fn tasks_are_moved_between_questions() {
 
 #[cfg(not(feature = "shuttle"))]
 #[test]
-fn a_serial_number_is_given_once() {
+fn serial_numbers_are_unique() {
     let serial = Serial::default();
     let take = || (0..1000).map(|_| serial.next()).collect::<Vec<_>>();
     let mut given = crate::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! **Purpose.** Atomics that note their accesses. Size and alignment are those of the originals,
-//! because the mark has neither.
+//! **Purpose.** Atomics that note their accesses. They have the size and alignment of the
+//! originals, because [`Trace`] is zero-sized.
 
 use std::fmt;
 use std::sync::atomic as plain;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::Trace;
 
-/// What all atomics have in common.
+/// The part that all atomics have in common.
 macro_rules! atomic {
     ($name:ident [$($param:ident)?], $value:ty) => {
         #[doc = concat!("A counted `", stringify!($name), "`.")]
@@ -101,16 +101,16 @@ macro_rules! atomic {
     };
 }
 
-/// Read-modify-write steps named by the caller.
-macro_rules! steps {
-    ($name:ident, $value:ty: $($step:ident)*) => {
+/// The given read-modify-write operations.
+macro_rules! fetch_operations {
+    ($name:ident, $value:ty: $($operation:ident)*) => {
         #[allow(missing_docs, reason = "the names and meanings of std")]
         impl $name {
             $(
                 #[track_caller]
-                pub fn $step(&self, value: $value, order: Ordering) -> $value {
+                pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                     self.trace.write();
-                    self.inner.$step(value, order)
+                    self.inner.$operation(value, order)
                 }
             )*
         }
@@ -127,8 +127,8 @@ macro_rules! integer {
     ($($name:ident $value:ty),*) => {
         $(
             atomic!($name [], $value);
-            steps!($name, $value: fetch_add fetch_sub fetch_and fetch_nand fetch_or fetch_xor
-                fetch_max fetch_min);
+            fetch_operations!($name, $value: fetch_add fetch_sub fetch_and fetch_nand fetch_or
+                fetch_xor fetch_max fetch_min);
         )*
     };
 }
@@ -136,7 +136,7 @@ macro_rules! integer {
 integer!(AtomicU8 u8, AtomicU16 u16, AtomicU32 u32, AtomicU64 u64);
 integer!(AtomicUsize usize, AtomicI64 i64);
 atomic!(AtomicBool [], bool);
-steps!(AtomicBool, bool: fetch_and fetch_nand fetch_or fetch_xor);
+fetch_operations!(AtomicBool, bool: fetch_and fetch_nand fetch_or fetch_xor);
 atomic!(AtomicPtr[T], *mut T);
 
 impl<T> Default for AtomicPtr<T> {

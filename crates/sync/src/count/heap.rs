@@ -1,29 +1,30 @@
-//! **Purpose.** A heap in which no two pieces of memory share a cache line.
+//! **Purpose.** An allocator in which no two allocations share a cache line.
 //!
-//! **Model.** Threads that are on different cores have heaps of their own, so that what one core
-//! makes lies beside what it made before. Virtual cores share a thread, and its heap puts side by
-//! side what different cores make. A test whose question is not how heaps place things makes this
-//! its global allocator.
+//! **Model.** In the normal build, threads on different cores allocate from arenas of their own, so
+//! neighbouring allocations come from the same core. Virtual cores share one thread and so one
+//! arena, in which allocations of different cores are neighbours. A test that does not measure the
+//! placement of allocations makes this its global allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
 const LINE_BYTES: usize = 64;
 
-/// The system's heap, with whole cache lines for everything.
+/// The system allocator, with whole cache lines for each allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LineHeap;
 
-/// The lines that something of this layout needs. What is too large for that cannot be had anyway.
+/// `layout` rounded up to whole lines. A layout that is too large for that stays as it is: its
+/// allocation fails anyway.
 fn whole_lines(layout: Layout) -> Layout {
     let lines = layout.align_to(LINE_BYTES);
     lines.map_or(layout, |lines| lines.pad_to_align())
 }
 
-// SAFETY: all is left to the system's heap, and each piece is given back with the layout with which
-// it was asked for, since that follows from the caller's layout alone.
+// SAFETY: all calls go to the system allocator. Each allocation is freed with the layout that it
+// was made with, since that depends on the caller's layout alone.
 unsafe impl GlobalAlloc for LineHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: promised by the caller; padding does not make a length zero.
+        // SAFETY: the caller guarantees a non-zero length, and padding does not make it zero.
         unsafe { System.alloc(whole_lines(layout)) }
     }
 
@@ -33,7 +34,7 @@ unsafe impl GlobalAlloc for LineHeap {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: it came from `alloc` with the same layout, as the caller promises.
+        // SAFETY: the caller guarantees that `alloc` returned it for the same layout.
         unsafe { System.dealloc(pointer, whole_lines(layout)) }
     }
 }

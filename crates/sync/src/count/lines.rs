@@ -1,8 +1,8 @@
-//! **Purpose.** Who holds which cache line, and the tallies of each place in the source.
+//! **Purpose.** The cores that hold each cache line, and the tally of each place in the source.
 //!
-//! **Locking.** Lines and tallies lie in shards by line address, each behind a lock of the
-//! standard library; real threads may record side by side. Labels have a lock of their own, taken
-//! under none of these.
+//! **Locking.** Lines and tallies are sharded by line address, and each shard has a lock of the
+//! standard library, so threads may record in parallel. Labels have a lock of their own, which is
+//! never taken under the lock of a shard.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl CoreSet {
     }
 }
 
-/// What is known of a line. A line nobody wrote yet moves from memory, not between cores.
+/// The state of a line. A line that no core has written yet comes from memory, not from a core.
 #[derive(Clone, Copy, Default)]
 struct Line {
     holders: CoreSet,
@@ -52,7 +52,8 @@ struct Line {
 }
 
 impl Line {
-    /// Performs an access; whether the line had to come from, or be taken from, another core.
+    /// Performs an access. Returns whether the line had to be fetched from, or invalidated in, the
+    /// cache of another core.
     fn access(&mut self, core: usize, access: Access, site: &'static Location<'static>) -> bool {
         match access {
             Access::Read => {
@@ -61,10 +62,10 @@ impl Line {
                 transfer
             }
             Access::Write => {
-                let alone = CoreSet::only(core);
-                let transfer = !self.holders.is_empty() && self.holders != alone;
+                let exclusive = CoreSet::only(core);
+                let transfer = !self.holders.is_empty() && self.holders != exclusive;
                 *self = Self {
-                    holders: alone,
+                    holders: exclusive,
                     written: Some(site),
                 };
                 transfer
@@ -80,21 +81,21 @@ pub(super) struct Site {
     pub(super) location: &'static Location<'static>,
 }
 
-/// What one site did.
+/// The accesses of one site.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tally {
     pub(super) reads: u64,
     pub(super) writes: u64,
     pub(super) transfers: u64,
-    /// Whose write made the last transfer necessary.
+    /// The write that made the last transfer necessary.
     pub(super) after: Option<&'static Location<'static>>,
 }
 
 #[derive(Default)]
 struct Shard {
     lines: HashMap<usize, Line>,
-    /// By label and the location's address, which is quick to compare; the same location may
-    /// appear under several addresses.
+    /// The key is the label and the address of the `Location`, which is quick to compare; the same
+    /// location may appear under several addresses.
     tallies: HashMap<(Option<&'static str>, usize), (Site, Tally)>,
 }
 
@@ -144,8 +145,13 @@ impl Recorder {
         }
     }
 
-    /// All lines of the range were written by `core` only.
-    pub(super) fn fresh(&self, range: Range<usize>, core: usize, site: &'static Location<'static>) {
+    /// Marks all lines of the range as written by `core` and held by no other core.
+    pub(super) fn written(
+        &self,
+        range: Range<usize>,
+        core: usize,
+        site: &'static Location<'static>,
+    ) {
         let line = Line {
             holders: CoreSet::only(core),
             written: Some(site),

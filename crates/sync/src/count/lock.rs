@@ -1,5 +1,5 @@
-//! **Purpose.** Locks that note who takes them. The guards are the originals': giving a lock back
-//! writes the line that taking it fetched.
+//! **Purpose.** Locks that note when they are taken. Their guards are those of parking_lot and note
+//! nothing: releasing a lock writes the line that taking it has fetched.
 
 use std::fmt;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Takes the lock if it is free.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        taken_or_seen(&self.trace, self.inner.try_lock())
+        note_attempt(&self.trace, self.inner.try_lock())
     }
 
     /// Whether the lock is taken now.
@@ -52,15 +52,15 @@ impl<T: ?Sized> Mutex<T> {
         self.inner.is_locked()
     }
 
-    /// The value, which nobody else can have.
+    /// The value. The exclusive borrow makes a lock unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 }
 
-/// An attempt that fails has only looked.
+/// Notes a `try_*` call: a write if it took the lock, else a read.
 #[track_caller]
-fn taken_or_seen<G>(trace: &Trace, guard: Option<G>) -> Option<G> {
+fn note_attempt<G>(trace: &Trace, guard: Option<G>) -> Option<G> {
     if guard.is_some() {
         trace.write();
     } else {
@@ -99,7 +99,7 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits for shared access, which all the same writes the count of readers.
+    /// Waits for shared access. This is a write, of the number of readers.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.trace.write();
@@ -113,19 +113,19 @@ impl<T: ?Sized> RwLock<T> {
         self.inner.write()
     }
 
-    /// Takes shared access if nobody writes.
+    /// Takes shared access if no thread has exclusive access.
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        taken_or_seen(&self.trace, self.inner.try_read())
+        note_attempt(&self.trace, self.inner.try_read())
     }
 
-    /// Takes exclusive access if nobody else has access.
+    /// Takes exclusive access if no other thread has access.
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        taken_or_seen(&self.trace, self.inner.try_write())
+        note_attempt(&self.trace, self.inner.try_write())
     }
 
-    /// The value, which nobody else can have.
+    /// The value. The exclusive borrow makes a lock unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -137,8 +137,8 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// A condition variable. To wait is a write; to notify is a read, since parking_lot looks whether
-/// anybody waits before it does anything.
+/// A condition variable. Waiting is a write; notifying is a read, since parking_lot first checks
+/// whether there are waiters.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Condvar {
@@ -147,7 +147,7 @@ pub struct Condvar {
 }
 
 impl Condvar {
-    /// A condition variable nobody waits on.
+    /// A condition variable without waiters.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -185,14 +185,14 @@ impl Condvar {
         self.inner.wait_for(guard, timeout)
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiter.
     #[track_caller]
     pub fn notify_one(&self) {
         self.trace.read();
         self.inner.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     #[track_caller]
     pub fn notify_all(&self) {
         self.trace.read();
@@ -235,7 +235,7 @@ impl<T> OnceLock<T> {
         self.inner.set(value)
     }
 
-    /// The value, made by `make` if nobody wrote it before.
+    /// The value; if there is none yet, `make` makes it.
     #[track_caller]
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if self.inner.get().is_some() {

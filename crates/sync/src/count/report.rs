@@ -1,4 +1,4 @@
-//! **Purpose.** What was counted, as numbers to assert on and as a table to read.
+//! **Purpose.** The counts, as numbers for assertions and as a table for people.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,18 +14,18 @@ pub struct Report {
     rows: Vec<Row>,
 }
 
-/// What one place in the source did to shared lines.
+/// The accesses to shared lines by one place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// `file:line` of the access, after the label of the memory if it has one.
     pub name: String,
-    /// Accesses that leave other cores' copies alone.
+    /// Accesses that leave copies of other cores valid.
     pub reads: u64,
-    /// Accesses that take the line for this core alone.
+    /// Accesses that invalidate the copies of all other cores.
     pub writes: u64,
     /// How many of them had to get the line from another core.
     pub transfers: u64,
-    /// The write by another core that the last of these transfers came after.
+    /// The write by another core that made the last of these transfers necessary.
     pub after: Option<String>,
 }
 
@@ -61,13 +61,13 @@ impl Report {
         &self.rows
     }
 
-    /// How many operations were counted.
+    /// The number of operations that the counts belong to.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.operations
     }
 
-    /// The sum of all rows.
+    /// The number of transfers, the sum of all rows.
     #[must_use]
     pub fn transfers(&self) -> u64 {
         self.rows.iter().map(|row| row.transfers).sum()

@@ -1,11 +1,11 @@
-//! The rules of counting, each against an operation whose cost is known.
+//! Tests of the counting rules, each with an operation whose cost is known.
 
 use super::*;
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::epoch::{EpochCell, pin};
 use crate::{CachePadded, Condvar, Counter, Mutex, OnceLock, PerCore, RwLock, clone_arc, thread};
 
-/// The sizes at which hot paths are judged.
+/// The numbers of cores at which hot paths are tested.
 const SIZES: [usize; 3] = [2, 80, 192];
 
 /// Transfers of each operation once warm.
@@ -29,10 +29,10 @@ fn lines_move_as_in_mesi() {
         assert_eq!(
             transfers(&|| read(2)),
             0,
-            "nobody wrote yet: it comes from memory"
+            "no core wrote it yet: it comes from memory"
         );
         assert_eq!(transfers(&|| write(0)), 1, "core 2 has a copy");
-        assert_eq!(transfers(&|| write(0)), 0, "it is alone");
+        assert_eq!(transfers(&|| write(0)), 0, "it is the only holder");
         assert_eq!(transfers(&|| (1..3).for_each(read)), 2);
         assert_eq!(transfers(&|| (0..3).for_each(read)), 0, "all have copies");
         assert_eq!(transfers(&|| write(0)), 1, "one invalidation");
@@ -93,7 +93,7 @@ fn fields_on_one_line_count_against_each_other() {
 }
 
 #[test]
-fn locks_are_written_by_readers_too() {
+fn taking_a_lock_shared_is_a_write() {
     with_cores(80, |cores| {
         let mutex = Mutex::new(0);
         assert_eq!(steady(cores, || *mutex.lock() += 1).transfers(), 800);
@@ -106,7 +106,7 @@ fn locks_are_written_by_readers_too() {
         assert_eq!(
             report.transfers(),
             0,
-            "a look at a taken lock is a read\n{report}"
+            "an attempt on a taken lock is a read\n{report}"
         );
         drop(held);
         let condvar = Condvar::new();
@@ -130,7 +130,7 @@ fn loading_a_cell_is_free_until_it_changes() {
         assert_eq!(
             report.transfers(),
             2 * 79,
-            "the cell and its value, but for the writer"
+            "the cell and its value, for all cores but the writer's"
         );
     });
 }
@@ -145,7 +145,7 @@ fn a_clone_of_a_shared_arc_is_a_write() {
 }
 
 #[test]
-fn what_an_operation_makes_for_itself_costs_nothing() {
+fn values_local_to_an_operation_cost_no_transfer() {
     with_cores(80, |cores| {
         let report = steady(cores, || {
             let own = Box::new(Mutex::new(0));
@@ -161,7 +161,7 @@ fn what_an_operation_makes_for_itself_costs_nothing() {
 }
 
 #[test]
-fn core_numbers_are_virtual_inside_only() {
+fn core_numbers_are_virtual_only_inside_with_cores() {
     let real = CoreNr::count();
     with_cores(192, |cores| {
         assert_eq!((CoreNr::count(), CoreNr::current().index()), (192, 0));
@@ -179,16 +179,16 @@ fn core_numbers_are_virtual_inside_only() {
 }
 
 #[test]
-fn a_report_names_places_and_labels() {
+fn a_report_names_locations_and_labels() {
     let table = || {
         with_cores(4, |cores| {
-            let (shared, quiet) = (
+            let (shared, read_only) = (
                 Box::new(CachePadded::new(AtomicU64::new(0))),
                 AtomicU64::new(0),
             );
             cores.name(&*shared, "free blocks");
             let report = steady(cores, || {
-                shared.fetch_add(quiet.load(Ordering::Relaxed), Ordering::Relaxed);
+                shared.fetch_add(read_only.load(Ordering::Relaxed), Ordering::Relaxed);
             });
             let [first, second] = report.rows() else {
                 panic!("{report}")
@@ -211,12 +211,12 @@ fn a_report_names_places_and_labels() {
         first.starts_with("4 virtual cores, 40 operations"),
         "{first}"
     );
-    assert_eq!(first, table(), "a run repeats itself exactly");
+    assert_eq!(first, table(), "a run is deterministic");
 }
 
-/// Real threads take part; 192 of them with 10^5 operations in all finish quickly.
+/// 192 threads with 10^5 operations in all finish quickly.
 #[test]
-fn real_threads_may_sit_on_virtual_cores() {
+fn threads_may_run_on_virtual_cores() {
     with_cores(192, |cores| {
         let (shared, own) = (AtomicU64::new(0), Counter::default());
         cores.restart();
@@ -249,7 +249,7 @@ fn real_threads_may_sit_on_virtual_cores() {
 }
 
 #[test]
-fn wrappers_are_as_large_as_what_they_stand_for() {
+fn wrappers_have_the_size_of_the_types_they_replace() {
     assert_eq!(size_of::<AtomicU64>(), 8);
     assert_eq!(size_of::<AtomicBool>(), 1);
     assert_eq!(size_of::<AtomicPtr<u8>>(), size_of::<*mut u8>());

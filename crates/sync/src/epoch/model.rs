@@ -1,11 +1,12 @@
-//! **Purpose.** The collector of the `shuttle` build: the rules of the epoch written plainly.
+//! **Purpose.** The collector of the `shuttle` build: the rules of [`crate::epoch`] in their
+//! simplest form.
 //!
 //! **Model.** Every guard has a number. Retiring a value notes the guards that are active at that
-//! moment; the value is dropped the moment the last of them ends, which is as early as the rules
-//! allow. A user who breaks them meets a dropped value in some schedule.
+//! moment; the value is dropped when the last of them is, which is as early as the rules allow.
+//! Code that breaks the rules reads a dropped value in some schedule.
 //!
 //! All tasks of one shuttle execution are coroutines of one OS thread, so a thread-local of the
-//! standard library is exactly the state of one execution.
+//! standard library holds exactly the state of one execution.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -24,7 +25,7 @@ struct State {
     retired: Vec<Retired>,
 }
 
-/// A value, and the guards that may still look at it. The owner is an erased box.
+/// A retired value (an [`Owned`] with its type erased), and the guards that may still reach it.
 struct Retired {
     readers: BTreeSet<u64>,
     value: Box<dyn Any>,
@@ -47,7 +48,7 @@ pub(super) fn pin() -> Guard {
     }
 }
 
-/// Nothing waits for a batch here.
+/// Does nothing: there are no batches here.
 pub(super) fn flush() {}
 
 fn enter() -> u64 {
@@ -125,12 +126,12 @@ pub(super) fn peek<T>(slot: &Slot<T>) -> *mut T {
 }
 
 /// A retired box. It stays a raw pointer until it is dropped, because readers still hold
-/// references into it and a `Box` would claim to be the only one.
+/// references into it and a `Box` would claim exclusive access.
 struct Owned<T>(*mut T);
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a box, was retired once, and its readers are gone.
+        // SAFETY: the pointer came from a box and was retired once; its grace period has passed.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }

@@ -1,5 +1,5 @@
 //! **Purpose.** The collector of the normal and the counting build: one process-wide [`seize`]
-//! collector, and for the counting build a note of each access.
+//! collector. In the counting build each access is noted.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,10 +10,10 @@ use crate::CoreNr;
 
 pub(super) type Slot<T> = AtomicPtr<T>;
 
-/// How many values a thread retires before it looks at the other threads. A batch costs one
-/// `membarrier` and one write to each active thread, so it must not be small, and it must hold at
-/// least as many values as threads are active to be retired at all. It also bounds how much dead
-/// memory an idle thread sits on.
+/// The number of values that a thread collects in a batch before it retires them. A batch costs
+/// one `membarrier` and one write for each active thread, so it must not be small, and it must
+/// hold at least as many values as there are active threads to be retired at all. It also bounds
+/// the memory of retired values that an idle thread keeps.
 const BATCH: usize = 256;
 
 static COLLECTOR: LazyLock<seize::Collector> =
@@ -33,7 +33,7 @@ pub(super) fn pin() -> Guard {
 pub(super) fn flush() {
     let guard = pin();
     // A batch is retired only if it holds a value for each active thread. Fill it up, so that
-    // readers elsewhere do not turn the flush into nothing.
+    // the flush has an effect even while other threads are active.
     for _ in 0..batch_size() {
         // SAFETY: the box was never shared.
         unsafe { guard.retire(Box::into_raw(Box::new(0_u8))) };
@@ -71,8 +71,8 @@ impl Guard {
     /// # Safety
     /// `pointer` came from a box, and no guard entered from now on can reach it.
     pub(super) unsafe fn retire<T>(&self, pointer: *mut T) {
-        // SAFETY: promised by the caller. Retiring through the guard (and not through the
-        // collector) keeps the value alive for references this thread itself holds.
+        // SAFETY: guaranteed by the caller. Retiring through the guard (and not through the
+        // collector) keeps the value alive for references that this thread itself holds.
         unsafe { self.0.defer_retire(pointer, reclaim) };
     }
 
@@ -81,15 +81,15 @@ impl Guard {
     }
 }
 
-/// Drops a value that nobody can reach any more.
+/// Drops a value that no thread can reach any more.
 ///
 /// # Safety
 /// `pointer` came from a box, and is retired once.
 unsafe fn reclaim<T>(pointer: *mut T, collector: &seize::Collector) {
-    // Its memory may become anything.
+    // Its memory may be reused.
     #[cfg(feature = "count")]
-    crate::count::note_gone(pointer);
-    // SAFETY: promised by the caller.
+    crate::count::forget_value(pointer);
+    // SAFETY: guaranteed by the caller.
     unsafe { seize::reclaim::boxed(pointer, collector) };
 }
 
@@ -101,7 +101,7 @@ pub(super) fn peek<T>(slot: &Slot<T>) -> *mut T {
     value
 }
 
-/// A load reads the cell, and what it points to.
+/// Notes a load: it reads the cell and the value that the cell points to.
 #[inline]
 #[cfg_attr(feature = "count", track_caller)]
 fn note_read<T>(slot: &Slot<T>, value: *mut T) {
@@ -115,7 +115,7 @@ fn note_read<T>(slot: &Slot<T>, value: *mut T) {
     let _ = (slot, value);
 }
 
-/// A store writes the cell; the new value was made on this core.
+/// Notes a store: it writes the cell, and the new value was made on this core.
 #[inline]
 #[cfg_attr(feature = "count", track_caller)]
 fn note_write<T>(slot: &Slot<T>, new: *mut T) {
@@ -123,7 +123,7 @@ fn note_write<T>(slot: &Slot<T>, new: *mut T) {
     {
         crate::count::note_write(slot);
         if !new.is_null() {
-            crate::count::note_fresh(new);
+            crate::count::note_new_value(new);
         }
     }
     let _ = (slot, new);

@@ -1,11 +1,11 @@
-//! Values that say when they are dropped, and readers who would notice.
+//! Tests of epoch cells, with values whose drop is counted and would be seen by readers.
 
 use super::*;
 use crate::Arc;
 use crate::thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A value that says so when it is dropped, and knows whether it is alive.
+/// A value that counts how many of its kind are alive, and spoils its number when it is dropped.
 struct Probe {
     number: usize,
     alive: Arc<AtomicUsize>,
@@ -23,7 +23,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // Whoever still reads this value afterwards sees the wrong number.
+        // A reader that still uses the value afterwards sees the wrong number.
         self.number = usize::MAX;
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }
@@ -35,7 +35,7 @@ fn settles_at(alive: &AtomicUsize, expected: usize) {
     settles_while(alive, expected, || ());
 }
 
-/// As [`settles_at`], doing `between` before each look.
+/// As [`settles_at`], calling `between` before each check.
 fn settles_while(alive: &AtomicUsize, expected: usize, mut between: impl FnMut()) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
@@ -113,7 +113,7 @@ fn an_inner_guard_does_not_end_the_outer_one() {
 }
 
 #[test]
-fn refreshing_the_only_guard_lets_values_go() {
+fn refreshing_the_only_guard_ends_its_protection() {
     in_a_model(|| {
         let alive = Arc::new(AtomicUsize::new(0));
         let cell = EpochCell::new(Some(Probe::new(1, &alive)));
@@ -127,7 +127,7 @@ fn refreshing_the_only_guard_lets_values_go() {
 }
 
 #[test]
-fn replace_compares_the_object_and_gives_back_what_it_did_not_use() {
+fn replace_compares_the_object_and_returns_a_rejected_value() {
     in_a_model(|| {
         let cell = EpochCell::new(Some(Box::new(1_u32)));
         let guard = pin();
@@ -155,7 +155,7 @@ fn replace_compares_the_object_and_gives_back_what_it_did_not_use() {
     });
 }
 
-/// `tests/nested_cells.rs` has this for the collector that is used.
+/// `tests/nested_cells.rs` has this test for the collector of the normal build.
 #[cfg(feature = "shuttle")]
 #[test]
 fn cells_inside_retired_values_are_retired_in_turn() {
@@ -210,7 +210,7 @@ fn readers_never_see_a_dropped_value() {
     settles_at(&alive, 0);
 }
 
-/// The same race in every order shuttle finds.
+/// The same race under the schedules that shuttle tries.
 #[cfg(feature = "shuttle")]
 #[test]
 fn readers_never_see_a_dropped_value() {

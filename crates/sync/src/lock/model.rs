@@ -1,10 +1,10 @@
-//! **Purpose.** parking_lot's interface over shuttle's locks.
+//! **Purpose.** Locks of the `shuttle` build: parking_lot's interface over shuttle's locks.
 //!
-//! Poison is passed over: a panic fails the whole execution anyway. Waits with a deadline never
-//! time out here, so a wake-up that only the deadline papers over shows as a deadlock.
+//! Poisoning is ignored: a panic fails the whole execution anyway. Waits with a timeout never time
+//! out here, so a lost wake-up that only the timeout hides shows as a deadlock.
 //!
-//! A static keeps its content from one execution to the next; models make what they share inside
-//! the checked closure.
+//! A static keeps its value from one execution to the next, so models make their shared data
+//! inside the checked closure.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -53,7 +53,7 @@ impl<T: ?Sized> Mutex<T> {
         self.0.try_lock().is_err()
     }
 
-    /// The value, which nobody else can have.
+    /// The value. The exclusive borrow makes a lock unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,17 +110,17 @@ impl<T: ?Sized> RwLock<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes shared access if nobody writes.
+    /// Takes shared access if no task has exclusive access.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read().ok()
     }
 
-    /// Takes exclusive access if nobody else has access.
+    /// Takes exclusive access if no other task has access.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write().ok()
     }
 
-    /// The value, which nobody else can have.
+    /// The value. The exclusive borrow makes a lock unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,7 +130,7 @@ impl<T: ?Sized> RwLock<T> {
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
-/// Whether a wait ended by its deadline; it never does here.
+/// Whether a wait ended by its timeout; it never does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(());
 
@@ -143,7 +143,7 @@ impl WaitTimeoutResult {
 }
 
 impl Condvar {
-    /// A condition variable nobody waits on.
+    /// A condition variable without waiters.
     #[must_use]
     pub const fn new() -> Self {
         Self(shuttle::sync::Condvar::new())
@@ -167,7 +167,7 @@ impl Condvar {
         }
     }
 
-    /// As [`Condvar::wait`]: the deadline is infinitely far.
+    /// As [`Condvar::wait`]: the timeout never ends.
     pub fn wait_for<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -177,12 +177,12 @@ impl Condvar {
         WaitTimeoutResult(())
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
@@ -191,11 +191,11 @@ impl Condvar {
 /// A cell that is written at most once.
 #[derive(Debug)]
 pub struct OnceLock<T> {
-    /// Whether the value is there: the step that other tasks see.
+    /// Whether there is a value. Other tasks see the value from the moment this is set.
     written: AtomicBool,
-    /// Held by whoever makes the value.
+    /// Held by the task that makes the value.
     making: shuttle::sync::Mutex<()>,
-    /// Only touched between two steps of the model, so it never blocks.
+    /// Accessed only between two scheduling points of the model, so it never blocks.
     value: std::sync::OnceLock<T>,
 }
 
@@ -230,7 +230,7 @@ impl<T> OnceLock<T> {
         Ok(())
     }
 
-    /// The value, made by `make` if nobody wrote it before.
+    /// The value; if there is none yet, `make` makes it.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
             return value;
@@ -243,7 +243,7 @@ impl<T> OnceLock<T> {
         }
         self.value
             .get()
-            .expect("written above, or by the one before us")
+            .expect("written above, or by the task that held the lock before")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The interface that all three builds share, tested in each of them.
+//! Tests of the interface that all three builds share; they run in each of them.
 
 use super::*;
 use crate::atomic::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ fn readers_share_and_writers_do_not() {
                 assert!(lock.try_write().is_none());
             });
         });
-        assert_eq!(*lock.try_read().expect("nobody writes"), (1, 1));
+        assert_eq!(*lock.try_read().expect("no writer"), (1, 1));
         assert_eq!(lock.into_inner(), (1, 1));
     });
 }
@@ -81,10 +81,10 @@ fn a_waiter_is_woken_after_the_change_it_waits_for() {
     });
 }
 
-/// The model never lets a wait time out, so that a lost wake-up is found as a deadlock.
+/// In the model no wait times out, so that a lost wake-up is found as a deadlock.
 #[cfg(not(feature = "shuttle"))]
 #[test]
-fn a_wait_ends_in_time() {
+fn a_wait_ends_by_its_timeout() {
     let (lock, condvar) = (Mutex::new(()), Condvar::new());
     let mut guard = lock.lock();
     assert!(
@@ -97,7 +97,7 @@ fn a_wait_ends_in_time() {
 
 #[cfg(feature = "shuttle")]
 #[test]
-fn a_wait_with_a_deadline_is_woken_as_any_other() {
+fn a_notification_ends_a_wait_with_a_timeout() {
     checked(|| {
         let state = Arc::new((Mutex::new(false), Condvar::new()));
         let other = Arc::clone(&state);

@@ -1,4 +1,4 @@
-//! **Purpose.** Maps that are changed pointer by pointer against a model of single blocks.
+//! **Purpose.** Tests of map changes against a model of single blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::super::{check_block, check_root, logical_end};
 use super::*;
 use crate::oracle::Image;
 
-/// Where the indirect blocks of the maps begin; data lies below.
+/// The number of the first indirect block of the maps; data blocks have lower numbers.
 const NODES_FROM: u64 = 1 << 31;
 const PHYSICAL: Range<PhysBlock> = PhysBlock(1)..PhysBlock(1 << 32);
 
@@ -37,7 +37,7 @@ impl Map {
         }
     }
 
-    /// Maps a block; gives how many indirect blocks that took.
+    /// Maps a block; returns the number of new indirect blocks.
     fn set(&mut self, logical: LogicalBlock, physical: u64) -> usize {
         let path = Path::to(logical, self.block_size).unwrap();
         let (&last, above) = path.slots().split_last().unwrap();
@@ -59,7 +59,7 @@ impl Map {
         made
     }
 
-    /// Unmaps a range; gives the data blocks that were there.
+    /// Unmaps a range; returns the data blocks that were mapped there.
     fn remove(&mut self, range: &Range<LogicalBlock>) -> BTreeSet<u64> {
         let mut freed = BTreeSet::new();
         let all: Vec<_> = root_branches(&self.root, self.block_size, range.clone()).collect();
@@ -72,7 +72,7 @@ impl Map {
         freed
     }
 
-    /// Frees what of a branch lies in `range`; whether nothing is left of it.
+    /// Frees the part of a branch in `range`; returns whether nothing is left of it.
     fn cut(
         &mut self,
         branch: &Branch,
@@ -98,7 +98,7 @@ impl Map {
         gone
     }
 
-    /// All that is mapped, by another way than the one above.
+    /// All mapped blocks, found by paths instead of branches.
     fn all(&self) -> BTreeMap<u32, u64> {
         check_root(&self.root, &PHYSICAL).unwrap();
         let mut found = BTreeMap::new();
@@ -123,12 +123,12 @@ impl Map {
                 everything.clone(),
             ));
         }
-        assert_eq!(nodes, self.nodes.len(), "blocks that nothing leads to");
+        assert_eq!(nodes, self.nodes.len(), "unreferenced blocks");
         found
     }
 }
 
-/// Logical blocks around the borders of all parts of a map, and any others.
+/// Logical blocks near the borders of all parts of a map, and arbitrary ones.
 fn logical(log: u32) -> impl Strategy<Value = u32> {
     let p = 1_u64 << (log + 8);
     let end = logical_end(BlockSize::from_log(log).unwrap()).0;
@@ -184,7 +184,7 @@ proptest! {
 }
 
 #[test]
-fn runs_are_set_whole_or_not_at_all() {
+fn runs_are_set_completely_or_not_at_all() {
     let mut root = [0; 60];
     set_run(&mut root, 3, PhysBlock(100), 9).unwrap();
     let run = super::super::run(&root, 3, 99).unwrap();
@@ -206,7 +206,7 @@ fn runs_are_set_whole_or_not_at_all() {
     assert_eq!(root, before);
 }
 
-/// A hole is punched into a map that mke2fs made, and filled again; e2fsck agrees with the result.
+/// Punches a hole into a map that mke2fs made, and fills it again; e2fsck accepts the result.
 #[test]
 fn e2fsprogs_read_a_map_changed_here() {
     let Some(image) = Image::of_file(1024, "^extent,^64bit", &vec![7; 600 << 10]) else {

@@ -1,4 +1,4 @@
-//! **Purpose.** Tests of edited blocks against a map of names.
+//! **Purpose.** Tests of block changes against a map of names.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn entry(inode: u32, name: &[u8], kind: EntryType) -> NewEntry<'_> {
     new.with_hash(stored(name))
 }
 
-/// What an entry is told to be, as the format can tell it.
+/// The type of an entry, as the format can store it.
 fn told(format: &DirFormat, kind: EntryType) -> EntryType {
     match format.type_byte {
         TypeByte::Present => kind,
@@ -36,7 +36,7 @@ fn sealed(format: &DirFormat, block: &[u8]) -> Vec<u8> {
 
 type Model = BTreeMap<Vec<u8>, (InodeNr, EntryType)>;
 
-/// The block passes the checks and holds the names of the model, each once, and no others.
+/// Checks that the block is valid and holds exactly the names of the model.
 fn assert_holds(format: &DirFormat, block: &[u8], model: &Model) {
     let block = sealed(format, block);
     assert_eq!(format.check_block(&block), Ok(()));
@@ -64,7 +64,7 @@ fn assert_holds(format: &DirFormat, block: &[u8], model: &Model) {
 
 /// A directory's first block, and a later one.
 fn new_block(format: &DirFormat, bytes: usize, first: bool) -> (Vec<u8>, Model) {
-    // What the block held before must not show.
+    // The former content of the block must not appear.
     let mut block = vec![0xa5; bytes];
     let mut model = Model::new();
     if first {
@@ -228,7 +228,7 @@ fn a_block_fills_to_its_last_byte() {
             let each = format.needed_bytes(&vec![b'x'; name_bytes]);
             assert_eq!(model.len(), format.room_bytes(bytes) / each);
             assert_holds(&format, &block, &model);
-            // And empties again, from the front.
+            // Then the entries are removed, from the front.
             for name in model.into_keys() {
                 let at = format.find(&block, &name).unwrap().unwrap().at;
                 format.remove(&mut block, at).unwrap();
@@ -240,7 +240,7 @@ fn a_block_fills_to_its_last_byte() {
 }
 
 #[test]
-fn the_first_room_is_taken_and_removal_joins_records() {
+fn the_first_space_is_used_and_removal_joins_records() {
     let format = formats()[1];
     assert_eq!(format.seed, Some(seed()));
     let (mut block, _) = new_block(&format, 1024, true);
@@ -250,7 +250,7 @@ fn the_first_room_is_taken_and_removal_joins_records() {
     assert_eq!(put(b"c"), Ok(Some(52)));
     format.remove(&mut block, 36).unwrap();
     let mut put = |name: &[u8]| format.insert(&mut block, &entry(20, name, EntryType::Regular));
-    // 16 bytes behind `a`: too few for this one, enough for the next.
+    // 16 bytes after `a`: too few for this name, enough for the next.
     assert_eq!(put(b"ddddddddd"), Ok(Some(64)));
     assert_eq!(put(b"e"), Ok(Some(36)));
     let lengths: Vec<_> = format
@@ -261,7 +261,7 @@ fn the_first_room_is_taken_and_removal_joins_records() {
 }
 
 #[test]
-fn what_is_not_there_cannot_be_changed() {
+fn an_entry_that_does_not_exist_cannot_be_changed() {
     for format in formats() {
         let (mut block, _) = new_block(&format, 1024, true);
         let good = entry(20, b"name", EntryType::Regular);

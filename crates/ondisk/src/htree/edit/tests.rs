@@ -1,6 +1,7 @@
-//! **Purpose.** Tests of whole directories in memory, which grow from one block to a deep tree.
+//! **Purpose.** Tests with directories in memory that grow from one block to a deep tree.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use proptest::prelude::*;
 
@@ -22,7 +23,7 @@ const DOTS: Dots = Dots {
 
 type HashOf = fn(&[u8]) -> u32;
 
-/// The index blocks on the way to a leaf, with the entries taken.
+/// The index blocks on the path to a leaf, with the entries of the path.
 type Path = Vec<(usize, usize)>;
 
 /// A directory in memory, hashed as soon as it needs a second block.
@@ -73,7 +74,7 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
         child.0 as usize
     }
 
-    /// Goes down to a leaf, by the hash.
+    /// Walks down to the leaf of a hash.
     fn descend(&self, path: &mut Path, hash: u32) {
         let depth = usize::from(root_info(&self.blocks[0]).unwrap().indirect_levels) + 1;
         while path.len() < depth {
@@ -83,7 +84,7 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
         }
     }
 
-    /// Moves on to the next leaf, if the hash may go on there.
+    /// Moves on to the next leaf, if the hash may continue there.
     fn move_right(&self, path: &mut Path, hash: u32) -> bool {
         while let Some((block, position)) = path.pop() {
             let index = self.index(path.len(), block);
@@ -141,12 +142,12 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
         {
             leaf = self.divide(&path, leaf, hash)?;
             let inserted = format.insert(&mut self.blocks[leaf], &new).unwrap();
-            assert!(inserted.is_some(), "no room after a split");
+            assert!(inserted.is_some(), "no space after a split");
         }
         Ok(())
     }
 
-    /// Divides a leaf: says which half is for `hash`.
+    /// Splits a leaf; returns the half for `hash`.
     fn divide(&mut self, path: &Path, leaf: usize, hash: u32) -> Result<usize, Full> {
         let (format, hash_of) = (self.format, self.hash_of);
         let of = |entry: &crate::dirent::Entry<'_>| hash_of(entry.name);
@@ -211,37 +212,40 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
         self.format.remove(block, at).unwrap();
     }
 
-    /// Every block is sound, every name lies where its hash leads, and there are exactly `names`.
+    /// Checks that every block is valid, that every name is in the leaf of its hash, and that there
+    /// are exactly `names`.
     fn assert_holds(&self, names: &BTreeSet<Vec<u8>>) {
         let mut found = BTreeSet::new();
         assert_eq!(self.format.dots(&self.blocks[0]), Ok(self.dots));
         if self.blocks.len() == 1 {
-            self.leaf(0, (0, u32::MAX), &mut found);
+            self.check_leaf(0, 0..u32::MAX, &mut found);
             assert!(found.remove(&b"."[..]) && found.remove(&b".."[..]));
         } else {
             let info = root_info(&self.blocks[0]).unwrap();
             assert_eq!(info.algorithm, self.algorithm);
             let levels = usize::from(info.indirect_levels) + 1;
             let mut seen = BTreeSet::new();
-            self.below(0, (0, levels), (0, u32::MAX), &mut seen, &mut found);
-            assert_eq!(seen.len(), self.blocks.len(), "a block nothing leads to");
+            self.check_below(0, 0, levels, 0..u32::MAX, &mut seen, &mut found);
+            assert_eq!(seen.len(), self.blocks.len(), "an unreferenced block");
         }
         assert!(found == *names);
         assert!(names.iter().all(|name| self.finds(name)));
         assert!(!self.finds(b"never added"));
     }
 
-    fn below(
+    /// Checks `block` at `level` of `levels` index levels, and all blocks below it.
+    fn check_below(
         &self,
         block: usize,
-        (level, levels): (usize, usize),
-        (lowest, end): (u32, u32),
+        level: usize,
+        levels: usize,
+        hashes: Range<u32>,
         seen: &mut BTreeSet<usize>,
         found: &mut BTreeSet<Vec<u8>>,
     ) {
-        assert!(seen.insert(block), "two ways to block {block}");
+        assert!(seen.insert(block), "two references to block {block}");
         if level == levels {
-            return self.leaf(block, (lowest, end), found);
+            return self.check_leaf(block, hashes, found);
         }
         let (bytes, end_of_dir) = (self.sealed(block), Self::logical(self.blocks.len()));
         let checked = match level {
@@ -253,13 +257,13 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
         let index = self.index(level, block);
         for position in 0..index.len() {
             let child = index.block(position).unwrap().0 as usize;
-            let first = index.hash(position).unwrap().max(lowest);
-            let end = index.hash(position + 1).unwrap_or(end);
-            self.below(child, (level + 1, levels), (first, end), seen, found);
+            let first = index.hash(position).unwrap().max(hashes.start);
+            let end = index.hash(position + 1).unwrap_or(hashes.end);
+            self.check_below(child, level + 1, levels, first..end, seen, found);
         }
     }
 
-    /// A block with its checksum, by what it looks like.
+    /// A block with the checksum of its kind.
     fn sealed(&self, block: usize) -> Vec<u8> {
         let mut bytes = self.blocks[block].clone();
         if let Some(seed) = self.format.seed {
@@ -272,7 +276,8 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
         bytes
     }
 
-    fn leaf(&self, block: usize, (lowest, end): (u32, u32), found: &mut BTreeSet<Vec<u8>>) {
+    fn check_leaf(&self, block: usize, hashes: Range<u32>, found: &mut BTreeSet<Vec<u8>>) {
+        let Range { start, end } = hashes;
         let bytes = self.sealed(block);
         assert_eq!(self.format.check_block(&bytes), Ok(()));
         for entry in self.format.entries(&bytes) {
@@ -280,10 +285,10 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
             let hash = (self.hash_of)(entry.name);
             let stored_here = self.format.names == NameForm::EncryptedHashed && !entry.is_dots();
             assert_eq!(entry.hash, stored_here.then(|| stored(entry.name)));
-            // Where the hash goes on in the next leaf, that one's is odd.
+            // If a hash continues in the next leaf, the hash of that leaf is odd.
             assert!(
-                lowest & !1 <= hash && hash < end.max(1),
-                "{lowest:#x} {hash:#x} {end:#x}"
+                start & !1 <= hash && hash < end.max(1),
+                "{start:#x} {hash:#x} {end:#x}"
             );
             assert!(found.insert(entry.name.to_vec()), "a name twice");
         }
@@ -295,7 +300,7 @@ fn spread(name: &[u8]) -> u32 {
     (mixed ^ mixed >> 15) & !1
 }
 
-/// Few values, the lowest and the highest among them.
+/// A hash function with few values, including the lowest and the highest.
 fn colliding(name: &[u8]) -> u32 {
     [0, 2, 0x1000, 0x7000_0000, 0xffff_fffc][spread(name) as usize % 5]
 }
@@ -384,11 +389,11 @@ proptest! {
     }
 }
 
-/// With blocks of 1 KiB and the longest names the root is full soon, and then the whole tree.
+/// With blocks of 1 KiB and the longest names the root and then the whole tree are full soon.
 #[test]
 fn a_tree_grows_to_its_last_level() {
     let names = |range: std::ops::Range<u16>| range.map(|id| name(id, 255));
-    // Names whose hashes rise: each leaf is left half full.
+    // Names with increasing hashes: each leaf stays half full.
     let rising: HashOf = |name| {
         let id = name.split(|&byte| byte == b'-').next().unwrap();
         u32::from_str_radix(std::str::from_utf8(id).unwrap(), 16).unwrap_or(1) << 8
@@ -465,7 +470,7 @@ fn an_entry_goes_only_where_it_is_in_order() {
     assert_eq!(check_node(&block, &format, LogicalBlock(3)), Ok(()));
 }
 
-/// A leaf whose names do not belong to it cannot spoil the index above it.
+/// A leaf with names of other leaves cannot corrupt the index above it.
 #[test]
 fn a_leaf_out_of_place_is_refused_before_anything_changes() {
     let format = formats()[0];
@@ -490,8 +495,8 @@ fn a_leaf_out_of_place_is_refused_before_anything_changes() {
     assert_eq!(bytes, before);
 }
 
-/// The names in a directory that mke2fs made are put into one of ours, which takes its place:
-/// e2fsck must find nothing to say.
+/// Replaces a directory that mke2fs made by an indexed one with the same names; e2fsck must find no
+/// problems.
 #[test]
 fn e2fsck_agrees_with_a_tree_of_ours() {
     let tree = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! **Purpose.** Content in an inode that is changed step by step against a vector of bytes, beside
-//! another attribute that must keep its value.
+//! **Purpose.** Tests of inline data against a vector of bytes, beside another attribute that must
+//! keep its value.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::xattr::{EaInodes, Value, Xattrs, check_in_inode};
 enum Step {
     Resize(usize),
     Write(usize, Vec<u8>),
-    /// Gives the other attribute a value of this length.
+    /// Sets the other attribute to a value of this length.
     Other(usize),
 }
 
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn an_inode_without_room_keeps_no_content() {
+fn an_inode_without_space_has_no_inline_data() {
     let mut i_block = [7; 60];
     let mut area = vec![0; 24];
     assert_eq!(InlineRoom::of(&mut area), Ok(None));
@@ -102,9 +102,9 @@ fn an_inode_without_room_keeps_no_content() {
     assert_eq!(error, InlineError::NoAttribute);
 }
 
-/// A file that mke2fs keeps in its inode, written and grown here; debugfs reads it.
+/// Writes to and grows a file that mke2fs stored in its inode; debugfs reads it.
 #[test]
-fn e2fsprogs_read_what_was_written() {
+fn e2fsprogs_read_the_content_that_was_written() {
     let Some(image) = Image::of_file(4096, "inline_data,metadata_csum", &[b'a'; 70]) else {
         return;
     };

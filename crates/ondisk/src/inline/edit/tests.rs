@@ -1,4 +1,4 @@
-//! **Purpose.** Tests of directories that are changed inside their inode, against a map of names.
+//! **Purpose.** Tests of changes of inline directories against a map of names.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::testing::dirs::{formats, name, stored};
 
 const OWN: InodeNr = InodeNr(12);
 
-/// A directory with the value's bytes, and how long the value may become.
+/// A directory with the value's bytes and its maximum length.
 struct Inode {
     format: DirFormat,
     i_block: [u8; HEAD_BYTES],
@@ -44,14 +44,14 @@ impl Inode {
         InlineDirMut::new(&self.format, &mut self.i_block, &mut self.value).unwrap()
     }
 
-    /// Lets the value become as long as it may; `false` if it is already.
+    /// Grows the value to its maximum length; `false` if it has it already.
     fn grow(&mut self) -> bool {
         let old = self.value.len();
         self.value.resize(self.max, 0xa5);
         grow_second(&self.format, &mut self.value, old).unwrap() && old < self.max
     }
 
-    /// Adds a name; `false` if there is no room in the inode.
+    /// Adds a name; `false` if there is no space in the inode.
     fn insert(&mut self, name: &[u8], inode: InodeNr) -> bool {
         let new = NewEntry::new(inode, name, EntryType::Regular).unwrap();
         let new = new.with_hash(stored(name));
@@ -82,7 +82,7 @@ impl Inode {
         assert_eq!(found.into_iter().collect::<Model>(), *model);
     }
 
-    /// The same names stand in a block outside.
+    /// Checks that moving out gives a block with the same names.
     fn assert_moves_out(&self, model: &Model) {
         let mut block = vec![0xa5; 1024];
         self.dir().move_out(&self.format, OWN, &mut block).unwrap();
@@ -125,7 +125,8 @@ proptest! {
 
     #[test]
     fn changes_of_an_inode_are_those_of_a_map(
-        // 92 bytes is what a value may have in an inode of 256 bytes, 800 in one of 1 KiB.
+        // The maximum length of a value is 92 bytes in an inode of 256 bytes, and 800 in one of 1
+        // KiB.
         max in prop_oneof![Just(0), Just(20), Just(92), Just(800)],
         changes in proptest::collection::vec(change(), 1..80),
     ) {

@@ -1,5 +1,5 @@
-//! **Purpose.** What is set is read back, for every inode size and feature that fields depend on;
-//! what does not fit changes nothing; the bytes of others stay.
+//! **Purpose.** Tests that set values are read back, for every inode size and feature that fields
+//! depend on, that values that do not fit change nothing, and that other bytes stay unchanged.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::testing::image;
 
 const NUMBER: InodeNr = InodeNr(12);
 
-/// File systems whose inodes have fields of their own kind.
+/// File systems with different inode formats.
 fn superblocks() -> Vec<Superblock> {
     let features = |raw: &mut RawSuperblock, add: RoCompat, take: RoCompat| {
         let bits = (raw.features().ro_compat | add) - take;
@@ -59,7 +59,7 @@ fn parse(bytes: &mut [u8], sb: &Superblock) -> Inode {
 }
 
 #[test]
-fn a_new_inode_is_what_it_was_made_of() {
+fn a_new_inode_has_the_given_fields() {
     let expected_isize = [32, 0, 64, 32];
     for (sb, extra_isize) in superblocks().iter().zip(expected_isize) {
         let mut bytes = vec![0xa5; sb.geometry().inode_size_bytes()];
@@ -129,7 +129,7 @@ fn few_extra_fields_are_not_passed() {
             u32::MAX.into()
         };
         assert_eq!(inode.version(), version);
-        // The word in the first 128 bytes goes on into the next one, if there is one.
+        // The field in the first 128 bytes has an upper half after them, if the inode has it.
         let (before, wraps) = (inode.version(), extra_isize < 28);
         let mut inode = InodeMut::of(&mut bytes, &sb).unwrap();
         inode.set_version(before & 0xffff_ffff);
@@ -185,7 +185,7 @@ fn values_that_do_not_fit_change_nothing() {
 }
 
 #[test]
-fn a_broken_or_short_slot_is_refused() {
+fn a_corrupt_or_short_slot_is_refused() {
     let sb = image::metadata_csum();
     let mut bytes = vec![0; 256];
     bytes[128] = 3;
@@ -265,7 +265,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_set_is_read_back(
+    fn values_that_are_set_are_read_back(
         which in 0..4_usize,
         words: [u32; 4],
         bits in 0..InodeFlags::all().bits(),
@@ -331,9 +331,9 @@ proptest! {
     }
 }
 
-/// debugfs reads an inode that was made and set here.
+/// debugfs reads an inode that was initialised and set here.
 #[test]
-fn debugfs_reads_what_was_set() {
+fn debugfs_reads_the_fields_that_were_set() {
     let Some(image) = Image::of_file(4096, "metadata_csum,64bit,project", b"") else {
         return;
     };

@@ -1,5 +1,5 @@
-//! **Purpose.** Areas that are changed step by step against a map of names to values; after each
-//! step the area passes the checks of a reader and is laid out as the kernel lays it out.
+//! **Purpose.** Tests of changes against a map of names to values; after each step the area passes
+//! the checks of a reader and has the layout that the kernel makes.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const AT: PhysBlock = PhysBlock(77);
 /// A name as it is stored, in the order of blocks.
 type Key = (u8, usize, Vec<u8>);
 
-/// A value as it is kept: its bytes, or the inode with its length and hash.
+/// A value of the model: its bytes, or the inode with its length and hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kept {
     Inline(Vec<u8>),
@@ -48,14 +48,14 @@ fn open(area: &mut [u8], home: Home) -> XattrsMut<'_> {
     }
 }
 
-/// What the attributes of a model take, with the head of the area and its terminator.
+/// The bytes that the attributes of a model need, with the header of the area and its terminator.
 fn taken(model: &BTreeMap<Key, Kept>, home: Home) -> usize {
     let head = if home == Home::Block { 32 } else { 4 };
     let each = |(key, kept): (&Key, &Kept)| 16 + key.1.next_multiple_of(4) + kept.stored();
     head + 4 + model.iter().map(each).sum::<usize>()
 }
 
-/// That the area holds what the model holds, and nothing else.
+/// Checks that the area holds exactly the attributes of the model.
 fn agrees(area: &mut [u8], home: Home, model: &BTreeMap<Key, Kept>, order: &[Key]) {
     let seed = ChecksumSeed::from_stored(5);
     let xattrs = match home {
@@ -104,7 +104,7 @@ fn agrees(area: &mut [u8], home: Home, model: &BTreeMap<Key, Kept>, order: &[Key
         assert_eq!(block_header(area).unwrap().h_hash.get(), expected);
         assert_eq!(block_header(area).unwrap().h_refcount.get(), 1);
     }
-    // What is not used is zero, so equal sets of equal history are equal bytes.
+    // Unused bytes are zero, so equal sets with the same history are equal bytes.
     let used: usize = area.len() - taken(model, home);
     let editable = open(area, home);
     assert_eq!(editable.free_bytes(), used);
@@ -160,7 +160,7 @@ fn follow(mut area: Vec<u8>, home: Home, steps: Vec<Step>) {
                 after.insert(key.clone(), kept.clone());
                 let fits = taken(&after, home) <= before.len();
                 let planned = xattrs.fits(index, &key.2, value.inline().len());
-                assert_eq!(planned, Ok(fits), "the room is computed exactly");
+                assert_eq!(planned, Ok(fits), "the prediction is exact");
                 let result = xattrs.set(index, &key.2, &value);
                 if fits {
                     assert_eq!(result, Ok(was(model.get(&key))));
@@ -173,7 +173,7 @@ fn follow(mut area: Vec<u8>, home: Home, steps: Vec<Step>) {
                         matches!(result, Err(XattrEditError::NoSpace { .. })),
                         "{result:?}"
                     );
-                    assert_eq!(area, before, "what is refused changes nothing");
+                    assert_eq!(area, before, "a refused change changes nothing");
                 }
             }
             Step::Remove(key) => {
@@ -193,7 +193,7 @@ proptest! {
         area_bytes in prop_oneof![Just(8_usize), Just(96), Just(864), Just(3936)],
         steps in steps(300),
     ) {
-        // Without the magic it does not matter what is there.
+        // Without the magic number the other bytes do not matter.
         follow(vec![0x5a; area_bytes], Home::Inode, steps);
     }
 
@@ -265,7 +265,7 @@ proptest! {
 }
 
 #[test]
-fn names_that_are_none() {
+fn invalid_names_are_refused() {
     let mut area = vec![0; 96];
     let mut xattrs = XattrsMut::in_inode(&mut area).unwrap();
     let value = NewValue::Inline(b"");
@@ -286,7 +286,7 @@ fn values_with_bytes_in_common_are_not_moved() {
     xattrs
         .set(NameIndex::USER, b"b", &NewValue::Inline(b"abcdefgh"))
         .unwrap();
-    // The second value is moved into the first one.
+    // Moves the second value into the first one.
     let offset = area[4 + 2];
     area[24 + 2] = offset - 4;
     check_in_inode(&area, EaInodes::Absent).unwrap();
@@ -323,7 +323,7 @@ fn the_inode_comes_first_then_the_block() {
     let room = BlockRoom::new(1024, ANY_INODE);
     let placed = place(inode, none, room, NameIndex::USER, b"name", &outside).unwrap();
     assert_eq!(placed, Placement::Inode);
-    // With such inodes a block keeps 128 bytes for entries.
+    // With such inodes a block reserves 128 bytes for entries.
     let kept = |block, len| {
         let value = vec![0; len];
         let value = NewValue::Inline(&value);
@@ -332,7 +332,7 @@ fn the_inode_comes_first_then_the_block() {
     assert_eq!(kept(None, 896), Placement::NewBlock);
     assert_eq!(kept(None, 897), Placement::Nowhere);
     assert_eq!(kept(Some(&block[..]), 897), Placement::Nowhere);
-    // What is replaced gives its room back.
+    // The space of a replaced value is freed.
     let mut xattrs = XattrsMut::in_block(&mut block).unwrap();
     xattrs
         .set(NameIndex::USER, b"name", &NewValue::Inline(&[1; 900]))
@@ -378,14 +378,15 @@ fn the_area_moves_back_for_more_fields() {
     assert_eq!(garbage[4..], [0; 92]);
 }
 
-/// debugfs lists what was set here, inside an inode and in a block, and e2fsck finds nothing.
+/// debugfs lists attributes that were set here, inside an inode and in a block, and e2fsck finds no
+/// problems.
 #[test]
-fn e2fsprogs_read_what_was_set() {
+fn e2fsprogs_read_the_attributes_that_were_set() {
     let Some(image) = Image::of_file(1024, "metadata_csum,ext_attr", &[7; 1024]) else {
         return;
     };
     let nr = image.inode_nr("/file");
-    // debugfs takes a block for an attribute that does not fit, which is then set anew.
+    // debugfs allocates a block for an attribute that does not fit; it is then set again.
     let big = "x".repeat(300);
     image.debugfs(&format!("ea_set /file user.big {big}\n"));
     let sb = image.superblock();
