@@ -10,7 +10,7 @@ use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use uuid::Uuid;
 
-use crate::journal_device::ExternalJournal;
+use crate::external_journal::ExternalJournal;
 
 /// What the blocks of the device hold before anything is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! **Purpose.** The block map of files without extents: twelve direct pointers in `i_block`, then
 //! one each to an indirect, a double and a triple indirect block.
 //!
-//! Its module `edit` changes pointers in place.
+//! Its module `edit` changes pointers in place, `build` makes the map of a file whose runs are known.
 //!
 //! **Not here.** Reading the blocks on the way, caching what was found.
 //!
@@ -29,8 +29,10 @@ use zerocopy::little_endian::U32;
 
 use crate::types::{BlockCount, BlockSize, LogicalBlock, PhysBlock};
 
+mod build;
 mod edit;
 
+pub use build::{BlockMapBuildError, build, count_indirect_blocks};
 pub use edit::{
     BlockMapEditError, Branch, branches, clear_pointer, is_empty, root_branches, set_pointer,
     set_run,

@@ -3,7 +3,7 @@
 
 use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy};
 
-use super::Wishes;
+use super::wishes::Wishes;
 use crate::error::{FormatError, FormatResult};
 
 impl Wishes<'_> {

@@ -4,7 +4,7 @@
 use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 
-use super::Wishes;
+use super::wishes::Wishes;
 use crate::error::{FormatError, FormatResult};
 use crate::options::{Amount, BlockSizeWish, JournalOptions};
 
