@@ -264,8 +264,8 @@ impl LayoutDraft {
         Ok(number)
     }
 
-    /// Counts an inode as used that was found by a search. libext2fs initialises the block bitmap of
-    /// the group in which it searches.
+    /// Counts an inode as used that was found by a search. libext2fs initialises the block bitmap
+    /// of the group in which it searches.
     pub(crate) fn use_new_inode(&mut self, number: u32) -> FormatResult<()> {
         self.use_inode(number)?;
         if let Some((GroupNr(group), _)) = self.geometry().inode_group(InodeNr(number)) {

@@ -152,7 +152,7 @@ impl Skeleton {
         self.hidden.journal.is_some()
     }
 
-    /// Whether a journal was wanted but left out because the file system is too small for one.
+    /// Whether a wanted journal was left out because the file system is too small for one.
     #[must_use]
     pub fn is_too_small_for_a_journal(&self) -> bool {
         self.hidden

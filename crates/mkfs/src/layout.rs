@@ -91,7 +91,7 @@ impl Layout {
         BlockCount(self.journal.map_or(0, JournalSize::blocks))
     }
 
-    /// Whether a journal was wanted but left out because the file system is too small for one.
+    /// Whether a wanted journal was left out because the file system is too small for one.
     #[must_use]
     pub fn is_too_small_for_a_journal(&self) -> bool {
         self.journal.is_some_and(|journal| journal.blocks() == 0)

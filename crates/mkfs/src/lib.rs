@@ -15,13 +15,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Not here.** Filling the file system with files (crate `build`); the search for bad blocks; undo
-//! files.
+//! **Not here.** Filling the file system with files (crate `build`); the search for bad blocks;
+//! undo files.
 //!
 //! **Model.** [`Options`] and [`Profile`] become a [`Layout`]: a pure computation that places every
-//! block of metadata where mke2fs 1.47 places it. It finds everything that is wrong with the options
-//! before anything is written; only [`Layout::write`] changes the device. With UUID, hash seed and
-//! time given, the same options make the same bytes.
+//! block of metadata where mke2fs 1.47 places it. It finds everything that is wrong with the
+//! options before anything is written; only [`Layout::write`] changes the device. With UUID, hash
+//! seed and time given, the same options make the same bytes.
 //!
 //! Each module uses only modules above it in this table:
 //!
@@ -52,13 +52,15 @@
 //! | `journal_device` | makes journals on a device of their own |
 //! | `report` | the lines that mke2fs prints |
 //!
-//! Differences from mke2fs that remain on purpose: `s_kbytes_written` counts the bytes that this crate writes;
-//! the MMP block carries the time that was asked for; an image file made by the caller counts as
-//! zeroed, so its inode tables are marked as such; a superblock copy is followed by zeroes to the
-//! end of its block. Options that mke2fs rounds, cuts off or ignores are refused instead: sizes of
-//! clusters that are no power of 2, labels that are too long, unknown usage types, stripes that are
-//! no multiple of the stride, quota types and orphan files without their features. A journal on a
-//! device of its own serves one file system, as the kernel wants it.
+//! Differences from mke2fs that remain on purpose: `s_kbytes_written` counts the bytes that this
+//! crate writes; the MMP block carries the time that was asked for; an image file made by the
+//! caller counts as zeroed, so its inode tables are marked as such; a superblock copy is followed
+//! by zeroes to the end of its block.
+//!
+//! Options that mke2fs rounds, cuts off or ignores are refused instead: sizes of clusters that are
+//! no power of 2, labels that are too long, unknown usage types, stripes that are no multiple of
+//! the stride, quota types and orphan files without their features. A journal on a device of its
+//! own serves one file system, as the kernel wants it.
 //!
 //! **Crash safety.** See `write`.
 //!

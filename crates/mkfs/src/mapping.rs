@@ -1,8 +1,8 @@
 //! **Purpose.** Allocates blocks for files, and builds the extent trees and block maps by which
 //! inodes find them.
 //!
-//! **Not here.** What the files hold (`root`, `journal`, `hidden`, `quota`); the format of trees and
-//! maps (crate `ondisk`).
+//! **Not here.** What the files hold (`root`, `journal`, `hidden`, `quota`); the format of trees
+//! and maps (crate `ondisk`).
 //!
 //! **Model.** Nearly all space of a new file system is free in one piece, so a file is allocated
 //! block after block from a goal on. As in libext2fs, a tree gets its first leaf when it gets its
@@ -18,7 +18,7 @@ use fourscore_ondisk::{GroupNr, InodeNr, LogicalBlock, MappedRun, PhysBlock, blo
 use crate::draft::LayoutDraft;
 use crate::error::{FormatError, FormatResult};
 
-/// Bytes of the header of an extent node, and of each entry.
+/// Bytes of each entry of an extent node, and of its header.
 const EXTENT_BYTES: usize = size_of::<extent::RawExtent>();
 
 /// The blocks of a file.

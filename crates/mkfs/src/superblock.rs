@@ -1,5 +1,4 @@
-//! **Purpose.** The superblock of the file system to be, as far as it does not depend on where
-//! things are placed.
+//! **Purpose.** The fields of the new superblock that do not depend on where metadata is placed.
 
 use fourscore_ondisk::ChecksumSeed;
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
@@ -15,13 +14,13 @@ use crate::identity::Identity;
 use crate::resolve::Parameters;
 use crate::sizes::{FIRST_INO, Sizes};
 
-/// Mounts and days between checks where the profile wants periodic checks.
+/// Mounts and seconds between checks if the profile has periodic checks.
 const CHECK_MOUNTS: u16 = 20;
 const CHECK_SECONDS: u32 = 180 * 86400;
 /// Fields of inodes behind the first 128 bytes.
 pub(crate) const EXTRA_ISIZE: u16 = 32;
 
-/// The fields known from parameters and counts.
+/// Sets the fields that follow from parameters and counts.
 pub(crate) fn build(p: &Parameters, sizes: &Sizes, id: &Identity) -> RawSuperblock {
     let mut raw = RawSuperblock::new_zeroed();
     let options = &p.options;
@@ -96,7 +95,7 @@ pub(crate) fn creator_value(asked: Option<CreatorOs>) -> U32 {
     })
 }
 
-/// UUID, hash seed, times, and what follows from them.
+/// Sets UUID, hash seed, times, and the fields that follow from them.
 pub(crate) fn put_identity(
     raw: &mut RawSuperblock,
     hash_version: u8,
@@ -123,7 +122,8 @@ pub(crate) fn put_identity(
     }
 }
 
-/// Checks from time to time: at the same for the same UUID, but not for all of a machine at once.
+/// Sets periodic checks. The interval in mounts varies with the UUID, so that not all file systems
+/// of a machine are checked at once.
 fn put_periodic_check(raw: &mut RawSuperblock, id: &Identity) {
     let sum: u32 = id.uuid.as_bytes().iter().map(|&byte| u32::from(byte)).sum();
     let jitter = low16(u64::from(sum % u32::from(CHECK_MOUNTS)));
@@ -157,15 +157,15 @@ fn put_extras(raw: &mut RawSuperblock, p: &Parameters, features: FeatureSet) {
     }
 }
 
-/// Writes all three words of features.
+/// Sets the three fields of features.
 pub(crate) fn put_features(raw: &mut RawSuperblock, features: FeatureSet) {
     raw.s_feature_compat = features.compat.bits().into();
     raw.s_feature_incompat = features.incompat.bits().into();
     raw.s_feature_ro_compat = features.ro_compat.bits().into();
 }
 
-/// The checked form of a superblock in the making: features whose inodes and blocks have no
-/// number yet are left out.
+/// The checked form of an incomplete superblock, without the features whose inodes and blocks have
+/// no number yet.
 pub(crate) fn provisional(raw: &RawSuperblock) -> FormatResult<Superblock> {
     let mut raw = *raw;
     let mut features = raw.features();

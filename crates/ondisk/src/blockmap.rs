@@ -1,7 +1,8 @@
 //! **Purpose.** The block map of files without extents: twelve direct pointers in `i_block`, then
 //! one each to an indirect, a double and a triple indirect block.
 //!
-//! Its module `edit` changes pointers in place, `build` makes the map of a file whose runs are known.
+//! Its module `edit` changes pointers in place, `build` makes the map of a file whose runs are
+//! known.
 //!
 //! **Not here.** Reading the blocks on the way, caching what was found.
 //!
