@@ -28,7 +28,6 @@
 //! | `options` | what is asked, and what is told |
 //! | `error` | why no image is made |
 //! | `recognise` | what bytes are, in words |
-//! | `bytes` | numbers into buffers |
 //!
 //! **Not here.** The geometry and the files that every file system has (crate `fs`, module
 //! `format`), the command line.
@@ -41,7 +40,6 @@
 //! **Crash safety.** The image gets its name when it is complete and durable.
 #![forbid(unsafe_code)]
 
-mod bytes;
 mod canonical;
 mod error;
 pub mod host;

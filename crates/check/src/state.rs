@@ -4,6 +4,7 @@
 //! is one or two bits a block, a dozen bits an inode, and what directories, inodes with several
 //! names and shared attribute blocks add.
 
+use fourscore_ondisk::quota::QuotaUsage;
 use fourscore_ondisk::{InodeNr, InodeSeed, PhysBlock};
 use fourscore_sync::{Mutex, OnceLock};
 use std::collections::{HashMap, HashSet};
@@ -11,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use crate::bits::Bits;
 use crate::links::LinkCounts;
 use crate::policies::{PolicyIds, PolicyRuns};
-use crate::quota::Usage;
 use crate::volume::Volume;
 
 const SHARDS: usize = 64;
@@ -156,5 +156,5 @@ impl Directories {
 pub(crate) struct Scanned {
     pub(crate) directories: Vec<Directories>,
     pub(crate) policies: PolicyRuns,
-    pub(crate) usage: Usage,
+    pub(crate) usage: QuotaUsage,
 }

@@ -19,7 +19,7 @@ use fourscore_block::{Caching, DeviceOptions, FileDevice, Sharing, Window, open_
 use fourscore_build::source::Excludes;
 use fourscore_build::{Meta, NodeId, Overwrite, Target};
 use fourscore_mkfs::{
-    BlockSizeWish, ExternalJournal, FormatError, JournalDevicePlan, OldContent, Options, Plan,
+    BlockSizeWish, ExternalJournal, FormatError, JournalDeviceLayout, Layout, OldContent, Options,
     Profile, parse_size, parse_uuid,
 };
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
@@ -261,10 +261,10 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         return fill(args, source, options, &profile, len_bytes);
     }
     let plan = if options.is_journal_device().map_err(told)? {
-        let plan = JournalDevicePlan::new(&options, &profile, len_bytes);
+        let plan = JournalDeviceLayout::new(&options, &profile, len_bytes);
         Planned::Journal(Box::new(plan.map_err(told)?))
     } else {
-        let plan = Plan::new(&options, &profile, len_bytes);
+        let plan = Layout::new(&options, &profile, len_bytes);
         Planned::FileSystem(Box::new(plan.map_err(told)?))
     };
     plan.tell(args)?;
@@ -385,9 +385,9 @@ fn opening(args: &Mkfs) -> DeviceOptions {
 
 /// What will be made.
 enum Planned {
-    FileSystem(Box<Plan>),
+    FileSystem(Box<Layout>),
     /// The journal of other file systems (`-O journal_dev`).
-    Journal(Box<JournalDevicePlan>),
+    Journal(Box<JournalDeviceLayout>),
 }
 
 impl Planned {

@@ -316,7 +316,7 @@ const REFUSALS: &[(&str, &str, i32, &str)] = &[
         "-O journal_dev -J size=4",
         "",
         2,
-        "-J: a journal has no journal",
+        "-J: a journal device cannot have a journal",
     ),
     ("-O journal_dev -b 4096", "1M", 1, "mkfs: size: 256 blocks"),
 ];

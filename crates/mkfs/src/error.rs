@@ -4,12 +4,12 @@ use std::io;
 
 use crate::signature::Signature;
 
-/// Why a file system is not made. Everything but [`Io`](Self::Io) is found before a byte is
+/// Why a file system is not made. All errors but [`Io`](Self::Io) are found before a byte is
 /// written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// An option that cannot be, alone or together with another.
+    /// An option that is not possible, alone or together with another.
     #[error("{option}: {why}")]
     Option {
         /// The option as mke2fs spells it, such as `-b` or `-E stride`.
@@ -30,22 +30,22 @@ pub enum FormatError {
     /// A size too small for the metadata that must be there.
     #[error("size: {blocks} blocks of {block_size_bytes} bytes are too few: {why}")]
     TooSmall {
-        /// The blocks there are.
+        /// The number of blocks.
         blocks: u64,
         /// Their size.
         block_size_bytes: usize,
         /// What does not fit.
         why: &'static str,
     },
-    /// The metadata asked for does not fit the blocks there are.
-    #[error("no room for {what}")]
+    /// The metadata does not fit into the file system.
+    #[error("no space for {what}")]
     NoRoom {
         /// What was to be placed.
         what: &'static str,
     },
-    /// The builder put something where superblocks and descriptors must be, or into a file system
-    /// whose tables cannot go around it.
-    #[error("{what} cannot go around what is there already")]
+    /// Data that was written before the layout lies where superblocks and descriptors must be, or
+    /// the features of the file system tie its tables to fixed places.
+    #[error("{what} cannot be placed around the data that is already there")]
     InTheWay {
         /// What was to be placed.
         what: &'static str,
@@ -56,13 +56,18 @@ pub enum FormatError {
     /// The device failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The layout breaks a rule of the format. Always a mistake of this module.
+    /// The layout breaks a rule of the format. Always a mistake of this crate.
     #[error("the layout is not valid: {0}")]
     Invalid(String),
 }
 
 impl FormatError {
-    /// An option that cannot be.
+    /// A rule of the format that the layout breaks.
+    pub(crate) fn invalid(error: impl ToString) -> Self {
+        Self::Invalid(error.to_string())
+    }
+
+    /// An option with a value that is not possible.
     pub(crate) fn option(option: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Option {
             option: option.into(),
@@ -71,5 +76,5 @@ impl FormatError {
     }
 }
 
-/// The result of this module's calls.
+/// The result of this crate's calls.
 pub type FormatResult<T> = Result<T, FormatError>;

@@ -1,33 +1,34 @@
-//! **Purpose.** Journals on a device of their own: making one (`-O journal_dev`), and giving one to
-//! a file system (`-J device=`).
+//! **Purpose.** Makes a journal on a device of its own (`-O journal_dev`).
+//!
+//! **Not here.** Using one for a file system (`external_journal`).
 //!
 //! **Model.** Such a device holds an ext4 superblock with the feature `journal_dev` at byte 1024,
-//! and in the block after that one the journal's own superblock, which lists the UUIDs of the file
+//! and in the block after that one the superblock of the journal, which lists the UUIDs of the file
 //! systems that use it. A file system names its journal by UUID and device number.
 //!
-//! **Crash safety.** A file system is entered into its journal before it is written: a journal
-//! that names a file system which is not there does no harm. [`JournalDevicePlan::write`] clears
-//! the old superblock first and writes the new one last.
+//! **Crash safety.** [`JournalDeviceLayout::write`] clears the old superblock first and writes the
+//! new one last.
 
 use std::fmt;
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::features::{FeatureSet, Incompat, RoCompat};
-use fourscore_ondisk::jbd2::{JournalSuperblock, JournalVersion, RawJournalSuperblock};
+use fourscore_ondisk::jbd2::RawJournalSuperblock;
 use fourscore_ondisk::superblock::{JournalDevice, RawSuperblock, SUPERBLOCK_OFFSET_BYTES, State};
+use fourscore_ondisk::words::{low16, low32, put};
 use fourscore_ondisk::{BlockCount, BlockSize};
 use uuid::Uuid;
 use zerocopy::byteorder::big_endian::U32 as BigU32;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::error::{FormatError, FormatResult};
+use crate::identity::Identity;
 use crate::options::{OldContent, Options};
-use crate::plan::identity;
 use crate::profile::Profile;
 use crate::resolve::{JournalParameters, resolve_journal_device};
 use crate::sizes::FIRST_INO;
 use crate::superblock::{
-    EXTRA_ISIZE, creator_value, errors_value, low, low16, put_features, put_identity, put_text,
+    EXTRA_ISIZE, creator_value, errors_value, put_features, put_identity, put_text,
 };
 use crate::text::edit_features;
 use crate::write::wipe;
@@ -35,95 +36,8 @@ use crate::write::wipe;
 /// The fewest blocks of a journal.
 const LEAST_JOURNAL_BLOCKS: u64 = 1024;
 
-/// A journal on a device of its own, as a new file system must know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExternalJournal {
-    device: JournalDevice,
-    device_number: u32,
-}
-
-impl ExternalJournal {
-    /// Looks at the journal on `device`, which the host knows under `device_number`
-    /// (`s_journal_dev`).
-    ///
-    /// # Errors
-    /// [`FormatError::Option`] if there is no journal; the device's errors.
-    pub fn read<D: BlockDevice + ?Sized>(device: &D, device_number: u32) -> FormatResult<Self> {
-        let mut bytes = [0; size_of::<RawSuperblock>()];
-        if device.len_bytes() < SUPERBLOCK_OFFSET_BYTES + bytes.len() as u64 {
-            return Err(no_journal("is too short for one"));
-        }
-        device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
-        let raw = RawSuperblock::from_bytes(&bytes).map_err(no_journal)?;
-        let found = Self {
-            device: JournalDevice::try_from(raw).map_err(no_journal)?,
-            device_number,
-        };
-        found.read_journal(device)?;
-        Ok(found)
-    }
-
-    /// The block size of the journal, and of every file system that uses it.
-    #[must_use]
-    pub fn block_size(&self) -> BlockSize {
-        self.device.block_size
-    }
-
-    /// The UUID by which file systems name it.
-    #[must_use]
-    pub fn uuid(&self) -> Uuid {
-        self.device.uuid
-    }
-
-    /// `s_journal_dev`.
-    pub(crate) fn device_number(&self) -> u32 {
-        self.device_number
-    }
-
-    /// Enters the file system `user` into the journal on `device`. Durable when the call returns.
-    ///
-    /// # Errors
-    /// [`FormatError::Option`] if another file system uses the journal: the kernel lets only one;
-    /// the device's errors.
-    pub fn add_user<D: BlockDevice + ?Sized>(&self, device: &D, user: Uuid) -> FormatResult<()> {
-        let mut journal = self.read_journal(device)?;
-        if let Some(other) = journal.users().find(|&other| other != user) {
-            let why = format!("is in use by the file system {other}");
-            return Err(FormatError::option("-J device", why));
-        }
-        journal.set_only_user(user);
-        journal.seal();
-        device.write_at(journal.raw().as_bytes(), self.journal_offset_bytes())?;
-        device.flush()?;
-        Ok(())
-    }
-
-    fn journal_offset_bytes(&self) -> u64 {
-        self.device.block_size.offset(self.device.journal_start)
-    }
-
-    fn read_journal<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<JournalSuperblock> {
-        let mut bytes = [0; size_of::<RawJournalSuperblock>()];
-        device.read_at(&mut bytes, self.journal_offset_bytes())?;
-        let raw = RawJournalSuperblock::ref_from_bytes(&bytes)
-            .map_err(|_| no_journal("its superblock is cut off"))?;
-        let journal = JournalSuperblock::try_from(raw).map_err(no_journal)?;
-        if journal.version() == JournalVersion::V1 {
-            return Err(no_journal("it is of version 1, which knows no users"));
-        }
-        if journal.block_size_bytes() as usize != self.block_size().bytes() {
-            return Err(no_journal("its two superblocks name different block sizes"));
-        }
-        Ok(journal)
-    }
-}
-
-fn no_journal(why: impl fmt::Display) -> FormatError {
-    FormatError::option("-J device", format!("holds no journal: {why}"))
-}
-
 impl Options {
-    /// Whether these options ask for a journal on a device of its own ([`JournalDevicePlan`])
+    /// Whether these options ask for a journal on a device of its own ([`JournalDeviceLayout`])
     /// instead of a file system.
     ///
     /// # Errors
@@ -135,9 +49,9 @@ impl Options {
     }
 }
 
-/// A journal on a device of its own, planned.
+/// The layout of a journal on a device of its own that is not written yet.
 #[derive(Clone, Debug)]
-pub struct JournalDevicePlan {
+pub struct JournalDeviceLayout {
     raw: RawSuperblock,
     journal: RawJournalSuperblock,
     block_size: BlockSize,
@@ -147,11 +61,11 @@ pub struct JournalDevicePlan {
     lazy: bool,
 }
 
-impl JournalDevicePlan {
-    /// Plans a journal that fills a device of `len_bytes`.
+impl JournalDeviceLayout {
+    /// Computes the layout of a journal that fills a device of `len_bytes`.
     ///
     /// # Errors
-    /// Everything that keeps it from being made, except I/O.
+    /// All that can keep it from being made, except I/O.
     pub fn new(options: &Options, profile: &Profile, len_bytes: u64) -> FormatResult<Self> {
         let p = resolve_journal_device(options, profile, len_bytes)?;
         if p.blocks < LEAST_JOURNAL_BLOCKS {
@@ -165,7 +79,7 @@ impl JournalDevicePlan {
             let why = format!("{} blocks are over the 2^32 of a journal", p.blocks);
             return Err(FormatError::option("size", why));
         };
-        let id = identity(&p.options)?;
+        let id = Identity::of(&p.options)?;
         let mut raw = superblock(&p);
         let features = raw.features();
         put_identity(&mut raw, p.hash_version, features, &id);
@@ -174,10 +88,10 @@ impl JournalDevicePlan {
             raw.seal();
         }
         let made = JournalDevice::try_from(&raw);
-        let made = made.map_err(|error| FormatError::Invalid(error.to_string()))?;
+        let made = made.map_err(FormatError::invalid)?;
         let mut journal = RawJournalSuperblock::new(p.block_size, blocks, id.uuid);
         journal.s_nr_users = BigU32::new(0);
-        journal.s_first = BigU32::new(low(made.journal_start.0 + 1).get());
+        journal.s_first = BigU32::new(low32(made.journal_start.0 + 1).get());
         Ok(Self {
             raw,
             journal,
@@ -223,7 +137,7 @@ impl JournalDevicePlan {
             device.write_zeroes(0..size_bytes)?;
         }
         let mut block = vec![0; self.block_size.bytes()];
-        crate::files::put(&mut block, 0, self.journal.as_bytes());
+        put(&mut block, 0, self.journal.as_bytes());
         let start = (SUPERBLOCK_OFFSET_BYTES >> self.block_size.bits()) + 1;
         device.write_at(&block, start << self.block_size.bits())?;
         device.flush()?;
@@ -233,8 +147,8 @@ impl JournalDevicePlan {
     }
 }
 
-/// What mke2fs says about it.
-impl fmt::Display for JournalDevicePlan {
+/// The lines that mke2fs prints about it.
+impl fmt::Display for JournalDeviceLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kib = self.block_size.bytes() >> 10;
         writeln!(f, "Creating journal with {} {kib}k blocks", self.blocks)?;
@@ -253,9 +167,9 @@ fn superblock(p: &JournalParameters) -> RawSuperblock {
     raw.s_rev_level = 1.into();
     (raw.s_log_block_size, raw.s_log_cluster_size) = (log.into(), log.into());
     raw.s_first_data_block = u32::from(log == 0).into();
-    raw.s_blocks_count_lo = low(p.blocks);
+    raw.s_blocks_count_lo = low32(p.blocks);
     let per_group = (8 * bytes).min((1 << 16) - 8);
-    (raw.s_blocks_per_group, raw.s_clusters_per_group) = (low(per_group), low(per_group));
+    (raw.s_blocks_per_group, raw.s_clusters_per_group) = (low32(per_group), low32(per_group));
     raw.s_first_ino = FIRST_INO.into();
     raw.s_inode_size = low16(p.inode_size_bytes.into());
     if p.inode_size_bytes > 128 {

@@ -1,7 +1,7 @@
-//! **Purpose.** What a user may ask of a new file system, typed.
+//! **Purpose.** The options of a new file system, typed.
 //!
-//! **Not here.** Options as text (`text`), what is taken where nothing was asked (`profile`),
-//! whether the wishes go together (`resolve`).
+//! **Not here.** Options as text (`text`), defaults (`profile`), whether options go together
+//! (`resolve`).
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -10,15 +10,15 @@ use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::superblock::{CreatorOs, ErrorPolicy};
 use uuid::Uuid;
 
-use crate::journal_device::ExternalJournal;
+use crate::external_journal::ExternalJournal;
 
 /// What the blocks of the device hold before anything is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OldContent {
-    /// Anything: whatever must be zero is written.
+    /// Anything: blocks that must be zero are written.
     #[default]
     Unknown,
-    /// Anything, but what is discarded reads as zeroes, as in an image file.
+    /// Anything, but discarded blocks read as zeroes, as in an image file.
     ZeroAfterDiscard,
     /// Zeroes, as in a file just made (`-E assume_storage_prezeroed`).
     AllZero,
@@ -27,18 +27,18 @@ pub enum OldContent {
 /// `-b`: the block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockSizeWish {
-    /// This one.
+    /// Exactly this size.
     Exactly(BlockSize),
-    /// The usual one, but not below this (`-b` with a negative number).
+    /// The default size, but at least this (`-b` with a negative number).
     AtLeast(BlockSize),
 }
 
-/// Whether something is done.
+/// A yes or no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// It is.
+    /// Yes.
     Yes,
-    /// It is not.
+    /// No.
     No,
 }
 
@@ -54,12 +54,12 @@ impl From<bool> for Choice {
     }
 }
 
-/// A size or place that may be given before the block size is known.
+/// A size or location that may be given before the block size is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// In blocks.
     Blocks(u64),
-    /// In bytes; a rest that fills no block does not count.
+    /// In bytes, rounded down to whole blocks.
     Bytes(u64),
 }
 
@@ -79,8 +79,7 @@ pub struct JournalOptions {
     pub size_mib: Option<u32>,
     /// `fast_commit_size`: the fast-commit area behind it, in KiB.
     pub fast_commit_size_kib: Option<u32>,
-    /// `location`: the block from which on the journal is placed; without effect with
-    /// `packed_meta_blocks`.
+    /// `location`: the goal for the journal; without effect with `packed_meta_blocks`.
     pub location: Option<Amount>,
 }
 
@@ -105,7 +104,7 @@ impl Default for QuotaTypes {
     }
 }
 
-/// Who owns the root directory.
+/// The owner of the root directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The user.
@@ -114,7 +113,7 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// What is asked of a new file system. `None` leaves the choice to the profile, as mke2fs does.
+/// The options of a new file system. Where one is `None`, the profile decides, as in mke2fs.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `-t`: the section of the profile: `ext2`, `ext3`, `ext4` (the default).
@@ -133,25 +132,25 @@ pub struct Options {
     pub groups_per_flex: Option<u32>,
     /// `-i`: bytes of space for each inode.
     pub inode_ratio_bytes: Option<u32>,
-    /// `-N`: inodes, if that many are wanted.
+    /// `-N`: the number of inodes.
     pub inodes: Option<u64>,
     /// `-I`: the size of an inode in bytes.
     pub inode_size_bytes: Option<u32>,
-    /// `-j`: a journal even where the profile has none. `-J size` asks for one as well.
+    /// `-j`: a journal even if the profile has none. `-J size` has the same effect.
     pub with_journal: bool,
     /// `-J`.
     pub journal: JournalOptions,
-    /// `-J device`: where the journal is, if on a device of its own. For the caller, who opens it
-    /// and hands in [`external_journal`](Self::external_journal); only remembered here.
+    /// `-J device`: the device of the journal. Not used by this crate: the caller opens the device
+    /// and sets [`external_journal`](Self::external_journal).
     pub journal_device: Option<PathBuf>,
     /// The journal on a device of its own. The caller also enters the file system there
     /// ([`ExternalJournal::add_user`]).
     pub external_journal: Option<ExternalJournal>,
     /// `-L`: at most 16 bytes.
     pub label: Vec<u8>,
-    /// `-M`: where it was last mounted; at most 64 bytes.
+    /// `-M`: the last mount point; at most 64 bytes.
     pub last_mounted: Vec<u8>,
-    /// `-m`: percent of the blocks kept for the super-user, 0 to 50.
+    /// `-m`: percent of the blocks reserved for the super-user, 0 to 50.
     pub reserved_percent: Option<f64>,
     /// `-U`: random when not given.
     pub uuid: Option<Uuid>,
@@ -177,15 +176,15 @@ pub struct Options {
     pub backup_superblocks: Option<u8>,
     /// `-E packed_meta_blocks`: all tables and the journal at the start.
     pub packed_meta_blocks: Option<Choice>,
-    /// `-E lazy_itable_init`: leave inode tables that nobody uses to the kernel.
+    /// `-E lazy_itable_init`: leave unused inode tables to the kernel.
     pub lazy_itable_init: Option<Choice>,
-    /// `-E lazy_journal_init`: leave the journal's old content.
+    /// `-E lazy_journal_init`: do not zero the journal.
     pub lazy_journal_init: Option<Choice>,
     /// `-E discard`, `-E nodiscard`.
     pub discard: Option<Choice>,
     /// `-E mmp_update_interval`, in seconds.
     pub mmp_update_interval_seconds: Option<u16>,
-    /// What the MMP block names as host and as device; at most 64 and 32 bytes.
+    /// Names of host and device in the MMP block; at most 64 and 32 bytes.
     pub mmp_names: (Vec<u8>, Vec<u8>),
     /// `-E root_owner`: user and group 0 when not given.
     pub root_owner: Option<Owner>,
@@ -199,15 +198,15 @@ pub struct Options {
     pub encoding_strict: bool,
     /// `-E test_fs`.
     pub test_fs: bool,
-    /// What the device holds.
+    /// What the device holds before.
     pub old_content: OldContent,
-    /// `-E offset`: where on the device the file system begins, in bytes. For the caller, who
-    /// hands in a window of the device; only remembered here.
+    /// `-E offset`: where on the device the file system begins, in bytes. Not used by
+    /// this crate: the caller passes a window of the device.
     pub offset_bytes: u64,
-    /// `-E no_copy_xattrs`: what is filled in (`-d`) leaves its extended attributes behind. For
-    /// the caller, who fills; only remembered here.
+    /// `-E no_copy_xattrs`: files that the caller copies (`-d`) get no extended attributes. Not
+    /// used by this crate.
     pub without_source_xattrs: bool,
 }
 
-/// The inode ratios there may be, in bytes.
+/// The possible inode ratios in bytes.
 pub(crate) const INODE_RATIO: RangeInclusive<u32> = 1024..=65536 * 1024;

@@ -1,5 +1,4 @@
-//! **Purpose.** The choices mke2fs makes where nobody asked: `/etc/mke2fs.conf`, or the same
-//! choices built in.
+//! **Purpose.** The defaults of mke2fs: `/etc/mke2fs.conf`, or those built into mke2fs.
 //!
 //! **Model.** Sections in brackets hold relations `key = value`; in `[fs_types]` a value may be a
 //! group in braces with relations of its own. For a file system a list of types applies (`ext4`,
@@ -14,7 +13,7 @@ use crate::error::{FormatError, FormatResult};
 /// Where distributions keep the configuration.
 const SYSTEM_FILE: &str = "/etc/mke2fs.conf";
 
-/// The choices of mke2fs 1.47 without a configuration file.
+/// The defaults of mke2fs 1.47 without a configuration file.
 const UPSTREAM: &str = "
 [defaults]
 base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
@@ -74,7 +73,7 @@ impl Profile {
     /// `/etc/mke2fs.conf` if there is one, else [`Profile::upstream`].
     ///
     /// # Errors
-    /// [`FormatError::Config`], and the host's error for reading other than that there is none.
+    /// [`FormatError::Config`], and errors of reading the file.
     pub fn system() -> FormatResult<Self> {
         Self::read(SYSTEM_FILE.as_ref())
     }
@@ -91,7 +90,7 @@ impl Profile {
         }
     }
 
-    /// The choices of mke2fs 1.47 without a configuration file.
+    /// The defaults of mke2fs 1.47 without a configuration file.
     #[must_use]
     pub fn upstream() -> Self {
         Self::parse("built-in profile", UPSTREAM).unwrap_or_default()
@@ -152,19 +151,19 @@ impl Profile {
         self.types.iter().any(|(known, _)| known == name)
     }
 
-    /// What the type `name` itself says.
+    /// The value of `key` in the section of the type `name`.
     pub(crate) fn of_type(&self, name: &str, key: &str) -> Option<&str> {
         let (_, relations) = self.types.iter().find(|(known, _)| known == name)?;
         look_up(relations, key)
     }
 
-    /// What holds for a list of types.
+    /// The value of `key` for a list of types.
     pub(crate) fn string(&self, types: &[String], key: &str) -> Option<&str> {
         let last = types.iter().rev().find_map(|name| self.of_type(name, key));
         last.or_else(|| look_up(&self.defaults, key))
     }
 
-    /// The same as a number; `None` also for something else.
+    /// The same as a number; `None` also if it is none.
     pub(crate) fn number(&self, types: &[String], key: &str) -> Option<i64> {
         self.string(types, key)?.parse().ok()
     }

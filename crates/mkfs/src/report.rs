@@ -1,28 +1,30 @@
-//! **Purpose.** What mke2fs tells about a file system it makes, or with `-n` would make.
+//! **Purpose.** The lines that mke2fs prints about a file system that it makes, or would make
+//! (`-n`).
 
 use std::fmt;
 
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::superblock::CreatorOs;
 
-use crate::plan::Plan;
+use crate::layout::Layout;
+use crate::options::Owner;
 
 /// Columns of a line of block numbers.
 const LINE_WIDTH: usize = 72;
 
-/// A plan in mke2fs's words.
+/// A layout in the words of mke2fs.
 #[derive(Debug)]
 pub struct Report<'a> {
-    plan: &'a Plan,
+    layout: &'a Layout,
     verbose: bool,
 }
 
-impl Plan {
+impl Layout {
     /// The lines mke2fs prints without `-q`.
     #[must_use]
     pub fn report(&self) -> Report<'_> {
         Report {
-            plan: self,
+            layout: self,
             verbose: false,
         }
     }
@@ -31,7 +33,7 @@ impl Plan {
     #[must_use]
     pub fn verbose_report(&self) -> Report<'_> {
         Report {
-            plan: self,
+            layout: self,
             verbose: true,
         }
     }
@@ -39,7 +41,7 @@ impl Plan {
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sb = self.plan.superblock();
+        let sb = self.layout.superblock();
         let geometry = sb.geometry();
         if self.verbose {
             self.details(f)?;
@@ -60,7 +62,7 @@ impl fmt::Display for Report<'_> {
         }
         write!(f, "Superblock backups stored on blocks: ")?;
         let mut left = 0;
-        for (index, block) in self.plan.backups().enumerate() {
+        for (index, block) in self.layout.backups().enumerate() {
             let text = block.to_string();
             if index > 0 {
                 write!(f, ", ")?;
@@ -79,9 +81,9 @@ impl fmt::Display for Report<'_> {
 
 impl Report<'_> {
     fn details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sb = self.plan.superblock();
+        let sb = self.layout.superblock();
         let (geometry, raw) = (sb.geometry(), sb.raw());
-        let unused = self.plan.unused_blocks();
+        let unused = self.layout.unused_blocks();
         if unused.0 > 0 {
             writeln!(f, "warning: {unused} blocks unused.\n")?;
         }
@@ -120,7 +122,7 @@ impl Report<'_> {
             "{reserved} blocks ({percent:.2}%) reserved for the super user"
         )?;
         writeln!(f, "First data block={}", geometry.first_data_block())?;
-        let (uid, gid) = self.plan.root_owner();
+        let Owner { uid, gid } = self.layout.root_owner();
         if (uid, gid) != (0, 0) {
             writeln!(f, "Root directory owner={uid}:{gid}")?;
         }

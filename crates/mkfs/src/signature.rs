@@ -1,7 +1,7 @@
-//! **Purpose.** Recognising what a device holds, so that nothing is overwritten unasked.
+//! **Purpose.** Recognises what a device holds, so that nothing is overwritten by mistake.
 //!
 //! **Model.** Each format has a few bytes that are always the same at the same place. Only those
-//! are looked at; whether the rest is sound does not matter here.
+//! are compared; whether the rest is sound does not matter here.
 
 use std::fmt;
 use std::io;

@@ -1,25 +1,25 @@
-//! **Purpose.** From parameters to counts: groups, inodes per group, reserved descriptor blocks,
-//! and how many of the blocks are used at all.
+//! **Purpose.** Computes the counts of a file system from its parameters: groups, inodes per group,
+//! reserved descriptor blocks, and how many blocks of the device are used.
 //!
-//! **Model.** The counts depend on each other, so they are tried in rounds: too many inodes per
+//! **Model.** The counts depend on each other, so they are computed in rounds: too many inodes per
 //! group make groups smaller; a last group too short for its own metadata is cut off, which
 //! changes the number of groups.
 //!
 //! **Invariants.** A round starts only with fewer blocks or smaller groups than the one before,
-//! so there is a last one.
+//! so the rounds end.
 //!
-//! **References.** The rules are those of libext2fs, whose results file systems must equal.
+//! **References.** The rules are those of libext2fs, since the results must be equal.
 
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 
 use crate::error::{FormatError, FormatResult};
 use crate::resolve::{Parameters, share};
 
-/// The first inode for users.
+/// The first inode that is not reserved.
 pub(crate) const FIRST_INO: u32 = 11;
 /// Group descriptors count free blocks in 16 bits.
 const MOST_CLUSTERS_PER_GROUP: u64 = (1 << 16) - 8;
-/// Blocks that a short last group must have beyond its own metadata to be worth having.
+/// Blocks that a short last group must have beyond its own metadata; a shorter one is cut off.
 const LEAST_USEFUL_BLOCKS: u64 = 50;
 
 /// The counts of a file system.
@@ -38,7 +38,7 @@ pub(crate) struct Sizes {
     pub(crate) backup_groups: [u32; 2],
 }
 
-/// Finds the counts.
+/// Computes the counts.
 pub(crate) fn settle(p: &Parameters) -> FormatResult<Sizes> {
     let mask = (1u64 << p.cluster_log) - 1;
     let mut sizes = Sizes {
@@ -165,7 +165,7 @@ impl Sizes {
         Ok(Round::Settled)
     }
 
-    /// Inodes per group; whether a bitmap can hold them.
+    /// Computes the inodes per group. Returns whether a bitmap can hold them.
     fn settle_inodes(&mut self, p: &Parameters) -> FormatResult<bool> {
         let block_bytes = p.block_size.bytes() as u64;
         let inode_bytes = u64::from(p.inode_size_bytes);
@@ -199,7 +199,8 @@ impl Sizes {
         }
     }
 
-    /// Descriptor blocks reserved for growth, or `meta_bg` where they would eat the groups up.
+    /// Computes the descriptor blocks that are reserved for growth. If they would take most of a
+    /// group, the file system gets `meta_bg` and none are reserved.
     fn settle_descriptors(&mut self, p: &Parameters, pointers_per_block: u64) {
         self.reserved_gdt_blocks = 0;
         if self.features.compat.contains(Compat::RESIZE_INODE) {
@@ -215,7 +216,8 @@ impl Sizes {
         }
     }
 
-    /// Enough to grow 1024 times, but not past 2^32 blocks nor what one block can point to.
+    /// Descriptor blocks to reserve by default: enough to grow to 1024 times the size, but not past
+    /// 2^32 blocks, and not more than one block can point to.
     fn usual_reserve(&self, p: &Parameters, pointers_per_block: u64) -> u64 {
         let limit = u64::from(u32::MAX);
         let most = if self.blocks < limit / 1024 {
@@ -249,7 +251,7 @@ impl Sizes {
         })
     }
 
-    /// The two groups of `sparse_super2`: the second and the last, in order and without doubles.
+    /// The two groups of `sparse_super2`: the second and the last, in order and without duplicates.
     fn backups(&self, p: &Parameters) -> [u32; 2] {
         if !self.features.compat.contains(Compat::SPARSE_SUPER2) {
             return [0; 2];

@@ -1,5 +1,4 @@
-//! **Purpose.** Which blocks of the file system to be are taken, and where the next free ones
-//! are.
+//! **Purpose.** The taken blocks of a file system under construction, and searches for free ones.
 //!
 //! **Model.** Sorted runs of taken blocks that never touch each other. A new file system has few:
 //! some for each flex group, one for each backup superblock, whatever its size. Tables are placed
@@ -11,13 +10,13 @@
 //! cost that does not grow with the file system.
 //!
 //! **References.** The order in which blocks are tried is that of libext2fs, so that file systems
-//! come out as mke2fs makes them.
+//! equal those of mke2fs.
 
 use std::ops::Range;
 
 /// Runs in one chunk of the list, at most.
 const CHUNK_RUNS: usize = 512;
-/// How far from the last place a search looks before it starts anew.
+/// How many runs around the last place a search tries before it searches the whole list.
 const NEAR_RUNS: usize = 3;
 
 /// The taken blocks.
@@ -60,7 +59,7 @@ impl Runs {
         Some(Place { chunk, index })
     }
 
-    /// [`Self::last_from`] for a caller who comes again and again.
+    /// As [`Self::last_from`], and fast if the last search ended near `block`.
     fn seek(&mut self, block: u64) -> Option<Place> {
         let found = self.near_from(block).or_else(|| self.last_from(block));
         self.near = found.unwrap_or_default();
@@ -80,7 +79,7 @@ impl Runs {
         Some(Place { chunk, index })
     }
 
-    /// The place behind one, or the first.
+    /// The place after this one; the first place for `None`.
     fn next(&self, place: Option<Place>) -> Place {
         match place {
             None => Place { chunk: 0, index: 0 },
@@ -95,7 +94,7 @@ impl Runs {
         }
     }
 
-    /// Inserts a run behind `place`; says where it is then.
+    /// Inserts a run after `place`, or as the first. Returns its place.
     fn insert_after(&mut self, place: Option<Place>, run: Range<u64>) -> Place {
         let Some(Place { chunk, index }) = place else {
             self.chunks.insert(0, vec![run]);
@@ -155,7 +154,7 @@ impl Runs {
 }
 
 impl Space {
-    /// All of `blocks` free.
+    /// A space map of `blocks`, all of them free.
     pub(crate) fn new(blocks: Range<u64>) -> Self {
         Self {
             first: blocks.start,
@@ -165,7 +164,7 @@ impl Space {
         }
     }
 
-    /// Counts in clusters of `2^cluster_log` blocks from now on.
+    /// Makes the space map count in clusters of `2^cluster_log` blocks from now on.
     pub(crate) fn use_clusters(&mut self, cluster_log: u32) {
         if cluster_log == 0 {
             return;
@@ -210,7 +209,7 @@ impl Space {
         range.end - range.start - taken
     }
 
-    /// Takes these blocks, and the rest of their clusters. Taking twice is harmless.
+    /// Takes these blocks, and the rest of their clusters. Blocks may be taken twice.
     pub(crate) fn take(&mut self, blocks: Range<u64>) {
         let mask = (1u64 << self.cluster_log) - 1;
         let start = blocks.start & !mask;
@@ -218,13 +217,13 @@ impl Space {
         self.taken.join(start..end);
     }
 
-    /// The first free block from `goal` on, else from the start on.
+    /// The first free block at `goal` or behind it, else the first of all.
     pub(crate) fn first_free(&mut self, goal: u64) -> Option<u64> {
         let goal = self.clean_goal(goal);
         self.free_from(goal).or_else(|| self.free_from(self.first))
     }
 
-    /// The first free run from `goal` on, else from the start on, cut at `most` blocks.
+    /// The first free run at `goal` or behind it, else the first of all, cut at `most` blocks.
     pub(crate) fn first_run(&mut self, goal: u64, most: u64) -> Option<Range<u64>> {
         let start = self.first_free(goal)?;
         let end = self.free_until(start).min(start.saturating_add(most));
@@ -233,7 +232,7 @@ impl Space {
 
     /// The first place for `count` free blocks that begins at `from` or later but before
     /// `before`. If `from` is not before `before`, the search goes on to the end and around.
-    /// Block 0 stands for "where the file system begins".
+    /// A `from` of 0 is the first block of the file system.
     pub(crate) fn place_for(&mut self, count: u64, from: u64, before: u64) -> Option<u64> {
         let from = if from == 0 { self.first } else { from };
         if from < before {

@@ -1,34 +1,26 @@
-//! **Purpose.** The superblock of the file system to be, as far as it does not depend on where
-//! things are placed.
+//! **Purpose.** The fields of the new superblock that do not depend on where metadata is placed.
 
 use fourscore_ondisk::ChecksumSeed;
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 use fourscore_ondisk::superblock::{
     CreatorOs, ErrorPolicy, RawSuperblock, State, SuperFlags, Superblock,
 };
-use uuid::Uuid;
+use fourscore_ondisk::words::{high32, low16, low32};
 use zerocopy::FromZeros;
 use zerocopy::byteorder::little_endian::{U16, U32};
 
 use crate::error::{FormatError, FormatResult};
+use crate::identity::Identity;
 use crate::resolve::Parameters;
 use crate::sizes::{FIRST_INO, Sizes};
 
-/// Mounts and days between checks where the profile wants periodic checks.
+/// Mounts and seconds between checks if the profile has periodic checks.
 const CHECK_MOUNTS: u16 = 20;
 const CHECK_SECONDS: u32 = 180 * 86400;
 /// Fields of inodes behind the first 128 bytes.
 pub(crate) const EXTRA_ISIZE: u16 = 32;
 
-/// What identifies a file system, made up where the user gave nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
-    pub(crate) uuid: Uuid,
-    pub(crate) hash_seed: Uuid,
-    pub(crate) time_seconds: u64,
-}
-
-/// The fields known from parameters and counts.
+/// Sets the fields that follow from parameters and counts.
 pub(crate) fn build(p: &Parameters, sizes: &Sizes, id: &Identity) -> RawSuperblock {
     let mut raw = RawSuperblock::new_zeroed();
     let options = &p.options;
@@ -38,15 +30,15 @@ pub(crate) fn build(p: &Parameters, sizes: &Sizes, id: &Identity) -> RawSuperblo
     let log_block_size = p.block_size.bits() - 10;
     raw.s_log_block_size = log_block_size.into();
     raw.s_log_cluster_size = (log_block_size + p.cluster_log).into();
-    raw.s_first_data_block = low(sizes.first_data_block);
-    raw.s_blocks_per_group = low(sizes.blocks_per_group);
-    raw.s_clusters_per_group = low(sizes.blocks_per_group >> p.cluster_log);
+    raw.s_first_data_block = low32(sizes.first_data_block);
+    raw.s_blocks_per_group = low32(sizes.blocks_per_group);
+    raw.s_clusters_per_group = low32(sizes.blocks_per_group >> p.cluster_log);
     raw.s_inodes_per_group = sizes.inodes_per_group.into();
     raw.s_inodes_count = sizes.inodes_per_group.saturating_mul(sizes.groups).into();
-    raw.s_blocks_count_lo = low(sizes.blocks);
-    raw.s_blocks_count_hi = high(sizes.blocks);
-    raw.s_r_blocks_count_lo = low(sizes.reserved_blocks);
-    raw.s_r_blocks_count_hi = high(sizes.reserved_blocks);
+    raw.s_blocks_count_lo = low32(sizes.blocks);
+    raw.s_blocks_count_hi = high32(sizes.blocks);
+    raw.s_r_blocks_count_lo = low32(sizes.reserved_blocks);
+    raw.s_r_blocks_count_hi = high32(sizes.reserved_blocks);
     raw.s_reserved_gdt_blocks = low16(sizes.reserved_gdt_blocks);
     raw.s_backup_bgs = sizes.backup_groups.map(U32::new);
     put_features(&mut raw, sizes.features);
@@ -103,7 +95,7 @@ pub(crate) fn creator_value(asked: Option<CreatorOs>) -> U32 {
     })
 }
 
-/// UUID, hash seed, times, and what follows from them.
+/// Sets UUID, hash seed, times, and the fields that follow from them.
 pub(crate) fn put_identity(
     raw: &mut RawSuperblock,
     hash_version: u8,
@@ -117,7 +109,7 @@ pub(crate) fn put_identity(
         _ => U32::ZERO,
     });
     raw.s_def_hash_version = hash_version;
-    let time = low(id.time_seconds);
+    let time = low32(id.time_seconds);
     let time_hi = id.time_seconds.to_le_bytes()[4];
     (raw.s_mkfs_time, raw.s_lastcheck, raw.s_wtime) = (time, time, time);
     (raw.s_mkfs_time_hi, raw.s_lastcheck_hi, raw.s_wtime_hi) = (time_hi, time_hi, time_hi);
@@ -130,7 +122,8 @@ pub(crate) fn put_identity(
     }
 }
 
-/// Checks from time to time: at the same for the same UUID, but not for all of a machine at once.
+/// Sets periodic checks. The interval in mounts varies with the UUID, so that not all file systems
+/// of a machine are checked at once.
 fn put_periodic_check(raw: &mut RawSuperblock, id: &Identity) {
     let sum: u32 = id.uuid.as_bytes().iter().map(|&byte| u32::from(byte)).sum();
     let jitter = low16(u64::from(sum % u32::from(CHECK_MOUNTS)));
@@ -164,15 +157,15 @@ fn put_extras(raw: &mut RawSuperblock, p: &Parameters, features: FeatureSet) {
     }
 }
 
-/// Writes all three words of features.
+/// Sets the three fields of features.
 pub(crate) fn put_features(raw: &mut RawSuperblock, features: FeatureSet) {
     raw.s_feature_compat = features.compat.bits().into();
     raw.s_feature_incompat = features.incompat.bits().into();
     raw.s_feature_ro_compat = features.ro_compat.bits().into();
 }
 
-/// The checked form of a superblock in the making: features whose inodes and blocks have no
-/// number yet are left out.
+/// The checked form of an incomplete superblock, without the features whose inodes and blocks have
+/// no number yet.
 pub(crate) fn provisional(raw: &RawSuperblock) -> FormatResult<Superblock> {
     let mut raw = *raw;
     let mut features = raw.features();
@@ -190,7 +183,7 @@ pub(crate) fn checked(raw: &mut RawSuperblock) -> FormatResult<Superblock> {
     if raw.features().ro_compat.contains(RoCompat::METADATA_CSUM) {
         raw.seal();
     }
-    Superblock::try_from(&*raw).map_err(|error| FormatError::Invalid(error.to_string()))
+    Superblock::try_from(&*raw).map_err(FormatError::invalid)
 }
 
 /// Copies a text into a field, which is zeroed behind it.
@@ -198,21 +191,4 @@ pub(crate) fn put_text(field: &mut [u8], text: &[u8]) {
     for (to, from) in field.iter_mut().zip(text) {
         *to = *from;
     }
-}
-
-/// Bits 0 to 31.
-pub(crate) fn low(value: u64) -> U32 {
-    let [a, b, c, d, ..] = value.to_le_bytes();
-    U32::from_bytes([a, b, c, d])
-}
-
-/// Bits 32 to 63.
-pub(crate) fn high(value: u64) -> U32 {
-    low(value >> 32)
-}
-
-/// Bits 0 to 15.
-pub(crate) fn low16(value: u64) -> U16 {
-    let [a, b, ..] = value.to_le_bytes();
-    U16::from_bytes([a, b])
 }

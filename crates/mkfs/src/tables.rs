@@ -7,7 +7,7 @@
 //! superblock, descriptors | block bitmaps | inode bitmaps | inode tables | ... data ...
 //! ```
 //!
-//! Backup superblocks in the way are stepped over. With packed metadata the tables of all groups
+//! Tables go around backup superblocks. With packed metadata the tables of all groups
 //! lie together at the start of the file system.
 //!
 //! **References.** The order in which places are tried is that of libext2fs.
@@ -18,9 +18,9 @@ use fourscore_ondisk::{Geometry, GroupNr};
 use crate::error::{FormatError, FormatResult};
 use crate::space::Space;
 
-/// What a group descriptor will say, except for free blocks.
+/// The fields of a group descriptor, except for free blocks and checksums.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct GroupPlan {
+pub(crate) struct GroupLayout {
     pub(crate) block_bitmap: u64,
     pub(crate) inode_bitmap: u64,
     pub(crate) inode_table: u64,
@@ -34,7 +34,7 @@ pub(crate) struct GroupPlan {
 pub(crate) struct Tables<'a> {
     pub(crate) geometry: &'a Geometry,
     pub(crate) space: &'a mut Space,
-    pub(crate) groups: &'a mut [GroupPlan],
+    pub(crate) groups: &'a mut [GroupLayout],
     /// log2 of the groups in a flex group; 0 without.
     pub(crate) log_groups_per_flex: u8,
     /// `s_raid_stride`.
@@ -46,7 +46,7 @@ const NO_ROOM: FormatError = FormatError::NoRoom {
 };
 
 impl Tables<'_> {
-    /// Each group's tables after the other.
+    /// Places the tables of one group after the other.
     pub(crate) fn place_all(&mut self) -> FormatResult<()> {
         let mut group = 0;
         while group < self.geometry.groups() {
@@ -65,7 +65,7 @@ impl Tables<'_> {
     }
 
     /// Places the tables of a whole flex group at once if they fit side by side: one by one they
-    /// would come to the same places. Says how many groups these are.
+    /// would come to the same places. Returns the number of groups.
     fn place_flex_group(&mut self, group: u32) -> Option<u32> {
         let flex = 1u32.checked_shl(self.log_groups_per_flex.into())?;
         let end = group.checked_add(flex)?;
@@ -80,15 +80,15 @@ impl Tables<'_> {
             return None;
         }
         self.take(first, blocks);
-        for (plan, at) in self.groups.iter_mut().skip(group as usize).zip(0..count) {
-            plan.block_bitmap = first + at;
-            plan.inode_bitmap = first + count + at;
-            plan.inode_table = first + 2 * count + at * table_blocks;
+        for (group, at) in self.groups.iter_mut().skip(group as usize).zip(0..count) {
+            group.block_bitmap = first + at;
+            group.inode_bitmap = first + count + at;
+            group.inode_table = first + 2 * count + at * table_blocks;
         }
         Some(flex)
     }
 
-    /// All block bitmaps, then all inode bitmaps, then all inode tables.
+    /// Places all block bitmaps, then all inode bitmaps, then all inode tables.
     pub(crate) fn place_packed(&mut self) -> FormatResult<()> {
         let table_blocks = u64::from(self.geometry.inode_table_blocks());
         let mut goal = 0;
@@ -105,7 +105,7 @@ impl Tables<'_> {
         let end = self.geometry.blocks().0 - 1;
         for group in 0..self.groups.len() {
             let place = self.space.place_for(table_blocks, goal, end);
-            // Around contents that were there first, smaller gaps may be left in front.
+            // Around earlier data there may be gaps in front that are large enough for this one.
             let place = place.or_else(|| self.space.place_for(table_blocks, 0, end));
             goal = place.ok_or(NO_ROOM)?;
             self.take(goal, table_blocks);
@@ -119,7 +119,7 @@ impl Tables<'_> {
         let table_blocks = u64::from(self.geometry.inode_table_blocks());
         let mut start = first;
         if self.stride > 0 {
-            // Bitmaps of neighbouring groups shall not all lie on the same disk.
+            // So that the bitmaps of neighbouring groups lie on different disks of an array.
             start = self.space.place_for(1, first, last).ok_or(NO_ROOM)? + table_blocks;
             let room = last.checked_sub(start).map_or(1, |room| room + 1);
             start += self.stride * u64::from(group) % room;
@@ -134,9 +134,9 @@ impl Tables<'_> {
             .place_for(table_blocks, first, last)
             .ok_or(NO_ROOM)?;
         self.space.take(inode_table..inode_table + table_blocks);
-        let plan = self.plan(group);
-        (plan.block_bitmap, plan.inode_bitmap) = (block_bitmap, inode_bitmap);
-        plan.inode_table = inode_table;
+        let tables = self.group(group);
+        (tables.block_bitmap, tables.inode_bitmap) = (block_bitmap, inode_bitmap);
+        tables.inode_table = inode_table;
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl Tables<'_> {
         let (first, _) = self.bounds(group, group);
         let (_, last) = self.bounds(group, last_group);
         let opens = group & flex.wrapping_sub(1) == 0;
-        // How far behind the first table of one kind the first of the next kind begins.
+        // Distance from the first table of one kind to the first of the next kind.
         let kind_blocks = if opens && last_group == last_of_all {
             match u64::from(last_group & flex.wrapping_sub(1)) {
                 0 => u64::from(flex),
@@ -169,8 +169,8 @@ impl Tables<'_> {
         };
         let table_blocks = u64::from(self.geometry.inode_table_blocks());
         let before = match group.checked_sub(1) {
-            Some(before) if !opens => *self.plan(before),
-            _ => GroupPlan::default(),
+            Some(before) if !opens => *self.group(before),
+            _ => GroupLayout::default(),
         };
 
         let hint = if opens { 0 } else { before.block_bitmap + 1 };
@@ -188,9 +188,9 @@ impl Tables<'_> {
         };
         let from = self.flex_offset(group, hint, rest, table_blocks);
         let inode_table = self.place_of(table_blocks, from, from, last)?;
-        let plan = self.plan(group);
-        (plan.block_bitmap, plan.inode_bitmap) = (block_bitmap, inode_bitmap);
-        plan.inode_table = inode_table;
+        let tables = self.group(group);
+        (tables.block_bitmap, tables.inode_bitmap) = (block_bitmap, inode_bitmap);
+        tables.inode_table = inode_table;
         Ok(())
     }
 
@@ -202,8 +202,8 @@ impl Tables<'_> {
         Ok(place)
     }
 
-    /// Where to look for a table of `blocks` when `rest` more of its kind follow: right at the
-    /// hint, else where all of them fit, else where one fits; 0 for nowhere.
+    /// Where the search for a table of `blocks` begins when `rest` more of its kind follow: at the
+    /// hint, else where all of them fit, else where one fits; 0 if there is no such place.
     fn flex_offset(&mut self, group: u32, hint: u64, rest: u64, blocks: u64) -> u64 {
         let quarter = u64::from(self.geometry.blocks_per_group()) / 4;
         let all = (rest * blocks).min(quarter);
@@ -225,13 +225,13 @@ impl Tables<'_> {
             .unwrap_or(0)
     }
 
-    /// Takes blocks outside their group: those groups need a real block bitmap.
+    /// Takes blocks for tables, which may lie in other groups: those need a block bitmap.
     fn take(&mut self, first: u64, blocks: u64) {
         self.space.take(first..first + blocks);
         mark_written(self.geometry, self.groups, first..first + blocks);
     }
 
-    fn plan(&mut self, group: u32) -> &mut GroupPlan {
+    fn group(&mut self, group: u32) -> &mut GroupLayout {
         &mut self.groups[group as usize]
     }
 
@@ -243,10 +243,10 @@ impl Tables<'_> {
     }
 }
 
-/// Groups in which these blocks lie can no longer do without a block bitmap.
+/// Clears `BLOCK_UNINIT` in the groups of these blocks, which need a block bitmap now.
 pub(crate) fn mark_written(
     geometry: &Geometry,
-    groups: &mut [GroupPlan],
+    groups: &mut [GroupLayout],
     blocks: std::ops::Range<u64>,
 ) {
     let per_group = u64::from(geometry.blocks_per_group());
@@ -259,7 +259,7 @@ pub(crate) fn mark_written(
         group_of(blocks.start),
         group_of(blocks.end.saturating_sub(1)),
     );
-    for plan in groups.iter_mut().take(last.saturating_add(1)).skip(first) {
-        plan.flags.remove(GroupFlags::BLOCK_UNINIT);
+    for group in groups.iter_mut().take(last.saturating_add(1)).skip(first) {
+        group.flags.remove(GroupFlags::BLOCK_UNINIT);
     }
 }

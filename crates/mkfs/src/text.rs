@@ -1,7 +1,7 @@
 //! **Purpose.** Options written as text, in the spelling of mke2fs: `-E`, `-J`, `-O`, sizes.
 //!
-//! **Not here.** Whether options go together (`resolve`). Options of a command line with a letter
-//! of their own, which the caller reads.
+//! **Not here.** Whether options go together (`resolve`). Options with a letter of their own, which
+//! the command line reads.
 //!
 //! **References.** mke2fs(8).
 
@@ -33,8 +33,8 @@ pub fn parse_size(option: &str, text: &str, unit_bytes: u32) -> FormatResult<u64
     number.checked_mul(factor).ok_or_else(wrong)
 }
 
-/// A UUID in the spelling of `-U`: `clear`, `random`, `time`, or the UUID itself. `random` and
-/// `time` give `None`: one is made up later.
+/// A UUID in the spelling of `-U`: `clear`, `random`, `time`, or the UUID itself. `None` for
+/// `random` and `time`: a UUID is generated later.
 ///
 /// # Errors
 /// [`FormatError::Option`].
@@ -60,7 +60,7 @@ impl Amount {
 }
 
 impl Options {
-    /// Takes over one text of `-E`.
+    /// Adds the options in the text of one `-E`.
     ///
     /// # Errors
     /// [`FormatError::Option`] for the first part that is unknown or has a wrong value.
@@ -116,7 +116,7 @@ impl Options {
         Ok(())
     }
 
-    /// Takes over one text of `-J`.
+    /// Adds the options in the text of one `-J`.
     ///
     /// # Errors
     /// [`FormatError::Option`] for the first part that is unknown or has a wrong value.
@@ -158,7 +158,7 @@ impl Options {
     }
 }
 
-/// An option and what stands behind its equals sign.
+/// An option and the text behind its equals sign.
 struct Given<'a> {
     option: String,
     value: Option<&'a str>,
@@ -285,7 +285,7 @@ fn settable() -> FeatureSet {
     }
 }
 
-/// Changes `features` as a list in the spelling of `-O` says: names separated by commas or
+/// Changes `features` by a list in the spelling of `-O`: names separated by commas or
 /// blanks, `^` or `-` in front to clear, `none` to clear all. Returns what the list set.
 pub(crate) fn edit_features(features: &mut FeatureSet, text: &str) -> FormatResult<FeatureSet> {
     let mut named = FeatureSet::default();

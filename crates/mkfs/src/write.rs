@@ -1,45 +1,44 @@
-//! **Purpose.** Writing a planned file system to a device.
+//! **Purpose.** Writes a layout to a device.
 //!
-//! **Model.** What is known to read as zeroes is not written: a discarded image file stays sparse,
-//! and groups that nobody uses cost their descriptor only. Everything else goes out in long
-//! writes. What there is for each group is made while it is written (`groups`).
+//! | module | responsibility |
+//! |---|---|
+//! | `groups` | group descriptors, all copies of them, and bitmaps |
+//! | `pieces` | writes of adjacent blocks in one call |
+//!
+//! **Model.** Blocks that are known to read as zeroes are not written: a discarded image file stays
+//! sparse, and unused groups cost only their descriptor. Everything else goes out in long writes.
+//! Descriptors and bitmaps are made while they are written.
 //!
 //! **Crash safety.** The old primary superblock is cleared and flushed first; the new one is
-//! written after everything else is durable. So a cut leaves a whole file system or none, never
-//! half of one.
+//! written after everything else is durable. So a crash leaves a complete file system or none.
 
 mod groups;
+mod pieces;
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, IoSlice};
+use std::io::ErrorKind;
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::superblock::{RawSuperblock, SUPERBLOCK_OFFSET_BYTES, State};
+use fourscore_ondisk::words::{low16, put};
 use fourscore_ondisk::{GroupOffset, PhysBlock};
 use zerocopy::IntoBytes;
 
 use crate::error::{FormatError, FormatResult};
+use crate::layout::Layout;
 use crate::options::OldContent;
-use crate::plan::Plan;
-use crate::superblock::low16;
-use crate::tables::GroupPlan;
+use crate::tables::GroupLayout;
+use pieces::{Piece, write_pieces};
 
-/// The part of the device in front of the block that holds the superblock, and up to where old
-/// signatures are wiped.
+/// The start of the device that is wiped: it holds the superblock, and the signatures of most other
+/// formats.
 const OLD_HEAD: Range<u64> = 0..4096;
-/// What software RAID and others keep at the end of a device, in bytes.
+/// The end of the device that is wiped, in bytes: software RAID keeps its superblock there.
 const OLD_TAIL_BYTES: u64 = 64 << 10;
-/// Pieces in one call to the device, below the limit of the system call.
-const PIECES_PER_WRITE: usize = 512;
-/// A stretch of the device that is written in one piece.
-struct Piece<'a> {
-    block: u64,
-    bytes: &'a [u8],
-}
 
-impl Plan {
+impl Layout {
     /// Writes the file system, which begins at the first byte of `device`. It is durable when the
     /// call returns.
     ///
@@ -50,8 +49,8 @@ impl Plan {
         self.complete(device)
     }
 
-    /// The first half of [`Plan::write`]: the device holds no file system any more, and what must
-    /// be zero is. A builder writes what it fills in after this.
+    /// The first half of [`Layout::write`]: afterwards the device holds no file system, and
+    /// the blocks that must be zero are zero. A builder writes its files after this call.
     ///
     /// # Errors
     /// [`FormatError::Io`], and a device too small.
@@ -68,7 +67,7 @@ impl Plan {
         self.clear(device)
     }
 
-    /// The second half of [`Plan::write`]: writes the metadata, and when all is durable the
+    /// The second half of [`Layout::write`]: writes the metadata, and when all is durable the
     /// superblock.
     ///
     /// # Errors
@@ -82,7 +81,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Wipes what was there and zeroes what must be zero.
+    /// Wipes the old content and zeroes the blocks that must be zero.
     fn clear<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
         let size_bytes = self.superblock.geometry().size_bytes();
         if wipe(device, size_bytes, self.old_content, self.discard)? {
@@ -96,30 +95,31 @@ impl Plan {
         Ok(())
     }
 
-    /// Inode tables: whole where the descriptor promises it, else as far as inodes are in use.
+    /// The parts of inode tables that must be zero: whole tables where the descriptor has
+    /// `INODE_ZEROED`, else up to the last inode in use.
     fn tables_to_zero(&self) -> impl Iterator<Item = Range<u64>> {
         let geometry = self.superblock.geometry();
         let (per_group, per_block) = (geometry.inodes_per_group(), geometry.inodes_per_block());
         let whole = u64::from(geometry.inode_table_blocks());
         let lazy = self.superblock.metadata_checksum()
             != fourscore_ondisk::superblock::MetadataChecksum::None;
-        self.groups.iter().map(move |plan| {
-            let blocks = if !lazy || plan.flags.contains(GroupFlags::INODE_ZEROED) {
+        self.groups.iter().map(move |group| {
+            let blocks = if !lazy || group.flags.contains(GroupFlags::INODE_ZEROED) {
                 whole
             } else {
-                u64::from((per_group - plan.itable_unused).div_ceil(per_block))
+                u64::from((per_group - group.itable_unused).div_ceil(per_block))
             };
-            plan.inode_table..plan.inode_table + blocks
+            group.inode_table..group.inode_table + blocks
         })
     }
 
-    /// The primary superblock with what is known only now.
+    /// The primary superblock, with the number of bytes written.
     fn final_superblock(&self) -> RawSuperblock {
         let mut raw = *self.superblock.raw();
         if raw.s_kbytes_written.get() > 0 {
             let geometry = self.superblock.geometry();
             let block_bytes = geometry.block_size().bytes() as u64;
-            let bitmaps: u64 = self.groups.iter().map(|plan| self.bitmaps_of(plan)).sum();
+            let bitmaps: u64 = self.groups.iter().map(|group| bitmaps_of(group)).sum();
             let files = self.blocks.len() as u64 + 1;
             let copies = geometry.groups_with_super().count() as u64;
             let table = (u64::from(geometry.desc_blocks()) + 1) * block_bytes;
@@ -128,14 +128,6 @@ impl Plan {
         }
         self.seal(&mut raw);
         raw
-    }
-
-    fn bitmaps_of(&self, plan: &GroupPlan) -> u64 {
-        let uninit = [GroupFlags::BLOCK_UNINIT, GroupFlags::INODE_UNINIT];
-        2 - uninit
-            .iter()
-            .filter(|&&flag| plan.flags.contains(flag))
-            .count() as u64
     }
 
     fn seal(&self, raw: &mut RawSuperblock) {
@@ -168,7 +160,7 @@ impl Plan {
             copy.s_state = state.bits().into();
             copy.s_block_group_nr = low16(number.0.min(u16::MAX.into()).into());
             self.seal(&mut copy);
-            crate::files::put(&mut block, 0, copy.as_bytes());
+            put(&mut block, 0, copy.as_bytes());
             let first = geometry.group_first_block(number).0;
             device.write_at(&block, first << geometry.block_size().bits())?;
         }
@@ -180,52 +172,26 @@ impl Plan {
         let geometry = self.superblock.geometry();
         let mut tables: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (&number, inode) in &self.inodes {
-            let group = (number - 1) / geometry.inodes_per_group();
+            let in_group = (number - 1) / geometry.inodes_per_group();
             let index = GroupOffset((number - 1) % geometry.inodes_per_group());
-            let Some(plan) = self.groups.get(group as usize) else {
+            let Some(group) = self.groups.get(in_group as usize) else {
                 continue;
             };
-            let place = geometry.inode_place(PhysBlock(plan.inode_table), index);
+            let place = geometry.inode_place(PhysBlock(group.inode_table), index);
             let block = tables
                 .entry(place.block.0)
                 .or_insert_with(|| vec![0; geometry.block_size().bytes()]);
-            crate::files::put(block, place.offset_bytes, inode);
+            put(block, place.offset_bytes, inode);
         }
         let blocks = self.blocks.iter().chain(&tables);
         let pieces = blocks.map(|(&block, bytes)| Piece { block, bytes });
-        self.write_pieces(device, pieces.collect())
-    }
-
-    /// Writes pieces, those that lie side by side in one call.
-    fn write_pieces<D: BlockDevice + ?Sized>(
-        &self,
-        device: &D,
-        mut pieces: Vec<Piece<'_>>,
-    ) -> FormatResult<()> {
-        let bits = self.superblock.geometry().block_size().bits();
-        pieces.sort_unstable_by_key(|piece| piece.block);
-        let mut rest = pieces.as_slice();
-        while let Some(first) = rest.first() {
-            let mut end = first.block;
-            let mut count = 0;
-            for piece in rest.iter().take(PIECES_PER_WRITE) {
-                if piece.block != end {
-                    break;
-                }
-                end += piece.bytes.len() as u64 >> bits;
-                count += 1;
-            }
-            let (now, later) = rest.split_at(count);
-            let slices: Vec<_> = now.iter().map(|piece| IoSlice::new(piece.bytes)).collect();
-            device.write_vectored_at(&slices, first.block << bits)?;
-            rest = later;
-        }
-        Ok(())
+        let bits = geometry.block_size().bits();
+        write_pieces(device, bits, pieces.collect())
     }
 }
 
-/// Clears the superblock that was there, for good, and discards the first `size_bytes`. Says
-/// whether these read as zeroes now.
+/// Clears the old superblock durably, and discards the first `size_bytes` bytes. Returns whether
+/// these read as zeroes now.
 pub(crate) fn wipe<D: BlockDevice + ?Sized>(
     device: &D,
     size_bytes: u64,
@@ -247,7 +213,16 @@ pub(crate) fn wipe<D: BlockDevice + ?Sized>(
     Ok(false)
 }
 
-/// Runs in order, those that touch as one.
+/// The number of bitmaps of a group that are written.
+fn bitmaps_of(group: &GroupLayout) -> u64 {
+    let uninit = [GroupFlags::BLOCK_UNINIT, GroupFlags::INODE_UNINIT];
+    2 - uninit
+        .iter()
+        .filter(|&&flag| group.flags.contains(flag))
+        .count() as u64
+}
+
+/// Sorted runs, joined where they touch or overlap.
 fn merged(runs: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut runs: Vec<_> = runs.collect();
     runs.sort_unstable_by_key(|run| run.start);

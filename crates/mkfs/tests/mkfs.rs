@@ -268,7 +268,7 @@ fn a_cut_leaves_a_whole_file_system_or_none() {
     case("40M", "-t ext4").cut_everywhere().unwrap();
 }
 
-/// Each names the option and what is wrong with it; planning writes nothing.
+/// Each names the option and what is wrong with it; computing a layout writes nothing.
 #[test]
 fn what_cannot_be_is_refused() {
     for (size, arguments, expected) in [
@@ -342,7 +342,7 @@ fn what_cannot_be_is_refused() {
         ("64k", "-t ext4", "size: "),
         ("0", "-t ext4", "size: "),
     ] {
-        let error = case(size, arguments).plan().err();
+        let error = case(size, arguments).layout().err();
         let error = error.unwrap_or_else(|| panic!("{size} {arguments} is accepted"));
         let text = error.to_string();
         assert!(text.starts_with(expected), "{size} {arguments}: {text}");

@@ -1,7 +1,8 @@
 //! **Purpose.** The block map of files without extents: twelve direct pointers in `i_block`, then
 //! one pointer each to an indirect, a double indirect and a triple indirect block.
 //!
-//! The module `edit` changes pointers in place.
+//! Its module `edit` changes pointers in place, `build` makes the map of a file whose runs are
+//! known.
 //!
 //! **Not here.** Reading the indirect blocks, caching mappings.
 //!
@@ -29,8 +30,10 @@ use zerocopy::little_endian::U32;
 
 use crate::types::{BlockCount, BlockSize, LogicalBlock, PhysBlock};
 
+mod build;
 mod edit;
 
+pub use build::{BlockMapBuildError, build, count_indirect_blocks};
 pub use edit::{
     BlockMapEditError, Branch, branches, clear_pointer, is_empty, root_branches, set_pointer,
     set_run,

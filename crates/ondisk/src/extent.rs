@@ -3,6 +3,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | `build` | the whole tree of a file whose runs are known |
 //! | `edit` | changes of nodes in place: the common part of leaves and inner nodes |
 //! | `leaf` | changes of the extents of a leaf |
 //! | `inner` | changes of the indexes of an inner node |
@@ -41,11 +42,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::checksum::{ChecksumMismatch, InodeSeed};
 use crate::types::{LogicalBlock, PhysBlock};
 
+mod build;
 mod edit;
 mod inner;
 mod leaf;
 mod path;
 
+pub use build::{ROOT_ENTRIES, build, count_nodes};
 pub use edit::{
     ExtentEditError, Fill, ForParent, MAX_UNWRITTEN_BLOCKS, NodeMut, Shift, capacity, grow,
     init_node, init_root, new_nodes, shrink,

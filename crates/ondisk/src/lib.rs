@@ -28,6 +28,9 @@
 //! | [`casefold`] | comparison of names without regard to case |
 //! | [`xattr`] | extended attributes in inodes, blocks and inodes of their own |
 //! | [`acl`] | POSIX access control lists |
+//! | [`quota`] | quota files |
+//! | [`run`] | runs of a file's blocks, from which maps are built |
+//! | [`words`] | parts of wide numbers, and bytes into buffers |
 //! | [`inline`] | inline data: content stored in the inode itself |
 //! | [`crypt`] | encrypted files without their key |
 //! | [`verity`] | the fs-verity metadata of a file |
@@ -54,7 +57,9 @@ pub mod mmp;
 #[cfg(test)]
 mod oracle;
 pub mod orphan;
+pub mod quota;
 pub mod relation;
+pub mod run;
 pub mod superblock;
 #[cfg(test)]
 mod testing;
@@ -62,7 +67,7 @@ mod text;
 pub mod time;
 pub mod types;
 pub mod verity;
-mod words;
+pub mod words;
 pub mod xattr;
 
 pub use checksum::{ChecksumMismatch, ChecksumSeed, Crc32c, InodeGeneration, InodeSeed};
@@ -70,6 +75,7 @@ pub use corrupt::{Corrupt, CorruptKind, Place};
 pub use geometry::{BytePlace, Geometry};
 pub use group::GroupDesc;
 pub use inode::Inode;
+pub use run::MappedRun;
 pub use superblock::{RawSuperblock, Superblock};
 pub use time::Timestamp;
 pub use types::{

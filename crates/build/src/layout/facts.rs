@@ -6,7 +6,7 @@ use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
-use fourscore_ondisk::{ChecksumSeed, InodeNr, InodeSeed};
+use fourscore_ondisk::{BlockSize, ChecksumSeed, InodeNr, InodeSeed};
 
 /// Bytes of fields behind the first 128 of an inode: all that are defined.
 pub(crate) const EXTRA_ISIZE: u16 = 32;
@@ -14,6 +14,7 @@ pub(crate) const EXTRA_ISIZE: u16 = 32;
 /// The form of what is laid out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
+    pub(crate) block_size: BlockSize,
     pub(crate) block_bits: u32,
     /// log2 of the blocks in a cluster.
     pub(crate) cluster_log: u32,
@@ -46,6 +47,7 @@ impl Facts {
         let hash_algorithm = HashAlgorithm::from_disk(sb.def_hash_version())?;
         let geometry = sb.geometry();
         Some(Self {
+            block_size: geometry.block_size(),
             block_bits: geometry.block_size().bits(),
             cluster_log: geometry.blocks_per_cluster_log(),
             inode_bytes: geometry.inode_size_bytes(),

@@ -4,7 +4,7 @@
 //! its map and block of attributes together: a block of attributes counts for each that shares it,
 //! and so does the inode of a large value. Files that users do not see count for nobody.
 
-use fourscore_mkfs::{QuotaCounts, QuotaIds, QuotaUsage};
+use fourscore_ondisk::quota::{QuotaCounts, QuotaIds, QuotaUsage};
 
 use super::place::{Forms, Placed};
 use crate::tree::NodeId;

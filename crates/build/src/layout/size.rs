@@ -10,10 +10,9 @@
 
 use std::ops::Range;
 
-use fourscore_mkfs::{
-    BlockSizeWish, FormatError, Plan, QuotaUsage, ReservedInodes, Skeleton, Usage,
-};
+use fourscore_mkfs::{BlockSizeWish, FormatError, Layout, ReservedInodes, Skeleton, Usage};
 use fourscore_ondisk::features::{Compat, FeatureSet, RoCompat};
+use fourscore_ondisk::quota::QuotaUsage;
 use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, Timestamp};
 
 use super::draft::Arrived;
@@ -30,7 +29,7 @@ use crate::tree::{FileId, Kind, Meta, NodeId, Tree, Xattrs};
 pub(crate) struct Settled {
     pub(crate) forms: Forms,
     pub(crate) placed: Placed,
-    pub(crate) plan: Plan,
+    pub(crate) plan: Layout,
     pub(crate) reserved: ReservedInodes,
 }
 

@@ -155,11 +155,11 @@ impl Image<'_> {
         let mut result = Ok(());
         self.forms
             .facts
-            .map(runs, nodes, number, &mut |position, bytes| {
-                if let (Ok(()), Some(&block)) = (&result, nodes.get(position)) {
-                    result = self.device().write_at(&bytes, block << self.block_bits());
+            .map(runs, nodes, number, &mut |block, bytes| {
+                if result.is_ok() {
+                    result = self.device().write_at(&bytes, block.0 << self.block_bits());
                 }
-            });
+            })?;
         result.map_err(|why| self.output_error(why))
     }
 

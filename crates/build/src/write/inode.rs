@@ -3,11 +3,11 @@
 use fourscore_ondisk::inline::InlineMut;
 use fourscore_ondisk::inode::{self, FileMode, FileType, InodeFlags, RawInode, RawInodeExtra};
 use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::words::{high32, low16, low32, put};
 use fourscore_ondisk::xattr::EaInode;
 use fourscore_ondisk::{InodeNr, Timestamp};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::bytes::{high32, low16, low32, put};
 use crate::error::BuildError;
 use crate::layout::{EXTRA_ISIZE, Forms, IBlock, Placed, Shape};
 use crate::options::Options;
@@ -50,7 +50,7 @@ impl InodeMaker<'_> {
         raw.i_links_count = self.links(node)?;
         self.put_blocks(node, &mut raw)?;
         raw.i_flags = self.flags(node).bits().into();
-        raw.i_block = self.i_block(node, number);
+        raw.i_block = self.i_block(node, number)?;
         if let Some(block) = self.placed.xattr_block(node) {
             raw.i_file_acl_lo = low32(block);
             raw.i_file_acl_high = low16(block >> 32);
@@ -159,7 +159,7 @@ impl InodeMaker<'_> {
         raw.i_flags = flags.bits().into();
         let runs = self.placed.value_runs(forms, value);
         let nodes = self.placed.value_nodes(value);
-        raw.i_block = forms.facts.map(&runs, nodes, number, &mut |_, _| {});
+        raw.i_block = forms.facts.map(&runs, nodes, number, &mut |_, _| {})?;
         EaInode {
             refs: stored.refs,
             value_hash: stored.hash,
@@ -220,12 +220,12 @@ impl InodeMaker<'_> {
         flags
     }
 
-    fn i_block(&self, node: NodeId, number: InodeNr) -> IBlock {
+    fn i_block(&self, node: NodeId, number: InodeNr) -> Result<IBlock, BuildError> {
         let forms = self.forms;
         if forms.is_inline(node) {
-            return [0; 60];
+            return Ok([0; 60]);
         }
-        match &forms.tree.node(node).stored {
+        Ok(match &forms.tree.node(node).stored {
             Stored::CharDevice(number) | Stored::BlockDevice(number) => {
                 // Numbers that do not fit were refused.
                 number.to_i_block().unwrap_or([0; 60])
@@ -240,9 +240,9 @@ impl InodeMaker<'_> {
                 let runs = self.placed.runs(forms, node);
                 forms
                     .facts
-                    .map(&runs, self.placed.nodes(node), number, &mut |_, _| {})
+                    .map(&runs, self.placed.nodes(node), number, &mut |_, _| {})?
             }
-        }
+        })
     }
 }
 

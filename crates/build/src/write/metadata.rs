@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
+use fourscore_ondisk::words::put;
 use fourscore_ondisk::xattr::{self, RawBlockHeader};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
 use zerocopy::FromBytes;
 
 use super::stretch::STRETCH_BYTES;
 use super::{Hands, Image};
-use crate::bytes::put;
 use crate::error::{BuildError, BuildResult};
 use crate::layout::SharedBlock;
 use crate::tree::NodeId;

@@ -29,7 +29,7 @@ mod stretch;
 use std::path::Path;
 
 use fourscore_block::{BlockDevice, Window};
-use fourscore_mkfs::{Plan, ReservedInodes};
+use fourscore_mkfs::{Layout, ReservedInodes};
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Timestamp};
 use fourscore_sync::{Mutex, thread};
 
@@ -51,7 +51,7 @@ pub(crate) use reader::{OpenContent, ReadError, Reader};
 pub(crate) struct Image<'a> {
     forms: &'a Forms,
     placed: &'a Placed,
-    plan: &'a Plan,
+    plan: &'a Layout,
     reserved: &'a ReservedInodes,
     disk: &'a Disk,
     options: &'a Options,

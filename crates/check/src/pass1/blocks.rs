@@ -6,13 +6,14 @@ use fourscore_ondisk::blockmap;
 use fourscore_ondisk::features::{Incompat, RoCompat};
 use fourscore_ondisk::inline::InlineData;
 use fourscore_ondisk::inode::{FileType, InodeFlags, needs_large_file};
+use fourscore_ondisk::quota::QuotaCounts;
 use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{InodeNr, PhysBlock};
 
 use super::Scanner;
 use crate::finding::Finding;
 use crate::inode::InodeView;
-use crate::quota::Owner;
+use crate::quota::owners_of;
 use crate::report::Findings;
 use crate::state::{Charge, Directory, DirectoryForm, Run, State};
 use crate::volume::Volume;
@@ -229,8 +230,11 @@ impl Scanner<'_> {
             return;
         }
         let bytes = clusters.saturating_mul(volume.geometry().cluster_size_bytes() as u64);
-        let owner = Owner::of(inode, &volume.sb);
-        self.usage.add(owner, bytes, value_inodes + 1);
+        let counts = QuotaCounts {
+            inodes: value_inodes + 1,
+            bytes,
+        };
+        self.usage.add(owners_of(inode, &volume.sb), counts);
     }
 
     /// Holds the size against the last block.

@@ -22,13 +22,13 @@ mod xattrs;
 
 use std::num::NonZeroUsize;
 
+use fourscore_ondisk::quota::QuotaUsage;
 use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock};
 
 use crate::finding::Finding;
 use crate::inode::InodeView;
 use crate::parallel::{Pieces, on_threads};
 use crate::policies::PolicyRuns;
-use crate::quota::Usage;
 use crate::report::{Findings, Tally};
 use crate::state::{Directories, Scanned, State};
 use crate::volume::Volume;
@@ -47,7 +47,7 @@ struct Scanner<'a> {
     findings: Findings,
     directories: Directories,
     policies: PolicyRuns,
-    usage: Usage,
+    usage: QuotaUsage,
     tally: Tally,
     /// Room for a block of attributes or of a link.
     block: Vec<u8>,
@@ -91,7 +91,7 @@ pub(crate) fn run(
         findings.merge(found);
         scanned.directories.push(directories);
         policies.push(runs);
-        scanned.usage.merge(usage);
+        scanned.usage.merge(&usage);
         tally.inodes += part.inodes;
         tally.directories += part.directories;
     }
@@ -112,7 +112,7 @@ impl<'a> Scanner<'a> {
             findings: Findings::new(limit),
             directories: Directories::default(),
             policies: PolicyRuns::default(),
-            usage: Usage::default(),
+            usage: QuotaUsage::default(),
             tally: Tally::default(),
             block: Vec::new(),
             other_inode: Vec::new(),

@@ -1,13 +1,12 @@
-//! **Purpose.** What the kernel and e2fsck are told about the file system: default mount options,
-//! what to do on errors, which hash directories use.
+//! **Purpose.** Default mount options, behaviour on errors, and the hash of directories.
 
 use fourscore_ondisk::superblock::{DefaultMountOpts, ErrorPolicy};
 
-use super::Wishes;
+use super::wishes::Wishes;
 use crate::error::{FormatError, FormatResult};
 
 impl Wishes<'_> {
-    /// The mount options that apply without being given.
+    /// The default mount options.
     pub(super) fn mount_opts(&self) -> FormatResult<DefaultMountOpts> {
         let mut opts = DefaultMountOpts::empty();
         if self.revision == 0 {

@@ -4,13 +4,13 @@ use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 use fourscore_ondisk::superblock::CreatorOs;
 
-use super::Wishes;
+use super::wishes::Wishes;
 use crate::error::{FormatError, FormatResult};
 use crate::options::QuotaTypes;
 use crate::text::edit_features;
 
 impl Wishes<'_> {
-    /// All features, and those that `-O` set.
+    /// All features, and those of them that `-O` set.
     pub(super) fn features(&self) -> FormatResult<(FeatureSet, FeatureSet)> {
         let options = &self.options;
         let mut features = FeatureSet::default();
@@ -50,7 +50,8 @@ impl Wishes<'_> {
         Ok((features, asked))
     }
 
-    /// More than 2^32 blocks need `64bit`, and cannot have a resize inode.
+    /// Settles the width of block numbers: more than 2^32 blocks need `64bit`, and exclude a resize
+    /// inode.
     pub(super) fn settle_width(
         &self,
         features: &mut FeatureSet,
@@ -77,7 +78,7 @@ impl Wishes<'_> {
         Ok(())
     }
 
-    /// Features that extended options bring, and the quota files to make.
+    /// Adds the features of extended options. Returns which quota files are made.
     pub(super) fn extended_features(
         &self,
         features: &mut FeatureSet,
@@ -98,7 +99,7 @@ impl Wishes<'_> {
         if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
             features.ro_compat.remove(RoCompat::GDT_CSUM);
         } else if !asked.incompat.contains(Incompat::CSUM_SEED) {
-            // It came with the profile, not from the user who left metadata_csum out.
+            // It came from the profile: the user only removed metadata_csum.
             features.incompat.remove(Incompat::CSUM_SEED);
         }
         if !features.compat.contains(Compat::HAS_JOURNAL)
@@ -109,7 +110,7 @@ impl Wishes<'_> {
         Ok(quota)
     }
 
-    /// Features that need or exclude each other.
+    /// Checks which features need or exclude each other.
     pub(super) fn check_together(
         &self,
         features: FeatureSet,

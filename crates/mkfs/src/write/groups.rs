@@ -1,10 +1,12 @@
-//! **Purpose.** Writing group descriptors, all copies of them, and bitmaps.
+//! **Purpose.** Writes group descriptors, all copies of them, and bitmaps.
 //!
 //! **Model.** The descriptor table is made in parts, each with the bitmaps of its groups. In large
-//! file systems the copies of the table are nearly all that is written: a part fits into a core's
-//! cache and goes to all its places before the next one is made. One thread does it all. Hosts let
-//! only one at a time write to an image file: a second that made the next part meanwhile would
-//! save a tenth, and loses more than that in waiting for its turn to write.
+//! file systems the copies of the table are nearly all that is written, so a part fits into the
+//! cache of a core and is written to all copies before the next part is made.
+//!
+//! One thread does all of this. The host lets only one thread at a time write to an image file: a
+//! second thread that made the next part meanwhile would save a tenth of the time, and lose more
+//! than that waiting for the lock.
 
 use std::ops::Range;
 
@@ -13,20 +15,20 @@ use fourscore_ondisk::GroupNr;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::group::{self, GroupFlags, RawGroupDesc, RawGroupDescHigh};
 use fourscore_ondisk::superblock::MetadataChecksum;
+use fourscore_ondisk::words::{high32, low16, low32};
 use zerocopy::IntoBytes;
 
-use super::Piece;
+use super::pieces::{Piece, write_pieces};
 use crate::error::{FormatError, FormatResult};
-use crate::plan::Plan;
-use crate::superblock::{low, low16};
-use crate::tables::GroupPlan;
+use crate::layout::Layout;
+use crate::tables::GroupLayout;
 
 /// Bytes of the descriptor table in a part; a multiple of every block size.
 const PART_BYTES: usize = 512 << 10;
 /// Groups whose bitmaps are in memory at once.
 const GROUPS_AT_ONCE: usize = 256;
 
-/// What is used for one part after the other: new memory would have to be cleared.
+/// Memory that is used for one part after the other, because new memory must be cleared.
 #[derive(Default)]
 struct Buffers {
     table: Vec<u8>,
@@ -43,7 +45,7 @@ struct Bitmaps {
 }
 
 impl Bitmaps {
-    /// Room for the bitmap that goes to `block`, with any content.
+    /// Memory for the bitmap of `block`, with any content.
     fn add(&mut self, block: u64, block_bytes: usize) -> &mut [u8] {
         let start = self.blocks.len() * block_bytes;
         let end = start + block_bytes;
@@ -55,7 +57,7 @@ impl Bitmaps {
     }
 }
 
-impl Plan {
+impl Layout {
     /// Writes descriptors and bitmaps of all groups.
     pub(super) fn write_groups<D: BlockDevice + ?Sized>(&self, device: &D) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
@@ -100,7 +102,7 @@ impl Plan {
         self.write_copies(device, groups.start, table, copies)
     }
 
-    /// Counts in one pass over what is taken.
+    /// Counts the free blocks of each group in one pass over the taken runs.
     fn count_free(&self, groups: Range<usize>, free: &mut Vec<u64>) {
         let geometry = self.superblock.geometry();
         let blocks_of = |index| geometry.group_blocks(group_nr(index));
@@ -133,11 +135,12 @@ impl Plan {
         let bytes = bitmaps.bytes.chunks_exact(block_bytes);
         let pieces = bitmaps.blocks.iter().zip(bytes);
         let pieces = pieces.map(|(&block, bytes)| Piece { block, bytes });
-        self.write_pieces(device, pieces.collect())
+        let bits = self.superblock.geometry().block_size().bits();
+        write_pieces(device, bits, pieces.collect())
     }
 
     /// Writes the part of the descriptor table that begins with that of the group `first` to
-    /// wherever it belongs: into all `copies` of the table, or with `meta_bg` into its own groups.
+    /// all `copies` of the table, or with `meta_bg` into its own groups.
     fn write_copies<D: BlockDevice + ?Sized>(
         &self,
         device: &D,
@@ -159,7 +162,8 @@ impl Plan {
                 let blocks = holders.map(|group| self.table_block(group_nr(group)));
                 pieces.extend(blocks.map(|block| Piece { block, bytes }));
             }
-            return self.write_pieces(device, pieces);
+            let bits = geometry.block_size().bits();
+            return write_pieces(device, bits, pieces);
         }
         let bits = geometry.block_size().bits();
         let into_table = (first / per_block) as u64;
@@ -169,7 +173,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Where the descriptors begin that a group holds.
+    /// The block at which the copy of the descriptors in a group begins.
     fn table_block(&self, number: GroupNr) -> u64 {
         let geometry = self.superblock.geometry();
         let start = match number.0 {
@@ -189,9 +193,9 @@ impl Plan {
     ) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
         let block_bytes = geometry.block_size().bytes();
-        let (number, plan) = (group_nr(index), &self.groups[index]);
+        let (number, group) = (group_nr(index), &self.groups[index]);
         let checksums = self.superblock.metadata_checksum();
-        let is_made = |flag| checksums == MetadataChecksum::None || !plan.flags.contains(flag);
+        let is_made = |flag| checksums == MetadataChecksum::None || !group.flags.contains(flag);
         let mut bitmap_csums = [0; 2];
         let seal = |covered: &[u8]| match self.superblock.has_metadata_csum() {
             true => self
@@ -203,13 +207,13 @@ impl Plan {
             false => 0,
         };
         if is_made(GroupFlags::BLOCK_UNINIT) {
-            let bitmap = bitmaps.add(plan.block_bitmap, block_bytes);
+            let bitmap = bitmaps.add(group.block_bitmap, block_bytes);
             self.fill_block_bitmap(number, bitmap);
             bitmap_csums[0] = seal(&bitmap[..geometry.clusters_per_group() as usize / 8]);
         }
         if is_made(GroupFlags::INODE_UNINIT) {
-            let bitmap = bitmaps.add(plan.inode_bitmap, block_bytes);
-            self.fill_inode_bitmap(plan, bitmap);
+            let bitmap = bitmaps.add(group.inode_bitmap, block_bytes);
+            self.fill_inode_bitmap(group, bitmap);
             bitmap_csums[1] = seal(&bitmap[..geometry.inodes_per_group() as usize / 8]);
         }
         self.put_descriptor(desc, number, free, bitmap_csums)
@@ -223,19 +227,19 @@ impl Plan {
         bitmap_csums: [u32; 2],
     ) -> FormatResult<()> {
         let geometry = self.superblock.geometry();
-        let plan = &self.groups[number.0 as usize];
+        let group = &self.groups[number.0 as usize];
         let free = free >> geometry.blocks_per_cluster_log();
-        let free_inodes = u64::from(geometry.inodes_per_group() - plan.used_inodes);
+        let free_inodes = u64::from(geometry.inodes_per_group() - group.used_inodes);
         let [block_csum, inode_csum] = bitmap_csums.map(u64::from);
-        let (dirs, unused) = (u64::from(plan.dirs), u64::from(plan.itable_unused));
+        let (dirs, unused) = (u64::from(group.dirs), u64::from(group.itable_unused));
         let raw = RawGroupDesc {
-            bg_block_bitmap_lo: low(plan.block_bitmap),
-            bg_inode_bitmap_lo: low(plan.inode_bitmap),
-            bg_inode_table_lo: low(plan.inode_table),
+            bg_block_bitmap_lo: low32(group.block_bitmap),
+            bg_inode_bitmap_lo: low32(group.inode_bitmap),
+            bg_inode_table_lo: low32(group.inode_table),
             bg_free_blocks_count_lo: low16(free),
             bg_free_inodes_count_lo: low16(free_inodes),
             bg_used_dirs_count_lo: low16(dirs),
-            bg_flags: plan.flags.bits().into(),
+            bg_flags: group.flags.bits().into(),
             bg_block_bitmap_csum_lo: low16(block_csum),
             bg_inode_bitmap_csum_lo: low16(inode_csum),
             bg_itable_unused_lo: low16(unused),
@@ -245,9 +249,9 @@ impl Plan {
         base.copy_from_slice(raw.as_bytes());
         if let Some(more) = more.get_mut(..size_of::<RawGroupDescHigh>()) {
             let raw = RawGroupDescHigh {
-                bg_block_bitmap_hi: low(plan.block_bitmap >> 32),
-                bg_inode_bitmap_hi: low(plan.inode_bitmap >> 32),
-                bg_inode_table_hi: low(plan.inode_table >> 32),
+                bg_block_bitmap_hi: high32(group.block_bitmap),
+                bg_inode_bitmap_hi: high32(group.inode_bitmap),
+                bg_inode_table_hi: high32(group.inode_table),
                 bg_free_blocks_count_hi: low16(free >> 16),
                 bg_free_inodes_count_hi: low16(free_inodes >> 16),
                 bg_used_dirs_count_hi: low16(dirs >> 16),
@@ -258,8 +262,7 @@ impl Plan {
             };
             more.copy_from_slice(raw.as_bytes());
         }
-        group::seal(desc, number, &self.superblock)
-            .map_err(|error| FormatError::Invalid(error.to_string()))
+        group::seal(desc, number, &self.superblock).map_err(FormatError::invalid)
     }
 
     /// Bits of taken clusters, of clusters that do not exist, and behind the last cluster.
@@ -279,11 +282,11 @@ impl Plan {
     }
 
     /// Inodes are used from the first on, without gaps.
-    fn fill_inode_bitmap(&self, plan: &GroupPlan, bitmap: &mut [u8]) {
+    fn fill_inode_bitmap(&self, group: &GroupLayout, bitmap: &mut [u8]) {
         let inodes = self.superblock.geometry().inodes_per_group() as usize;
         bitmap.fill(0xff);
         bitmap[..inodes / 8].fill(0);
-        set_bits(bitmap, 0..plan.used_inodes as usize);
+        set_bits(bitmap, 0..group.used_inodes as usize);
     }
 }
 

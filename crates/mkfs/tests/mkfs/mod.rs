@@ -10,7 +10,7 @@ use fourscore_block::{
     BlockDevice, DeviceOptions, RamDevice, RecordingDevice, Survival, open_path,
 };
 use fourscore_mkfs::{
-    BlockSizeWish, Choice, OldContent, Options, Plan, Profile, find_signature, parse_size,
+    BlockSizeWish, Choice, Layout, OldContent, Options, Profile, find_signature, parse_size,
     parse_uuid,
 };
 use fourscore_ondisk::superblock::MetadataChecksum;
@@ -120,17 +120,17 @@ impl Case<'_> {
         Ok(options)
     }
 
-    pub(crate) fn plan(&self) -> Result<Plan> {
+    pub(crate) fn layout(&self) -> Result<Layout> {
         let profile = Profile::system()?;
-        Ok(Plan::new(&self.options()?, &profile, self.size_bytes())?)
+        Ok(Layout::new(&self.options()?, &profile, self.size_bytes())?)
     }
 
     /// Makes the image with fourscore.
-    pub(crate) fn make(&self, image: &Path) -> Result<Plan> {
+    pub(crate) fn make(&self, image: &Path) -> Result<Layout> {
         File::create(image)?.set_len(self.size_bytes())?;
-        let plan = self.plan()?;
-        plan.write(&open_path(image, DeviceOptions::read_write())?)?;
-        Ok(plan)
+        let layout = self.layout()?;
+        layout.write(&open_path(image, DeviceOptions::read_write())?)?;
+        Ok(layout)
     }
 
     /// Makes the image with mke2fs.
@@ -168,13 +168,13 @@ impl Case<'_> {
         let folder = scratch::folder()?;
         let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
         let made = self.make_with_mke2fs(&theirs);
-        let plan = match (self.make(&ours), made) {
-            (Ok(plan), Ok(())) => plan,
+        let layout = match (self.make(&ours), made) {
+            (Ok(layout), Ok(())) => layout,
             (Err(_), Err(_)) => return Ok(Outcome::Refused),
             (Err(error), Ok(())) | (Ok(_), Err(error)) => return Err(error),
         };
-        let differing = compare(&ours, &theirs, &plan)?;
-        let checks = limits.allow(plan.superblock());
+        let differing = compare(&ours, &theirs, &layout)?;
+        let checks = limits.allow(layout.superblock());
         if checks {
             let fsck = oracle::e2fsck(&ours)?;
             if !fsck.is_clean() {
@@ -228,8 +228,8 @@ impl Case<'_> {
             discard: Some(Choice::No),
             ..self.options()?
         };
-        let plan = Plan::new(&options, &Profile::system()?, self.size_bytes())?;
-        plan.write(&open_path(&image, DeviceOptions::read_write())?)?;
+        let layout = Layout::new(&options, &Profile::system()?, self.size_bytes())?;
+        layout.write(&open_path(&image, DeviceOptions::read_write())?)?;
         let fsck = oracle::e2fsck(&image)?;
         if !fsck.is_clean() {
             bail!("e2fsck: {fsck:?}");
@@ -250,7 +250,7 @@ impl Case<'_> {
         };
         let base = Arc::new(RamDevice::new(len_bytes));
         let profile = Profile::upstream();
-        Plan::new(&old, &profile, len_bytes)?.write(&base)?;
+        Layout::new(&old, &profile, len_bytes)?.write(&base)?;
         if find_signature(&base)?.is_none() {
             bail!("the old file system is not recognised");
         }
@@ -260,7 +260,7 @@ impl Case<'_> {
             ..self.options()?
         };
         let device = RecordingDevice::new(base.clone());
-        Plan::new(&new, &profile, len_bytes)?.write(&device)?;
+        Layout::new(&new, &profile, len_bytes)?.write(&device)?;
         let whole = content(&device.as_of(device.cuts())?)?;
         let before = content(&*base)?;
         let flushes = device
@@ -322,16 +322,16 @@ pub(crate) fn assert_all_equal_mke2fs(cases: &[Case<'_>]) {
 }
 
 /// Where two images differ, apart from what may.
-fn compare(ours: &Path, theirs: &Path, plan: &Plan) -> Result<String> {
+fn compare(ours: &Path, theirs: &Path, layout: &Layout) -> Result<String> {
     let (a, b) = (File::open(ours)?, File::open(theirs)?);
     if a.metadata()?.len() != b.metadata()?.len() {
         bail!("different lengths");
     }
-    let geometry = plan.superblock().geometry();
+    let geometry = layout.superblock().geometry();
     let bits = geometry.block_size().bits();
-    let mut supers: Vec<u64> = plan.backups().map(|block| block.0 << bits).collect();
+    let mut supers: Vec<u64> = layout.backups().map(|block| block.0 << bits).collect();
     supers.push(1024);
-    let mmp = plan.superblock().mmp_block().map(|block| block.0 << bits);
+    let mmp = layout.superblock().mmp_block().map(|block| block.0 << bits);
     let mut ranges = data_ranges(&a)?;
     ranges.extend(data_ranges(&b)?);
     ranges.sort_unstable_by_key(|range| range.start);

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use fourscore_mkfs::{FormatError, Plan, Profile};
+use fourscore_mkfs::{FormatError, Layout, Profile};
 use fourscore_ondisk::features::table;
 use fourscore_testkit::{oracle, require, scratch, tools::Need};
 use proptest::prelude::*;
@@ -198,13 +198,13 @@ fn check(case: &Case<'_>, refused: &mut u32) -> Result<(), String> {
     let theirs = folder.path().join("theirs");
     let options = case.options();
     let profile = Profile::system().map_err(|error| error.to_string())?;
-    let plan = match &options {
-        Ok(options) => Plan::new(options, &profile, case.size_bytes()),
+    let layout = match &options {
+        Ok(options) => Layout::new(options, &profile, case.size_bytes()),
         // What the options' own texts get wrong.
         Err(error) => return Err(format!("{error:#}")),
     };
     let made_by_mke2fs = case.make_with_mke2fs(&theirs);
-    match (plan, made_by_mke2fs) {
+    match (layout, made_by_mke2fs) {
         (Ok(_), Ok(())) => match case.check().map_err(|error| format!("{error:#}")) {
             // Some combinations mke2fs gets wrong itself.
             Err(why) if !why.starts_with("e2fsck") && !is_clean(&theirs)? => Ok(()),
@@ -375,7 +375,7 @@ fn which_differ<'a>(list: &[&'a str], arguments: impl Fn(&str) -> String) -> Vec
     let is_different = |one: &&str| {
         let arguments = arguments(one);
         let case = case("64M", &arguments);
-        case.plan().is_ok() != case.make_with_mke2fs(&image).is_ok()
+        case.layout().is_ok() != case.make_with_mke2fs(&image).is_ok()
     };
     list.iter().copied().filter(is_different).collect()
 }

@@ -11,7 +11,7 @@ use fourscore::{Arc, DataMode, Fs, MountOptions, OpenOptions};
 use fourscore_fuse::Cache;
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mkfs::{
-    BlockSizeWish, Choice, JournalOptions as JournalWish, Options, Plan, Profile,
+    BlockSizeWish, Choice, JournalOptions as JournalWish, Layout, Options, Profile,
 };
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
@@ -239,8 +239,8 @@ impl Shape {
             discard: Some(Choice::No),
             ..Options::default()
         };
-        let plan = Plan::new(&options, &Profile::upstream(), ram.len_bytes())?;
-        plan.write(&*ram)?;
+        let layout = Layout::new(&options, &Profile::upstream(), ram.len_bytes())?;
+        layout.write(&*ram)?;
         Ok(ram)
     }
 

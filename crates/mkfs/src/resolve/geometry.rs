@@ -1,10 +1,10 @@
-//! **Purpose.** The sizes of blocks, clusters, inodes and descriptors, and how many blocks and
-//! inodes are wanted.
+//! **Purpose.** Determines the sizes of blocks, clusters, inodes and descriptors, and the numbers
+//! of blocks and inodes.
 
 use fourscore_ondisk::BlockSize;
 use fourscore_ondisk::features::{Compat, FeatureSet, Incompat, RoCompat};
 
-use super::Wishes;
+use super::wishes::Wishes;
 use crate::error::{FormatError, FormatResult};
 use crate::options::{Amount, BlockSizeWish, JournalOptions};
 
@@ -13,7 +13,7 @@ const PAGE_BYTES: u64 = 4096;
 const GOOD_OLD_INODE_SIZE: u32 = 128;
 
 impl Wishes<'_> {
-    /// The block size: the one asked for, else that of the journal's device, else the usual one.
+    /// The block size: that of the options, else of the journal device, else of the profile.
     pub(super) fn block_size(&self) -> FormatResult<BlockSize> {
         let asked = self.options.block_size;
         if let Some(journal) = &self.options.external_journal {
@@ -156,7 +156,7 @@ impl Wishes<'_> {
         Ok(u8::try_from(size.ilog2()).unwrap_or(0))
     }
 
-    /// How many inodes are wanted.
+    /// The number of inodes.
     pub(super) fn inodes(
         &self,
         features: FeatureSet,
@@ -218,7 +218,7 @@ impl Wishes<'_> {
         }
     }
 
-    /// Descriptor blocks to reserve for growth up to the size asked for; 0 leaves it to the usual.
+    /// Descriptor blocks to reserve for growth up to the size in the options; 0 for the default.
     pub(super) fn resize_limit(
         &self,
         features: &mut FeatureSet,
@@ -258,7 +258,7 @@ impl Wishes<'_> {
         Ok(u16::try_from(more).unwrap_or(u16::MAX))
     }
 
-    /// Blocks kept for the super-user.
+    /// Blocks reserved for the super-user.
     pub(super) fn reserved_blocks(&self, blocks: u64) -> FormatResult<u64> {
         let percent = match self.options.reserved_percent {
             Some(percent) => percent,
@@ -277,7 +277,7 @@ impl Wishes<'_> {
         Ok(share(percent, blocks))
     }
 
-    /// How many backups `sparse_super2` makes.
+    /// The number of backup superblocks with `sparse_super2`.
     pub(super) fn backup_superblocks(&self) -> u8 {
         let usual = || {
             let found = self.number("num_backup_sb");
@@ -286,27 +286,27 @@ impl Wishes<'_> {
         self.options.backup_superblocks.or_else(usual).unwrap_or(2)
     }
 
-    /// `-J`, with the place the profile names.
+    /// `-J`, with the location of the profile where the options have none.
     pub(super) fn journal(&self, packed: bool) -> FormatResult<JournalOptions> {
         let mut journal = self.options.journal;
         if let (None, Some(text)) = (journal.location, self.string("journal_location")) {
             journal.location = Some(Amount::parse("journal_location in the profile", text)?);
         }
         if packed {
-            // At the start with the rest of the metadata, whatever else was asked.
+            // At the start with the other metadata, whatever location is given.
             journal.location = Some(Amount::Blocks(0));
         }
         Ok(journal)
     }
 }
 
-/// The block size of so many bytes, if there is one.
+/// The block size of this number of bytes, if there is one.
 fn block_size_of(bytes: u64) -> Option<BlockSize> {
     let log = bytes.is_power_of_two().then(|| bytes.trailing_zeros())?;
     BlockSize::from_log(log.checked_sub(10)?)
 }
 
-/// Refuses tables of inodes that leave no block for anything else.
+/// Refuses inode tables that leave no block for anything else.
 pub(super) fn check_inodes_fit(
     inodes: u32,
     inode_size: u32,
@@ -326,7 +326,7 @@ pub(super) fn check_inodes_fit(
     Ok(())
 }
 
-/// So many percent of `blocks`, in the double precision mke2fs counts with.
+/// `percent` of `blocks`, in double precision as mke2fs computes it.
 pub(crate) fn share(percent: f64, blocks: u64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
