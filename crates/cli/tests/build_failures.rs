@@ -448,7 +448,7 @@ fn a_partition_that_is_not_complete_is_told_and_the_rest_of_the_disk_is_left() {
     // Nothing is written for what does not fit.
     refused(
         &[&tree, "-F", "--size", "57M", "-o", &part],
-        "lead past the end of the file",
+        "extend past the end of the file",
     );
     refused(&[&tree, "-F", "--size", "1M", "-o", &part], "is too small");
     refused(

@@ -11,7 +11,7 @@ use fourscore_ondisk::inode::FileType;
 use super::Sums;
 use crate::error::{BuildError, BuildResult};
 use crate::layout::Settled;
-use crate::manifest::{Described, Sha256Sum, manifest_line, sums_line};
+use crate::manifest::{ListedObject, Sha256Sum, manifest_line, sums_line};
 use crate::options::Options;
 use crate::tree::NodeId;
 use crate::write::{HiddenFile, sync_folder};
@@ -103,7 +103,7 @@ impl Listing<'_> {
         let tree = &self.settled.forms.tree;
         out.write_all(b"#mtree\n")?;
         self.for_each_name(&mut |path, node| {
-            let object = Described {
+            let object = ListedObject {
                 meta: self.options.clamped(tree.meta(node)),
                 kind: &tree.kind(node),
                 links: tree.links(node),

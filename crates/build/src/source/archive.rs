@@ -20,7 +20,7 @@ use crate::source::tar::input::{FileInput, Input, StreamInput};
 use crate::source::tar::{EndMark, Reader};
 use crate::source::unpack::{Compression, unpacked};
 use crate::source::{Context, Reading, image, oci, overlay};
-use crate::target::Site;
+use crate::target::Location;
 use crate::tree::Tree;
 
 type Taken = Result<(), SourceError>;
@@ -73,8 +73,10 @@ fn add(
     context: &mut Context<'_>,
 ) -> Taken {
     let failed = |error: io::Error| at(place, error.into());
-    let site = Site::of(&file, 0..u64::MAX).map_err(failed)?;
-    context.refuse_output(&site).map_err(|why| at(place, why))?;
+    let location = Location::of(&file, 0..u64::MAX).map_err(failed)?;
+    context
+        .refuse_output(&location)
+        .map_err(|why| at(place, why))?;
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
         return add_stream(tree, file, place, reading, context);
@@ -200,7 +202,7 @@ pub(super) fn open_catalog(
     context: &mut Context<'_>,
 ) -> Result<Option<Catalog>, Fault> {
     let mut file = File::open(path)?;
-    context.refuse_output(&Site::of(&file, 0..u64::MAX)?)?;
+    context.refuse_output(&Location::of(&file, 0..u64::MAX)?)?;
     let found = file.metadata()?;
     let first = read_start(&mut file)?;
     file.rewind()?;

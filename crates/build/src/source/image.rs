@@ -23,7 +23,7 @@ use fourscore_sync::Arc;
 
 use crate::source::Context;
 use crate::source::fault::{Fault, SourceError};
-use crate::target::Site;
+use crate::target::Location;
 use crate::tree::{
     Content, DataPlace, ImageId, Kind, Meta, NodeId, Piece, Sparse, Tree, Xattrs, is_kept,
 };
@@ -87,10 +87,10 @@ fn open(
     let fs = Fs::open(Arc::new(window), &options).map_err(Fault::FileSystem)?;
     let file = std::fs::File::open(path)?;
     let end = offset.saturating_add(fs.geometry().size_bytes());
-    let site = Site::of(&file, offset..end)?;
-    context.refuse_output(&site)?;
+    let location = Location::of(&file, offset..end)?;
+    context.refuse_output(&location)?;
     // A disk that gets another file system beside this one does change.
-    let is_steady = !file.metadata()?.file_type().is_block_device() && !context.changes(&site);
+    let is_steady = !file.metadata()?.file_type().is_block_device() && !context.changes(&location);
     if is_steady {
         tree.watch_file(Arc::new(file), place)?;
     }

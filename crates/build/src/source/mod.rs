@@ -43,7 +43,7 @@ use fourscore_sync::{Counter, Mutex};
 use crate::host::{self, Scan};
 use crate::manifest::Saved;
 use crate::options::Options;
-use crate::target::{Site, Target};
+use crate::target::{Location, Target};
 use crate::tree::Tree;
 
 pub(crate) use draft::Draft;
@@ -111,13 +111,13 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// Whether writing the image changes the file that a source is in.
-    fn changes(&self, source: &Site) -> bool {
+    fn changes(&self, source: &Location) -> bool {
         let target = self.destination.as_ref().map(|to| to.target);
         target.is_some_and(|target| target.changes(source))
     }
 
     /// Refuses a source that the image would overwrite.
-    fn refuse_output(&self, source: &Site) -> Result<(), Fault> {
+    fn refuse_output(&self, source: &Location) -> Result<(), Fault> {
         let target = self.destination.as_ref().map(|to| to.target);
         match target.is_some_and(|target| target.overwrites(source)) {
             true => Err(Fault::IsOutput),

@@ -21,7 +21,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::recognise::in_words;
+use crate::recognise::describe;
 use crate::source::fault::{Fault, Parsed};
 use crate::source::oci::Transport;
 use crate::source::sink::read_some;
@@ -69,7 +69,7 @@ pub(crate) fn form(start: &[u8]) -> Parsed<Form> {
         return Ok(Form::Tar);
     }
     Err(Fault::NotASource {
-        found: in_words(start),
+        found: describe(start),
     })
 }
 

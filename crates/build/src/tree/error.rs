@@ -1,6 +1,6 @@
-//! **Purpose.** Why an entry of a source cannot be taken into the tree.
+//! **Purpose.** Errors of inserting an entry of a source into the tree.
 
-/// Why an entry of a source cannot be taken into the tree. Each names the entry.
+/// Why an entry of a source cannot be inserted into the tree. Each error names the entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
@@ -24,24 +24,24 @@ pub enum TreeError {
         /// The path.
         path: Vec<u8>,
     },
-    /// A path through something that is no directory.
+    /// A component of the path is not a directory.
     #[error("{}: a part of the path is not a directory", shown(path))]
     NotADirectory {
         /// The path.
         path: Vec<u8>,
     },
-    /// A path through more symbolic links than anybody follows.
+    /// A path with too many symbolic links.
     #[error("{}: too many symbolic links", shown(path))]
     SymlinkLoop {
         /// The path.
         path: Vec<u8>,
     },
-    /// A hard link to something that is not there.
+    /// A hard link to a missing object.
     #[error("{}: a link to {}, which does not exist", shown(path), shown(target))]
     NoTarget {
         /// The path of the link.
         path: Vec<u8>,
-        /// The path it is to share.
+        /// The path of the link target.
         target: Vec<u8>,
     },
     /// A hard link to a directory.
@@ -63,19 +63,19 @@ pub enum TreeError {
         /// The length of the target.
         length: usize,
     },
-    /// The list of a file's pieces is not sorted, overlaps, or passes the file's end.
+    /// The data pieces of a file are not sorted, overlap, or extend past the end of the file.
     #[error("{}: pieces of the file overlap or pass its end", shown(path))]
     BadPieces {
         /// The path of the file.
         path: Vec<u8>,
     },
-    /// 4 GiB of names or 2^32 objects.
+    /// The tree has 4 GiB of names or 2^32 objects.
     #[error("the tree has more names or objects than fit")]
     Full,
 }
 
 impl TreeError {
-    /// Puts a directory in front of the path, where the error knows the name alone.
+    /// Prepends the directory, for an error that has the name alone.
     pub(crate) fn in_directory(mut self, directory: &[u8]) -> Self {
         match &mut self {
             Self::NameTooLong { path, .. }
@@ -95,7 +95,7 @@ impl TreeError {
     }
 }
 
-/// A path for a message: what is not text is escaped.
+/// Escapes a path for a message.
 pub(crate) fn shown(path: &[u8]) -> String {
     path.escape_ascii().to_string()
 }

@@ -1,4 +1,4 @@
-//! Tests of the overlay.
+//! Tests of the tree.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn put(tree: &mut Tree, path: &str, kind: Kind) -> NodeId {
         .unwrap()
 }
 
-/// All paths of the tree, in order, with the links of each.
+/// All paths of the tree in order, with the link count of each.
 fn listing(tree: &mut Tree) -> String {
     fn list(tree: &Tree, directory: NodeId, path: &str, out: &mut String) {
         for (name, child) in tree.children(directory) {
@@ -97,8 +97,8 @@ fn whiteouts_and_opaque_directories() {
     assert_eq!(listing(&mut tree), "/d 1\n/d/new 1\n/e 1\n/e/four 1\n");
 }
 
-/// What is emptied costs what was in it, not what the tree holds: with an index built anew each
-/// time this takes minutes.
+/// Clearing a directory costs as much as it contains, not as the tree holds: with an index that is
+/// rebuilt each time, this takes minutes.
 #[test]
 fn thousands_of_opaque_directories_take_no_long_time() {
     let mut tree = Tree::new();
@@ -203,7 +203,7 @@ fn attributes_and_paths_come_back() {
     assert_eq!(found, [(&b"user.a"[..], &b"1"[..])]);
 }
 
-/// A million files within 200 bytes each, with what vectors allocate beyond their length.
+/// A million files take less than 200 MB, including spare capacity of vectors.
 #[test]
 fn a_file_costs_little_memory() {
     let mut tree = Tree::new();

@@ -20,7 +20,7 @@ use crate::source::spool::Spool;
 use crate::source::tar::input::{FileInput, Input, StreamInput};
 use crate::source::tar::{EndMark, Entry, Reader};
 use crate::source::unpack::{Compression, unpacked};
-use crate::target::Site;
+use crate::target::Location;
 use crate::tree::{FileId, Tree, TreeError};
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -92,7 +92,7 @@ impl Unread {
     ) -> Result<Self, SourceError> {
         let Found { promise, blob } = found;
         let opened = compression_of(&blob).and_then(|compression| {
-            context.refuse_output(&Site::of(&blob.file, blob.range.clone())?)?;
+            context.refuse_output(&Location::of(&blob.file, blob.range.clone())?)?;
             let spool = match compression {
                 Compression::None => None,
                 _ => Some(Spool::create(context.scratch)?),
