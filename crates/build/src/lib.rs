@@ -91,22 +91,25 @@ pub fn build(
         canonical::find_holes(&mut tree, options.thread_count())?;
     }
     let draft = tree.take_draft().filter(|draft| draft.is_for(target));
-    let place = draft.as_ref().map(|it| (it.file(), it.block_bits()));
-    let settled = layout::settle(&options, tree, place)?;
-    let size_bytes = settled.plan.superblock().geometry().size_bytes();
-    if let Some(given_bytes) = target.capacity_bytes().filter(|&room| room < size_bytes) {
+    let begun = draft.as_ref().map(|it| (it.file(), it.block_bits()));
+    let layout = layout::compute_layout(&options, tree, begun)?;
+    let size_bytes = layout.plan.superblock().geometry().size_bytes();
+    if let Some(given_bytes) = target
+        .capacity_bytes()
+        .filter(|&capacity| capacity < size_bytes)
+    {
         return Err(BuildError::NoSpace {
             needed_bytes: size_bytes,
             given_bytes,
         });
     }
-    let draft = draft.filter(|_| settled.forms.arrived.is_some());
+    let draft = draft.filter(|_| layout.forms.streamed.is_some());
     let output = match draft {
-        Some(draft) => draft.into_begun(),
-        None => write::Begun::new(target).map_err(|why| target.failed(why))?,
+        Some(draft) => draft.into_new_image(),
+        None => write::NewImage::new(target).map_err(|why| target.failed(why))?,
     };
-    write::write(&settled, &options, (target, output), made, watch)?;
-    let (sb, forms) = (settled.plan.superblock(), &settled.forms);
+    write::write(&layout, &options, target, output, made, watch)?;
+    let (sb, forms) = (layout.plan.superblock(), &layout.forms);
     let order = forms.numbers.order();
     Ok(Summary {
         size_bytes: sb.geometry().size_bytes(),

@@ -24,7 +24,7 @@ use super::Directory;
 use super::beneath;
 use crate::manifest::Saved;
 use crate::tree::{
-    Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs, is_kept,
+    Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs, is_supported,
 };
 
 /// The longest list of attribute names and the longest value on Linux.
@@ -151,7 +151,7 @@ impl Inspector {
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
         {
-            if !is_kept(name) {
+            if !is_supported(name) {
                 self.left_out.push(name.to_vec());
                 continue;
             }

@@ -109,7 +109,7 @@ fn errors_name_line_path_and_keyword() {
         ("etc/passwd size=4", "has 5 bytes in the sources and 4"),
         (
             "./../x type=dir",
-            "list: line 1: ./../x: the path climbs out",
+            "list: line 1: ./../x: the path leaves its tree",
         ),
         (
             "etc/passwd/x type=dir",

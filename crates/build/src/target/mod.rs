@@ -58,7 +58,7 @@ pub enum Overwrite {
 #[derive(Debug)]
 pub struct Target {
     /// The path as the caller gave it.
-    path_given: PathBuf,
+    given_path: PathBuf,
     form: Form,
     overwrite: Overwrite,
     /// Where the data to be overwritten is stored; `None` if there is none.
@@ -142,8 +142,8 @@ impl Target {
         size_bytes: Option<u64>,
         overwrite: Overwrite,
     ) -> BuildResult<Self> {
-        let path_given = PathBuf::from(format!("{}@{offset}", path.display()));
-        let failed = |why| output_error(&path_given, why);
+        let given_path = PathBuf::from(format!("{}@{offset}", path.display()));
+        let failed = |why| output_error(&given_path, why);
         let Some(place) = existing(path).map_err(failed)? else {
             let why = "no such disk";
             return Err(failed(io::Error::new(ErrorKind::NotFound, why)));
@@ -155,7 +155,7 @@ impl Target {
         let is_block_device = is_block_device(&place);
         if overwrite == Overwrite::OwnImages {
             let found = contents::describe(&device, &file, &range, is_block_device);
-            require_empty(&path_given, found.map_err(failed)?)?;
+            require_empty(&given_path, found.map_err(failed)?)?;
         }
         let part = Part {
             device,
@@ -164,7 +164,7 @@ impl Target {
             is_block_device,
         };
         Ok(Self::new(
-            &path_given,
+            &given_path,
             Form::Part(part),
             overwrite,
             Some(location),
@@ -185,13 +185,13 @@ impl Target {
     }
 
     fn new(
-        path_given: &Path,
+        given_path: &Path,
         form: Form,
         overwrite: Overwrite,
         location: Option<Location>,
     ) -> Self {
         Self {
-            path_given: path_given.to_owned(),
+            given_path: given_path.to_owned(),
             form,
             overwrite,
             location,
@@ -202,7 +202,7 @@ impl Target {
     /// directory.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path_given
+        &self.given_path
     }
 
     /// The size of a file system that fills the part of a disk; `None` for other targets.
@@ -220,15 +220,15 @@ impl Target {
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
         match &self.form {
-            Form::File { place, .. } => Some(folder_of(place)),
-            Form::Nameless(_) => Some(&self.path_given),
+            Form::File { place, .. } => Some(directory_of(place)),
+            Form::Nameless(_) => Some(&self.given_path),
             Form::Part(_) => None,
         }
     }
 
     /// Wraps an error of writing the target.
     pub(crate) fn failed(&self, why: io::Error) -> BuildError {
-        output_error(&self.path_given, why)
+        output_error(&self.given_path, why)
     }
 
     pub(crate) fn form(&self) -> &Form {
@@ -296,7 +296,7 @@ fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-pub(crate) fn folder_of(path: &Path) -> &Path {
+pub(crate) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

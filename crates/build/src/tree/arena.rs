@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_back_and_those_too_long_are_refused() {
+    fn texts_are_stored_and_long_ones_are_refused() {
         let mut arena = Arena::default();
         let long = vec![7; 65_535];
         let texts: [&[u8]; 4] = [b"a", b"", b"\xff\x00", &long];

@@ -265,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_history_equals_a_map(
+        fn any_sequence_of_operations_matches_a_map(
             steps in proptest::collection::vec((0u8..40, 0u32..1000, 0u8..16), 1..300),
         ) {
             let mut entries = Entries::default();

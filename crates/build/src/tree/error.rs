@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum TreeError {
     /// A name of over 255 bytes.
-    #[error("{}: the name has {length} bytes, ext4 allows 255", shown(path))]
+    #[error("{}: the name has {length} bytes, ext4 allows 255", escaped(path))]
     NameTooLong {
         /// The path.
         path: Vec<u8>,
@@ -13,31 +13,35 @@ pub enum TreeError {
         length: usize,
     },
     /// An empty name, or one with a NUL or a slash.
-    #[error("{}: ext4 has no such names", shown(path))]
+    #[error("{}: ext4 does not allow this name", escaped(path))]
     BadName {
         /// The path.
         path: Vec<u8>,
     },
     /// A path with `..` in it.
-    #[error("{}: the path climbs out of its tree", shown(path))]
+    #[error("{}: the path leaves its tree", escaped(path))]
     Climbs {
         /// The path.
         path: Vec<u8>,
     },
     /// A component of the path is not a directory.
-    #[error("{}: a part of the path is not a directory", shown(path))]
+    #[error("{}: a part of the path is not a directory", escaped(path))]
     NotADirectory {
         /// The path.
         path: Vec<u8>,
     },
     /// A path with too many symbolic links.
-    #[error("{}: too many symbolic links", shown(path))]
+    #[error("{}: too many symbolic links", escaped(path))]
     SymlinkLoop {
         /// The path.
         path: Vec<u8>,
     },
     /// A hard link to a missing object.
-    #[error("{}: a link to {}, which does not exist", shown(path), shown(target))]
+    #[error(
+        "{}: a link to {}, which does not exist",
+        escaped(path),
+        escaped(target)
+    )]
     NoTarget {
         /// The path of the link.
         path: Vec<u8>,
@@ -45,7 +49,7 @@ pub enum TreeError {
         target: Vec<u8>,
     },
     /// A hard link to a directory.
-    #[error("{}: a hard link to the directory {}", shown(path), shown(target))]
+    #[error("{}: a hard link to the directory {}", escaped(path), escaped(target))]
     LinkToDirectory {
         /// The path of the link.
         path: Vec<u8>,
@@ -56,7 +60,10 @@ pub enum TreeError {
     #[error("the root of the tree must be a directory")]
     Root,
     /// A link target that is empty, longer than 4095 bytes or holds a NUL.
-    #[error("{}: a link target of {length} bytes, or with a NUL", shown(path))]
+    #[error(
+        "{}: the link target has {length} bytes or contains a NUL; ext4 allows 1 to 4095 bytes",
+        escaped(path)
+    )]
     BadTarget {
         /// The path of the symbolic link.
         path: Vec<u8>,
@@ -64,13 +71,13 @@ pub enum TreeError {
         length: usize,
     },
     /// The data pieces of a file are not sorted, overlap, or extend past the end of the file.
-    #[error("{}: pieces of the file overlap or pass its end", shown(path))]
+    #[error("{}: pieces of the file overlap or extend past its end", escaped(path))]
     BadPieces {
         /// The path of the file.
         path: Vec<u8>,
     },
     /// The tree has 4 GiB of names or 2^32 objects.
-    #[error("the tree has more names or objects than fit")]
+    #[error("the tree has too many names or objects")]
     Full,
 }
 
@@ -96,6 +103,6 @@ impl TreeError {
 }
 
 /// Escapes a path for a message.
-pub(crate) fn shown(path: &[u8]) -> String {
+pub(crate) fn escaped(path: &[u8]) -> String {
     path.escape_ascii().to_string()
 }

@@ -46,7 +46,7 @@ pub use xattrs::{XattrIter, XattrSet, Xattrs};
 
 pub(crate) use entries::Entry;
 pub(crate) use node::{HOLE_UNIT_BYTES, Node, Stored};
-pub(crate) use xattrs::{XattrSets, is_kept};
+pub(crate) use xattrs::{XattrSets, is_supported};
 
 use crate::source::Draft;
 use arena::{Arena, Text};

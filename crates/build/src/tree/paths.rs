@@ -11,13 +11,20 @@ use super::xattrs::Xattrs;
 use super::{MAX_NAME_BYTES, MAX_TARGET_BYTES, NodeId, Tree, TreeError, TreeResult};
 
 /// The largest number of symbolic links that are followed in one path, as in Linux.
-const MOST_SYMLINKS: u32 = 40;
+const MAX_SYMLINKS: u32 = 40;
 
 /// Whether missing directories on a path are created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Make,
     Leave,
+}
+
+/// The attributes of an object to be inserted.
+struct NewObject<'a> {
+    meta: &'a Meta,
+    kind: Kind,
+    xattrs: &'a Xattrs,
 }
 
 impl Tree {
@@ -42,7 +49,13 @@ impl Tree {
             return Ok(NodeId::ROOT);
         };
         let found = self.find(directory, name);
-        self.put(directory, name, found, (meta, kind, xattrs), path)
+        self.put(
+            directory,
+            name,
+            found,
+            NewObject { meta, kind, xattrs },
+            path,
+        )
     }
 
     /// As [`Tree::insert`], into a given directory.
@@ -58,7 +71,13 @@ impl Tree {
         xattrs: &Xattrs,
     ) -> TreeResult<NodeId> {
         let found = self.find(directory, name);
-        self.put(directory, name, found, (meta, kind, xattrs), name)
+        self.put(
+            directory,
+            name,
+            found,
+            NewObject { meta, kind, xattrs },
+            name,
+        )
     }
 
     /// As [`Tree::insert_in`], for a name that the directory does not have. Skips the lookup;
@@ -71,7 +90,13 @@ impl Tree {
         kind: Kind,
         xattrs: &Xattrs,
     ) -> TreeResult<NodeId> {
-        self.put(directory, name, None, (meta, kind, xattrs), name)
+        self.put(
+            directory,
+            name,
+            None,
+            NewObject { meta, kind, xattrs },
+            name,
+        )
     }
 
     /// Adds a name to an object, replacing an object of that name.
@@ -222,7 +247,11 @@ impl Tree {
                 permissions: 0o755,
                 ..Meta::default()
             };
-            let new = (&meta, Kind::Directory, &Xattrs::new());
+            let new = NewObject {
+                meta: &meta,
+                kind: Kind::Directory,
+                xattrs: &Xattrs::new(),
+            };
             return self.put(directory, name, None, new, path);
         };
         let target = match &self.node(found).stored {
@@ -231,7 +260,7 @@ impl Tree {
             _ => return Err(not_a_directory()),
         };
         *followed += 1;
-        if *followed > MOST_SYMLINKS {
+        if *followed > MAX_SYMLINKS {
             return Err(TreeError::SymlinkLoop {
                 path: path.to_vec(),
             });
@@ -239,7 +268,7 @@ impl Tree {
         let mut above = if target.first() == Some(&b'/') {
             vec![NodeId::ROOT]
         } else {
-            self.way_to(directory)
+            self.path_from_root(directory)
         };
         for name in target.split(|&byte| byte == b'/') {
             match name {
@@ -258,17 +287,17 @@ impl Tree {
     }
 
     /// The directories from the root down to `directory`.
-    fn way_to(&self, directory: NodeId) -> Vec<NodeId> {
-        let mut way = vec![directory];
-        while let Some(&below) = way.last()
+    fn path_from_root(&self, directory: NodeId) -> Vec<NodeId> {
+        let mut chain = vec![directory];
+        while let Some(&below) = chain.last()
             && below != NodeId::ROOT
         {
             let list = self.list_of(below).map(|list| list as usize);
             let parent = list.and_then(|list| self.parents.get(list));
-            way.push(parent.copied().unwrap_or(NodeId::ROOT));
+            chain.push(parent.copied().unwrap_or(NodeId::ROOT));
         }
-        way.reverse();
-        way
+        chain.reverse();
+        chain
     }
 
     fn put(
@@ -276,9 +305,10 @@ impl Tree {
         directory: NodeId,
         name: &[u8],
         found: Option<NodeId>,
-        (meta, kind, xattrs): (&Meta, Kind, &Xattrs),
+        object: NewObject<'_>,
         path: &[u8],
     ) -> TreeResult<NodeId> {
+        let NewObject { meta, kind, xattrs } = object;
         if let Some(found) = found
             && kind == Kind::Directory
             && matches!(self.node(found).stored, Stored::Directory(_))
@@ -364,8 +394,9 @@ impl Tree {
                 Stored::File(content)
             }
             Kind::Symlink(target) => {
-                let good = (1..=MAX_TARGET_BYTES).contains(&target.len()) && !target.contains(&0);
-                if !good {
+                let is_valid =
+                    (1..=MAX_TARGET_BYTES).contains(&target.len()) && !target.contains(&0);
+                if !is_valid {
                     return Err(TreeError::BadTarget {
                         path: path.to_vec(),
                         length: target.len(),

@@ -16,7 +16,7 @@ use fourscore_sync::Arc;
 /// Whether ext4 can store an attribute of this name, that is, whether Linux would list it for a
 /// file on ext4. In the namespace `system.`, these are the two access control lists; others belong
 /// to other file systems or, as `system.data`, to ext4 internally.
-pub(crate) fn is_kept(name: &[u8]) -> bool {
+pub(crate) fn is_supported(name: &[u8]) -> bool {
     let index = NameIndex::split(name).map(|(index, _)| index);
     let is_foreign = matches!(index, None | Some(NameIndex::SYSTEM | NameIndex::RICHACL));
     !is_foreign && !name.contains(&0)
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_sets_share_a_number_whatever_the_order_they_came_in() {
+    fn equal_sets_share_a_number_in_any_order_of_insertion() {
         let mut sets = XattrSets::default();
         let one = sets.intern(&xattrs(&[(b"user.a", b"1"), (b"user.b", b"")]));
         let two = sets.intern(&xattrs(&[(b"user.b", b""), (b"user.a", b"1")]));
