@@ -37,7 +37,7 @@ use std::path::Path;
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::FileType;
 
-use crate::source::{Excludes, Fault, Parsed, SourceError, nameless};
+use crate::source::{Excludes, Fault, Parsed, SourceError, unlinked_file};
 use crate::tree::{Kind, Meta, NodeId, Tree, Xattrs};
 use keyword::{Keywords, kind_word};
 use mtree::{Entry, Lines};
@@ -151,7 +151,7 @@ fn open_rewindable(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    let mut copy = nameless(&std::env::temp_dir())?;
+    let mut copy = unlinked_file(&std::env::temp_dir())?;
     io::copy(&mut file, &mut copy)?;
     copy.rewind()?;
     Ok(copy)

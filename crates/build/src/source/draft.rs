@@ -59,7 +59,7 @@ impl Draft {
             let text = format!("{}: {why}", target.path().display());
             io::Error::new(why.kind(), text)
         };
-        let Some((new_image, file)) = NewImage::nameless(target).map_err(named)? else {
+        let Some((new_image, file)) = NewImage::unlinked_file(target).map_err(named)? else {
             return Ok(None);
         };
         let sink = Sink::new(Arc::new(file));

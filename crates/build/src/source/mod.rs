@@ -55,7 +55,7 @@ pub use ids::{IdError, IdMap, IdRange, Owner, Owners};
 pub(crate) use names::HostNames;
 pub use notices::Notices;
 pub use oci::{OciImage, Platform, PlatformError, Transport};
-pub(crate) use spool::nameless;
+pub(crate) use spool::unlinked_file;
 
 /// A source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]

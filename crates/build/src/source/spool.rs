@@ -35,7 +35,7 @@ pub(crate) struct Spool {
 impl Spool {
     /// Creates the file in `directory`, whose file system must have space for the data.
     pub(crate) fn create(directory: &Path) -> io::Result<Self> {
-        let sink = Sink::new(Arc::new(nameless(directory)?));
+        let sink = Sink::new(Arc::new(unlinked_file(directory)?));
         Ok(Self { sink })
     }
 
@@ -76,7 +76,7 @@ impl Storage for Spool {
 
 /// Creates an unlinked file with `O_TMPFILE`, or, where the file system does not support it, by
 /// creating a file and unlinking it at once.
-pub(crate) fn nameless(directory: &Path) -> io::Result<File> {
+pub(crate) fn unlinked_file(directory: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {

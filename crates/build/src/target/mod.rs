@@ -36,7 +36,7 @@ use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, Sharing, open_path
 use fourscore_sync::Arc;
 
 use crate::error::{BuildError, BuildResult};
-use crate::source::nameless;
+use crate::source::unlinked_file;
 pub(crate) use location::Location;
 
 /// A file system that fills a partition is rounded down to a multiple of this, as mke2fs does.
@@ -77,7 +77,7 @@ pub(crate) enum Form {
     /// A block device, or a part of a file or device, which is written in place.
     Part(Part),
     /// An unlinked file.
-    Nameless(File),
+    Unlinked(File),
 }
 
 /// A range of an open device that is written in place.
@@ -178,8 +178,8 @@ impl Target {
     /// [`BuildError::Output`] if the file cannot be created there.
     pub fn nameless(folder: &Path) -> BuildResult<(Self, File)> {
         let failed = |why| output_error(folder, why);
-        let file = nameless(folder).map_err(failed)?;
-        let form = Form::Nameless(file.try_clone().map_err(failed)?);
+        let file = unlinked_file(folder).map_err(failed)?;
+        let form = Form::Unlinked(file.try_clone().map_err(failed)?);
         let target = Self::new(folder, form, Overwrite::default(), None);
         Ok((target, file))
     }
@@ -221,7 +221,7 @@ impl Target {
     pub fn folder(&self) -> Option<&Path> {
         match &self.form {
             Form::File { place, .. } => Some(directory_of(place)),
-            Form::Nameless(_) => Some(&self.given_path),
+            Form::Unlinked(_) => Some(&self.given_path),
             Form::Part(_) => None,
         }
     }
@@ -239,7 +239,7 @@ impl Target {
     pub(crate) fn capacity_bytes(&self) -> Option<u64> {
         match &self.form {
             Form::Part(part) => Some(part.range.end - part.range.start),
-            Form::File { .. } | Form::Nameless(_) => None,
+            Form::File { .. } | Form::Unlinked(_) => None,
         }
     }
 

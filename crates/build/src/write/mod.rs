@@ -79,7 +79,7 @@ pub(crate) fn write(
     let written = fill(layout, options, target, output, made, watch);
     written.map_err(|why| match target.form() {
         Form::Part(_) => BuildError::Overwritten { why: Box::new(why) },
-        Form::File { .. } | Form::Nameless(_) => why,
+        Form::File { .. } | Form::Unlinked(_) => why,
     })
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Disk {
 #[derive(Debug)]
 enum Temporary {
     /// An unlinked file, and the path that it gets, if any.
-    Nameless(File, Option<PathBuf>),
+    Unlinked(File, Option<PathBuf>),
     /// A file with a hidden name, and the path that it gets.
     Named(HiddenFile, PathBuf),
     /// The target itself.
@@ -70,7 +70,7 @@ pub(crate) fn old_content(target: &Target, known: OldContent) -> OldContent {
         Form::Part(_) if known == OldContent::AllZero => known,
         Form::Part(part) if !part.is_block_device => OldContent::ZeroAfterDiscard,
         Form::Part(_) => known,
-        Form::File { .. } | Form::Nameless(_) => OldContent::AllZero,
+        Form::File { .. } | Form::Unlinked(_) => OldContent::AllZero,
     }
 }
 
@@ -94,12 +94,12 @@ impl Disk {
 impl NewImage {
     /// Creates an image file; its content is zeroes unless it is written in place.
     pub(crate) fn new(target: &Target) -> io::Result<Self> {
-        if let Some((new_image, _)) = Self::nameless(target)? {
+        if let Some((new_image, _)) = Self::unlinked_file(target)? {
             return Ok(new_image);
         }
         let temporary = match target.form() {
             Form::Part(part) => Temporary::InPlace(part.clone()),
-            Form::Nameless(file) => Temporary::Nameless(file.try_clone()?, None),
+            Form::Unlinked(file) => Temporary::Unlinked(file.try_clone()?, None),
             Form::File { place, .. } => Temporary::Named(HiddenFile::create(place)?, place.clone()),
         };
         Ok(Self { temporary })
@@ -107,16 +107,16 @@ impl NewImage {
 
     /// Creates an image in an unlinked file, which is returned too; `None` if the host does not
     /// support this, or the image is written in place.
-    pub(crate) fn nameless(target: &Target) -> io::Result<Option<(Self, File)>> {
+    pub(crate) fn unlinked_file(target: &Target) -> io::Result<Option<(Self, File)>> {
         let (file, place) = match target.form() {
             Form::Part(_) => return Ok(None),
-            Form::Nameless(file) => (file.try_clone()?, None),
-            Form::File { place, .. } => match nameless(directory_of(place))? {
+            Form::Unlinked(file) => (file.try_clone()?, None),
+            Form::File { place, .. } => match unlinked_file(directory_of(place))? {
                 Some(file) => (file, Some(place.clone())),
                 None => return Ok(None),
             },
         };
-        let temporary = Temporary::Nameless(file.try_clone()?, place);
+        let temporary = Temporary::Unlinked(file.try_clone()?, place);
         Ok(Some((Self { temporary }, file)))
     }
 
@@ -176,13 +176,13 @@ impl Output {
     /// Renames the image into place, replacing the target. It is durable when this returns.
     pub(crate) fn commit(self) -> io::Result<()> {
         let target = match self.temporary {
-            Temporary::InPlace(_) | Temporary::Nameless(_, None) => return Ok(()),
+            Temporary::InPlace(_) | Temporary::Unlinked(_, None) => return Ok(()),
             Temporary::Named(hidden, target) => {
                 copy_mode_and_owner(&hidden.0, &target)?;
                 std::fs::rename(&hidden.0, &target)?;
                 target
             }
-            Temporary::Nameless(file, Some(target)) => {
+            Temporary::Unlinked(file, Some(target)) => {
                 let from = proc_path(&file);
                 copy_mode_and_owner(&from, &target)?;
                 let link =
@@ -232,7 +232,7 @@ impl Temporary {
     /// The path to open the file; `None` if it is written in place.
     fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Nameless(file, _) => Some(proc_path(file)),
+            Self::Unlinked(file, _) => Some(proc_path(file)),
             Self::Named(hidden, _) => Some(hidden.0.clone()),
             Self::InPlace(_) => None,
         }
@@ -267,7 +267,7 @@ impl Drop for HiddenFile {
 
 /// Creates an unlinked file. `None` if the host does not support it, or the file cannot be
 /// reopened: without `/proc`, and under pseudo, which looks up files by name.
-fn nameless(folder: &Path) -> io::Result<Option<File>> {
+fn unlinked_file(folder: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from(0o666)) {
         Ok(fd) => {

@@ -20,7 +20,7 @@ use fourscore_sync::Arc;
 
 use crate::source::fault::{Fault, Parsed};
 use crate::source::sink::read_some;
-use crate::source::spool::nameless;
+use crate::source::spool::unlinked_file;
 use crate::source::tar::input::{FileInput, Input};
 use crate::source::tar::sparse::Run;
 use crate::source::tar::{EndMark, Entry, EntryBody, Reader};
@@ -221,14 +221,14 @@ impl<'a, R: Read> Recorder<'a, R> {
         self.write_out()?;
         match &self.file {
             Some(file) => file.try_clone(),
-            None => nameless(self.directory),
+            None => unlinked_file(self.directory),
         }
     }
 
     fn write_out(&mut self) -> io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => nameless(self.directory)?,
+            None => unlinked_file(self.directory)?,
         };
         file.write_all(&self.memory)?;
         self.memory.clear();
