@@ -91,8 +91,8 @@ pub fn build(
         canonical::find_holes(&mut tree, options.thread_count())?;
     }
     let draft = tree.take_draft().filter(|draft| draft.is_for(target));
-    let begun = draft.as_ref().map(|it| (it.file(), it.block_bits()));
-    let layout = layout::compute_layout(&options, tree, begun)?;
+    let draft_file = draft.as_ref().map(source::Draft::draft_file);
+    let layout = layout::compute_layout(&options, tree, draft_file)?;
     let size_bytes = layout.plan.superblock().geometry().size_bytes();
     if let Some(given_bytes) = target
         .capacity_bytes()

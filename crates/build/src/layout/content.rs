@@ -50,7 +50,7 @@ pub(crate) fn ranges(
         }
         Stored::File(Content::Sparse(sparse)) => {
             let parts = sparse.pieces.iter();
-            let parts = parts.map(|piece| (piece.at, piece.len_bytes));
+            let parts = parts.map(|piece| piece.at..piece.at + piece.len_bytes);
             ranges_of_parts(parts, facts.block_bits, out);
         }
         Stored::File(content) => whole(facts.blocks(content.len_bytes())),
@@ -58,16 +58,16 @@ pub(crate) fn ranges(
     }
 }
 
-/// Collects the blocks of these parts of a file, given in order as offset and length in bytes.
+/// Collects the blocks of these byte ranges of a file, which must be in order.
 pub(crate) fn ranges_of_parts(
-    parts: impl Iterator<Item = (u64, u64)>,
+    parts: impl Iterator<Item = std::ops::Range<u64>>,
     block_bits: u32,
     out: &mut Vec<Range>,
 ) {
     out.clear();
-    for (at, len_bytes) in parts.filter(|&(_, len_bytes)| len_bytes > 0) {
-        let first = at >> block_bits;
-        let end = (at + len_bytes).div_ceil(1 << block_bits);
+    for part in parts.filter(|part| !part.is_empty()) {
+        let first = part.start >> block_bits;
+        let end = part.end.div_ceil(1 << block_bits);
         match out.last_mut() {
             Some(last) if first <= last.end() => {
                 last.blocks = last.blocks.max(end - last.first);

@@ -69,11 +69,11 @@ impl DraftSpace {
         self.block_bits
     }
 
-    /// Allocates blocks for the data of a file, given as offset and length in bytes of its parts.
+    /// Allocates blocks for the data of a file, given as byte ranges in order.
     /// Returns false if there is no space.
     pub(crate) fn place(
         &mut self,
-        parts: impl Iterator<Item = (u64, u64)>,
+        parts: impl Iterator<Item = Span<u64>>,
         runs: &mut Vec<Run>,
     ) -> bool {
         runs.clear();
@@ -123,6 +123,15 @@ fn runs_between_superblocks(sb: &Superblock) -> Option<Vec<Span<u64>>> {
     Some(runs)
 }
 
+/// The image that was begun while the sources were read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DraftFile {
+    /// The image among the open files of the tree.
+    pub(crate) file: FileId,
+    /// log2 of the block size with which data was written to it.
+    pub(crate) block_bits: u32,
+}
+
 /// The data that is already in the image.
 #[derive(Debug)]
 pub(crate) struct StreamedData {
@@ -133,14 +142,10 @@ pub(crate) struct StreamedData {
 }
 
 impl StreamedData {
-    /// Collects the data of these objects that is in `file`, the draft; `None` if two of them share
+    /// Collects the data of these objects that is in the draft; `None` if two of them share
     /// a block, which a draft does not do.
-    pub(crate) fn new(
-        tree: &Tree,
-        nodes: &[NodeId],
-        file: FileId,
-        block_bits: u32,
-    ) -> Option<Self> {
+    pub(crate) fn new(tree: &Tree, nodes: &[NodeId], draft: DraftFile) -> Option<Self> {
+        let DraftFile { file, block_bits } = draft;
         let mut streamed = Self {
             file,
             block_bits,
@@ -254,20 +259,20 @@ mod tests {
         let (bits, mut runs) = (space.block_bits(), Vec::new());
         assert_eq!(bits, 12);
         // One superblock, 1024 descriptor blocks, and as many reserved ones.
-        assert!(space.place([(0, 1)].into_iter(), &mut runs));
+        assert!(space.place([0..1].into_iter(), &mut runs));
         assert_eq!(runs, [run(0, 2049, 1)]);
         // A large file is split by the backup in group 1.
         let blocks = 32768;
-        assert!(space.place([(0, blocks << bits)].into_iter(), &mut runs));
+        assert!(space.place([0..blocks << bits].into_iter(), &mut runs));
         let first = 32768 - 2050;
         let rest = run(first, 32768 + 2049, blocks - first);
         assert_eq!(runs, [run(0, 2050, first), rest]);
         // A small file goes after the backup in group 3, and a smaller one before it.
         let left = 3 * 32768 - (rest.physical + rest.blocks) - 1000;
-        assert!(space.place([(0, left << bits)].into_iter(), &mut runs));
-        assert!(space.place([(0, 1001 << bits)].into_iter(), &mut runs));
+        assert!(space.place([0..left << bits].into_iter(), &mut runs));
+        assert!(space.place([0..1001 << bits].into_iter(), &mut runs));
         assert_eq!(runs, [run(0, 3 * 32768 + 2049, 1001)]);
-        assert!(space.place([(5, 7), (1 << 20, 9000)].into_iter(), &mut runs));
+        assert!(space.place([5..12, 1 << 20..(1 << 20) + 9000].into_iter(), &mut runs));
         let at = 3 * 32768 - 1000;
         assert_eq!(runs, [run(0, at, 1), run(256, at + 1, 3)]);
     }
@@ -285,6 +290,11 @@ mod tests {
             assert!(DraftSpace::of(&options).is_none(), "{features}");
         }
     }
+
+    const DRAFT: DraftFile = DraftFile {
+        file: FileId(0),
+        block_bits: 12,
+    };
 
     fn run(logical: u64, physical: u64, blocks: u64) -> Run {
         Run {
@@ -337,7 +347,7 @@ mod tests {
             ],
         }));
         let (tree, nodes) = tree(vec![dense, elsewhere, holes]);
-        let streamed = StreamedData::new(&tree, &nodes, FileId(0), 12).unwrap();
+        let streamed = StreamedData::new(&tree, &nodes, DRAFT).unwrap();
         let block = |number| PhysBlock(number);
         assert_eq!(
             streamed.runs(),
@@ -367,6 +377,6 @@ mod tests {
             len_bytes: 8192,
         };
         let (tree, nodes) = tree(vec![content(40960), content(45056)]);
-        assert!(StreamedData::new(&tree, &nodes, FileId(0), 12).is_none());
+        assert!(StreamedData::new(&tree, &nodes, DRAFT).is_none());
     }
 }

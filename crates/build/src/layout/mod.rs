@@ -37,7 +37,7 @@ mod values;
 mod xattr;
 
 pub(crate) use directory::Shape;
-pub(crate) use draft::DraftSpace;
+pub(crate) use draft::{DraftFile, DraftSpace};
 pub(crate) use facts::EXTRA_ISIZE;
 pub(crate) use mapping::{IBlock, Run};
 pub(crate) use numbers::Numbers;

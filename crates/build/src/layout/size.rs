@@ -19,7 +19,7 @@ use fourscore::format::{
 use fourscore_ondisk::features::{Compat, FeatureSet, RoCompat};
 use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, Timestamp};
 
-use super::draft::StreamedData;
+use super::draft::{DraftFile, StreamedData};
 use super::facts::Facts;
 use super::numbers::Numbers;
 use super::place::{Forms, Outcome, Placed};
@@ -27,7 +27,7 @@ use super::pool::Pool;
 use crate::error::{BuildError, BuildResult};
 use crate::identity::identify;
 use crate::options::{Options, Size};
-use crate::tree::{FileId, Kind, Meta, NodeId, Tree, Xattrs};
+use crate::tree::{Kind, Meta, NodeId, Tree, Xattrs};
 
 /// The complete layout of an image, with the plan of its file system.
 pub(crate) struct Layout {
@@ -56,23 +56,23 @@ const MAX_ROUNDS: u32 = 16;
 /// Limit for the number of blocks of a file system.
 const BLOCKS_END: u64 = 1 << 48;
 
-/// Computes the layout. `draft` is the image that was begun while the sources were read: its file,
-/// and log2 of its block size.
+/// Computes the layout. `draft` is the image that was begun while the sources were read.
 pub(crate) fn compute_layout(
     options: &Options,
     mut tree: Tree,
-    draft: Option<(FileId, u32)>,
+    draft: Option<DraftFile>,
 ) -> BuildResult<Layout> {
     let threads = options.thread_count();
     let lost_and_found = lost_and_found(&mut tree, options)?;
     tree.sort(threads);
-    if let Some(path) = tree.name_given_twice() {
+    if let Some(path) = tree.duplicate_name() {
         // The host lists a name twice only if the directory changes at the same time.
         return Err(BuildError::Changed { path });
     }
     let numbers = Numbers::new(&tree, lost_and_found);
     let mut request = Request::new(options, &tree, &numbers);
-    if let Some(size) = draft.and_then(|(_, bits)| BlockSize::from_log(bits.checked_sub(10)?))
+    if let Some(size) =
+        draft.and_then(|draft| BlockSize::from_log(draft.block_bits.checked_sub(10)?))
         && !matches!(request.format.block_size, Some(BlockSizeWish::Exactly(_)))
     {
         request.format.block_size = Some(BlockSizeWish::Exactly(size));
@@ -82,8 +82,8 @@ pub(crate) fn compute_layout(
     let facts = Facts::of(&skeleton);
     let facts = facts.ok_or(BuildError::Invalid("the hash function needs a key"))?;
     let streamed = draft
-        .filter(|&(_, bits)| bits == facts.block_bits)
-        .and_then(|(file, bits)| StreamedData::new(&tree, numbers.order(), file, bits));
+        .filter(|draft| draft.block_bits == facts.block_bits)
+        .and_then(|draft| StreamedData::new(&tree, numbers.order(), draft));
     let mut forms = Forms::new(tree, facts, numbers, streamed)?;
     forms.shape_directories(lost_and_found, threads)?;
     request.objects = forms.inodes();

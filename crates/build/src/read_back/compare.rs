@@ -89,16 +89,16 @@ impl Checker<'_> {
         if forms.facts.project {
             field("project", stat.project_id, meta.project)?;
         }
-        let kept = |time: Timestamp| match forms.facts.has_extra() {
+        let as_stored = |time: Timestamp| match forms.facts.has_extra() {
             true => {
                 let (word, extra) = time.to_inode_words();
                 Timestamp::from_inode(word, Some(extra))
             }
             false => Timestamp::from_inode(time.to_inode_word(), None),
         };
-        field("atime", stat.atime, kept(meta.atime))?;
-        field("mtime", stat.mtime, kept(meta.mtime))?;
-        field("ctime", stat.ctime, kept(meta.ctime))?;
+        field("atime", stat.atime, as_stored(meta.atime))?;
+        field("mtime", stat.mtime, as_stored(meta.mtime))?;
+        field("ctime", stat.ctime, as_stored(meta.ctime))?;
         match self.tree().kind(node) {
             // The link count is 1 if it exceeds the limit.
             Kind::Directory if stat.links == 1 => Ok(()),
@@ -152,8 +152,8 @@ impl Checker<'_> {
                 return ControlFlow::Continue(());
             }
             let at = expected.binary_search_by_key(&listed.name, |entry| tree.entry_name(entry));
-            let fits = |&at: &usize| inode(&expected[at]) == listed.inode && !seen[at];
-            match at.ok().filter(fits) {
+            let matches = |&at: &usize| inode(&expected[at]) == listed.inode && !seen[at];
+            match at.ok().filter(matches) {
                 Some(at) => {
                     seen[at] = true;
                     ControlFlow::Continue(())

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use fourscore_sync::Arc;
 
 use super::Destination;
-use crate::layout::{DraftSpace, Run as BlockRun};
+use crate::layout::{DraftFile, DraftSpace, Run as BlockRun};
 use crate::read_back::Comparison;
 use crate::source::sink::Sink;
 use crate::source::storage::Storage;
@@ -78,9 +78,12 @@ impl Draft {
         self.file
     }
 
-    /// log2 of the block size.
-    pub(crate) fn block_bits(&self) -> u32 {
-        self.space.block_bits()
+    /// The draft as the layout needs it.
+    pub(crate) fn draft_file(&self) -> DraftFile {
+        DraftFile {
+            file: self.file,
+            block_bits: self.space.block_bits(),
+        }
     }
 
     pub(crate) fn is_for(&self, target: &Target) -> bool {
@@ -99,8 +102,10 @@ impl Storage for &mut Draft {
         from: &mut dyn Read,
         pieces: &mut Vec<Piece>,
     ) -> io::Result<u64> {
-        let lengths = parts.iter().map(|part| (part.offset, part.len_bytes));
-        if !self.space.place(lengths, &mut self.runs) {
+        let ranges = parts
+            .iter()
+            .map(|part| part.offset..part.offset + part.len_bytes);
+        if !self.space.place(ranges, &mut self.runs) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let bits = self.space.block_bits();

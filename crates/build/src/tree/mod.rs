@@ -253,7 +253,7 @@ impl Tree {
 
     /// The path of a name that occurs twice in a directory, if there is one. The tree must be
     /// sorted.
-    pub(crate) fn name_given_twice(&self) -> Option<Vec<u8>> {
+    pub(crate) fn duplicate_name(&self) -> Option<Vec<u8>> {
         let twice = |list: &u32| {
             let entries = self.entries.of(*list);
             let pair = entries.windows(2).find(|pair| match pair {

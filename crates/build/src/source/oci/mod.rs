@@ -400,11 +400,11 @@ mod tests {
         let mut tree = Tree::new();
         let unread = unread(layers.into(), "image", &mut tree, &context).expect("layers");
         let queue = LayerQueue::new(unread, 0);
-        let are_both_begun = || {
+        let are_both_started = || {
             let state = queue.state.lock();
-            let is_begun =
+            let is_started =
                 |layer: usize| state.held_bytes[layer] > 0 && state.read[layer].is_none();
-            is_begun(1) && is_begun(2)
+            is_started(1) && is_started(2)
         };
         thread::scope(|scope| {
             for _ in 0..context.threads {
@@ -412,7 +412,7 @@ mod tests {
             }
             let both = (0..20_000).any(|_| {
                 thread::sleep(Duration::from_millis(1));
-                are_both_begun()
+                are_both_started()
             });
             for number in 0..count {
                 let layer = queue.take(number).expect("a good layer");

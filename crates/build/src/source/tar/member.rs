@@ -16,7 +16,7 @@ use crate::source::names::HostNames;
 use crate::source::tar::acl;
 use crate::source::tar::header::{GnuSparse, Header};
 use crate::source::tar::pax::{Record, Records, decimal, time};
-use crate::source::tar::sparse::{Map, SparseRecords};
+use crate::source::tar::sparse::{Map, SparseFile, SparseRecords};
 use crate::tree::{Meta, Xattrs, is_supported};
 
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -64,7 +64,7 @@ pub(super) enum Body {
     File {
         stored_bytes: u64,
         /// The map and the length of the file, if it is sparse.
-        sparse: Option<(Map, u64)>,
+        sparse: Option<SparseFile>,
         /// Whether blocks after the header continue the map.
         is_continued: bool,
     },
@@ -80,7 +80,7 @@ pub(super) enum Body {
 
 impl Prologue {
     /// Parses the content of a GNU long name (`L`) or long link (`K`).
-    pub(super) fn take_long(&mut self, flag: u8, content: &[u8]) {
+    pub(super) fn parse_long_name(&mut self, flag: u8, content: &[u8]) {
         let end = content.iter().position(|&byte| byte == 0);
         let text = content[..end.unwrap_or(content.len())].to_vec();
         match flag {
@@ -90,8 +90,8 @@ impl Prologue {
     }
 
     /// Parses the content of a pax header for the next entry.
-    pub(super) fn take_pax(&mut self, content: &[u8]) -> Parsed<()> {
-        self.records.take(content)
+    pub(super) fn parse_pax(&mut self, content: &[u8]) -> Parsed<()> {
+        self.records.parse(content)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -111,17 +111,17 @@ impl Prologue {
 }
 
 impl Global {
-    pub(super) fn take_pax(&mut self, content: &[u8]) -> Parsed<()> {
-        self.0.take(content)
+    pub(super) fn parse_pax(&mut self, content: &[u8]) -> Parsed<()> {
+        self.0.parse(content)
     }
 }
 
 impl PaxRecords {
-    fn take(&mut self, content: &[u8]) -> Parsed<()> {
+    fn parse(&mut self, content: &[u8]) -> Parsed<()> {
         for record in Records::new(content) {
             let Record { key, value } = record?;
             match key.strip_prefix(b"GNU.sparse.") {
-                Some(rest) => self.sparse.take(rest, value)?,
+                Some(rest) => self.sparse.parse(rest, value)?,
                 None => {
                     self.texts.insert(key.to_vec(), value.to_vec());
                 }
@@ -314,7 +314,10 @@ fn body(
     match flag {
         0 | b'0' | b'7' => {
             let sparse = match sparse.finish()? {
-                Some((map, len)) => Some((map, file_len(len)?)),
+                Some((map, len)) => Some(SparseFile {
+                    map,
+                    len_bytes: file_len(len)?,
+                }),
                 None => None,
             };
             Ok(Body::File {
@@ -331,7 +334,10 @@ fn body(
             } = header.gnu_sparse()?;
             Ok(Body::File {
                 stored_bytes: stored_bytes()?,
-                sparse: Some((Map::Known(runs), file_len(size)?)),
+                sparse: Some(SparseFile {
+                    map: Map::Known(runs),
+                    len_bytes: file_len(size)?,
+                }),
                 is_continued,
             })
         }

@@ -36,7 +36,7 @@ use crate::tree::{Content, DataPlace, FileId, Kind, Meta, Piece, Sparse, Xattrs}
 use header::{BLOCK_BYTES, Header};
 use input::{Input, cut_off, next_block};
 use member::{Body, Global, Member, Prologue};
-use sparse::{Map, Run};
+use sparse::{Map, Run, SparseFile};
 
 /// Size limit of a pax header or long name, with space for a full set of attributes.
 const HEADER_BYTES_MAX: u64 = 32 << 20;
@@ -136,15 +136,15 @@ impl<I: Input> Reader<I> {
             match header.flag() {
                 b'x' | b'X' => {
                     let content = self.header_data(&header)?;
-                    prologue.take_pax(&content)?;
+                    prologue.parse_pax(&content)?;
                 }
                 b'g' => {
                     let content = self.header_data(&header)?;
-                    self.global.take_pax(&content)?;
+                    self.global.parse_pax(&content)?;
                 }
                 flag @ (b'L' | b'K') => {
                     let content = self.header_data(&header)?;
-                    prologue.take_long(flag, &content);
+                    prologue.parse_long_name(flag, &content);
                 }
                 // A volume label.
                 b'V' => {}
@@ -235,7 +235,7 @@ impl<I: Input> Reader<I> {
     fn content(
         &mut self,
         stored_bytes: u64,
-        sparse: Option<(Map, u64)>,
+        sparse: Option<SparseFile>,
         is_continued: bool,
     ) -> Parsed<Content> {
         let padding = padding(stored_bytes);
@@ -248,7 +248,9 @@ impl<I: Input> Reader<I> {
                 };
                 self.file_data(&[whole], stored_bytes)?
             }
-            Some((map, len_bytes)) => self.sparse(map, len_bytes, stored_bytes, is_continued)?,
+            Some(SparseFile { map, len_bytes }) => {
+                self.sparse(map, len_bytes, stored_bytes, is_continued)?
+            }
         };
         self.input.skip(padding)?;
         Ok(content)

@@ -49,9 +49,16 @@ pub(super) enum Map {
     InContent,
 }
 
+/// The map of a sparse file, and its length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SparseFile {
+    pub(super) map: Map,
+    pub(super) len_bytes: u64,
+}
+
 impl SparseRecords {
     /// Parses a record whose key begins with `GNU.sparse.`; `key` is the rest of the key.
-    pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> Parsed<()> {
+    pub(super) fn parse(&mut self, key: &[u8], value: &[u8]) -> Parsed<()> {
         let number = |field| decimal(value, field);
         match key {
             b"major" => self.major = Some(number("GNU.sparse.major")?),
@@ -194,7 +201,7 @@ mod tests {
     fn records(list: &[(&str, &str)]) -> Parsed<Option<(Map, i128)>> {
         let mut records = SparseRecords::default();
         for (key, value) in list {
-            records.take(key.as_bytes(), value.as_bytes())?;
+            records.parse(key.as_bytes(), value.as_bytes())?;
         }
         records.finish()
     }
