@@ -257,7 +257,7 @@ impl Directory<'_> {
         for entry in self.tree.entries_of(self.node) {
             if let Some(new) = self.new_entry(entry) {
                 let place = parts.insert(&new)?;
-                debug_assert!(place.is_some(), "no room for {new:?}");
+                debug_assert!(place.is_some(), "no space for {new:?}");
             }
         }
         Ok(())
@@ -359,7 +359,7 @@ impl Directory<'_> {
         for entry in entries {
             let new = self.new_entry(entry);
             let written = new.is_some_and(|new| writer.append(&new));
-            debug_assert!(written, "no room for {new:?}");
+            debug_assert!(written, "no space for {new:?}");
         }
         writer.finish();
     }
@@ -384,7 +384,7 @@ fn put_entries(mut index: IndexMut<'_>, keys: &[u32], first: usize) -> Result<()
 fn seal<E>(format: &DirFormat, block: &mut [u8], how: fn(&mut [u8], InodeSeed) -> Result<(), E>) {
     if let Some(seed) = format.seed {
         let sealed = how(block, seed);
-        debug_assert!(sealed.is_ok(), "no room for a checksum");
+        debug_assert!(sealed.is_ok(), "no space for a checksum");
     }
 }
 

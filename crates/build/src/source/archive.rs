@@ -110,8 +110,7 @@ fn add(
 }
 
 fn in_stream(place: &str, whereabouts: &'static str) -> SourceError {
-    let place_of = whereabouts;
-    at(place, Fault::FileSystemInStream { place: place_of })
+    at(place, Fault::FileSystemInStream { place: whereabouts })
 }
 
 /// Adds a source that can be read only once.
