@@ -1,4 +1,4 @@
-//! Makes an image of a directory, and says how long each step took: for profilers, and for the
+//! Builds an image of a directory, and prints how long each step took: for profilers, and for the
 //! measurements of `cargo xtask bench build`.
 //!
 //! `build_tree DIRECTORY IMAGE [THREADS]`

@@ -1,10 +1,10 @@
-//! **Purpose.** Contents in one form wherever they come from: holes are where blocks of zeroes are,
-//! whether the source has zeroes or holes there.
+//! **Purpose.** Turns blocks of zeroes into holes, so that the holes of a file do not depend on its
+//! source.
 //!
-//! **Model.** Where a source has holes depends on what it is: a file system of the host tells of
-//! its own blocks, an archive only of what its program looked for. So all data is read, and units
-//! of 4 KiB that are zero are dropped from the list of data. Contents themselves stay where they
-//! are. Threads take files from one counter.
+//! **Model.** Where a source reports holes depends on its kind: the host's file system reports
+//! unallocated blocks, an archive what its writer detected. Therefore all data is read, and 4 KiB
+//! units of zeroes are removed from the list of data pieces. The data itself is not moved. Threads
+//! take files from a shared counter.
 
 use fourscore_sync::atomic::{AtomicUsize, Ordering};
 use fourscore_sync::{Mutex, thread};
@@ -15,7 +15,7 @@ use crate::write::{ReadError, Reader};
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Has all files have holes where they have nothing but zeroes.
+/// Removes units of zeroes from the data pieces of all files.
 pub(crate) fn find_holes(tree: &mut Tree, threads: usize) -> BuildResult<()> {
     let files: Vec<NodeId> = tree
         .ids()
@@ -29,7 +29,7 @@ pub(crate) fn find_holes(tree: &mut Tree, threads: usize) -> BuildResult<()> {
         let mut reader = Reader::new(shared);
         let mut buffer = vec![0; BUFFER_BYTES];
         while let Some(&node) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            match with_holes(shared, &mut reader, node, &mut buffer) {
+            match without_zeroes(shared, &mut reader, node, &mut buffer) {
                 Ok(None) => {}
                 Ok(Some(sparse)) => changed.lock().push((node, sparse)),
                 Err(why) => {
@@ -54,8 +54,8 @@ pub(crate) fn find_holes(tree: &mut Tree, threads: usize) -> BuildResult<()> {
     Ok(())
 }
 
-/// The content without the units that are zero; `None` if there are none.
-fn with_holes(
+/// The file's data pieces without units of zeroes; `None` if nothing changes.
+fn without_zeroes(
     tree: &Tree,
     reader: &mut Reader<'_>,
     node: NodeId,
@@ -73,13 +73,13 @@ fn with_holes(
         let end = piece.at + piece.len_bytes;
         let mut at = piece.at;
         while at < end {
-            // Up to a multiple of the unit, so that units are never cut in two.
+            // Reads end at multiples of the unit, so that no unit is split.
             let most = (at + BUFFER_BYTES as u64) / HOLE_UNIT_BYTES * HOLE_UNIT_BYTES;
             let part_end = most.min(end);
             let len = usize::try_from(part_end - at).unwrap_or(BUFFER_BYTES);
             let part = &mut buffer[..len];
             reader.read(node, &open, at, part)?;
-            for (from, to) in data_in(part, at) {
+            for (from, to) in nonzero_ranges(part, at) {
                 let from_place = piece.from + (from - piece.at);
                 match pieces.last_mut() {
                     Some(last)
@@ -101,25 +101,25 @@ fn with_holes(
     Ok((pieces != before.pieces).then_some(Sparse { pieces, ..before }))
 }
 
-/// Where in `bytes`, which begin at byte `start` of a file, the units are that are not zero.
-fn data_in(bytes: &[u8], start: u64) -> Vec<(u64, u64)> {
+/// The ranges of nonzero units in `bytes`, whose first byte is at offset `start` of a file.
+fn nonzero_ranges(bytes: &[u8], start: u64) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut at = start;
     let mut rest = bytes;
     while !rest.is_empty() {
         let unit_end = (at / HOLE_UNIT_BYTES + 1) * HOLE_UNIT_BYTES;
         let len = usize::try_from(unit_end - at).map_or(rest.len(), |len| len.min(rest.len()));
-        let (unit, behind) = rest.split_at(len);
+        let (unit, after) = rest.split_at(len);
         if unit.iter().any(|&byte| byte != 0) {
             found.push((at, at + len as u64));
         }
         at += len as u64;
-        rest = behind;
+        rest = after;
     }
     found
 }
 
-/// The content as a list of what is data; `None` if it is in memory.
+/// The file data as a list of pieces; `None` if it is in memory.
 fn as_sparse(content: &Content) -> Option<Sparse> {
     let whole = |data, from, len_bytes| {
         Some(Sparse {
@@ -154,14 +154,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_of_zeroes_are_left_out_wherever_the_bytes_begin() {
+    fn units_of_zeroes_are_omitted_at_any_start_offset() {
         let mut bytes = vec![0; 20_000];
-        assert_eq!(data_in(&bytes, 0), []);
+        assert_eq!(nonzero_ranges(&bytes, 0), []);
         bytes[5000] = 1;
-        assert_eq!(data_in(&bytes, 0), [(4096, 8192)]);
-        assert_eq!(data_in(&bytes, 100), [(4096, 8192)]);
-        assert_eq!(data_in(&bytes, 4000), [(8192, 12_288)]);
+        assert_eq!(nonzero_ranges(&bytes, 0), [(4096, 8192)]);
+        assert_eq!(nonzero_ranges(&bytes, 100), [(4096, 8192)]);
+        assert_eq!(nonzero_ranges(&bytes, 4000), [(8192, 12_288)]);
         bytes[19_999] = 1;
-        assert_eq!(data_in(&bytes, 0), [(4096, 8192), (16_384, 20_000)]);
+        assert_eq!(nonzero_ranges(&bytes, 0), [(4096, 8192), (16_384, 20_000)]);
     }
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** Why no image is made. Each error names the entry or file it is about.
+//! **Purpose.** Errors of a build. Each names the file or entry it is about.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,39 +9,39 @@ use crate::layout::XattrProblem;
 use crate::read_back::Difference;
 use crate::tree::TreeError;
 
-/// Why no image is made.
+/// An error of a build.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// An entry that the tree cannot hold.
+    /// A source has an entry that the tree cannot hold.
     #[error(transparent)]
     Tree(#[from] TreeError),
-    /// Options that make no file system.
+    /// The options do not give a valid file system.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A source that cannot be read.
+    /// A source cannot be read.
     #[error("{}: {why}", path.escape_ascii())]
     Source {
-        /// The entry: its path in the tree, or that of the source.
+        /// The path of the entry in the tree, or of the source.
         path: Vec<u8>,
-        /// Why.
+        /// The cause.
         why: io::Error,
     },
-    /// A file that is not as long any more, or was changed, since it was looked at.
+    /// A file was changed or truncated between scanning and reading it.
     #[error("{}: the file changed while it was read", path.escape_ascii())]
     Changed {
         /// Its path in the tree.
         path: Vec<u8>,
     },
-    /// Attributes that cannot be kept.
+    /// Extended attributes that ext4 cannot store.
     #[error("{}: {why}", path.escape_ascii())]
     Xattr {
         /// The path of an object that has them.
         path: Vec<u8>,
-        /// Why.
+        /// The cause.
         why: XattrProblem,
     },
-    /// A file longer than the file system's maps can lead to.
+    /// A file is longer than the block maps or extents of the file system can address.
     #[error("{}: {len_bytes} bytes are more than a file of this file system can have",
         path.escape_ascii())]
     FileTooLarge {
@@ -50,79 +50,80 @@ pub enum BuildError {
         /// Its length.
         len_bytes: u64,
     },
-    /// More names than an index can lead to.
+    /// A directory has more names than its hash tree can index.
     #[error("{}: too many names for one directory (the feature large_dir allows more)",
         path.escape_ascii())]
     DirectoryTooLarge {
         /// Its path.
         path: Vec<u8>,
     },
-    /// More names for one object, or more subdirectories, than can be counted.
-    #[error("{}: {links} links, {most} are possible", path.escape_ascii())]
+    /// An object has more names, or a directory more subdirectories, than the link count can hold.
+    #[error("{}: {links} links, ext4 allows {most}", path.escape_ascii())]
     TooManyLinks {
         /// The path of one of them.
         path: Vec<u8>,
-        /// How many there are.
+        /// The number of links.
         links: u64,
-        /// How many there may be.
+        /// The largest possible number.
         most: u64,
     },
-    /// A device number beyond 12 bits of major and 20 of minor.
+    /// A device number has a major number above 12 bits or a minor number above 20 bits.
     #[error("{}: the device number is too large", path.escape_ascii())]
     DeviceNumber {
         /// The path of the device.
         path: Vec<u8>,
     },
-    /// A link target longer than a block.
-    #[error("{}: a link target of {length} bytes does not fit a block", path.escape_ascii())]
+    /// The target of a symbolic link is longer than a block.
+    #[error("{}: a link target of {length} bytes does not fit in a block", path.escape_ascii())]
     TargetTooLong {
         /// The path of the symbolic link.
         path: Vec<u8>,
-        /// Bytes of the target.
+        /// Length of the target in bytes.
         length: usize,
     },
-    /// A size that was asked for and is too small.
+    /// The given size is too small.
     #[error("the size of {given_bytes} bytes is too small: the content needs {needed_bytes}")]
     NoSpace {
-        /// The least size that holds everything.
+        /// The smallest size that holds everything.
         needed_bytes: u64,
-        /// The size asked for.
+        /// The given size.
         given_bytes: u64,
     },
-    /// The finished image does not hold what it was made from.
-    #[error("{}: the finished image is not as its source: {what}", path.escape_ascii())]
+    /// Reading back the finished image found a difference from its sources.
+    #[error("{}: the finished image differs from its source: {what}", path.escape_ascii())]
     Verify {
         /// The path of the object.
         path: Vec<u8>,
-        /// In what it differs.
+        /// The difference.
         what: Difference,
     },
-    /// The image cannot be written.
+    /// The output cannot be written.
     #[error("{}: {why}", path.display())]
     Output {
-        /// Where it was to be.
+        /// The output.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: io::Error,
     },
-    /// The output holds something that may not be lost unasked.
+    /// The output holds data, and the options do not allow overwriting it.
     #[error("{}: holds {what}", path.display())]
     Occupied {
         /// The output.
         path: PathBuf,
-        /// What it holds.
+        /// A description of the data.
         what: String,
     },
-    /// The image is not complete, and what was there before is lost: it was written in place.
-    #[error("{why} (what was there is overwritten; its content is undefined now)")]
+    /// The build failed after it began to overwrite a device or partition in place, so the previous
+    /// data is lost.
+    #[error("{why} (the previous data is overwritten; the content is undefined now)")]
     Overwritten {
-        /// Why it is not complete.
+        /// The cause.
         why: Box<BuildError>,
     },
-    /// The caller asked to stop.
+    /// The progress callback stopped the build.
     #[error("stopped")]
     Stopped,
-    /// Something that cannot be in a file system just made: a mistake of this crate.
+    /// An internal error: the layout contains something that a new file system cannot hold.
     #[error("the layout is not valid: {0}")]
     Invalid(&'static str),
 }

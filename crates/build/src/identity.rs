@@ -1,10 +1,10 @@
-//! **Purpose.** UUID and hash seed of an image from what it holds, so that the same tree gives the
-//! same image and another tree another identity.
+//! **Purpose.** Derives the UUID and the hash seed of an image from its tree, so that equal trees
+//! give equal images and different trees different UUIDs.
 //!
-//! **Model.** A 128-bit SipHash over all names, attributes, lengths and link targets in the order
-//! of inode numbers. Contents are not read for it: the identity is needed before the first block
-//! is placed, since the order of hashed directories depends on it. Two trees that differ only
-//! inside files of equal length and time therefore share their identity.
+//! **Model.** A 128-bit SipHash over all names, attributes, lengths and link targets, in the order
+//! of inode numbers. File data is not included: the hash seed determines the order of hash tree
+//! directories, so it is needed before the first block is placed. Two trees that differ only in the
+//! data of files of equal length and mtime therefore have the same UUID.
 
 use std::hash::Hasher;
 
@@ -16,7 +16,7 @@ use crate::layout::Numbers;
 use crate::options::Options;
 use crate::tree::{Content, Kind, NodeId, Tree};
 
-/// What identifies an image.
+/// UUID and hash seed of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) uuid: Uuid,
@@ -26,41 +26,41 @@ pub(crate) struct Identity {
 /// Computes the identity of a sorted and numbered tree.
 pub(crate) fn identify(tree: &Tree, numbers: &Numbers, options: &Options) -> Identity {
     let mut hasher = SipHasher13::new();
-    describe(&mut hasher, tree, NodeId::ROOT, options);
+    hash_object(&mut hasher, tree, NodeId::ROOT, options);
     for &node in numbers.order() {
-        describe(&mut hasher, tree, node, options);
+        hash_object(&mut hasher, tree, node, options);
     }
     for node in numbers.directories(tree) {
         for (name, child) in tree.children(node) {
-            text(&mut hasher, name);
+            hash_bytes(&mut hasher, name);
             hasher.write_u32(numbers.inode(child).0);
         }
-        text(&mut hasher, b"");
+        hash_bytes(&mut hasher, b"");
     }
-    text(&mut hasher, &options.format.label);
-    let named = |purpose: &[u8]| {
+    hash_bytes(&mut hasher, &options.format.label);
+    let derive = |purpose: &[u8]| {
         let mut hasher = hasher;
-        text(&mut hasher, purpose);
+        hash_bytes(&mut hasher, purpose);
         let bytes = hasher.finish128().as_bytes();
         uuid::Builder::from_custom_bytes(bytes).into_uuid()
     };
     Identity {
-        uuid: named(b"uuid"),
-        hash_seed: named(b"hash seed"),
+        uuid: derive(b"uuid"),
+        hash_seed: derive(b"hash seed"),
     }
 }
 
-fn describe(hasher: &mut SipHasher13, tree: &Tree, node: NodeId, options: &Options) {
+fn hash_object(hasher: &mut SipHasher13, tree: &Tree, node: NodeId, options: &Options) {
     let meta = options.clamped(tree.meta(node));
     for number in [meta.permissions.into(), meta.uid, meta.gid, meta.project] {
         hasher.write_u32(number);
     }
     for time in [meta.atime, meta.mtime, meta.ctime] {
-        when(hasher, time);
+        hash_time(hasher, time);
     }
     for (name, value) in tree.xattrs(node) {
-        text(hasher, name);
-        text(hasher, value);
+        hash_bytes(hasher, name);
+        hash_bytes(hasher, value);
     }
     let kind = tree.kind(node);
     match &kind {
@@ -68,7 +68,7 @@ fn describe(hasher: &mut SipHasher13, tree: &Tree, node: NodeId, options: &Optio
         Kind::File(content) => {
             hasher.write_u8(2);
             hasher.write_u64(content.len_bytes());
-            // Data all over, in pieces or not, is data all over.
+            // A file without holes gives the same hash however many pieces describe it.
             if let Content::Sparse(sparse) = content
                 && let units = sparse.units()
                 && units != [(0, sparse.len_bytes)]
@@ -81,7 +81,7 @@ fn describe(hasher: &mut SipHasher13, tree: &Tree, node: NodeId, options: &Optio
         }
         Kind::Symlink(target) => {
             hasher.write_u8(3);
-            text(hasher, target);
+            hash_bytes(hasher, target);
         }
         Kind::CharDevice(number) | Kind::BlockDevice(number) => {
             hasher.write_u8(if matches!(kind, Kind::CharDevice(_)) {
@@ -97,12 +97,12 @@ fn describe(hasher: &mut SipHasher13, tree: &Tree, node: NodeId, options: &Optio
     }
 }
 
-fn when(hasher: &mut SipHasher13, time: Timestamp) {
+fn hash_time(hasher: &mut SipHasher13, time: Timestamp) {
     hasher.write_i64(time.seconds());
     hasher.write_u32(time.nanoseconds());
 }
 
-fn text(hasher: &mut SipHasher13, text: &[u8]) {
+fn hash_bytes(hasher: &mut SipHasher13, text: &[u8]) {
     hasher.write_u64(text.len() as u64);
     hasher.write(text);
 }

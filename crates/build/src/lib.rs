@@ -1,5 +1,5 @@
-//! **Purpose.** From a tree of files to a finished image of ext2, ext3 or ext4, on all cores and
-//! in one pass over the data.
+//! **Purpose.** Builds an image of ext2, ext3 or ext4 from a tree of files, on all cores and in one
+//! pass over the data.
 //!
 //! ```no_run
 //! use fourscore_build::{Flow, Options, Overwrite, Target, Tree, build, host};
@@ -15,29 +15,29 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`source`] | what the image is made of: tar archives and more, laid over each other |
-//! | [`manifest`] | lists of who owns what, read and written |
-//! | [`tree`] | what the image shall hold: the overlay of all sources, in memory |
-//! | `target` | where the image goes, and whether it may |
-//! | [`host`] | reading a directory of the host into the tree |
-//! | `layout` | inode numbers, directories in final form, the size, the place of everything |
-//! | `write` | reading contents and writing the image, on all cores |
-//! | `read_back` | comparing the finished image with its sources, sums and manifests |
-//! | `identity` | UUID and hash seed from the content |
-//! | `canonical` | holes wherever there are zeroes |
-//! | `options` | what is asked, and what is told |
-//! | `error` | why no image is made |
-//! | `recognise` | what bytes are, in words |
+//! | [`source`] | sources of files: directories, tar archives, OCI images, file system images |
+//! | [`manifest`] | reads and writes lists of objects with owner, mode and type (mtree, fakeroot) |
+//! | [`tree`] | the overlay of all sources, in memory |
+//! | `target` | the output: which file, device or partition, and whether it may be overwritten |
+//! | [`host`] | reads a directory of the host into the tree |
+//! | `layout` | assigns inode numbers and blocks, encodes directories, computes the size |
+//! | `write` | reads file data and writes the image, on all cores |
+//! | `read_back` | compares the finished image with its sources, writes checksums and manifests |
+//! | `identity` | derives UUID and hash seed from the tree |
+//! | `canonical` | turns blocks of zeroes into holes |
+//! | `options` | options, progress and summary of a build |
+//! | `error` | errors of a build |
+//! | `recognise` | describes file types by their signatures |
 //!
-//! **Not here.** The geometry and the files that every file system has (crate `fs`, module
-//! `format`), the command line.
+//! **Not here.** The geometry and the metadata that every new file system has
+//! (`fourscore-mkfs`), the command line.
 //!
-//! **Model.** A build has three steps that each use all cores: sources are read into a tree that
-//! knows everything but contents; the layout decides where each block goes, and how many there
-//! must be; the image is written. Nothing is moved or changed once it is written, so there is
-//! nothing to journal.
+//! **Model.** A build has three steps, each on all cores: the sources are read into a tree of
+//! everything but file data; the layout assigns a block number to everything and so determines the
+//! size; the image is written. No block is moved or rewritten once it is written, so a build needs
+//! no journal.
 //!
-//! **Crash safety.** The image gets its name when it is complete and durable.
+//! **Crash safety.** An image file is renamed into place when it is complete and durable.
 #![forbid(unsafe_code)]
 
 mod canonical;
@@ -65,12 +65,13 @@ pub use read_back::{Comparison, Difference, ReadBack};
 pub use target::{Overwrite, Target};
 pub use tree::{Content, Kind, Meta, NodeId, Tree, TreeError, Xattrs};
 
-/// Makes an image of a tree at `target`, and replaces what was there. Durable when it returns.
+/// Builds an image of `tree` and puts it at `target`, replacing what was there. The image is
+/// durable when this returns.
 ///
 /// # Errors
-/// Everything that keeps the image from being made; then `target` is what it was before. Only
-/// [`BuildError::Overwritten`] says that it is not: a block device or a part of a disk is written
-/// in place, and holds no file system then.
+/// Every error that prevents the image from being made; `target` is unchanged then. The exception
+/// is [`BuildError::Overwritten`]: a block device or a partition is written in place, and holds no
+/// valid file system after a failure.
 pub fn build(
     options: &Options,
     mut tree: Tree,
@@ -79,7 +80,7 @@ pub fn build(
 ) -> BuildResult<Summary> {
     let begin = Instant::now();
     let mut options = options.clone();
-    // One moment for all that is made.
+    // All objects that the build itself creates have the same time.
     let seconds = layout::image_seconds(&options);
     options.format.time_seconds = Some(seconds);
     let made = Timestamp::new(i64::try_from(seconds).unwrap_or(i64::MAX), 0).unwrap_or_default();
@@ -88,22 +89,25 @@ pub fn build(
         canonical::find_holes(&mut tree, options.thread_count())?;
     }
     let draft = tree.take_draft().filter(|draft| draft.is_for(target));
-    let place = draft.as_ref().map(|it| (it.file(), it.block_bits()));
-    let settled = layout::settle(&options, tree, place)?;
-    let size_bytes = settled.plan.superblock().geometry().size_bytes();
-    if let Some(given_bytes) = target.room_bytes().filter(|&room| room < size_bytes) {
+    let draft_file = draft.as_ref().map(source::Draft::draft_file);
+    let layout = layout::compute_layout(&options, tree, draft_file)?;
+    let size_bytes = layout.plan.superblock().geometry().size_bytes();
+    if let Some(given_bytes) = target
+        .capacity_bytes()
+        .filter(|&capacity| capacity < size_bytes)
+    {
         return Err(BuildError::NoSpace {
             needed_bytes: size_bytes,
             given_bytes,
         });
     }
-    let draft = draft.filter(|_| settled.forms.arrived.is_some());
+    let draft = draft.filter(|_| layout.forms.streamed.is_some());
     let output = match draft {
-        Some(draft) => draft.into_begun(),
-        None => write::Begun::new(target).map_err(|why| target.failed(why))?,
+        Some(draft) => draft.into_new_image(),
+        None => write::NewImage::new(target).map_err(|why| target.failed(why))?,
     };
-    write::write(&settled, &options, (target, output), made, watch)?;
-    let (sb, forms) = (settled.plan.superblock(), &settled.forms);
+    write::write(&layout, &options, target, output, made, watch)?;
+    let (sb, forms) = (layout.plan.superblock(), &layout.forms);
     let order = forms.numbers.order();
     Ok(Summary {
         size_bytes: sb.geometry().size_bytes(),

@@ -1,4 +1,4 @@
-//! **Purpose.** What a caller asks of an image, and what it is told.
+//! **Purpose.** Options, progress and summary of a build.
 
 use std::time::Duration;
 
@@ -8,49 +8,49 @@ use fourscore_ondisk::Timestamp;
 use crate::read_back::{Comparison, ReadBack};
 use crate::tree::Meta;
 
-/// How large the image is.
+/// The size of the image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// As small as it can be with everything the options ask for.
+    /// The smallest size that holds the data and everything that the options request.
     #[default]
     Auto,
     /// This many bytes.
     Bytes(u64),
-    /// As [`Size::Auto`], with so many bytes free.
+    /// As [`Size::Auto`], plus this many free bytes.
     AutoPlusBytes(u64),
-    /// As [`Size::Auto`], with so many percent of that size free.
+    /// As [`Size::Auto`], plus this percentage of it as free space.
     AutoPlusPercent(u32),
-    /// Smaller still: the smallest journal, or none where the file system is too small for one,
-    /// and no room to grow while mounted.
+    /// Smaller than [`Size::Auto`]: the smallest journal, or none if the file system is too small
+    /// for one, and no reserved descriptor blocks for growing the mounted file system.
     Minimum,
 }
 
-/// What is asked of an image.
+/// Options of a build.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The file system. UUID and hash seed come from the content where none are given; of the
-    /// reserve for the super-user nothing is kept where no size and no reserve is given.
+    /// Options of the file system. Without a UUID or hash seed, both are derived from the tree.
+    /// Without a size and a reserve, no blocks are reserved for the super-user.
     pub format: fourscore_mkfs::Options,
-    /// The defaults of file systems.
+    /// Defaults for options that are not given.
     pub profile: Profile,
-    /// How large it is.
+    /// The size of the image.
     pub size: Size,
-    /// Threads that read and write; as many as there are cores when not given.
+    /// Threads that read and write; one per core if `None`.
     pub threads: Option<usize>,
-    /// `SOURCE_DATE_EPOCH`, in seconds since 1970: later changes count as made then, and times
-    /// that reading a source changes by itself (access, change of the inode) count as those of
-    /// the content. With it, the same tree and options make the same bytes.
+    /// `SOURCE_DATE_EPOCH`, in seconds since 1970. Later modification times are set to it, and
+    /// access and change times are set to the modification time, because reading a source may
+    /// change them. With it, the same tree and options give the same bytes.
     pub source_date_epoch: Option<u64>,
-    /// Whether the image is the same for the same files wherever they come from: contents are read
-    /// once more, blocks of zeroes become holes, times are cut to whole seconds, and contents that
-    /// arrive in a stream wait until the order of all is known.
+    /// Makes the image independent of the kind of source: all data is read once more so that blocks
+    /// of zeroes become holes, times are truncated to whole seconds, and data from a stream is
+    /// spooled until all of it is known.
     pub canonical: bool,
-    /// What is done with the finished image before it gets its name.
+    /// What to do with the finished image before it is renamed into place.
     pub read_back: ReadBack,
 }
 
 impl Options {
-    /// An ext4 file system by the profile of e2fsprogs, of the least size.
+    /// An ext4 file system of the smallest size, with the defaults of e2fsprogs.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -64,14 +64,14 @@ impl Options {
         }
     }
 
-    /// The threads to use, at least one.
+    /// The number of threads to use, at least one.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         let cores = || fourscore_sync::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(cores).max(1)
     }
 
-    /// The times that an object gets.
+    /// Returns the times that an object gets in the image.
     pub(crate) fn clamped(&self, mut meta: Meta) -> Meta {
         let epoch = self.source_date_epoch.map(i64::try_from);
         if let Some(seconds) = epoch {
@@ -80,9 +80,12 @@ impl Options {
             (meta.atime, meta.mtime, meta.ctime) = (time, time, time);
         }
         if self.canonical {
-            let cut = |time: Timestamp| Timestamp::new(time.seconds(), 0).unwrap_or_default();
-            (meta.atime, meta.mtime, meta.ctime) =
-                (cut(meta.atime), cut(meta.mtime), cut(meta.ctime));
+            let truncated = |time: Timestamp| Timestamp::new(time.seconds(), 0).unwrap_or_default();
+            (meta.atime, meta.mtime, meta.ctime) = (
+                truncated(meta.atime),
+                truncated(meta.mtime),
+                truncated(meta.ctime),
+            );
         }
         meta
     }
@@ -94,58 +97,59 @@ impl Default for Options {
     }
 }
 
-/// What is being done.
+/// The current step of a build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// The image is written.
+    /// The image is being written.
     #[default]
     Writing,
-    /// The finished image is read.
+    /// The finished image is being read back.
     ReadingBack,
 }
 
-/// How far a build is.
+/// The progress of a build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current step.
     pub phase: Phase,
-    /// Objects whose content is written, or read back.
+    /// Objects whose data is written, or read back.
     pub objects_done: u64,
-    /// All objects.
+    /// Number of all objects.
     pub objects: u64,
-    /// Bytes of content that are written or read back, holes not counted.
+    /// Bytes of file data that are written or read back, without holes.
     pub bytes_done: u64,
-    /// All bytes of content.
+    /// All bytes of file data, without holes.
     pub bytes: u64,
 }
 
-/// Whether a build goes on.
+/// Whether a build continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// It does.
+    /// The build continues.
     Continue,
-    /// It ends with [`BuildError::Stopped`](crate::BuildError::Stopped), and leaves nothing.
+    /// The build fails with [`BuildError::Stopped`](crate::BuildError::Stopped) and leaves no
+    /// output.
     Stop,
 }
 
-/// Is told how far a build is, by several threads, every megabyte or so.
+/// Callback for the progress of a build. Several threads call it, about once per megabyte each.
 pub type Watch<'a> = &'a (dyn Fn(Progress) -> Flow + Sync);
 
-/// What was made.
+/// Summary of a finished build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The size of the file system in bytes.
     pub size_bytes: u64,
-    /// Bytes of content, holes not counted.
+    /// Bytes of file data, without holes.
     pub content_bytes: u64,
-    /// Objects: files, directories and everything else.
+    /// Number of objects: files, directories and all other types.
     pub objects: u64,
-    /// Bytes left free.
+    /// Free bytes.
     pub free_bytes: u64,
     /// The UUID of the file system.
     pub uuid: uuid::Uuid,
-    /// Whether all of it was read back and compared with its sources.
+    /// Whether the image was read back and compared with its sources.
     pub comparison: Comparison,
-    /// From the finished tree to the finished image.
+    /// Time from the finished tree to the finished image.
     pub elapsed: Duration,
 }

@@ -1,12 +1,11 @@
-//! **Purpose.** What bytes are by how they begin, in words, for messages about files that are not
-//! what they were taken for.
+//! **Purpose.** Describes a file by its signature, for messages about files of an unexpected type.
 //!
-//! **Not here.** What a source is (`source::recognise`), which decides by more than a guess.
+//! **Not here.** The detection of a source's format (`source::recognise`).
 
-/// A description and the bytes by which it is recognised: where they are, and what.
-type Known = (&'static str, usize, &'static [u8]);
+/// A description, the offset of a signature, and the signature.
+type Signature = (&'static str, usize, &'static [u8]);
 
-const KNOWN: [Known; 17] = [
+const SIGNATURES: [Signature; 17] = [
     ("an ext2, ext3 or ext4 file system", 1080, b"\x53\xef"),
     ("a disk with a partition table (GPT)", 512, b"EFI PART"),
     ("a squashfs image", 0, b"hsqs"),
@@ -26,26 +25,30 @@ const KNOWN: [Known; 17] = [
     ("a disk with a partition table", 510, b"\x55\xaa"),
 ];
 
-/// What a file is that begins with these bytes, as far as they tell.
-pub(crate) fn in_words(start: &[u8]) -> &'static str {
-    let is_it = |known: &&Known| {
-        let (_, at, bytes) = **known;
+/// Describes a file by its first bytes.
+pub(crate) fn describe(start: &[u8]) -> &'static str {
+    let matches = |signature: &&Signature| {
+        let (_, at, bytes) = **signature;
         start.get(at..).is_some_and(|rest| rest.starts_with(bytes))
     };
-    if let Some((words, ..)) = KNOWN.iter().find(is_it) {
+    if let Some((words, ..)) = SIGNATURES.iter().find(matches) {
         return words;
     }
     let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7e | 0x80..);
     match start {
         [] => "an empty file",
         all if all.iter().all(|&byte| byte == 0) => "a file of zeroes",
-        all if all.iter().all(is_text) && std::str::from_utf8(head(all)).is_ok() => "text",
+        all if all.iter().all(is_text)
+            && std::str::from_utf8(without_partial_character(all)).is_ok() =>
+        {
+            "text"
+        }
         _ => "data of an unknown kind",
     }
 }
 
-/// Without a character that is cut off at the end.
-fn head(text: &[u8]) -> &[u8] {
+/// The text without an incomplete UTF-8 character at its end.
+fn without_partial_character(text: &[u8]) -> &[u8] {
     match std::str::from_utf8(text) {
         Err(error) if error.error_len().is_none() => &text[..error.valid_up_to()],
         _ => text,
@@ -57,15 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_begins_like_something_is_named() {
-        for (words, at, bytes) in KNOWN {
+    fn known_signatures_are_described() {
+        for (words, at, bytes) in SIGNATURES {
             let start = [&vec![0; at][..], bytes, &[0; 100]].concat();
-            assert_eq!(in_words(&start), words);
+            assert_eq!(describe(&start), words);
         }
-        assert_eq!(in_words(b""), "an empty file");
-        assert_eq!(in_words(&[0; 4096]), "a file of zeroes");
-        assert_eq!(in_words("gr\u{fc}n\n".as_bytes()), "text");
-        assert_eq!(in_words(&"\u{fc}".as_bytes()[..1]), "text");
-        assert_eq!(in_words(b"\xff\xfe\x01"), "data of an unknown kind");
+        assert_eq!(describe(b""), "an empty file");
+        assert_eq!(describe(&[0; 4096]), "a file of zeroes");
+        assert_eq!(describe("gr\u{fc}n\n".as_bytes()), "text");
+        assert_eq!(describe(&"\u{fc}".as_bytes()[..1]), "text");
+        assert_eq!(describe(b"\xff\xfe\x01"), "data of an unknown kind");
     }
 }

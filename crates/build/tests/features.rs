@@ -1,6 +1,5 @@
-//! Features that change what is counted and where things are kept: quota files tell what everybody
-//! uses, large values of attributes are in inodes of their own, small contents in theirs, as e2fsck
-//! recomputes it and as the kernel's mount shows it.
+//! Tests of features that change accounting or where data is stored: quota files, large attribute
+//! values (`ea_inode`) and `inline_data`, compared with e2fsck and the kernel's mount.
 
 #[path = "images/mod.rs"]
 mod images;
@@ -20,14 +19,14 @@ use fourscore_testkit::{require, scratch};
 use rustix::fs::XattrFlags;
 use tempfile::TempDir;
 
-use images::{Case, build_directory, options, sha256};
+use images::Case;
 
-/// Bytes and inodes by identifier.
+/// Bytes and inodes by id.
 type Counts = BTreeMap<u32, (u64, u64)>;
 
 /// Files of several hundred users and groups and some projects, with attributes inside and outside
 /// of their inodes.
-fn of_many_owners() -> Tree {
+fn tree_of_many_owners() -> Tree {
     let mut tree = Tree::new();
     for number in 0..700_u32 {
         let meta = Meta {
@@ -49,25 +48,25 @@ fn of_many_owners() -> Tree {
     tree
 }
 
-/// What the objects below a mount use.
+/// The usage of all objects below a mount.
 fn used(root: &Path, id: impl Fn(&fs::Metadata) -> u32) -> Counts {
     let mut counts = Counts::new();
-    let mut waiting = vec![root.to_owned()];
-    while let Some(path) = waiting.pop() {
+    let mut pending = vec![root.to_owned()];
+    while let Some(path) = pending.pop() {
         let found = fs::symlink_metadata(&path).expect("an object");
         let entry = counts.entry(id(&found)).or_default();
         entry.0 += found.blocks() * 512;
         entry.1 += 1;
         if found.is_dir() {
             let entries = fs::read_dir(&path).expect("a directory");
-            waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
+            pending.extend(entries.map(|entry| entry.expect("an entry").path()));
         }
     }
     counts
 }
 
-/// What a quota file says.
-fn told(image: &Path, kind: &str) -> Counts {
+/// The usage in a quota file.
+fn quota_of(image: &Path, kind: &str) -> Counts {
     let mut debugfs = tools::command("debugfs").expect("debugfs");
     debugfs
         .args(["-R", &format!("list_quota {kind}")])
@@ -75,7 +74,7 @@ fn told(image: &Path, kind: &str) -> Counts {
     let text = tools::stdout_of(&mut debugfs).expect("a listing");
     let line = |line: &str| {
         let mut words = line.split_whitespace().map(str::parse::<u64>);
-        // Identifier; used, soft and hard bytes; used inodes.
+        // Columns: id; used bytes, soft and hard limit; used inodes.
         let id = words.next()?.ok()?;
         let bytes = words.next()?.ok()?;
         let inodes = words.nth(2)?.ok()?;
@@ -85,7 +84,7 @@ fn told(image: &Path, kind: &str) -> Counts {
 }
 
 #[test]
-fn quota_files_tell_what_everybody_uses() {
+fn quota_files_match_the_usage() {
     require!(
         Need::KernelMount,
         Need::Program("e2fsck"),
@@ -99,20 +98,20 @@ fn quota_files_tell_what_everybody_uses() {
         "-t ext2 -O quota -b 1024 -I 128",
     ] {
         let case = Case::new(form);
-        case.check_tree(of_many_owners());
+        case.check_tree(tree_of_many_owners());
         let mount = KernelMount::new(&case.image(), Access::ReadOnly, "").expect("a mount");
         let users = used(mount.path(), fs::Metadata::uid);
         let groups = used(mount.path(), fs::Metadata::gid);
-        mount.unmount().expect("nobody uses it");
+        mount.unmount().expect("not busy");
         assert!(users.len() > 600 && groups.len() == 20, "{form}");
-        assert_eq!(told(&case.image(), "user"), users, "{form}");
+        assert_eq!(quota_of(&case.image(), "user"), users, "{form}");
         if !form.contains("usrquota:prjquota") {
-            assert_eq!(told(&case.image(), "group"), groups, "{form}");
+            assert_eq!(quota_of(&case.image(), "group"), groups, "{form}");
         }
         if form.contains("project") {
-            let projects = told(&case.image(), "project");
+            let projects = quota_of(&case.image(), "project");
             let inodes: Vec<u64> = projects.values().map(|&(_, inodes)| inodes).collect();
-            // Of project 0 are also root, lost+found and the 40 directories.
+            // Root, lost+found and the 40 directories also belong to project 0.
             assert_eq!(inodes, [234 + 42, 233, 233], "{form}");
             let sum = |counts: &Counts| counts.values().map(|&(bytes, _)| bytes).sum::<u64>();
             assert_eq!(sum(&projects), sum(&users), "{form}");
@@ -121,17 +120,17 @@ fn quota_files_tell_what_everybody_uses() {
 }
 
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {
-    rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).expect("room for an attribute");
+    rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).expect("space for an attribute");
 }
 
-/// Attributes that fit neither inodes nor blocks: shared and not, of files, directories and links,
-/// one and several of an object, and more users of a set than may share a block.
+/// Attributes that fit neither into inodes nor blocks: shared and not, of files, directories and
+/// links, one and several of an object, and more users of a set than may share a block.
 fn with_large_values() -> TempDir {
     let folder = scratch::folder().expect("a folder");
     let root = folder.path();
     let file = |name: &str| {
         let path = root.join(name);
-        fs::write(&path, name).expect("room");
+        fs::write(&path, name).expect("disk space");
         path
     };
     let value = |len: usize, seed: usize| -> Vec<u8> {
@@ -161,18 +160,18 @@ fn with_large_values() -> TempDir {
         set_xattr(&path, "user.one", &value(5000, 8));
         set_xattr(&path, "user.two", &value(700, 9));
     }
-    fs::create_dir(root.join("directory")).expect("room");
+    fs::create_dir(root.join("directory")).expect("disk space");
     set_xattr(&root.join("directory"), "user.shared", &value(60_000, 1));
     for len in [10, 59, 60, 300] {
         let link = root.join(format!("link-{len}"));
-        symlink("t".repeat(len), &link).expect("room");
+        symlink("t".repeat(len), &link).expect("disk space");
         set_xattr(&link, "trusted.shared", &value(60_000, 1));
     }
     folder
 }
 
 #[test]
-fn large_values_are_in_inodes_of_their_own() {
+fn large_values_are_stored_in_ea_inodes() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let source = with_large_values();
     for form in [
@@ -194,11 +193,11 @@ fn large_values_are_in_inodes_of_their_own() {
     for path in &shared {
         rustix::fs::removexattr(path, "user.shared").expect("it is there");
     }
-    fs::write(at("new"), "").expect("room");
+    fs::write(at("new"), "").expect("disk space");
     set_xattr(&at("new"), "user.new", &vec![b'n'; 9000]);
     fs::remove_file(at("largest")).expect("it is there");
     fs::remove_file(at("user-7")).expect("it is there");
-    mount.unmount().expect("nobody uses it");
+    mount.unmount().expect("not busy");
     assert_clean(&case.image());
     let error = Case::new("-t ext4").build(source.path()).unwrap_err();
     assert!(
@@ -207,7 +206,7 @@ fn large_values_are_in_inodes_of_their_own() {
     );
 }
 
-/// Files, links and directories around every length at which they leave their inodes, some with
+/// Files, links and directories of sizes around every limit for `inline_data`, some with
 /// attributes.
 fn with_small_contents() -> TempDir {
     let folder = scratch::folder().expect("a folder");
@@ -215,29 +214,29 @@ fn with_small_contents() -> TempDir {
     let text: Vec<u8> = (b'a'..=b'z').cycle().take(4096).collect();
     let lengths = (0..=300).chain((300..2000).step_by(7)).chain([4095, 4096]);
     for len in lengths {
-        fs::write(root.join(format!("file-{len:04}")), &text[..len]).expect("room");
+        fs::write(root.join(format!("file-{len:04}")), &text[..len]).expect("disk space");
     }
     for len in (1..200).chain([890, 1000]) {
         let target = std::str::from_utf8(&text[..len]).expect("letters");
-        symlink(target, root.join(format!("link-{len:04}"))).expect("room");
+        symlink(target, root.join(format!("link-{len:04}"))).expect("disk space");
     }
     for count in 0..40 {
         let directory = root.join(format!("directory-{count:02}"));
-        fs::create_dir(&directory).expect("room");
+        fs::create_dir(&directory).expect("disk space");
         for number in 0..count {
             let name = match number % 5 {
                 4 => format!("{number:02}-{}", "a longer name ".repeat(4)),
                 _ => format!("{number:02}"),
             };
-            fs::write(directory.join(name), "").expect("room");
+            fs::write(directory.join(name), "").expect("disk space");
         }
     }
-    let hole = fs::File::create(root.join("hole")).expect("room");
-    hole.set_len(100).expect("room");
+    let hole = fs::File::create(root.join("hole")).expect("disk space");
+    hole.set_len(100).expect("disk space");
     folder
 }
 
-/// Flags of all objects below a directory, as debugfs tells them.
+/// Flags of all objects below a directory, read with debugfs.
 fn flags(image: &Path, source: &Path) -> BTreeMap<String, String> {
     let paths = tools::stdout_of(
         tools::command("find")
@@ -252,7 +251,7 @@ fn flags(image: &Path, source: &Path) -> BTreeMap<String, String> {
     for path in paths.lines() {
         let _ = writeln!(requests, "stat \"{}\"", path.trim_start_matches('.'));
     }
-    fs::write(&script, requests).expect("room");
+    fs::write(&script, requests).expect("disk space");
     let mut debugfs = tools::command("debugfs").expect("debugfs");
     debugfs.arg("-f").arg(&script).arg(image);
     let text = tools::stdout_of(&mut debugfs).expect("a listing");
@@ -268,7 +267,7 @@ fn flags(image: &Path, source: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn what_mke2fs_keeps_in_inodes_is_in_inodes() {
+fn inline_data_is_used_where_mke2fs_uses_it() {
     require!(
         Need::KernelMount,
         Need::Program("e2fsck"),
@@ -316,10 +315,10 @@ fn what_mke2fs_keeps_in_inodes_is_in_inodes() {
     }
 }
 
-/// A file system like that of an image, into which the kernel copied directories with files.
+/// A copy of an image in which the kernel has recreated the directories of the source.
 fn made_by_kernel(image: &Path, source: &Path) -> PathBuf {
     let copy = image.with_extension("kernel");
-    fs::copy(image, &copy).expect("room");
+    fs::copy(image, &copy).expect("disk space");
     let mount = KernelMount::new(&copy, Access::ReadWrite, "").expect("a mount");
     let mut directories: Vec<_> = fs::read_dir(source)
         .expect("a directory")
@@ -334,29 +333,22 @@ fn made_by_kernel(image: &Path, source: &Path) -> PathBuf {
             .collect();
         names.sort();
         fs::remove_dir_all(&made).expect("it is there");
-        fs::create_dir(&made).expect("room");
+        fs::create_dir(&made).expect("disk space");
         for name in names {
-            fs::write(made.join(name), "").expect("room");
+            fs::write(made.join(name), "").expect("disk space");
         }
     }
-    mount.unmount().expect("nobody uses it");
+    mount.unmount().expect("not busy");
     assert_clean(&copy);
     copy
 }
 
 #[test]
-fn the_same_bytes_with_all_of_them_on_any_number_of_threads() {
+fn images_with_all_features_do_not_depend_on_threads() {
     require!(Need::Root);
     let source = with_large_values();
-    let folder = scratch::folder().expect("a folder");
-    let mut sums = Vec::new();
-    for threads in [1, 2, 7] {
-        let mut options = options("-t ext4 -O quota,project,ea_inode,inline_data");
-        options.threads = Some(threads);
-        options.source_date_epoch = Some(1_700_000_000);
-        let image = folder.path().join("image");
-        build_directory(&options, source.path(), &image).expect("an image");
-        sums.push(sha256(&image));
-    }
-    assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+    images::assert_same_bytes_on_any_thread_count(
+        || Case::new("-t ext4 -O quota,project,ea_inode,inline_data"),
+        |case| case.build(source.path()),
+    );
 }

@@ -1,5 +1,5 @@
-//! Images are what their sources are: e2fsck finds nothing, and the kernel's mount shows the same
-//! tree, object by object.
+//! Tests that images equal their sources: e2fsck finds nothing, and the kernel's mount shows the
+//! same tree, object by object.
 
 #[path = "images/mod.rs"]
 mod images;
@@ -17,9 +17,9 @@ use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{require, scratch};
 use rustix::fs::SeekFrom;
 
-use images::{Case, build_directory, options, sha256, target, with_everything};
+use images::{Case, build_directory, options, target, with_everything};
 
-/// The forms of file systems a tree with one of everything is built in.
+/// The file system options with which a tree with every kind of object is built.
 const FORMS: &[&str] = &[
     "-t ext4",
     "-t ext3",
@@ -48,7 +48,7 @@ const FORMS: &[&str] = &[
     "-t ext4 -O inline_data,ea_inode -I 1024 -b 2048",
 ];
 
-/// Forms with blocks larger than a page, which this kernel does not mount.
+/// Options with blocks larger than a page, which this kernel does not mount.
 const LARGE_BLOCKS: &[&str] = &[
     "-t ext4 -b 8192",
     "-t ext4 -b 16384",
@@ -58,7 +58,7 @@ const LARGE_BLOCKS: &[&str] = &[
 ];
 
 #[test]
-fn every_form_holds_everything() {
+fn every_kind_of_object_is_stored_with_any_options() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let source = with_everything();
     for form in FORMS {
@@ -68,7 +68,7 @@ fn every_form_holds_everything() {
 }
 
 #[test]
-fn large_blocks_are_clean() {
+fn images_with_large_blocks_are_clean() {
     require!(Need::Root, Need::Program("e2fsck"));
     let source = with_everything();
     for form in LARGE_BLOCKS {
@@ -114,21 +114,14 @@ fn sizes_are_exact() {
 #[test]
 fn the_same_bytes_on_any_number_of_threads() {
     let source = with_everything();
-    let folder = scratch::folder().unwrap();
-    let mut sums = Vec::new();
-    for threads in [1, 2, 7, 7] {
-        let mut options = options("-t ext4 -O orphan_file");
-        options.threads = Some(threads);
-        options.source_date_epoch = Some(1_700_000_000);
-        let image = folder.path().join("image");
-        build_directory(&options, source.path(), &image).unwrap();
-        sums.push(sha256(&image));
-    }
-    assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+    images::assert_same_bytes_on_any_thread_count(
+        || Case::new("-t ext4 -O orphan_file"),
+        |case| case.build(source.path()),
+    );
 }
 
 #[test]
-fn another_tree_has_another_identity() {
+fn different_trees_have_different_uuids() {
     let folder = scratch::folder().unwrap();
     let mut uuids = Vec::new();
     for name in ["one", "other"] {
@@ -148,7 +141,7 @@ fn another_tree_has_another_identity() {
 }
 
 #[test]
-fn times_after_the_epoch_are_the_epoch() {
+fn later_times_are_clamped_to_the_epoch() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     let tree = folder.path().join("tree");
@@ -161,11 +154,10 @@ fn times_after_the_epoch_are_the_epoch() {
     assert_eq!(images::mtime(&image, "/new"), epoch);
 }
 
-/// Nothing is inserted and split, moved or logged: each file lies in one piece, no directory has a
-/// block that it does not need, the journal is empty, and what holds nothing takes no space of the
-/// host.
+/// Blocks are final when they are written: each file is contiguous, no directory has an unneeded
+/// block, the journal is empty, and free space takes no blocks of the host.
 #[test]
-fn everything_is_in_its_final_form_at_once() {
+fn files_are_contiguous_and_the_journal_is_empty() {
     require!(Need::Program("e2fsck"), Need::Program("dumpe2fs"));
     let source = with_everything();
     let mut case = Case::new("-t ext4 -b 4096");
@@ -177,15 +169,15 @@ fn everything_is_in_its_final_form_at_once() {
     assert_eq!(found.len(), 4 << 30);
     let used = summary.content_bytes + summary.objects * 4096;
     assert!(on_host < used + (8 << 20), "{on_host} bytes, {summary:?}");
-    let said = tools::run("e2fsck", &["-fn".as_ref(), image.as_os_str()]).unwrap();
-    assert!(said.contains("(0.0% non-contiguous)"), "{said}");
-    let said = tools::run("dumpe2fs", &["-h".as_ref(), image.as_os_str()]).unwrap();
+    let output = tools::run("e2fsck", &["-fn".as_ref(), image.as_os_str()]).unwrap();
+    assert!(output.contains("(0.0% non-contiguous)"), "{output}");
+    let output = tools::run("dumpe2fs", &["-h".as_ref(), image.as_os_str()]).unwrap();
     let is_empty = |line: &str| line.starts_with("Journal start:") && line.ends_with(" 0");
-    assert!(said.lines().any(is_empty), "{said}");
-    assert!(!said.contains("needs_recovery"), "{said}");
+    assert!(output.lines().any(is_empty), "{output}");
+    assert!(!output.contains("needs_recovery"), "{output}");
 }
 
-/// Seconds and nanoseconds of last access, last change of the content, last change of the object.
+/// Seconds and nanoseconds of atime, mtime and ctime.
 fn times(path: &Path) -> [(i64, i64); 3] {
     let found = fs::symlink_metadata(path).unwrap();
     [
@@ -196,7 +188,7 @@ fn times(path: &Path) -> [(i64, i64); 3] {
 }
 
 #[test]
-fn all_three_times_survive_to_the_nanosecond() {
+fn all_three_times_are_stored_in_nanoseconds() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let source = with_everything();
     let names = [
@@ -211,8 +203,8 @@ fn all_three_times_survive_to_the_nanosecond() {
     let case = Case::new("-t ext4");
     let image = case.image_of(source.path());
     let after = names.map(|name| times(&source.path().join(name)));
-    // Nobody can look at a link and leave no trace.
-    assert_eq!(before[1..], after[1..], "reading leaves no trace");
+    // Reading a symbolic link changes its atime.
+    assert_eq!(before[1..], after[1..], "reading must not change times");
     let mount = KernelMount::new(&image, Access::ReadOnly, "").unwrap();
     let found = names.map(|name| times(&mount.path().join(name)));
     mount.unmount().unwrap();
@@ -222,7 +214,7 @@ fn all_three_times_survive_to_the_nanosecond() {
     assert!(before.iter().any(|times| times[2].1 != 0));
 }
 
-/// Where a file has data, in bytes.
+/// Ranges of data of a file, in bytes.
 fn data_of(path: &Path) -> Vec<(u64, u64)> {
     let file = fs::File::open(path).unwrap();
     let mut data = Vec::new();
@@ -235,16 +227,16 @@ fn data_of(path: &Path) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn holes_are_where_they_were() {
+fn holes_are_preserved() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let source = with_everything();
-    // No archive holds sockets, which only root could make.
+    // Archives do not store sockets.
     if tools::is_root() {
         fs::remove_file(source.path().join("socket")).unwrap();
     }
     let theirs = data_of(&source.path().join("holes"));
     assert!(theirs.len() > 200, "{} pieces", theirs.len());
-    // Blocks of the size that the host counts holes in.
+    // Blocks of the size with which the host records holes.
     for form in ["-t ext4 -b 4096", "-t ext2 -b 4096"] {
         let case = Case::new(form);
         for is_archive in [false, true] {
@@ -261,7 +253,7 @@ fn holes_are_where_they_were() {
 }
 
 #[test]
-fn an_empty_tree() {
+fn an_empty_tree_is_built() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     for form in ["-t ext4", "-t ext2", "-t ext4 -b 1024"] {
@@ -273,7 +265,7 @@ fn an_empty_tree() {
 }
 
 #[test]
-fn ten_thousand_links_and_a_large_sparse_file() {
+fn ten_thousand_links_and_a_large_sparse_file_are_stored() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -293,7 +285,7 @@ fn ten_thousand_links_and_a_large_sparse_file() {
 }
 
 #[test]
-fn a_path_of_four_thousand_bytes() {
+fn a_path_of_four_thousand_bytes_is_stored() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     images::make_deep(folder.path(), &[b'd'; 39], 110);
@@ -301,7 +293,7 @@ fn a_path_of_four_thousand_bytes() {
 }
 
 #[test]
-fn a_hundred_thousand_names_in_one_directory() {
+fn leaves_of_a_large_directory_are_full() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     for number in 0..120_000 {
@@ -313,7 +305,7 @@ fn a_hundred_thousand_names_in_one_directory() {
     }
     let case = Case::new("-t ext4");
     case.check_archive(folder.path());
-    // Leaves are full: all entries would fit into hardly a block less.
+    // Leaves are full: the number of blocks is close to the minimum for the entries.
     let needed_bytes: usize = (0..120_000)
         .map(|number| format!("a-name-with-a-number-{number}").len())
         .map(|len| (8 + len).next_multiple_of(4))
@@ -327,7 +319,7 @@ fn a_hundred_thousand_names_in_one_directory() {
 }
 
 #[test]
-fn directories_beyond_the_count_of_links() {
+fn more_subdirectories_than_the_link_count_holds() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let folder = scratch::folder().unwrap();
     for number in 0..65_100 {
@@ -339,7 +331,7 @@ fn directories_beyond_the_count_of_links() {
 }
 
 #[test]
-fn the_kernel_goes_on_writing_into_it() {
+fn the_kernel_can_write_to_images() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let source = with_everything();
     for form in ["-t ext4", "-t ext2 -b 1024", "-t ext4 -O bigalloc"] {
@@ -349,10 +341,10 @@ fn the_kernel_goes_on_writing_into_it() {
     }
 }
 
-/// On a host that shares blocks the image takes next to nothing beside its source, and is its own
-/// all the same.
+/// On a host with reflinks, the image takes nearly no space beside its source, but is independent
+/// of it.
 #[test]
-fn blocks_are_shared_where_the_host_can() {
+fn blocks_are_shared_on_hosts_with_reflinks() {
     require!(
         Need::KernelMount,
         Need::Program("mkfs.xfs"),
@@ -399,7 +391,7 @@ fn blocks_are_shared_where_the_host_can() {
 }
 
 #[test]
-fn what_fails_leaves_nothing() {
+fn a_failed_build_leaves_nothing() {
     let folder = scratch::folder().unwrap();
     let image = folder.path().join("image");
     let source = folder.path().join("source");
@@ -423,7 +415,7 @@ fn what_fails_leaves_nothing() {
     })
     .unwrap_err();
     assert!(matches!(error, BuildError::Stopped), "{error}");
-    assert_eq!(names(), 1, "only the source is there");
+    assert_eq!(names(), 1, "only the source exists");
     let names: &[&[u8]] = &[b"target", &[b't'; 5000]];
     symlink(std::ffi::OsStr::from_bytes(names[0]), source.join("link")).unwrap();
     assert!(build_directory(&options("-t ext4 -O nonsense"), &source, &image).is_err());

@@ -1,5 +1,5 @@
-//! Trees that take too long for every day:
-//! `cargo test -p fourscore-build --test large -- --ignored`.
+//! Trees that take too long for the ordinary test run: `cargo test -p fourscore-build --test large
+//! -- --ignored`.
 
 mod common;
 #[path = "images/mod.rs"]
@@ -22,18 +22,18 @@ use fourscore_testkit::{require, scratch};
 
 use images::Case;
 
-/// Held by each test here: memory is the whole process's.
+/// Held by each test, because memory is measured for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What is promised: so many bytes for each file, and so many in any case.
+/// The promised memory limit: bytes for each file, and a constant.
 const BYTES_PER_FILE: u64 = 200;
-const BYTES_ANYWAY: u64 = 256 << 20;
+const CONSTANT_BYTES: u64 = 256 << 20;
 
 /// The root and lost+found.
-const OBJECTS_ANYWAY: u64 = 2;
+const FIXED_OBJECTS: u64 = 2;
 
-/// The most memory that this process had since [`forget_most_memory`], in bytes.
-fn most_memory() -> u64 {
+/// The peak memory of this process since [`reset_peak_memory`], in bytes.
+fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
@@ -42,7 +42,7 @@ fn most_memory() -> u64 {
         << 10
 }
 
-fn forget_most_memory() {
+fn reset_peak_memory() {
     fs::write("/proc/self/clear_refs", "5").expect("proc");
 }
 
@@ -60,19 +60,19 @@ fn a_million_small_files_in_bounded_memory() {
         }
     }
     let case = Case::new("-t ext4");
-    forget_most_memory();
+    reset_peak_memory();
     let summary = case.build(folder.path()).unwrap();
-    assert_little_memory(&summary);
+    assert_bounded_memory(&summary);
     case.check_both(folder.path());
 }
 
 #[track_caller]
-fn assert_little_memory(summary: &Summary) {
-    let most = most_memory();
-    let allowed = summary.objects * BYTES_PER_FILE + BYTES_ANYWAY;
+fn assert_bounded_memory(summary: &Summary) {
+    let most = peak_memory();
+    let allowed = summary.objects * BYTES_PER_FILE + CONSTANT_BYTES;
     let objects = summary.objects;
     println!("{objects} objects, at most {most} bytes of memory");
-    assert!(most < allowed, "{most} bytes, {allowed} are promised");
+    assert!(most < allowed, "{most} bytes, the limit is {allowed}");
 }
 
 /// A compressed archive of empty files with these paths.
@@ -91,7 +91,7 @@ fn thousands(directories: Range<u32>) -> impl Iterator<Item = String> {
     directories.flat_map(files)
 }
 
-/// An image in a layout, of these compressed layers.
+/// A layout with one image of these compressed layers.
 fn image_of(layers: &[Vec<u8>]) -> Layout {
     let layout = Layout::new();
     let blobs = layers.iter().map(|layer| (TAR_ZSTD, layout.blob(layer)));
@@ -100,7 +100,7 @@ fn image_of(layers: &[Vec<u8>]) -> Layout {
     layout
 }
 
-/// So many that keeping all entries beside all objects would take more than is promised.
+/// With so many files, storing all entries beside all objects would exceed the limit.
 #[test]
 #[ignore = "two million files take minutes"]
 fn a_layer_of_two_million_files_in_bounded_memory() {
@@ -108,17 +108,17 @@ fn a_layer_of_two_million_files_in_bounded_memory() {
     let _alone = ALONE.lock();
     let layout = image_of(&[packed(thousands(0..2000))]);
     let case = Case::new("-t ext4");
-    forget_most_memory();
+    reset_peak_memory();
     let summary = case.build_source(&layout.source(None)).unwrap();
-    assert_little_memory(&summary);
-    assert_eq!(summary.objects, 2_002_000 + OBJECTS_ANYWAY);
+    assert_bounded_memory(&summary);
+    assert_eq!(summary.objects, 2_002_000 + FIXED_OBJECTS);
     assert_clean(&case.image());
 }
 
-/// The second layer replaces files, the third takes some away and is as long as the first.
+/// The second layer replaces files, the third removes some and is as long as the first.
 #[test]
 #[ignore = "two million files take minutes"]
-fn layers_over_each_other_in_bounded_memory() {
+fn three_layers_in_bounded_memory() {
     require!(Need::Program("e2fsck"));
     let _alone = ALONE.lock();
     let gone = (0..100).map(|directory| format!("directory-{directory}/.wh..wh..opq"));
@@ -128,14 +128,14 @@ fn layers_over_each_other_in_bounded_memory() {
         packed(gone.chain(thousands(1000..2000))),
     ]);
     let case = Case::new("-t ext4");
-    forget_most_memory();
+    reset_peak_memory();
     let summary = case.build_source(&layout.source(None)).unwrap();
-    assert_little_memory(&summary);
-    assert_eq!(summary.objects, 1_902_000 + OBJECTS_ANYWAY);
+    assert_bounded_memory(&summary);
+    assert_eq!(summary.objects, 1_902_000 + FIXED_OBJECTS);
     assert_clean(&case.image());
 }
 
-/// A list of all that is in an image is longer than what is kept of it.
+/// The manifest of the image is longer than the memory limit.
 #[test]
 #[ignore = "two million files take minutes"]
 fn one_directory_and_manifests_of_two_million_files_in_bounded_memory() {
@@ -148,22 +148,22 @@ fn one_directory_and_manifests_of_two_million_files_in_bounded_memory() {
     let (list, again) = (folder.path().join("list"), folder.path().join("again"));
     let mut case = Case::new("-t ext4");
     case.options.read_back.manifest = Some(list.clone());
-    forget_most_memory();
+    reset_peak_memory();
     let summary = case
         .build_source(&Source::Path(archive.clone(), Reading::ByContent))
         .unwrap();
-    assert_little_memory(&summary);
-    assert_eq!(summary.objects, 2_000_001 + OBJECTS_ANYWAY);
+    assert_bounded_memory(&summary);
+    assert_eq!(summary.objects, 2_000_001 + FIXED_OBJECTS);
     assert_clean(&case.image());
     case.options.read_back.manifest = Some(again.clone());
-    forget_most_memory();
+    reset_peak_memory();
     let mut tree = case.tree_of(&Source::Path(archive, Reading::ByContent));
     let manifest = Manifest::read(&list).unwrap();
     manifest.apply(&mut tree, &Excludes::default()).unwrap();
     let made = build(&case.options, tree, &images::target(&case.image()), &|_| {
         Flow::Continue
     });
-    assert_little_memory(&made.unwrap());
+    assert_bounded_memory(&made.unwrap());
     let (list, again) = (File::open(list).unwrap(), File::open(again).unwrap());
     let lines = |list| BufReader::new(list).lines().map(Result::unwrap);
     assert!(
@@ -174,7 +174,7 @@ fn one_directory_and_manifests_of_two_million_files_in_bounded_memory() {
 
 #[test]
 #[ignore = "/usr of this machine takes minutes and its own size in memory"]
-fn the_root_file_system_of_this_machine() {
+fn the_usr_directory_of_this_machine() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let _alone = ALONE.lock();
     let case = Case::new("-t ext4");

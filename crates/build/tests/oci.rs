@@ -1,4 +1,5 @@
-//! Images in OCI layouts: layers against what unpacking them by hand gives, and broken layouts.
+//! Tests of container images: layers are compared with unpacking them by hand, and invalid layouts
+//! are refused.
 
 mod common;
 #[path = "images/mod.rs"]
@@ -11,14 +12,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use common::oci::{Layout, MANIFEST, TAR, TAR_GZIP, TAR_ZSTD, descriptor, index};
-use common::{END, ensure_same, header, of_host, of_tree, seal, taken, taken_for, tool};
+use common::{
+    END, ensure_same, header, of_host, of_tree, read_for_platform, read_source, seal, tool,
+};
 use fourscore_build::source::{OciImage, Reading, Source, Transport};
 use fourscore_build::{Flow, Options, build};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
-use images::{Case, sha256};
+use images::Case;
 
 fn tagged(tag: &str) -> String {
     format!(r#", "annotations": {{"org.opencontainers.image.ref.name": "{tag}"}}"#)
@@ -36,7 +39,7 @@ fn this_architecture() -> &'static str {
     }
 }
 
-/// An archive of empty files; a path with a slash at its end is a directory.
+/// An archive of empty files; a path with a trailing slash is a directory.
 fn files(paths: &[&str]) -> Vec<u8> {
     let mut archive = Vec::new();
     for path in paths {
@@ -47,7 +50,7 @@ fn files(paths: &[&str]) -> Vec<u8> {
 }
 
 fn paths(source: &Source) -> Result<Vec<String>> {
-    let (tree, _) = taken(source, &[])?;
+    let (tree, _) = read_source(source, &[])?;
     Ok(of_tree(&tree)?
         .into_iter()
         .map(|(path, _)| path)
@@ -55,7 +58,7 @@ fn paths(source: &Source) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Packs a folder as the next layer.
+/// Packs a directory as a layer.
 fn layer_of(folder: &Path) -> Result<Vec<u8>> {
     let archive = folder.with_extension("tar");
     let name = archive.to_str().context("a plain name")?;
@@ -73,7 +76,7 @@ fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(encoder.finish()?)
 }
 
-/// Three layers on disk, whiteouts among them.
+/// Directories of three layers with whiteouts.
 fn make_layers(folder: &Path) -> Result<Vec<PathBuf>> {
     let layers: Vec<PathBuf> = (1..=3)
         .map(|nr| folder.join(format!("layer{nr}")))
@@ -109,7 +112,7 @@ fn make_layers(folder: &Path) -> Result<Vec<PathBuf>> {
     ] {
         fs::write(layers[1].join(path), "")?;
     }
-    // Sorts in front of the whiteout, which is about the layer below only.
+    // This file sorts before the whiteout, which applies to the lower layer only.
     fs::write(layers[1].join("opaque/!new"), "new")?;
     fs::write(layers[1].join("var/was-file"), "file")?;
 
@@ -120,8 +123,8 @@ fn make_layers(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(layers)
 }
 
-/// Lays one layer over the others, as the specification says, with the tools of the host.
-fn lay_over(root: &Path, layer: &Path) -> Result<()> {
+/// Applies one layer to the others, as the specification says, with the tools of the host.
+fn apply_layer(root: &Path, layer: &Path) -> Result<()> {
     let mut left = vec![layer.to_owned()];
     while let Some(folder) = left.pop() {
         let target = root.join(folder.strip_prefix(layer)?);
@@ -156,13 +159,13 @@ fn lay_over(root: &Path, layer: &Path) -> Result<()> {
 }
 
 #[test]
-fn layers_give_what_unpacking_them_by_hand_gives() {
+fn layers_equal_unpacking_them_by_hand() {
     require!(Need::Program("tar"), Need::Root);
     let folder = scratch::folder().expect("a folder");
     let layers = make_layers(folder.path()).expect("layers");
     let layout = Layout::new();
     let root = folder.path().join("root");
-    fs::create_dir(&root).expect("room");
+    fs::create_dir(&root).expect("disk space");
     let mut blobs = Vec::new();
     for (nr, layer) in layers.iter().enumerate() {
         let bytes = layer_of(layer).expect("an archive");
@@ -174,11 +177,11 @@ fn layers_give_what_unpacking_them_by_hand_gives() {
             ),
             _ => (TAR, layout.blob(&bytes)),
         });
-        lay_over(&root, layer).expect("a layer");
+        apply_layer(&root, layer).expect("a layer");
     }
     let manifest = layout.manifest(&blobs);
     layout.index(&[descriptor(MANIFEST, &manifest, "")]);
-    let (tree, _) = taken(&layout.source(None), &[]).expect("an image");
+    let (tree, _) = read_source(&layout.source(None), &[]).expect("an image");
     let theirs = of_host(&root).expect("a tree");
     assert!(theirs.iter().any(|(path, _)| path == "opaque/!new"));
     assert!(
@@ -200,12 +203,12 @@ fn layers_give_what_unpacking_them_by_hand_gives() {
         .into_iter()
         .filter(|(path, _)| path != "lost+found")
         .collect();
-    mount.unmount().expect("nobody uses it");
+    mount.unmount().expect("not busy");
     ensure_same(&ours, &theirs).expect("the same in the kernel's mount");
 }
 
 #[test]
-fn layers_give_the_same_bytes_on_any_number_of_threads() {
+fn images_of_layers_do_not_depend_on_threads() {
     require!(Need::Program("tar"));
     let folder = scratch::folder().expect("a folder");
     let layers = make_layers(folder.path()).expect("layers");
@@ -216,21 +219,14 @@ fn layers_give_the_same_bytes_on_any_number_of_threads() {
     };
     let manifest = layout.manifest(&layers.iter().map(packed).collect::<Vec<_>>());
     layout.index(&[descriptor(MANIFEST, &manifest, "")]);
-    let sums: Vec<String> = [1, 2, 7, 7]
-        .into_iter()
-        .map(|threads| {
-            let mut case = Case::new("-t ext4");
-            case.options.threads = Some(threads);
-            case.options.source_date_epoch = Some(1_700_000_000);
-            case.build_source(&layout.source(None)).expect("room");
-            sha256(&case.image())
-        })
-        .collect();
-    assert!(sums.windows(2).all(|pair| pair[0] == pair[1]), "{sums:?}");
+    images::assert_same_bytes_on_any_thread_count(
+        || Case::new("-t ext4"),
+        |case| case.build_source(&layout.source(None)),
+    );
 }
 
 #[test]
-fn hard_links_lead_into_layers_below_and_symbolic_ones_are_followed() {
+fn hard_links_refer_to_lower_layers_through_symbolic_links() {
     let lower = [
         header(b"dir/file", b'0', 0),
         {
@@ -247,11 +243,11 @@ fn hard_links_lead_into_layers_below_and_symbolic_ones_are_followed() {
     seal(&mut hard);
     let upper = [hard, END.to_vec()].concat();
     let layout = Layout::of_layers(&[&lower, &upper]);
-    let (tree, _) = taken(&layout.source(None), &[]).expect("an image");
+    let (tree, _) = read_source(&layout.source(None), &[]).expect("an image");
     let listing = of_tree(&tree).expect("a tree");
     let links: Vec<_> = listing
         .iter()
-        .map(|(path, facts)| (path.as_str(), facts.links))
+        .map(|(path, attributes)| (path.as_str(), attributes.links))
         .collect();
     assert_eq!(
         links,
@@ -266,7 +262,7 @@ fn hard_links_lead_into_layers_below_and_symbolic_ones_are_followed() {
 }
 
 #[test]
-fn images_are_chosen_by_tag_and_platform() {
+fn images_are_selected_by_tag_and_platform() {
     let layout = Layout::new();
     let image = |name: &str| layout.manifest(&[(TAR, layout.blob(&files(&[name])))]);
     let (ours, other) = (image("ours"), image("other"));
@@ -291,20 +287,20 @@ fn images_are_chosen_by_tag_and_platform() {
     );
     let on = |tag: &str, platform: &str| {
         let platform = platform.parse().expect("a platform");
-        let taken = taken_for(&layout.source(Some(tag)), Some(&platform));
-        taken.map_or_else(|error| error.to_string(), |_| "taken".to_owned())
+        let read_source = read_for_platform(&layout.source(Some(tag)), Some(&platform));
+        read_source.map_or_else(|error| error.to_string(), |_| "read_source".to_owned())
     };
-    assert_eq!(on("many", "linux/s390x"), "taken");
+    assert_eq!(on("many", "linux/s390x"), "read_source");
     let found = on("many", "linux/riscv64");
     let ours = this_architecture();
     let expected = format!("no image for linux/riscv64, only for: linux/s390x, linux/{ours}");
     assert!(found.contains(&expected), "{found}");
-    let found = layout.complaint(Some("none"));
+    let found = layout.error_of(Some("none"));
     assert!(
         found.contains("there is no image 'none', only: many, one"),
         "{found}"
     );
-    let found = layout.complaint(None);
+    let found = layout.error_of(None);
     assert!(
         found.contains("several images, name one as in oci:DIR:TAG: many, one"),
         "{found}"
@@ -313,8 +309,8 @@ fn images_are_chosen_by_tag_and_platform() {
         descriptor(MANIFEST, &other, &platform("linux", "s390x")),
         descriptor(MANIFEST, &other, &platform("plan9", "amd64")),
     ]);
-    fs::write(layout.folder.path().join("index.json"), foreign).expect("room");
-    let found = layout.complaint(None);
+    fs::write(layout.folder.path().join("index.json"), foreign).expect("disk space");
+    let found = layout.error_of(None);
     let expected = "only for: linux/s390x, plan9/amd64 (choose with --platform)";
     assert!(
         found.contains("there is no image for linux/") && found.contains(expected),
@@ -323,39 +319,39 @@ fn images_are_chosen_by_tag_and_platform() {
 }
 
 #[test]
-fn a_layer_that_is_not_what_was_promised() {
+fn a_layer_that_does_not_match_its_descriptor_is_refused() {
     let bytes = files(&["file"]);
     let layout = Layout::of_layers(&[&bytes]);
-    assert_eq!(layout.complaint(None), "none");
+    assert_eq!(layout.error_of(None), "none");
     let blob = layout.blob(&bytes);
     let mut changed = bytes.clone();
     changed[0] = b'F';
-    fs::write(layout.path(&blob), &changed).expect("room");
-    let found = layout.complaint(None);
+    fs::write(layout.path(&blob), &changed).expect("disk space");
+    let found = layout.error_of(None);
     assert!(
         found.contains("layer 1 (sha256:") && found.contains("the digest is wrong"),
         "{found}"
     );
     fs::remove_file(layout.path(&blob)).expect("it was there");
-    let found = layout.complaint(None);
+    let found = layout.error_of(None);
     assert!(
         found.contains("layer 1 (sha256:") && found.contains("No such file"),
         "{found}"
     );
     let manifest = layout.manifest(&[("application/x.tar+encrypted", blob)]);
     layout.index(&[descriptor(MANIFEST, &manifest, "")]);
-    let found = layout.complaint(None);
+    let found = layout.error_of(None);
     assert!(
-        found.contains("media type application/x.tar+encrypted is not known"),
+        found.contains("media type application/x.tar+encrypted is not supported"),
         "{found}"
     );
     layout.index(&[r#"{"digest": "sha256:../../etc/passwd", "size": 1}"#.to_owned()]);
-    let found = layout.complaint(None);
-    assert!(found.contains("is not a digest"), "{found}");
+    let found = layout.error_of(None);
+    assert!(found.contains("is not a sha256 or sha512 digest"), "{found}");
 }
 
 #[test]
-fn paths_that_climb_out_and_whiteouts_of_nothing_are_refused() {
+fn paths_outside_the_tree_and_nameless_whiteouts_are_refused() {
     let mut link = header(b"link", b'1', 0);
     link[157..169].copy_from_slice(b"../../secret");
     seal(&mut link);
@@ -363,21 +359,21 @@ fn paths_that_climb_out_and_whiteouts_of_nothing_are_refused() {
     for (layer, expected) in [
         (
             files(&["a/", "a/../../b"]),
-            "a/../../b: the path climbs out",
+            "a/../../b: the path leaves its tree",
         ),
-        (files(&["x/../.wh.y"]), "climbs out"),
+        (files(&["x/../.wh.y"]), "leaves its tree"),
         (
             files(&["dir/.wh."]),
-            "dir/.wh.: is a whiteout that names nothing",
+            "dir/.wh.: is a whiteout without a valid name",
         ),
         (
             files(&["dir/.wh.."]),
-            "dir/.wh..: is a whiteout that names nothing",
+            "dir/.wh..: is a whiteout without a valid name",
         ),
-        (link, "climbs out"),
+        (link, "leaves its tree"),
     ] {
         let layout = Layout::of_layers(&[&files(&["dir/", "dir/kept"]), &layer]);
-        let found = layout.complaint(None);
+        let found = layout.error_of(None);
         assert!(found.contains("layer 2 (sha256:"), "{found}");
         assert!(
             found.contains(expected),
@@ -387,7 +383,7 @@ fn paths_that_climb_out_and_whiteouts_of_nothing_are_refused() {
 }
 
 #[test]
-fn a_whiteout_of_what_is_not_there_removes_nothing() {
+fn a_whiteout_of_a_missing_name_removes_nothing() {
     let upper = files(&["nowhere/.wh.x", "dir/kept/.wh.x", "gone/.wh..wh..opq"]);
     let layout = Layout::of_layers(&[&files(&["dir/", "dir/kept"]), &upper]);
     let found = paths(&layout.source(None)).expect("an image");
@@ -395,38 +391,38 @@ fn a_whiteout_of_what_is_not_there_removes_nothing() {
 }
 
 #[test]
-fn a_digest_makes_up_for_an_end_mark() {
+fn a_layer_with_a_digest_needs_no_end_mark() {
     let bytes = files(&["file"]);
     let layout = Layout::of_layers(&[&bytes[..512]]);
     assert_eq!(paths(&layout.source(None)).expect("an image"), ["file"]);
 }
 
 #[test]
-fn what_is_no_layout_is_said() {
-    let ensure_complaint = |layout: &Layout, expected: &str| -> Result<()> {
-        let found = layout.complaint(None);
+fn invalid_layouts_are_refused() {
+    let ensure_error = |layout: &Layout, expected: &str| -> Result<()> {
+        let found = layout.error_of(None);
         ensure!(found.contains(expected), "{found}");
         Ok(())
     };
     let layout = Layout::new();
-    ensure_complaint(&layout, "index.json: No such file").expect("no index");
+    ensure_error(&layout, "index.json: No such file").expect("no index");
     layout.index(&[]);
-    ensure_complaint(&layout, "there is no image for").expect("an empty index");
-    fs::write(layout.folder.path().join("index.json"), "{").expect("room");
-    ensure_complaint(&layout, "index.json: EOF").expect("half an index");
+    ensure_error(&layout, "there is no image for").expect("an empty index");
+    fs::write(layout.folder.path().join("index.json"), "{").expect("disk space");
+    ensure_error(&layout, "index.json: EOF").expect("half an index");
     fs::remove_file(layout.folder.path().join("oci-layout")).expect("it was there");
-    ensure_complaint(&layout, "is this an OCI layout?").expect("no layout");
+    ensure_error(&layout, "is this an OCI layout?").expect("no layout");
 }
 
-/// The digits of the digest of some bytes.
+/// The hexadecimal digest of some bytes.
 fn digits(bytes: &[u8]) -> String {
     use sha2::{Digest as _, Sha256};
     let digest = Sha256::digest(bytes);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `docker save` wrote before it wrote layouts: a folder for each layer, and a configuration
-/// for each image. The second image has the first layer as well, by a link.
+/// An archive in the old format of `docker save`: a directory for each layer, and a configuration
+/// for each image. The second image has the first layer too, as a link.
 fn docker_archive(folder: &Path, layers: &[Vec<u8>]) -> Result<PathBuf> {
     let root = folder.join("docker");
     let ids: Vec<String> = layers
@@ -481,7 +477,7 @@ fn docker_archive(folder: &Path, layers: &[Vec<u8>]) -> Result<PathBuf> {
 }
 
 #[test]
-fn archives_of_docker_are_unpacked_as_images() {
+fn archives_of_docker_are_read_as_images() {
     let folder = scratch::folder().expect("a folder");
     let layers = [
         files(&["a/", "a/gone", "b"]),
@@ -495,7 +491,7 @@ fn archives_of_docker_are_unpacked_as_images() {
             tag: tag.map(str::to_owned),
         })
     };
-    let complaint = |source: &Source| match taken(source, &[]) {
+    let error_of = |source: &Source| match read_source(source, &[]) {
         Ok(_) => "none".to_owned(),
         Err(error) => error.to_string(),
     };
@@ -505,30 +501,30 @@ fn archives_of_docker_are_unpacked_as_images() {
     }
     let first = image(&archive, Some("host:5000/first"));
     assert_eq!(paths(&first).expect("an image"), ["a", "a/gone", "b"]);
-    // A name is needed, and is looked for.
+    // A name is required if there are several images.
     let by_content = |path: &Path| Source::Path(path.to_owned(), Reading::ByContent);
     let expected =
         "name one as in docker-archive:FILE:NAME:TAG: host:5000/all:latest, host:5000/first";
-    let found = complaint(&by_content(&archive));
+    let found = error_of(&by_content(&archive));
     assert!(found.contains(expected), "{found}");
-    let found = complaint(&image(&archive, Some("other")));
+    let found = error_of(&image(&archive, Some("other")));
     assert!(
         found.contains("there is no image 'other', only: host:5000/all"),
         "{found}"
     );
-    // Images are for one platform each.
+    // An image is for one platform.
     let wanted = "linux/amd64".parse().expect("a platform");
-    let error = taken_for(&first, Some(&wanted)).expect_err("another platform");
+    let error = read_for_platform(&first, Some(&wanted)).expect_err("another platform");
     assert!(
         error
             .to_string()
             .contains("is for linux/s390x, not for linux/amd64"),
         "{error}"
     );
-    // Compressed, and with one image of one layer that is not what was promised.
+    // A compressed archive, and an image whose layer does not match its digest.
     let bytes = fs::read(&archive).expect("an archive");
     let packed = folder.path().join("docker.tar.gz");
-    fs::write(&packed, gzip(&bytes).expect("memory")).expect("room");
+    fs::write(&packed, gzip(&bytes).expect("memory")).expect("disk space");
     assert_eq!(
         paths(&image(&packed, Some("host:5000/all"))).expect("an image"),
         all
@@ -538,10 +534,10 @@ fn archives_of_docker_are_unpacked_as_images() {
         .position(|name| name == b"a/gone")
         .expect("a layer");
     let mut changed = bytes;
-    // The header of the layer's entry has a checksum of its own; only its content is elsewhere.
+    // Only the data of the entry changes, not the header, which has its own checksum.
     changed[at + 157] = b'x';
-    fs::write(&archive, changed).expect("room");
-    let found = complaint(&image(&archive, Some("host:5000/all")));
+    fs::write(&archive, changed).expect("disk space");
+    let found = error_of(&image(&archive, Some("host:5000/all")));
     assert!(
         found.contains("layer 1 (sha256:") && found.contains("the digest is wrong"),
         "{found}"
@@ -549,7 +545,7 @@ fn archives_of_docker_are_unpacked_as_images() {
 }
 
 #[test]
-fn layouts_are_the_same_in_every_form() {
+fn layouts_are_read_from_directories_and_archives() {
     let folder = scratch::folder().expect("a folder");
     let layer = files(&["etc/", "etc/passwd"]);
     let layout = Layout::of_layers(&[&layer, &files(&["etc/.wh.passwd", "etc/new"])]);
@@ -569,18 +565,18 @@ fn layouts_are_the_same_in_every_form() {
         gzip(&bytes).expect("memory"),
         zstd::encode_all(&bytes[..], 1).expect("memory"),
     ] {
-        fs::write(&packed, bytes).expect("room");
+        fs::write(&packed, bytes).expect("disk space");
         assert_eq!(paths(&by_content(&packed)).expect("an archive"), expected);
     }
-    // As the files that it consists of.
+    // Read as a tree, the archive is the files of the layout.
     let tree = Source::Path(packed, Reading::AsTree);
     let found = paths(&tree).expect("an archive");
     assert!(found.contains(&"oci-layout".to_owned()), "{found:?}");
 }
 
-/// skopeo's directories have the blobs side by side.
+/// skopeo's `dir:` transport stores all blobs in one directory.
 #[test]
-fn directories_of_skopeo_are_unpacked_as_images() {
+fn directories_of_skopeo_are_read_as_images() {
     let folder = scratch::folder().expect("a folder");
     let layers = [
         gzip(&files(&["a/", "a/old"])).expect("memory"),
@@ -588,7 +584,7 @@ fn directories_of_skopeo_are_unpacked_as_images() {
     ];
     let put = |bytes: &[u8]| {
         let digits = digits(bytes);
-        fs::write(folder.path().join(&digits), bytes).expect("room");
+        fs::write(folder.path().join(&digits), bytes).expect("disk space");
         format!(
             r#"{{"digest": "sha256:{digits}", "size": {}}}"#,
             bytes.len()
@@ -600,23 +596,23 @@ fn directories_of_skopeo_are_unpacked_as_images() {
         r#"{{"config": {config}, "layers": [{}]}}"#,
         layers.join(",")
     );
-    fs::write(folder.path().join("manifest.json"), &manifest).expect("room");
+    fs::write(folder.path().join("manifest.json"), &manifest).expect("disk space");
     fs::write(
         folder.path().join("version"),
         "Directory Transport Version: 1.1\n",
     )
-    .expect("room");
+    .expect("disk space");
     let by_content = Source::Path(folder.path().to_owned(), Reading::ByContent);
     let named = Source::parse(format!("dir:{}", folder.path().display()).as_ref());
     for source in [&by_content, &named] {
         assert_eq!(paths(source).expect("an image"), ["a", "b"]);
     }
     let wanted = "linux/arm64/v8".parse().expect("a platform");
-    taken_for(&named, Some(&wanted)).expect("it is for that");
-    // With all platforms, each manifest has a name of its own.
+    read_for_platform(&named, Some(&wanted)).expect("it is for that");
+    // With several platforms, each manifest has a name of its own.
     let digits = digits(manifest.as_bytes());
     let name = format!("{digits}.manifest.json");
-    fs::write(folder.path().join(name), &manifest).expect("room");
+    fs::write(folder.path().join(name), &manifest).expect("disk space");
     let one = |architecture: &str| {
         let size = manifest.len();
         format!(
@@ -625,13 +621,13 @@ fn directories_of_skopeo_are_unpacked_as_images() {
         )
     };
     let all = index(&[one("arm64"), one("s390x")]);
-    fs::write(folder.path().join("manifest.json"), all).expect("room");
-    taken_for(&by_content, Some(&wanted)).expect("one of two");
+    fs::write(folder.path().join("manifest.json"), all).expect("disk space");
+    read_for_platform(&by_content, Some(&wanted)).expect("one of two");
 }
 
-/// Archives of trees whose first names could be those of an image stay what they are.
+/// Archives of trees whose first names could be those of an image are read as trees.
 #[test]
-fn trees_that_look_like_images_at_first_are_trees() {
+fn trees_with_names_of_images_are_read_as_trees() {
     let folder = scratch::folder().expect("a folder");
     let archive = folder.path().join("tree.tar");
     for names in [
@@ -640,7 +636,7 @@ fn trees_that_look_like_images_at_first_are_trees() {
     ] {
         let bytes = files(names);
         for bytes in [bytes.clone(), gzip(&bytes).expect("memory")] {
-            fs::write(&archive, bytes).expect("room");
+            fs::write(&archive, bytes).expect("disk space");
             let source = Source::Path(archive.clone(), Reading::ByContent);
             let found = paths(&source).expect("a tree");
             let file = names[names.len() - 1];

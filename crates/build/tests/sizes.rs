@@ -1,5 +1,5 @@
-//! Sizes are exact: whatever a tree holds and however large blocks are, everything fits, next to
-//! nothing is wasted, and a block less would not do.
+//! Tests that sizes are exact: for any tree and block size, everything fits, the waste is minimal,
+//! and a size of one block less is too small.
 
 #[path = "images/mod.rs"]
 mod images;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use images::options;
 
-/// One kind of file in a tree: how many, how long, and bytes of an attribute.
+/// Kinds of files in a tree: number, length, and bytes of an attribute.
 type Kinds = Vec<(usize, usize, usize)>;
 
 fn tree(kinds: &Kinds, longer: usize) -> Tree {
@@ -43,7 +43,7 @@ fn kinds() -> impl Strategy<Value = Kinds> {
         prop_oneof![0..200usize, 0..20_000usize, 100_000..900_000usize],
         prop_oneof![3 => Just(0usize), 1 => 1..800usize],
     );
-    // So that no tree is over some dozens of MiB.
+    // Limits trees to a few dozen MiB.
     let bounded = kind.prop_map(|(count, len, xattr)| match len {
         100_000.. => (count % 20, len, xattr),
         _ => (count, len, xattr),
@@ -69,7 +69,7 @@ const FORMS: &[&str] = &[
     "-t ext4 -b 4096 -O bigalloc,ea_inode",
 ];
 
-/// How much longer attributes are where they have inodes of their own.
+/// Factor for the length of attributes if large values have inodes of their own.
 const LARGE_VALUES: usize = 17;
 
 fn made(form: &Options, size: Size, kinds: &Kinds) -> Result<Summary, BuildError> {
@@ -80,28 +80,28 @@ fn made(form: &Options, size: Size, kinds: &Kinds) -> Result<Summary, BuildError
     };
     let folder = scratch::folder().expect("a folder");
     let image = folder.path().join("image");
-    let asked = Options {
+    let options = Options {
         size,
         ..form.clone()
     };
     let target = Target::find(&image, Overwrite::OwnImages)?;
-    let summary = build(&asked, tree(kinds, longer), &target, &|_| Flow::Continue)?;
+    let summary = build(&options, tree(kinds, longer), &target, &|_| Flow::Continue)?;
     assert_clean(&image);
     Ok(summary)
 }
 
-fn less(made: &Summary, unit: u64) -> Size {
+fn smaller_size(made: &Summary, unit: u64) -> Size {
     Size::Bytes(made.size_bytes - unit)
 }
 
-/// What [`Size::Minimum`] makes of these options, for sizes that are given.
-fn of_least_form(options: &Options, least: &Summary) -> Options {
+/// The options that [`Size::Minimum`] implies, for builds with a given size.
+fn minimum_options(options: &Options, least: &Summary) -> Options {
     let mut options = options.clone();
     let format = &mut options.format;
     let features = format.features.take();
     let features = features.map_or(String::new(), |features| features + ",");
     format.features = Some(features + "^resize_inode");
-    // No more inodes than are needed.
+    // No more inodes than needed.
     format.inodes = Some(16);
     format.reserved_percent = Some(0.0);
     if least.size_bytes >= 64 << 20 {
@@ -125,10 +125,10 @@ fn sizes_are_exact() {
             _ => 4096,
         };
         let block = unit;
-        // With clusters, the last one may be cut.
+        // With bigalloc, the last cluster may be incomplete.
         let unit = if form.contains("bigalloc") { 16 * block } else { block };
-        // A file system with a journal has 2048 blocks, however little is in it; and a last group
-        // must have 50 blocks beside its superblock, descriptors and those reserved for more.
+        // A file system with a journal has at least 2048 blocks; and a last group must have 50
+        // blocks besides its superblock, descriptors and reserved descriptors.
         let group_blocks = if form.contains("-g") { 2048 } else { 8 * block };
         let last_group = |made: &Summary| match made.size_bytes / block > group_blocks {
             true => (52 + block / 4) * block,
@@ -152,19 +152,19 @@ fn sizes_are_exact() {
             Err(BuildError::Format(_)) => {}
             other => prop_assert!(false, "{}: {:?}", form, other),
         }
-        let smaller = made(&of_least_form(&options, &least), less(&least, unit), &kinds);
+        let smaller = made(&minimum_options(&options, &least), smaller_size(&least, unit), &kinds);
         let does_not_fit = matches!(
             smaller,
             Err(BuildError::NoSpace { .. } | BuildError::Format(_))
         );
-        prop_assert!(does_not_fit, "one unit below the least, {}: {:?}", form, smaller);
+        prop_assert!(does_not_fit, "one unit open_below the least, {}: {:?}", form, smaller);
         let slack = slack << 20;
         let more = made(&options, Size::AutoPlusBytes(slack), &kinds).expect("no limit was set");
         prop_assert!(more.free_bytes >= slack, "{}: {:?}", form, more);
         prop_assert!(is_tight(&more, slack), "plus {}, {}: {:?}", slack, form, more);
         let more = made(&options, Size::AutoPlusPercent(20), &kinds).expect("no limit was set");
-        let asked = auto.size_bytes / 5;
-        prop_assert!(more.free_bytes >= asked, "{}: {:?}", form, more);
-        prop_assert!(is_tight(&more, asked), "plus 20 %, {}: {:?}", form, more);
+        let requested = auto.size_bytes / 5;
+        prop_assert!(more.free_bytes >= requested, "{}: {:?}", form, more);
+        prop_assert!(is_tight(&more, requested), "plus 20 %, {}: {:?}", form, more);
     });
 }

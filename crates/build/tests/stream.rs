@@ -1,5 +1,5 @@
-//! Archives that can be read only once: their contents go into the image as they arrive, and what
-//! comes out is as exact as from a file.
+//! Tests of archives that can be read only once: their data is written to the image as it arrives,
+//! and the image is as exact as one built from a file.
 
 #[path = "images/mod.rs"]
 mod images;
@@ -14,55 +14,62 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{require, scratch};
 
-use images::{Case, sha256, with_everything};
+use images::{Case, with_everything};
 
-/// A form whose contents can be placed as they arrive, and no place for any that wait.
-fn flowing(form: &str) -> Case {
-    let mut case = waiting(form);
+/// A case whose data is streamed into the image, with no directory for a spool.
+fn streaming(form: &str) -> Case {
+    let mut case = spooling(form);
     case.scratch = PathBuf::from("/nowhere/at/all");
     case
 }
 
-/// A form that is not verified, so that contents may flow.
-fn waiting(form: &str) -> Case {
+/// A case without verification, so that data may be streamed.
+fn spooling(form: &str) -> Case {
     let mut case = Case::new(form);
     case.options.read_back.comparison = Comparison::No;
     case
 }
 
-/// A tree with one of everything but a socket, which no archive can hold.
-fn with_all_that_archives_hold() -> tempfile::TempDir {
+/// A tree with every kind of object except a socket, which archives do not store.
+fn tree_for_archives() -> tempfile::TempDir {
     let tree = with_everything();
     let socket = tree.path().join("socket");
-    // Only root could make it.
+    // The socket exists only if the test runs as root.
     if socket.symlink_metadata().is_ok() {
         fs::remove_file(socket).expect("ours");
     }
     tree
 }
 
-/// Packs these parts of a folder, in this order.
+/// A tree of [`tree_for_archives`], and its archive.
+fn packed_tree() -> (tempfile::TempDir, tempfile::TempDir) {
+    let tree = tree_for_archives();
+    let archive = packed(tree.path(), &["."]);
+    (tree, archive)
+}
+
+/// Packs these parts of a directory, in this order.
 fn packed(folder: &Path, parts: &[&str]) -> tempfile::TempDir {
-    let place = scratch::folder().expect("a folder");
+    let directory = scratch::folder().expect("a folder");
     let mut tar = tools::command("tar").expect("tar");
     tar.args(["--format=pax", "--sparse", "--xattrs", "--acls", "-czf"])
-        .arg(place.path().join("source.tar.gz"))
+        .arg(directory.path().join("source.tar.gz"))
         .arg("-C")
         .arg(folder)
         .args(["--no-recursion", ".", "--recursion"])
         .args(parts);
     tools::stdout_of(&mut tar).expect("an archive");
-    place
+    directory
 }
 
-fn source(place: &tempfile::TempDir) -> Source {
-    Source::Path(place.path().join("source.tar.gz"), Reading::ByContent)
+fn source(directory: &tempfile::TempDir) -> Source {
+    Source::Path(directory.path().join("source.tar.gz"), Reading::ByContent)
 }
 
-/// Builds, and has e2fsck and the kernel look at it.
+/// Builds, runs e2fsck, and compares the kernel's mount with the tree.
 #[track_caller]
 fn check(case: &Case, archive: &tempfile::TempDir, tree: &Path) -> Summary {
-    let summary = case.build_source(&source(archive)).expect("room");
+    let summary = case.build_source(&source(archive)).expect("disk space");
     assert_clean(&case.image());
     case.compare(tree);
     let len = fs::metadata(case.image()).expect("the image").len();
@@ -71,16 +78,15 @@ fn check(case: &Case, archive: &tempfile::TempDir, tree: &Path) -> Summary {
 }
 
 #[test]
-fn contents_are_placed_as_they_arrive() {
+fn data_is_written_as_it_arrives() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
-    let tree = with_all_that_archives_hold();
-    let archive = packed(tree.path(), &["."]);
+    let (tree, archive) = packed_tree();
     for size in [
         Size::Minimum,
         Size::AutoPlusPercent(20),
         Size::Bytes(300 << 20),
     ] {
-        let mut case = flowing("-t ext4");
+        let mut case = streaming("-t ext4");
         case.options.size = size;
         check(&case, &archive, tree.path());
     }
@@ -93,15 +99,14 @@ fn contents_are_placed_as_they_arrive() {
         "-t ext4 -O ^extent,^64bit",
         "-t ext4 -g 4096 -b 1024",
     ] {
-        check(&flowing(form), &archive, tree.path());
+        check(&streaming(form), &archive, tree.path());
     }
 }
 
 #[test]
-fn where_tables_are_tied_to_their_groups_contents_wait() {
+fn data_is_spooled_if_tables_are_tied_to_their_groups() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
-    let tree = with_all_that_archives_hold();
-    let archive = packed(tree.path(), &["."]);
+    let (tree, archive) = packed_tree();
     for form in [
         "-t ext2",
         "-t ext3 -b 1024",
@@ -109,16 +114,16 @@ fn where_tables_are_tied_to_their_groups_contents_wait() {
         "-t ext4 -O ^flex_bg,^resize_inode,meta_bg",
         "-t ext4 -O sparse_super2,^resize_inode",
     ] {
-        check(&waiting(form), &archive, tree.path());
+        check(&spooling(form), &archive, tree.path());
     }
-    // The room that a draft keeps free for superblocks is most of such a group.
-    check(&waiting("-t ext4 -g 512 -b 1024"), &archive, tree.path());
-    let mut verified = waiting("-t ext4");
+    // The space that a draft reserves for superblocks is most of such a group.
+    check(&spooling("-t ext4 -g 512 -b 1024"), &archive, tree.path());
+    let mut verified = spooling("-t ext4");
     verified.options.read_back.comparison = Comparison::Everything;
     check(&verified, &archive, tree.path());
 }
 
-/// Files of lengths that fill groups and gaps in ever other ways.
+/// Files of pseudorandom lengths, which fill groups and gaps in various ways.
 fn many(folder: &Path, files: u32) {
     let mut state = 1u64;
     for number in 0..files {
@@ -132,25 +137,25 @@ fn many(folder: &Path, files: u32) {
         };
         let len = usize::try_from(len).expect("small");
         let byte = number.to_le_bytes()[0];
-        fs::write(folder.join(format!("file-{number}")), vec![byte; len]).expect("room");
+        fs::write(folder.join(format!("file-{number}")), vec![byte; len]).expect("disk space");
     }
 }
 
 #[test]
-fn what_later_entries_replace_costs_no_space() {
+fn replaced_files_take_no_space() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let tree = scratch::folder().expect("a folder");
     many(tree.path(), 150);
     let parts: Vec<String> = (0..150).map(|number| format!("file-{number}")).collect();
     let once: Vec<&str> = parts.iter().map(String::as_str).collect();
-    // All files twice and more, in turns: whatever came first is replaced.
+    // All files are packed at least twice, and the first ones are replaced.
     let mut often = once[40..].to_vec();
     often.extend(once.iter().rev());
     often.extend(&once[..90]);
     let (once, often) = (packed(tree.path(), &once), packed(tree.path(), &often));
     for form in ["-t ext4 -b 1024", "-t ext4"] {
         for size in [Size::Auto, Size::AutoPlusBytes(5 << 20)] {
-            let mut case = flowing(form);
+            let mut case = streaming(form);
             case.options.size = size;
             let single = check(&case, &once, tree.path());
             let multiple = check(&case, &often, tree.path());
@@ -163,49 +168,45 @@ fn what_later_entries_replace_costs_no_space() {
             }
             let apart = single.size_bytes.abs_diff(multiple.size_bytes);
             assert!(apart <= single.size_bytes / 100, "{apart}");
-            // And as much as an image whose contents waited.
-            let mut other = waiting(form);
+            // The size is also that of an image whose data was spooled.
+            let mut other = spooling(form);
             other.options.size = size;
             other.options.read_back.comparison = Comparison::Everything;
-            let waited = other.build_source(&source(&often)).expect("room");
-            let apart = waited.size_bytes.abs_diff(multiple.size_bytes);
-            assert!(apart <= waited.size_bytes / 100, "{waited:?} {multiple:?}");
+            let spooled = other.build_source(&source(&often)).expect("disk space");
+            let apart = spooled.size_bytes.abs_diff(multiple.size_bytes);
+            assert!(
+                apart <= spooled.size_bytes / 100,
+                "{spooled:?} {multiple:?}"
+            );
         }
     }
 }
 
 #[test]
-fn the_same_stream_makes_the_same_bytes_on_any_number_of_threads() {
+fn images_of_a_stream_do_not_depend_on_threads() {
     require!(Need::Program("e2fsck"));
-    let tree = with_all_that_archives_hold();
+    let tree = tree_for_archives();
     many(tree.path(), 60);
     let archive = packed(tree.path(), &["."]);
-    let sums: Vec<String> = [1, 2, 7, 2]
-        .into_iter()
-        .map(|threads| {
-            let mut case = flowing("-t ext4 -b 1024");
-            case.options.threads = Some(threads);
-            case.options.source_date_epoch = Some(1_500_000_000);
-            case.build_source(&source(&archive)).expect("room");
-            sha256(&case.image())
-        })
-        .collect();
-    assert!(sums.windows(2).all(|pair| pair[0] == pair[1]), "{sums:?}");
+    images::assert_same_bytes_on_any_thread_count(
+        || streaming("-t ext4 -b 1024"),
+        |case| case.build_source(&source(&archive)),
+    );
 }
 
 #[test]
-fn a_size_that_does_not_do_is_an_error_and_leaves_nothing() {
+fn too_small_a_size_is_an_error_and_leaves_nothing() {
     require!(Need::Program("e2fsck"));
     let tree = scratch::folder().expect("a folder");
     many(tree.path(), 500);
     let archive = packed(tree.path(), &["."]);
-    let mut case = flowing("-t ext4");
+    let mut case = streaming("-t ext4");
     let content_bytes = case
         .build_source(&source(&archive))
-        .expect("room")
+        .expect("disk space")
         .content_bytes;
     fs::remove_file(case.image()).expect("it is there");
-    // There is room for the contents and for nothing else.
+    // This size holds the data, but nothing else.
     case.options.size = Size::Bytes(content_bytes);
     let error = case.build_source(&source(&archive)).expect_err("too small");
     let is_named = |error: &BuildError| match error {
@@ -219,16 +220,16 @@ fn a_size_that_does_not_do_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn more_inodes_than_groups_of_the_draft_can_hold() {
+fn more_inodes_than_fit_into_the_groups_of_the_draft() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let tree = scratch::folder().expect("a folder");
-    // Groups of 8 MiB have room for 8192 inodes; so many empty files make groups smaller.
+    // Groups of 8 MiB hold 8192 inodes; this many empty files make groups smaller.
     for number in 0..20_000 {
-        fs::write(tree.path().join(format!("{number}")), "").expect("room");
+        fs::write(tree.path().join(format!("{number}")), "").expect("disk space");
     }
-    fs::write(tree.path().join("big"), vec![5; 9 << 20]).expect("room");
+    fs::write(tree.path().join("big"), vec![5; 9 << 20]).expect("disk space");
     let archive = packed(tree.path(), &["."]);
-    check(&flowing("-t ext4 -b 1024"), &archive, tree.path());
+    check(&streaming("-t ext4 -b 1024"), &archive, tree.path());
 }
 
 #[test]
@@ -238,9 +239,8 @@ fn images_can_be_written_to_and_resized() {
         Need::Program("e2fsck"),
         Need::Program("resize2fs")
     );
-    let tree = with_all_that_archives_hold();
-    let archive = packed(tree.path(), &["."]);
-    let case = flowing("-t ext4 -b 1024");
+    let (tree, archive) = packed_tree();
+    let case = streaming("-t ext4 -b 1024");
     check(&case, &archive, tree.path());
     let resize = |arguments: &[&str]| {
         let mut command = tools::command("resize2fs").expect("resize2fs");
@@ -254,8 +254,8 @@ fn images_can_be_written_to_and_resized() {
     resize(&["-f", "400M"]);
     resize(&["-f", "-M", ""]);
     let mount = KernelMount::new(&case.image(), Access::ReadWrite, "").expect("a mount");
-    fs::write(mount.path().join("more"), vec![8; 1 << 20]).expect("room");
+    fs::write(mount.path().join("more"), vec![8; 1 << 20]).expect("disk space");
     fs::remove_file(mount.path().join("big")).expect("a file");
-    mount.unmount().expect("nobody uses it");
+    mount.unmount().expect("not busy");
     assert_clean(&case.image());
 }

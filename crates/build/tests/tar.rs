@@ -1,4 +1,5 @@
-//! Archives that GNU tar wrote, in all its formats, against what GNU tar extracts from them.
+//! Tests of archives written by GNU tar in all its formats, compared with what GNU tar extracts
+//! from them.
 
 mod common;
 
@@ -8,12 +9,12 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use common::{END, ensure_same, header, of_host, of_tree, pax, seal, taken, tool};
+use common::{END, ensure_same, header, of_host, of_tree, pax, read_source, seal, tool};
 use fourscore_build::source::{Reading, Source};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
 
-/// What every format can hold is in `plain`, the rest in `rich`.
+/// `plain` has what every format can store, `rich` the rest.
 fn make_tree(root: &Path) -> Result<()> {
     let plain = root.join("plain");
     fs::create_dir_all(plain.join("empty"))?;
@@ -53,6 +54,15 @@ fn make_tree(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The tree of [`make_tree`] in a temporary directory.
+fn tree_to_pack() -> (tempfile::TempDir, PathBuf) {
+    let folder = scratch::folder().expect("a folder");
+    let root = folder.path().join("tree");
+    fs::create_dir(&root).expect("disk space");
+    make_tree(&root).expect("a tree");
+    (folder, root)
+}
+
 fn big() -> Vec<u8> {
     (0..300_000_u32).flat_map(u32::to_le_bytes).collect()
 }
@@ -73,7 +83,7 @@ fn make_sparse(folder: &Path) -> Result<()> {
         (1 << 20) + 100,
         &mut [(1 << 20) - 3996].into_iter(),
     )?;
-    // More runs than a header and one more block hold.
+    // More runs than a header and one continuation block hold.
     file("many-holes", 3 << 20, &mut (0..60).map(|nr| nr * 40_960))
 }
 
@@ -99,7 +109,7 @@ fn make_attributes(root: &Path) -> Result<()> {
     tool("setfacl", &["-d", "-m", "u:54321:rwx", "plain/empty"], root)
 }
 
-/// The path of an archive of `parts` of the tree.
+/// Packs `parts` of the tree; returns the path of the archive.
 fn packed(root: &Path, options: &[&str], parts: &[&str]) -> Result<PathBuf> {
     let archive = root.with_extension("tar");
     let name = archive
@@ -119,24 +129,21 @@ fn reads_as_gnu_tar(source: &Source, archive: &Path, options: &[&str]) -> Result
     let arguments = [&["-xpf", name], options].concat();
     tool("tar", &arguments, folder.path())?;
     let theirs = of_host(folder.path())?;
-    let (tree, notices) = taken(source, &[])?;
+    let (tree, notices) = read_source(source, &[])?;
     ensure!(notices.kept().is_empty(), "{:?}", notices.kept());
     let mut ours = of_tree(&tree)?;
-    // The archive does not have the root itself.
-    ours[0].1 = common::Facts::default();
+    // The archive does not have an entry for the root.
+    ours[0].1 = common::Attributes::default();
     let mut theirs = theirs;
-    theirs[0].1 = common::Facts::default();
-    ensure!(ours.len() > 5, "{} objects prove nothing", ours.len());
+    theirs[0].1 = common::Attributes::default();
+    ensure!(ours.len() > 5, "only {} objects", ours.len());
     ensure_same(&ours, &theirs)
 }
 
 #[test]
-fn every_format_of_gnu_tar_reads_as_it_extracts() {
+fn every_format_of_gnu_tar_is_read_as_tar_extracts_it() {
     require!(Need::Program("tar"), Need::Root, Need::Program("setfacl"));
-    let folder = scratch::folder().expect("a folder");
-    let root = folder.path().join("tree");
-    fs::create_dir(&root).expect("room");
-    make_tree(&root).expect("a tree");
+    let (_folder, root) = tree_to_pack();
     let both: &[&str] = &["plain", "rich"];
     for (format, parts) in [
         (&["--format=v7"][..], &["plain"][..]),
@@ -179,12 +186,9 @@ fn every_format_of_gnu_tar_reads_as_it_extracts() {
 }
 
 #[test]
-fn attributes_and_acls_survive() {
+fn attributes_and_acls_are_read() {
     require!(Need::Program("tar"), Need::Root, Need::Program("setfacl"));
-    let folder = scratch::folder().expect("a folder");
-    let root = folder.path().join("tree");
-    fs::create_dir(&root).expect("room");
-    make_tree(&root).expect("a tree");
+    let (_folder, root) = tree_to_pack();
     make_attributes(&root).expect("attributes");
     let all = ["--xattrs", "--xattrs-include=*"];
     for options in [
@@ -195,10 +199,10 @@ fn attributes_and_acls_survive() {
     ] {
         let archive = packed(&root, options, &["plain", "rich"]).expect("an archive");
         let source = Source::Path(archive.clone(), Reading::ByContent);
-        // Asked for ACLs, it passes over those that are stored as attributes.
+        // If GNU tar extracts ACLs, it ignores those that are stored as attributes.
         let same = reads_as_gnu_tar(&source, &archive, options);
         same.unwrap_or_else(|why| panic!("{options:?}: {why:#}"));
-        let (tree, _) = taken(&source, &[]).expect("an archive");
+        let (tree, _) = read_source(&source, &[]).expect("an archive");
         let sets = tree.ids().map(|id| tree.xattrs(id).count());
         assert!(
             sets.sum::<usize>() >= 2,
@@ -208,17 +212,14 @@ fn attributes_and_acls_survive() {
 }
 
 #[test]
-fn compressed_archives_read_as_plain_ones() {
+fn compressed_archives_are_read_as_plain_ones() {
     require!(
         Need::Program("tar"),
         Need::Root,
         Need::Program("gzip"),
         Need::Program("zstd")
     );
-    let folder = scratch::folder().expect("a folder");
-    let root = folder.path().join("tree");
-    fs::create_dir(&root).expect("room");
-    make_tree(&root).expect("a tree");
+    let (folder, root) = tree_to_pack();
     let archive = packed(&root, &["--sparse"], &["plain", "rich"]).expect("an archive");
     for (program, suffix) in [("gzip", "gz"), ("zstd", "zst")] {
         tool(program, &["-kqf", "tree.tar"], folder.path()).expect(program);
@@ -227,21 +228,21 @@ fn compressed_archives_read_as_plain_ones() {
     }
 }
 
-/// The complaint about an archive of these bytes.
-fn complaint(parts: &[&[u8]]) -> String {
+/// The error for an archive with these bytes.
+fn error_of(parts: &[&[u8]]) -> String {
     let folder = scratch::folder().expect("a folder");
     let archive = folder.path().join("bad.tar");
-    fs::write(&archive, parts.concat()).expect("room");
-    match taken(&Source::Path(archive, Reading::ByContent), &[]) {
+    fs::write(&archive, parts.concat()).expect("disk space");
+    match read_source(&Source::Path(archive, Reading::ByContent), &[]) {
         Ok(_) => "none".to_owned(),
         Err(error) => error.to_string(),
     }
 }
 
-/// Each archive gives its complaint.
-fn complains(cases: &[(&[&[u8]], &str)]) {
+/// Checks the error of each archive.
+fn assert_errors(cases: &[(&[&[u8]], &str)]) {
     for (parts, expected) in cases {
-        let found = complaint(parts);
+        let found = error_of(parts);
         assert!(
             found.contains(expected),
             "expected {expected}\nfound    {found}"
@@ -250,44 +251,44 @@ fn complains(cases: &[(&[&[u8]], &str)]) {
 }
 
 #[test]
-fn an_archive_that_is_cut_off_or_damaged_names_the_last_entry() {
+fn truncated_and_damaged_archives_name_the_last_entry() {
     let file = header(b"dir/file", b'0', 3);
     let content = [b'x'; 512];
     let mut broken = header(b"other", b'0', 0);
     broken[0] = b'O';
     let long = [pax(&[("size", b"99999999999")]), header(b"h", b'0', 0)].concat();
-    complains(&[
+    assert_errors(&[
         (
             &[&file, &content],
             "dir/file: the archive ends at byte 1024 without an end mark",
         ),
         (
             &[&file, &content[..100]],
-            "dir/file: the archive is cut off at byte 612",
+            "dir/file: the archive is truncated at byte 612",
         ),
         (
             &[&file, &content, &file[..100]],
-            "dir/file: the archive is cut off at byte 1124",
+            "dir/file: the archive is truncated at byte 1124",
         ),
         (
             &[&file, &content, &broken, &END],
             "dir/file: the header at byte 1024 has the checksum",
         ),
-        (&[&long, &END], "h: the archive is cut off"),
+        (&[&long, &END], "h: the archive is truncated"),
         (&[b"no archive", &[b'?'; 600]], "is text (a source is a"),
         (&[], "is an empty file (a source is a"),
     ]);
-    assert_eq!(complaint(&[&file, &content, &END]), "none");
+    assert_eq!(error_of(&[&file, &content, &END]), "none");
 }
 
 #[test]
 fn entries_that_ext4_cannot_hold_are_named() {
     let one = |flag| header(b"n", flag, 0);
     let with = |records: &[(&str, &[u8])], flag| [pax(records), one(flag)].concat();
-    complains(&[
+    assert_errors(&[
         (
             &[&header(b"a/../../b", b'0', 0), &END],
-            "a/../../b: the path climbs out",
+            "a/../../b: the path leaves its tree",
         ),
         (
             &[&with(&[("path", &[b'n'; 256])], b'0'), &END],
@@ -295,9 +296,9 @@ fn entries_that_ext4_cannot_hold_are_named() {
         ),
         (
             &[&with(&[("path", b"a\0b")], b'0'), &END],
-            r"a\x00b: ext4 has no such names",
+            r"a\x00b: ext4 does not allow this name",
         ),
-        (&[&one(b'2'), &END], "n: a link target of 0 bytes"),
+        (&[&one(b'2'), &END], "n: the link target has 0 bytes"),
         (&[&one(b'M'), &END], "n: is continued from another volume"),
         (&[&one(b'Q'), &END], "n: has the unknown type 'Q'"),
         (
@@ -316,7 +317,7 @@ fn a_hard_link_to_nothing_is_refused() {
     let mut link = header(b"l", b'1', 0);
     link[157..161].copy_from_slice(b"gone");
     seal(&mut link);
-    let found = complaint(&[&link, &END]);
+    let found = error_of(&[&link, &END]);
     assert!(
         found.contains("l: a link to gone, which does not exist"),
         "{found}"
@@ -324,21 +325,21 @@ fn a_hard_link_to_nothing_is_refused() {
 }
 
 #[test]
-fn compressed_archives_that_are_damaged_or_of_another_kind() {
+fn damaged_and_unsupported_compression_is_refused() {
     let mut packed =
         zstd::encode_all(&[header(b"f", b'0', 0), END.to_vec()].concat()[..], 1).expect("memory");
     packed.truncate(packed.len() - 2);
-    let found = complaint(&[&packed]);
-    assert!(found.contains("cannot be unpacked"), "{found}");
-    let found = complaint(&[b"\xfd7zXZ\0\0\0"]);
+    let found = error_of(&[&packed]);
+    assert!(found.contains("cannot be decompressed"), "{found}");
+    let found = error_of(&[b"\xfd7zXZ\0\0\0"]);
     assert!(found.contains("is compressed with xz"), "{found}");
 }
 
 #[test]
-fn excluded_paths_stay_out_and_left_out_attributes_are_told() {
+fn excluded_paths_are_skipped_and_left_out_attributes_reported() {
     let folder = scratch::folder().expect("a folder");
     let archive = folder.path().join("a.tar");
-    // The last is where ext4 keeps the content of small files: nobody else may write there.
+    // ext4 stores inline data in `system.data`, which a source must not set.
     let foreign = pax(&[
         ("SCHILY.xattr.com.apple.x", b"1"),
         ("SCHILY.xattr.system.nfs4_acl", b"1"),
@@ -353,8 +354,8 @@ fn excluded_paths_stay_out_and_left_out_attributes_are_told() {
         header(b"keep/d", b'0', 0),
         END.to_vec(),
     ];
-    fs::write(&archive, parts.concat()).expect("room");
-    let (tree, notices) = taken(
+    fs::write(&archive, parts.concat()).expect("disk space");
+    let (tree, notices) = read_source(
         &Source::Path(archive, Reading::ByContent),
         &["*.o", "/drop"],
     )
@@ -365,11 +366,11 @@ fn excluded_paths_stay_out_and_left_out_attributes_are_told() {
         .map(|(p, _)| p)
         .collect();
     assert_eq!(paths, ["", "keep", "keep/a", "keep/d"]);
-    let told = notices.kept().join("\n");
-    assert_eq!(told.lines().count(), 3, "{told}");
+    let text = notices.kept().join("\n");
+    assert_eq!(text.lines().count(), 3, "{text}");
     for name in ["com.apple.x", "system.data", "system.nfs4_acl"] {
-        let expected = format!("keep/d: ext4 has no place for the attribute {name} (left out)");
-        assert!(told.contains(&expected), "{told}");
+        let expected = format!("keep/d: ext4 cannot store the attribute {name} (left out)");
+        assert!(text.contains(&expected), "{text}");
     }
     let all: Vec<_> = tree.ids().flat_map(|id| tree.xattrs(id)).collect();
     assert_eq!(all, [(&b"user.y"[..], &b"2"[..])]);

@@ -223,7 +223,7 @@ fn what_cannot_be_built_leaves_what_was_there() {
     for (arguments, expected) in [
         (
             &[cut.as_str()][..],
-            "cut.tar: etc/big: the archive is cut off",
+            "cut.tar: etc/big: the archive is truncated",
         ),
         (&["/nowhere"], "/nowhere: No such file"),
         (&["oci:/nowhere"], "oci:/nowhere: oci-layout: No such file"),

@@ -194,9 +194,9 @@ fn archives_that_are_cut_off_or_lead_out() {
     run("gzip", &["-k", "in.tar"], place.0.path()).expect("an archive");
     run("zstd", &["-q", "in.tar"], place.0.path()).expect("an archive");
     for (name, expected) in [
-        ("in.tar", "in.tar: etc/big: the archive is cut off"),
-        ("in.tar.gz", "in.tar.gz: etc/big: cannot be unpacked"),
-        ("in.tar.zst", "in.tar.zst: etc/big: cannot be unpacked"),
+        ("in.tar", "in.tar: etc/big: the archive is truncated"),
+        ("in.tar.gz", "in.tar.gz: etc/big: cannot be decompressed"),
+        ("in.tar.zst", "in.tar.zst: etc/big: cannot be decompressed"),
     ] {
         let whole = fs::read(place.path(name)).expect("an archive");
         fs::write(place.path(name), &whole[..whole.len() / 2]).expect("room");
@@ -219,7 +219,7 @@ fn archives_that_are_cut_off_or_lead_out() {
     fails(
         &place,
         &build("in.tar"),
-        "aa/../escape: the path climbs out",
+        "aa/../escape: the path leaves its tree",
     );
 }
 
@@ -448,7 +448,7 @@ fn a_partition_that_is_not_complete_is_told_and_the_rest_of_the_disk_is_left() {
     // Nothing is written for what does not fit.
     refused(
         &[&tree, "-F", "--size", "57M", "-o", &part],
-        "lead past the end of the file",
+        "extend past the end of the file",
     );
     refused(&[&tree, "-F", "--size", "1M", "-o", &part], "is too small");
     refused(

@@ -333,7 +333,7 @@ fn an_oci_image_is_what_its_layers_say() {
     fails("No such file");
     let climbing = layer(&["x/../../escape"]);
     layout.image("v1", &[base, climbing]).expect("room");
-    fails("x/../../escape: the path climbs out");
+    fails("x/../../escape: the path leaves its tree");
     let (_, said) = complained(&["build", &source.replace("v1", "v2"), "-o", &image]);
     assert!(said.contains("v2"), "{said}");
 }

@@ -153,14 +153,14 @@ fn only_what_is_empty_or_was_built_is_replaced_unasked() {
     printed(&mut fourscore(&["cp", &place.text("tree/etc/passwd"), &to]));
     refused(
         &build,
-        "holds an image in which something was changed since it was built",
+        "holds an image that was changed since it was built",
     );
     assert!(place.walk("image").contains("/new "));
     place.build("image", &["-F"]);
     let file = fs::File::options().append(true).open(&image);
     file.and_then(|mut file| file.write_all(b"behind"))
         .expect("room");
-    refused(&build, "holds an image and other data behind it");
+    refused(&build, "holds an image followed by other data");
 }
 
 /// A disk image, and what a partition of it is called.

@@ -1,10 +1,10 @@
-//! **Purpose.** Opening what lies below a directory of the host, and nothing else.
+//! **Purpose.** Opens files below a directory of the host without leaving it.
 //!
-//! **Model.** No symbolic link is followed, neither at the end of a path nor on the way, so that a
-//! tree that changes meanwhile leads nobody astray. `openat2(RESOLVE_BENEATH |
-//! RESOLVE_NO_SYMLINKS)` sees to it in one call; where there is no such call, the path is opened
-//! name by name with `O_NOFOLLOW`. A path may be longer than one call takes: it is opened in
-//! pieces. Access times are left alone where this user may do so (`O_NOATIME`).
+//! **Model.** No symbolic link is followed, neither at the end of a path nor on the way, so that
+//! concurrent changes of the tree cannot redirect an open. `openat2(RESOLVE_BENEATH |
+//! RESOLVE_NO_SYMLINKS)` ensures this in one call; where it is not available, the path is opened
+//! name by name with `O_NOFOLLOW`. A path longer than `PATH_MAX` is opened in several steps. Access
+//! times are preserved where the user may do so (`O_NOATIME`).
 //!
 //! **References.** openat2(2).
 
@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::{Errno, Result};
 
-/// How much of a path is opened in one call; the host's limit is 4096.
+/// How many bytes of a path are opened in one call; PATH_MAX is 4096.
 const OPEN_BYTES_MAX: usize = 4000;
 
-/// Opens the directory at `path`, names joined by slashes, below `root`. The empty path is the root
-/// itself, opened anew: its position in the list is nobody else's.
+/// Opens the directory at `path`, names joined by slashes, below `root`. The empty path reopens the
+/// root itself, with its own read position.
 ///
 /// # Errors
 /// Those of openat2; `ELOOP` for a symbolic link.
@@ -33,7 +33,7 @@ pub fn open_directory(root: impl AsFd, path: &[u8]) -> Result<OwnedFd> {
     Ok(open)
 }
 
-/// Opens a path of at most 4000 bytes below `directory` for reading, with these flags as well.
+/// Opens a path of at most 4000 bytes below `directory` for reading, with these additional flags.
 ///
 /// # Errors
 /// Those of openat2; `ELOOP` for a symbolic link.
@@ -52,14 +52,14 @@ fn open_strictly(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Resul
     }
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match openat2(directory, path, flags, Mode::empty(), resolve) {
-        // An old kernel, or a sandbox that does not know the call.
+        // The kernel is too old, or a sandbox blocks the call.
         Err(Errno::NOSYS) => open_name_by_name(directory, path, flags),
         opened => opened,
     }
 }
 
 fn open_name_by_name(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    let on_the_way = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let intermediate = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut names = path.split(|&byte| byte == b'/').peekable();
     let mut open: Option<OwnedFd> = None;
     while let Some(name) = names.next() {
@@ -67,7 +67,7 @@ fn open_name_by_name(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> R
             return Err(Errno::INVAL);
         }
         let flags = if names.peek().is_some() {
-            on_the_way
+            intermediate
         } else {
             flags
         };
@@ -77,8 +77,8 @@ fn open_name_by_name(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> R
     open.ok_or(Errno::NOENT)
 }
 
-/// Splits off what one call can open. A component is at most 255 bytes long, so there is a slash
-/// before the limit.
+/// Splits off a prefix that one call can open. A component has at most 255 bytes, so there is a
+/// slash before the limit.
 fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     let start = path
         .get(..OPEN_BYTES_MAX)

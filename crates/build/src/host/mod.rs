@@ -1,25 +1,25 @@
-//! **Purpose.** Reading a directory of the host into the tree.
+//! **Purpose.** Reads a directory of the host into the tree.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`beneath`] | opening what lies below a directory, and nothing else |
-//! | `work` | what is to be looked at next |
-//! | `look` | what one object is |
+//! | [`beneath`] | opens files below a directory without leaving it |
+//! | `tasks` | the queue of directories and names that are still to be read |
+//! | `inspect` | reads the attributes of one object |
 //!
-//! **Not here.** Contents, which are read when the image is written (`write::reader`).
+//! **Not here.** File data, which is read when the image is written (`write::reader`).
 //!
-//! **Model.** A task is a directory to list or some hundreds of names to look at, so that one large
-//! directory keeps all cores busy too. Objects are asked for relative to their open directory and
-//! never through a symbolic link. A file counts as sparse if it has fewer blocks than bytes; only
-//! then is the host asked where its holes are. Names of one object are told by device and inode
+//! **Model.** A task is a directory to list or a few hundred names to inspect, so that one large
+//! directory also keeps all cores busy. Objects are accessed relative to their open directory and
+//! never through a symbolic link. A file is taken as sparse if its blocks are fewer than its length
+//! requires; only then are its holes looked up. Hard links are recognised by device and inode
 //! number.
 //!
-//! **Locking.** The tree is behind one lock, taken once for each task's findings and never across
-//! a call to the host; the list of tasks behind another.
+//! **Locking.** One lock protects the tree; it is taken once for the results of each task and never
+//! held across a system call. The task queue has its own lock.
 
 pub mod beneath;
-mod look;
-mod work;
+mod inspect;
+mod tasks;
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -37,33 +37,33 @@ use crate::layout::XattrProblem;
 use crate::manifest::Saved;
 use crate::source::Notices;
 use crate::tree::{HostDirId, NodeId, Tree};
-use look::{Look, ObjectKey};
-use work::Work;
+use inspect::{Inspector, ObjectKey};
+use tasks::Tasks;
 
-/// Names that are one task.
+/// Number of names in one task.
 const TASK_NAMES: usize = 512;
-/// The buffer for entries of a directory.
+/// Size of the buffer for directory entries.
 const LIST_BYTES: usize = 64 << 10;
 
-/// How a directory is read.
+/// Options for reading a directory.
 #[derive(Clone, Copy)]
 pub struct Scan<'a> {
-    /// How many threads may work at once.
+    /// Number of threads.
     pub threads: usize,
-    /// Whether the object at a path goes into the tree; what is in a directory that does not
-    /// stays out too. Paths have names joined by single slashes, and none at their ends.
+    /// Whether the object at a path goes into the tree; a directory that does not is not entered.
+    /// Paths have single slashes between names, and none at their ends.
     pub keep: &'a (dyn Fn(&[u8]) -> bool + Sync),
-    /// What fakeroot said of the files.
+    /// The file that fakeroot saved.
     pub saved: Option<&'a Saved>,
-    /// Counts objects as they are found.
+    /// Counter of found objects.
     pub found: Option<&'a Counter>,
-    /// Is told of attributes that stay out because ext4 has no place for them, as those of NFS and
-    /// btrfs have none. Without it they are an error.
+    /// Receives a notice for each attribute that is left out because ext4 cannot store it, such as
+    /// those of NFS and btrfs. If `None`, such an attribute is an error.
     pub left_out: Option<&'a Mutex<Notices>>,
 }
 
 impl Scan<'_> {
-    /// Everything.
+    /// Reads everything.
     #[must_use]
     pub fn all(threads: usize) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Scan<'_> {
         }
     }
 
-    fn tell_left_out(&self, path: &[u8], names: Vec<Vec<u8>>) -> BuildResult<()> {
+    fn report_left_out(&self, path: &[u8], names: Vec<Vec<u8>>) -> BuildResult<()> {
         for name in names {
             let name = name.escape_ascii().to_string();
             let Some(notices) = self.left_out else {
@@ -88,11 +88,11 @@ impl Scan<'_> {
     }
 }
 
-/// Reads all that is in the directory at `path` into the tree, over what is there. The root takes
+/// Reads all objects of the directory at `path` into the tree, over existing ones. The root gets
 /// the attributes of the directory.
 ///
 /// # Errors
-/// [`BuildError::Source`] for what cannot be read, and what the tree cannot hold.
+/// [`BuildError::Source`] for an object that cannot be read; errors of the tree.
 pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResult<()> {
     let failed = |why: io::Error| BuildError::Source {
         path: path.as_os_str().as_encoded_bytes().to_vec(),
@@ -101,9 +101,9 @@ pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResu
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|why| failed(why.into()))?;
     let root = File::from(root);
-    let mut look = Look::default();
-    let (meta, xattrs, left_out) = look.root(&root, scan.saved).map_err(failed)?;
-    scan.tell_left_out(b"/", left_out)?;
+    let mut inspector = Inspector::default();
+    let (meta, xattrs, left_out) = inspector.root(&root, scan.saved).map_err(failed)?;
+    scan.report_left_out(b"/", left_out)?;
     tree.set_meta(NodeId::ROOT, &meta);
     tree.set_xattrs(NodeId::ROOT, &xattrs)?;
     let root = Arc::new(root);
@@ -116,7 +116,7 @@ pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResu
     let scanning = Scanning {
         scan,
         root,
-        work: Work::new(Task::List(first)),
+        tasks: Tasks::new(Task::List(first)),
         found: Mutex::new(Found {
             tree,
             objects: HashMap::new(),
@@ -124,7 +124,7 @@ pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResu
         failed: Mutex::new(None),
     };
     thread::scope(|scope| {
-        // None of them is the caller's, whose working directory must stay what it is.
+        // The caller's thread is not one of them, because its working directory must not change.
         for _ in 0..scan.threads.max(1) {
             scope.spawn(|| scanning.run());
         }
@@ -135,14 +135,14 @@ pub fn add_directory(tree: &mut Tree, path: &Path, scan: &Scan<'_>) -> BuildResu
     }
 }
 
-/// A directory that is to be listed.
+/// A directory to be listed.
 #[derive(Clone)]
 struct Directory {
     node: NodeId,
     host: HostDirId,
-    /// From the root, without a slash in front.
+    /// Path from the root, without a leading slash.
     path: Vec<u8>,
-    /// Whether the tree has nothing in it yet.
+    /// Whether the directory is still empty in the tree.
     is_new: bool,
 }
 
@@ -155,45 +155,51 @@ impl Directory {
     }
 }
 
-/// Something one thread does.
-enum Task {
-    List(Directory),
-    /// Names in an open directory, each with a NUL behind it.
-    Look(Arc<(Directory, OwnedFd)>, Vec<u8>),
+/// A directory with its open descriptor.
+struct OpenDirectory {
+    directory: Directory,
+    fd: OwnedFd,
 }
 
-/// What was found so far.
+/// A unit of work for one thread.
+enum Task {
+    List(Directory),
+    /// Names in an open directory, each followed by a NUL.
+    Inspect(Arc<OpenDirectory>, Vec<u8>),
+}
+
+/// The results so far.
 struct Found<'a> {
     tree: &'a mut Tree,
-    /// Objects with more than one name.
+    /// Nodes of objects with more than one name.
     objects: HashMap<ObjectKey, NodeId>,
 }
 
 struct Scanning<'a> {
     scan: &'a Scan<'a>,
     root: Arc<File>,
-    work: Work<Task>,
+    tasks: Tasks<Task>,
     found: Mutex<Found<'a>>,
     failed: Mutex<Option<BuildError>>,
 }
 
 impl Scanning<'_> {
     fn run(&self) {
-        let mut look = Look::of_worker();
-        while let Some(task) = self.work.next() {
+        let mut inspector = Inspector::for_worker();
+        while let Some(task) = self.tasks.next() {
             let done = match task {
-                Task::List(directory) => self.list(directory, &mut look),
-                Task::Look(directory, names) => self.look(&directory, &names, &mut look),
+                Task::List(directory) => self.list(directory, &mut inspector),
+                Task::Inspect(directory, names) => self.inspect(&directory, &names, &mut inspector),
             };
             if let Err(error) = done {
                 self.failed.lock().get_or_insert(error);
-                self.work.stop();
+                self.tasks.stop();
             }
-            self.work.done();
+            self.tasks.done();
         }
     }
 
-    fn list(&self, directory: Directory, look: &mut Look) -> BuildResult<()> {
+    fn list(&self, directory: Directory, inspector: &mut Inspector) -> BuildResult<()> {
         let path = directory.path.clone();
         let failed = |why: io::Error| BuildError::Source {
             path: path.clone(),
@@ -201,9 +207,9 @@ impl Scanning<'_> {
         };
         let fd =
             beneath::open_directory(&self.root, &path).map_err(|errno| failed(errno.into()))?;
-        let open = Arc::new((directory, fd));
+        let open = Arc::new(OpenDirectory { directory, fd });
         let mut buffer = vec![MaybeUninit::uninit(); LIST_BYTES];
-        let mut entries = RawDir::new(&open.1, &mut buffer);
+        let mut entries = RawDir::new(&open.fd, &mut buffer);
         let mut names = Vec::new();
         let mut count = 0;
         while let Some(entry) = entries.next() {
@@ -217,16 +223,21 @@ impl Scanning<'_> {
             if count == TASK_NAMES {
                 count = 0;
                 let full = std::mem::take(&mut names);
-                self.work.add([Task::Look(Arc::clone(&open), full)]);
+                self.tasks.add([Task::Inspect(Arc::clone(&open), full)]);
             }
         }
-        self.look(&open, &names, look)
+        self.inspect(&open, &names, inspector)
     }
 
-    /// Looks at names, and puts what they are into the tree.
-    fn look(&self, open: &(Directory, OwnedFd), names: &[u8], look: &mut Look) -> BuildResult<()> {
-        let (directory, fd) = open;
-        look.begin(fd);
+    /// Inspects names of a directory and puts the objects into the tree.
+    fn inspect(
+        &self,
+        open: &OpenDirectory,
+        names: &[u8],
+        inspector: &mut Inspector,
+    ) -> BuildResult<()> {
+        let OpenDirectory { directory, fd } = open;
+        inspector.enter(fd);
         let mut all = Vec::new();
         for name in names.split_inclusive(|&byte| byte == 0) {
             let Ok(name) = CStr::from_bytes_with_nul(name) else {
@@ -236,18 +247,18 @@ impl Scanning<'_> {
             if !(self.scan.keep)(&path()) {
                 continue;
             }
-            let object = look.object(fd, name, self.scan.saved);
+            let object = inspector.object(fd, name, self.scan.saved);
             let mut object = object.map_err(|why| BuildError::Source { path: path(), why })?;
             let left_out = std::mem::take(&mut object.left_out);
             if !left_out.is_empty() {
-                self.scan.tell_left_out(&path(), left_out)?;
+                self.scan.report_left_out(&path(), left_out)?;
             }
             all.push(object);
         }
         if let Some(counter) = self.scan.found {
             counter.add(all.len() as u64);
         }
-        let mut tasks = Vec::new();
+        let mut subdirectories = Vec::new();
         let mut found = self.found.lock();
         let Found { tree, objects } = &mut *found;
         for object in all {
@@ -257,7 +268,7 @@ impl Scanning<'_> {
             if let Some(node) = node
                 && tree.list_of(node).is_some()
             {
-                tasks.push(Task::List(Directory {
+                subdirectories.push(Task::List(Directory {
                     node,
                     host: tree.add_host_dir(directory.host, name)?,
                     path: directory.path_of(name),
@@ -266,7 +277,7 @@ impl Scanning<'_> {
             }
         }
         drop(found);
-        self.work.add(tasks);
+        self.tasks.add(subdirectories);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of reading the host.
+//! Tests of reading directories of the host.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -75,7 +75,7 @@ fn a_second_directory_lies_over_the_first() {
 }
 
 #[test]
-fn what_is_not_kept_is_not_entered() {
+fn an_excluded_directory_is_not_entered() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("out/in")).unwrap();
     fs::create_dir_all(folder.path().join("in/out")).unwrap();
@@ -93,7 +93,7 @@ fn what_is_not_kept_is_not_entered() {
 }
 
 #[test]
-fn a_large_directory_is_read_by_all() {
+fn a_large_directory_is_split_into_tasks() {
     let folder = tempfile::tempdir().unwrap();
     for number in 0..2000 {
         fs::write(folder.path().join(format!("{number}")), "").unwrap();
@@ -103,7 +103,7 @@ fn a_large_directory_is_read_by_all() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn a_missing_directory_is_named_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nothing");
     let error = read(&path, 2).unwrap_err().to_string();

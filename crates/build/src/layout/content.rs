@@ -1,4 +1,4 @@
-//! **Purpose.** Which blocks an object has content in.
+//! **Purpose.** Computes which logical blocks of an object have data.
 
 use fourscore_ondisk::inode::FileType;
 
@@ -7,10 +7,10 @@ use super::facts::Facts;
 use crate::error::{BuildError, BuildResult};
 use crate::tree::{Content, NodeId, Stored, Tree};
 
-/// Bytes of a link target that fit into the inode, with a NUL behind them.
+/// Largest length of a link target in the inode, without its terminating NUL.
 pub(crate) const FAST_TARGET_BYTES: usize = 59;
 
-/// Blocks in a row.
+/// A range of logical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u64,
@@ -23,7 +23,7 @@ impl Range {
     }
 }
 
-/// The blocks in which an object has content: sorted, none touching the next.
+/// Collects the logical blocks of an object that have data: sorted, with gaps between ranges.
 pub(crate) fn ranges(
     tree: &Tree,
     facts: &Facts,
@@ -50,7 +50,7 @@ pub(crate) fn ranges(
         }
         Stored::File(Content::Sparse(sparse)) => {
             let parts = sparse.pieces.iter();
-            let parts = parts.map(|piece| (piece.at, piece.len_bytes));
+            let parts = parts.map(|piece| piece.at..piece.at + piece.len_bytes);
             ranges_of_parts(parts, facts.block_bits, out);
         }
         Stored::File(content) => whole(facts.blocks(content.len_bytes())),
@@ -58,17 +58,16 @@ pub(crate) fn ranges(
     }
 }
 
-/// The blocks in which these parts of a file lie: each where it begins and how long it is, in
-/// bytes, in order.
+/// Collects the blocks of these byte ranges of a file, which must be in order.
 pub(crate) fn ranges_of_parts(
-    parts: impl Iterator<Item = (u64, u64)>,
+    parts: impl Iterator<Item = std::ops::Range<u64>>,
     block_bits: u32,
     out: &mut Vec<Range>,
 ) {
     out.clear();
-    for (at, len_bytes) in parts.filter(|&(_, len_bytes)| len_bytes > 0) {
-        let first = at >> block_bits;
-        let end = (at + len_bytes).div_ceil(1 << block_bits);
+    for part in parts.filter(|part| !part.is_empty()) {
+        let first = part.start >> block_bits;
+        let end = part.end.div_ceil(1 << block_bits);
         match out.last_mut() {
             Some(last) if first <= last.end() => {
                 last.blocks = last.blocks.max(end - last.first);
@@ -81,7 +80,7 @@ pub(crate) fn ranges_of_parts(
     }
 }
 
-/// The size that the inode of an object tells.
+/// The size in the inode of an object.
 pub(crate) fn size_bytes(tree: &Tree, facts: &Facts, shapes: &[Shape], node: NodeId) -> u64 {
     match &tree.node(node).stored {
         Stored::Directory(list) => {
@@ -94,17 +93,17 @@ pub(crate) fn size_bytes(tree: &Tree, facts: &Facts, shapes: &[Shape], node: Nod
     }
 }
 
-/// Refuses what the format has no room for.
+/// Checks that the format can hold an object.
 pub(crate) fn check(tree: &Tree, facts: &Facts, node: NodeId) -> BuildResult<()> {
-    /// The most links of an ext4 inode.
-    const MOST_LINKS: u32 = 65_000;
+    /// The largest link count of an ext4 inode.
+    const MAX_LINKS: u32 = 65_000;
     let links = tree.links(node);
     let is_directory = tree.file_type(node) == FileType::Directory;
-    if links > MOST_LINKS && !is_directory {
+    if links > MAX_LINKS && !is_directory {
         return Err(BuildError::TooManyLinks {
             path: tree.path_of(node),
             links: links.into(),
-            most: MOST_LINKS.into(),
+            most: MAX_LINKS.into(),
         });
     }
     match &tree.node(node).stored {
@@ -117,7 +116,7 @@ pub(crate) fn check(tree: &Tree, facts: &Facts, node: NodeId) -> BuildResult<()>
         }
         Stored::Symlink(target) => {
             let length = tree.text(*target).len();
-            // The kernel wants a NUL behind it in the block.
+            // The kernel requires a terminating NUL in the block.
             if length >= facts.block_bytes() {
                 let path = tree.path_of(node);
                 return Err(BuildError::TargetTooLong { path, length });

@@ -1,18 +1,18 @@
-//! **Purpose.** Directories in their final form: how many blocks each takes, and what is in them.
+//! **Purpose.** Decides the format and size of each directory, and encodes its blocks.
 //!
-//! **Not here.** Where the blocks lie (`place`).
+//! **Not here.** The allocation of the blocks (`place`).
 //!
-//! **Model.** Where the file system has `inline_data`, a directory that fits its inode is there,
-//! but for the root and lost+found. Else one that fits one block is a chain of entries in the order
-//! of names. A larger one is hashed where the file system has `dir_index`: all names are hashed,
-//! sorted by hash and filled into leaves one after the other, so nothing is ever split.
+//! **Model.** With `inline_data`, a directory that fits into its inode is stored there, except the
+//! root and lost+found. Otherwise, a directory that fits into one block is a linear list of entries
+//! in the order of names. A larger one is a hash tree if the file system has `dir_index`: all names
+//! are hashed, sorted by hash and filled into leaves one after another, so no leaf is ever split.
 //!
 //! ```text
-//! block 0: root | index blocks of the lower levels, top level first | leaves in order of hash
+//!   block 0: root | index blocks of the lower levels, top level first | leaves in order of hash
 //! ```
 //!
-//! The order of entries in the tree is changed to that of the hashes when the blocks are counted,
-//! so that counting and filling walk the same way and nothing else needs to be kept.
+//! The entries in the tree are reordered by hash when the blocks are counted, so that counting and
+//! encoding process them in the same order and no other state is needed.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Hash Tree Directories".
 
@@ -30,19 +30,19 @@ use super::numbers::Numbers;
 use crate::error::{BuildError, BuildResult};
 use crate::tree::{Entry, NodeId, Tree};
 
-/// What lost+found has from the start, so that e2fsck need not find blocks for it.
+/// Initial size of lost+found, so that e2fsck need not allocate blocks for it.
 const LOST_AND_FOUND_BYTES: usize = 16 << 10;
-/// Blocks that every inode can point to without index blocks.
+/// Number of blocks that an inode maps without index blocks.
 const DIRECT_BLOCKS: usize = 12;
 
-/// The form of a directory, and how much it takes.
+/// The format and size of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// In its inode, with a second part of so many bytes.
+    /// In its inode; `second_bytes` is the size of the part after `i_block`.
     Inline { second_bytes: u32 },
-    /// A chain of entries in so many blocks.
+    /// A linear list of entries.
     Linear { blocks: u32 },
-    /// Hashed, in so many blocks.
+    /// A hash tree.
     Indexed { blocks: u32 },
 }
 
@@ -54,7 +54,7 @@ impl Shape {
         }
     }
 
-    /// The size that its inode tells.
+    /// The size in its inode.
     pub(crate) fn size_bytes(self, facts: &Facts) -> u64 {
         match self {
             Self::Inline { second_bytes } => HEAD_BYTES as u64 + u64::from(second_bytes),
@@ -65,12 +65,13 @@ impl Shape {
     }
 }
 
-/// Decides the form of all directories, with this room in their inodes, and puts the entries of
-/// hashed ones into the order of their hashes. By the number of the list.
+/// Decides the format of all directories, given the free space in their inodes (by number of the
+/// entry list), and reorders the entries of hash trees by hash. The result is by number of the
+/// entry list.
 pub(crate) fn shape_all(
     tree: &mut Tree,
     facts: &Facts,
-    rooms: &[Option<InlineRoom>],
+    inline_rooms: &[Option<InlineRoom>],
     lost_and_found: Option<u32>,
     threads: usize,
 ) -> BuildResult<Vec<Shape>> {
@@ -80,14 +81,14 @@ pub(crate) fn shape_all(
     let shape_part = |first: usize, part: &mut [Vec<Entry>]| {
         let mut shapes = Vec::with_capacity(part.len());
         for (number, entries) in (first..).zip(part) {
-            let room = rooms.get(number).copied().flatten();
+            let room = inline_rooms.get(number).copied().flatten();
             let mut shape = shape(facts, room, entries, &name).ok_or(number)?;
             if lost_and_found.is_some_and(|own| own as usize == number)
                 && let Shape::Linear { blocks } = &mut shape
             {
                 let usual = LOST_AND_FOUND_BYTES.div_ceil(facts.block_bytes());
-                let least = usual.clamp(2, DIRECT_BLOCKS);
-                *blocks = (*blocks).max(u32::try_from(least).unwrap_or(2));
+                let smallest = usual.clamp(2, DIRECT_BLOCKS);
+                *blocks = (*blocks).max(u32::try_from(smallest).unwrap_or(2));
             }
             shapes.push(shape);
         }
@@ -151,8 +152,8 @@ fn shape<'a>(
     Some(Shape::Indexed { blocks })
 }
 
-/// Bytes of the second part of a directory in its inode, if there is room for it: of the entries,
-/// which need so many bytes each, those that the first part has no room for.
+/// Size of the second part of an inline directory, if it fits: the entries (given by their sizes)
+/// that do not fit into the first part.
 fn inline_second_bytes(mut entries: impl Iterator<Item = usize>, room: InlineRoom) -> Option<u32> {
     let most = room.most_bytes - HEAD_BYTES;
     let mut first = InlineDir::SECOND_AT;
@@ -170,8 +171,7 @@ fn dots_bytes(format: &DirFormat) -> usize {
     format.needed_bytes(b".") + format.needed_bytes(b"..")
 }
 
-/// The entries of each block when blocks are filled one after the other, the first of them with
-/// `used` bytes gone.
+/// Splits entries into those of each block. The first block has `used` bytes less.
 fn chunks<'e>(
     entries: &'e [Entry],
     needed: &impl Fn(&Entry) -> usize,
@@ -198,17 +198,17 @@ fn chunks<'e>(
     })
 }
 
-/// How many index blocks stand below the root.
+/// The number of index blocks below the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Levels {
-    /// Those that lead to leaves; 0 where the root does.
+    /// Index blocks that refer to leaves; 0 if the root does.
     lower: usize,
-    /// Those between the root and the lower ones.
+    /// Index blocks between the root and the lower ones.
     upper: usize,
 }
 
 impl Levels {
-    /// `None` for more leaves than an index can lead to.
+    /// `None` if an index cannot refer to so many leaves.
     fn of(facts: &Facts, format: &DirFormat, leaves: usize) -> Option<Self> {
         let root = htree::root_limit(format, facts.block_bytes());
         let node = htree::node_limit(format, facts.block_bytes());
@@ -233,7 +233,7 @@ impl Levels {
     }
 }
 
-/// A directory to be written.
+/// A directory to be encoded.
 pub(crate) struct Directory<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) facts: &'a Facts,
@@ -244,8 +244,7 @@ pub(crate) struct Directory<'a> {
 }
 
 impl Directory<'_> {
-    /// Fills the two parts of the directory in its inode, of which the second has as many bytes as
-    /// were counted.
+    /// Fills the two parts of an inline directory; the second has the size that was counted.
     pub(crate) fn fill_inline(
         &self,
         first: &mut [u8],
@@ -258,13 +257,13 @@ impl Directory<'_> {
         for entry in self.tree.entries_of(self.node) {
             if let Some(new) = self.new_entry(entry) {
                 let place = parts.insert(&new)?;
-                debug_assert!(place.is_some(), "no room for {new:?}");
+                debug_assert!(place.is_some(), "no space for {new:?}");
             }
         }
         Ok(())
     }
 
-    /// Fills the blocks of the directory, whatever was in them.
+    /// Fills the blocks of the directory, overwriting `out`.
     pub(crate) fn fill(&self, out: &mut [u8]) {
         let own = self.numbers.inode(self.node);
         let format = self.facts.dir_format(own);
@@ -275,7 +274,7 @@ impl Directory<'_> {
         let entries = self.tree.entries_of(self.node);
         if matches!(self.shape, Shape::Indexed { .. }) {
             let filled = self.fill_indexed(&format, out, &dots, entries);
-            // The blocks were counted, and are long enough for an index.
+            // The blocks were counted before, and an index fits.
             debug_assert!(filled.is_ok(), "{filled:?}");
             return;
         }
@@ -311,7 +310,8 @@ impl Directory<'_> {
             return Ok(());
         };
         let first_leaf = 1 + levels.nodes();
-        // What leads to each leaf: its lowest hash, odd if the leaf before has that hash too.
+        // The key of each leaf: its lowest hash, with the lowest bit set if the previous leaf has
+        // that hash too.
         let mut keys = Vec::with_capacity(leaves);
         let mut before = None;
         let blocks = out.chunks_mut(block_bytes).skip(first_leaf);
@@ -354,12 +354,12 @@ impl Directory<'_> {
         Ok(())
     }
 
-    /// Writes the entries that were counted for a block.
+    /// Writes the entries of one block.
     fn write_leaf(&self, mut writer: LeafWriter<'_>, entries: &[Entry]) {
         for entry in entries {
             let new = self.new_entry(entry);
             let written = new.is_some_and(|new| writer.append(&new));
-            debug_assert!(written, "no room for {new:?}");
+            debug_assert!(written, "no space for {new:?}");
         }
         writer.finish();
     }
@@ -371,8 +371,7 @@ impl Directory<'_> {
     }
 }
 
-/// Adds the entries of an index block that lead to the blocks behind the first, which it leads to
-/// already.
+/// Adds the entries of an index block except the first, which it has already.
 fn put_entries(mut index: IndexMut<'_>, keys: &[u32], first: usize) -> Result<(), HtreeError> {
     for (block, &hash) in (first..).zip(keys).skip(1) {
         let block = logical(block);
@@ -381,15 +380,15 @@ fn put_entries(mut index: IndexMut<'_>, keys: &[u32], first: usize) -> Result<()
     Ok(())
 }
 
-/// Writes the checksum of a block that was made with room for it, where the format has one.
+/// Sets the checksum of a block, if the file system has checksums.
 fn seal<E>(format: &DirFormat, block: &mut [u8], how: fn(&mut [u8], InodeSeed) -> Result<(), E>) {
     if let Some(seed) = format.seed {
         let sealed = how(block, seed);
-        debug_assert!(sealed.is_ok(), "no room for a checksum");
+        debug_assert!(sealed.is_ok(), "no space for a checksum");
     }
 }
 
-/// A directory has at most 2^32 blocks, which was seen to when they were counted.
+/// Counting has checked that the directory has at most 2^32 blocks.
 fn logical(block: usize) -> LogicalBlock {
     LogicalBlock(u32::try_from(block).unwrap_or(u32::MAX))
 }

@@ -1,24 +1,26 @@
-//! **Purpose.** Contents that lie in the image before anything else is decided: where they go as
-//! they arrive, and what of them can stay.
+//! **Purpose.** Allocates blocks for data that is written to the image before the layout is known,
+//! and decides which of these blocks can stay.
 //!
-//! **Not here.** Writing them (`source::draft`); everything that is placed around them (`place`).
+//! **Not here.** Writing the data (`source::draft`); the allocation of everything else (`place`).
 //!
-//! **Model.** Only superblocks and descriptors have places that nobody can choose: the first blocks
-//! of the groups that have a copy. How many blocks these will be depends on the size. So a draft
-//! leaves as much room as a file system of any likely size needs: descriptors up to as many blocks
-//! as there may be reserved ones (8 TiB with blocks of 4 KiB), and as many reserved ones as there
-//! can be. What of it is not needed is not lost: tables and directories go there.
+//! **Model.** Only superblocks and group descriptors have fixed locations: the first blocks of each
+//! group with a backup. How many blocks they take depends on the size of the file system. So a
+//! draft leaves as much space as a file system of any likely size needs: as many descriptor blocks
+//! as there can be reserved ones (enough for 8 TiB with 4 KiB blocks), and the largest number of
+//! reserved ones. Blocks of it that turn out to be unused are allocated for tables and directories
+//! later.
 //!
-//! A content goes whole behind the one before, or behind the next copy if it would be cut by that
-//! and is small; smaller ones that follow fill the gap.
+//! The data of a file is allocated contiguously after the previous file. If a backup would split it
+//! and the file is small, it is allocated after the backup instead; later, smaller files fill the
+//! gap.
 //!
-//! When the size is found, blocks in front of the end of the file system stay and those behind it
-//! move into what is free: since nothing is placed behind the end, no block is overwritten before
-//! it was read. So gaps, and what later entries replaced, cost the copy of as many blocks from the
-//! end of the stream, and no space.
+//! When the size is known, data blocks before the end of the file system stay, and those after the
+//! end are copied to free blocks. Since no block after the end is allocated, no block is
+//! overwritten before it is read. Hence gaps, and files that later entries replaced, cost the copy
+//! of as many blocks from the end of the stream, but no space.
 //!
-//! **Invariants.** A block of the file is in the block of the image that its bytes in the draft are
-//! in, and no two files have one block.
+//! **Invariants.** In the draft, the offset of a byte in its file and its offset in the image are
+//! equal modulo the block size, and no two files share a block.
 
 use std::ops::Range as Span;
 
@@ -34,12 +36,12 @@ use super::size::draft_skeleton;
 use crate::options::Options;
 use crate::tree::{Content, DataPlace, FileId, NodeId, Piece, Stored, Tree};
 
-/// A content of at most so many bytes is not cut by the copy of a superblock.
+/// A file of at most this size is not split by a backup of the superblock.
 const WHOLE_BYTES: u64 = 8 << 20;
-/// One past the last block that a draft uses.
+/// End of the blocks that a draft may use.
 const DRAFT_END: u64 = 1 << 32;
 
-/// The blocks in which contents are put as they arrive.
+/// Allocates blocks for streamed data.
 #[derive(Debug)]
 pub(crate) struct DraftSpace {
     block_bits: u32,
@@ -49,8 +51,8 @@ pub(crate) struct DraftSpace {
 }
 
 impl DraftSpace {
-    /// The space of a file system with these options; `None` where tables are tied to their
-    /// groups, or the options make no file system.
+    /// The space of a file system with these options; `None` if its tables are tied to their
+    /// groups, or the options are invalid.
     pub(crate) fn of(options: &Options) -> Option<Self> {
         let skeleton: Skeleton = draft_skeleton(options).ok()?;
         let sb = skeleton.superblock();
@@ -67,11 +69,11 @@ impl DraftSpace {
         self.block_bits
     }
 
-    /// Places a file with data in these parts: where they are and how long, in bytes. Says whether
-    /// there was room.
+    /// Allocates blocks for the data of a file, given as byte ranges in order.
+    /// Returns false if there is no space.
     pub(crate) fn place(
         &mut self,
-        parts: impl Iterator<Item = (u64, u64)>,
+        parts: impl Iterator<Item = Span<u64>>,
         runs: &mut Vec<Run>,
     ) -> bool {
         runs.clear();
@@ -88,25 +90,25 @@ impl DraftSpace {
     }
 }
 
-/// The blocks that no file system of this form needs for superblocks and descriptors, whatever
-/// its size.
+/// The blocks that a file system with these options never needs for superblocks and descriptors,
+/// whatever its size.
 fn runs_between_superblocks(sb: &Superblock) -> Option<Vec<Span<u64>>> {
     let (geometry, features) = (sb.geometry(), sb.features());
     let tied = Incompat::META_BG | Incompat::INLINE_DATA;
-    let is_free_to_place = features.incompat.contains(Incompat::FLEX_BG)
+    let can_place_freely = features.incompat.contains(Incompat::FLEX_BG)
         && !features.incompat.intersects(tied)
         && !features.ro_compat.contains(RoCompat::BIGALLOC)
-        // The last group, wherever it will be, has a copy.
+        // The last group, whose number is unknown, has a backup.
         && !features.compat.contains(Compat::SPARSE_SUPER2);
-    if !is_free_to_place {
+    if !can_place_freely {
         return None;
     }
     let per_group = u64::from(geometry.blocks_per_group());
     let groups = u32::try_from(DRAFT_END / per_group).ok()?;
     let pointers = geometry.block_size().bytes() as u64 / 4;
     let table = u64::from(groups.div_ceil(geometry.descs_per_block()));
-    let kept_free = 1 + table.min(2 * pointers);
-    if kept_free >= per_group {
+    let reserved = 1 + table.min(2 * pointers);
+    if reserved >= per_group {
         return None;
     }
     let first = geometry.first_data_block().0;
@@ -116,30 +118,35 @@ fn runs_between_superblocks(sb: &Superblock) -> Option<Vec<Span<u64>>> {
         if let Some(last) = runs.last_mut() {
             last.end = start;
         }
-        runs.push(start + kept_free..first + u64::from(groups) * per_group);
+        runs.push(start + reserved..first + u64::from(groups) * per_group);
     }
     Some(runs)
 }
 
-/// What of the contents lies in the image already.
+/// The image that was begun while the sources were read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DraftFile {
+    /// The image among the open files of the tree.
+    pub(crate) file: FileId,
+    /// log2 of the block size with which data was written to it.
+    pub(crate) block_bits: u32,
+}
+
+/// The data that is already in the image.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct StreamedData {
     file: FileId,
     block_bits: u32,
-    /// All of it: sorted, none touching the next.
+    /// All runs: sorted, with gaps between them.
     runs: Vec<Span<PhysBlock>>,
 }
 
-impl Arrived {
-    /// What of these objects lies in `file`, the draft; `None` if a block were in two of them,
-    /// which no draft makes.
-    pub(crate) fn new(
-        tree: &Tree,
-        nodes: &[NodeId],
-        file: FileId,
-        block_bits: u32,
-    ) -> Option<Self> {
-        let mut arrived = Self {
+impl StreamedData {
+    /// Collects the data of these objects that is in the draft; `None` if two of them share
+    /// a block, which a draft does not do.
+    pub(crate) fn new(tree: &Tree, nodes: &[NodeId], draft: DraftFile) -> Option<Self> {
+        let DraftFile { file, block_bits } = draft;
+        let mut streamed = Self {
             file,
             block_bits,
             runs: Vec::new(),
@@ -147,7 +154,7 @@ impl Arrived {
         let mut all: Vec<Span<u64>> = Vec::new();
         let mut of_node = Vec::new();
         for &node in nodes {
-            arrived.runs_of(tree, node, u64::MAX, &mut of_node);
+            streamed.runs_of(tree, node, u64::MAX, &mut of_node);
             all.extend(
                 of_node
                     .iter()
@@ -156,32 +163,32 @@ impl Arrived {
         }
         all.sort_unstable_by_key(|run| run.start);
         for run in all {
-            match arrived.runs.last_mut() {
+            match streamed.runs.last_mut() {
                 Some(last) if run.start < last.end.0 => return None,
                 Some(last) if run.start == last.end.0 => last.end.0 = run.end,
-                _ => arrived.runs.push(PhysBlock(run.start)..PhysBlock(run.end)),
+                _ => streamed.runs.push(PhysBlock(run.start)..PhysBlock(run.end)),
             }
         }
-        Some(arrived)
+        Some(streamed)
     }
 
-    /// All of it: sorted, none touching the next.
+    /// All runs: sorted, with gaps between them.
     pub(crate) fn runs(&self) -> &[Span<PhysBlock>] {
         &self.runs
     }
 
-    /// How many blocks of it lie in front of `end`.
+    /// Number of blocks before `end`.
     pub(crate) fn blocks_below(&self, end: u64) -> u64 {
         let cut = |run: &Span<PhysBlock>| run.end.0.min(end).saturating_sub(run.start.0);
         self.runs.iter().map(cut).sum()
     }
 
-    /// Which blocks of an object lie in front of `end`, and where.
+    /// Collects the runs of an object before `end`.
     pub(crate) fn runs_of(&self, tree: &Tree, node: NodeId, end: u64, out: &mut Vec<Run>) {
         out.clear();
         for piece in self.pieces(tree, node).iter() {
             let mut run = self.run(piece);
-            // Two pieces may begin and end in one block.
+            // Two pieces may share a block.
             let seen = out.last().map_or(0, |last| last.logical + last.blocks);
             let again = seen.saturating_sub(run.logical);
             run.logical += again;
@@ -194,8 +201,9 @@ impl Arrived {
         }
     }
 
-    /// Whether a run of an object, all of which stayed or moved, stayed.
-    pub(crate) fn has_stayed(&self, tree: &Tree, node: NodeId, run: Run) -> bool {
+    /// Whether a run of an object, which is either entirely in the draft's blocks or not at all, is
+    /// in them.
+    pub(crate) fn stays_in_place(&self, tree: &Tree, node: NodeId, run: Run) -> bool {
         let pieces = self.pieces(tree, node);
         let ends_before = |piece: &Piece| {
             let own = self.run(piece);
@@ -208,7 +216,7 @@ impl Arrived {
         })
     }
 
-    /// The blocks that a piece has a part in.
+    /// The blocks of a piece.
     fn run(&self, piece: &Piece) -> Run {
         let bits = self.block_bits;
         let logical = piece.at >> bits;
@@ -219,7 +227,7 @@ impl Arrived {
         }
     }
 
-    /// The parts of an object that lie in the draft.
+    /// The pieces of an object in the draft.
     fn pieces<'a>(&self, tree: &'a Tree, node: NodeId) -> std::borrow::Cow<'a, [Piece]> {
         match &tree.node(node).stored {
             Stored::File(Content::Range {
@@ -246,31 +254,31 @@ mod tests {
     use crate::tree::{Kind, Meta, Sparse, Xattrs};
 
     #[test]
-    fn contents_keep_clear_of_superblocks_and_small_ones_stay_whole() {
+    fn data_avoids_superblocks_and_small_files_are_contiguous() {
         let mut space = DraftSpace::of(&Options::new()).unwrap();
         let (bits, mut runs) = (space.block_bits(), Vec::new());
         assert_eq!(bits, 12);
-        // A superblock, 1024 blocks of descriptors, and as many in reserve.
-        assert!(space.place([(0, 1)].into_iter(), &mut runs));
+        // One superblock, 1024 descriptor blocks, and as many reserved ones.
+        assert!(space.place([0..1].into_iter(), &mut runs));
         assert_eq!(runs, [run(0, 2049, 1)]);
-        // A large content is cut by the copy in group 1.
+        // A large file is split by the backup in group 1.
         let blocks = 32768;
-        assert!(space.place([(0, blocks << bits)].into_iter(), &mut runs));
+        assert!(space.place([0..blocks << bits].into_iter(), &mut runs));
         let first = 32768 - 2050;
         let rest = run(first, 32768 + 2049, blocks - first);
         assert_eq!(runs, [run(0, 2050, first), rest]);
-        // A small one goes behind the copy in group 3, and a smaller one in front of it.
+        // A small file goes after the backup in group 3, and a smaller one before it.
         let left = 3 * 32768 - (rest.physical + rest.blocks) - 1000;
-        assert!(space.place([(0, left << bits)].into_iter(), &mut runs));
-        assert!(space.place([(0, 1001 << bits)].into_iter(), &mut runs));
+        assert!(space.place([0..left << bits].into_iter(), &mut runs));
+        assert!(space.place([0..1001 << bits].into_iter(), &mut runs));
         assert_eq!(runs, [run(0, 3 * 32768 + 2049, 1001)]);
-        assert!(space.place([(5, 7), (1 << 20, 9000)].into_iter(), &mut runs));
+        assert!(space.place([5..12, 1 << 20..(1 << 20) + 9000].into_iter(), &mut runs));
         let at = 3 * 32768 - 1000;
         assert_eq!(runs, [run(0, at, 1), run(256, at + 1, 3)]);
     }
 
     #[test]
-    fn where_tables_are_tied_to_their_groups_there_is_no_draft() {
+    fn there_is_no_draft_if_tables_are_tied_to_their_groups() {
         for features in [
             "^flex_bg",
             "meta_bg,^resize_inode",
@@ -282,6 +290,11 @@ mod tests {
             assert!(DraftSpace::of(&options).is_none(), "{features}");
         }
     }
+
+    const DRAFT: DraftFile = DraftFile {
+        file: FileId(0),
+        block_bits: 12,
+    };
 
     fn run(logical: u64, physical: u64, blocks: u64) -> Run {
         Run {
@@ -312,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_front_of_the_end_stay() {
+    fn blocks_before_the_end_stay() {
         let dense = Content::Range {
             file: FileId(0),
             offset: 10 << 12,
@@ -323,7 +336,7 @@ mod tests {
             offset: 0,
             len_bytes: 5,
         };
-        // The second block has the end of one piece and the start of another.
+        // One piece ends and another begins in the second block.
         let holes = Content::Sparse(Box::new(Sparse {
             data: DataPlace::Open(FileId(0)),
             len_bytes: 1 << 20,
@@ -334,33 +347,36 @@ mod tests {
             ],
         }));
         let (tree, nodes) = tree(vec![dense, elsewhere, holes]);
-        let arrived = Arrived::new(&tree, &nodes, FileId(0), 12).unwrap();
+        let streamed = StreamedData::new(&tree, &nodes, DRAFT).unwrap();
         let block = |number| PhysBlock(number);
-        assert_eq!(arrived.runs(), [block(10)..block(13), block(20)..block(23)]);
-        assert_eq!(arrived.blocks_below(22), 5);
+        assert_eq!(
+            streamed.runs(),
+            [block(10)..block(13), block(20)..block(23)]
+        );
+        assert_eq!(streamed.blocks_below(22), 5);
         let below = |node, end| {
             let mut runs = Vec::new();
-            arrived.runs_of(&tree, node, end, &mut runs);
+            streamed.runs_of(&tree, node, end, &mut runs);
             runs
         };
         assert_eq!(below(nodes[0], 12), [run(0, 10, 2)]);
         assert_eq!(below(nodes[1], u64::MAX), []);
         assert_eq!(below(nodes[2], u64::MAX), [run(0, 20, 2), run(10, 22, 1)]);
         assert_eq!(below(nodes[2], 21), [run(0, 20, 1)]);
-        assert!(arrived.has_stayed(&tree, nodes[2], run(10, 22, 1)));
-        assert!(arrived.has_stayed(&tree, nodes[0], run(1, 11, 2)));
-        assert!(!arrived.has_stayed(&tree, nodes[0], run(0, 11, 1)));
-        assert!(!arrived.has_stayed(&tree, nodes[1], run(0, 0, 1)));
+        assert!(streamed.stays_in_place(&tree, nodes[2], run(10, 22, 1)));
+        assert!(streamed.stays_in_place(&tree, nodes[0], run(1, 11, 2)));
+        assert!(!streamed.stays_in_place(&tree, nodes[0], run(0, 11, 1)));
+        assert!(!streamed.stays_in_place(&tree, nodes[1], run(0, 0, 1)));
     }
 
     #[test]
-    fn a_block_of_two_files_is_no_draft() {
+    fn a_block_shared_by_two_files_is_refused() {
         let content = |offset| Content::Range {
             file: FileId(0),
             offset,
             len_bytes: 8192,
         };
         let (tree, nodes) = tree(vec![content(40960), content(45056)]);
-        assert!(Arrived::new(&tree, &nodes, FileId(0), 12).is_none());
+        assert!(StreamedData::new(&tree, &nodes, DRAFT).is_none());
     }
 }

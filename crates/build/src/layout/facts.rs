@@ -1,4 +1,4 @@
-//! **Purpose.** What the superblock says about the form of everything that is laid out.
+//! **Purpose.** Parameters of the file system that the layout depends on.
 
 use fourscore_mkfs::Skeleton;
 use fourscore_ondisk::checksum::InodeGeneration;
@@ -8,10 +8,10 @@ use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
 use fourscore_ondisk::{BlockSize, ChecksumSeed, InodeNr, InodeSeed};
 
-/// Bytes of fields behind the first 128 of an inode: all that are defined.
+/// Value of `i_extra_isize`: all fields after the first 128 bytes that are defined.
 pub(crate) const EXTRA_ISIZE: u16 = 32;
 
-/// The form of what is laid out.
+/// Parameters of the file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) block_size: BlockSize,
@@ -30,9 +30,9 @@ pub(crate) struct Facts {
     pub(crate) huge_file: bool,
     pub(crate) ea_inode: bool,
     pub(crate) inline_data: bool,
-    /// With `inline_data`, whether links too long for `i_block` are kept in inodes, as mke2fs makes
-    /// them. The kernel gives them blocks; so they have them here where there is quota, for which
-    /// e2fsck forgets to count a link without.
+    /// With `inline_data`, whether links that are too long for `i_block` are stored inline, as
+    /// mke2fs does. The kernel uses blocks instead. Blocks are used here too if there are quota
+    /// files, because e2fsck does not count an inline link for quota.
     pub(crate) inline_links: bool,
     pub(crate) hasher: NameHasher,
     pub(crate) hash_algorithm: HashAlgorithm,
@@ -40,7 +40,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// `None` for a hash function that needs a key, which no file system has as its default.
+    /// `None` for a hash function that needs a key, which is never the default of a file system.
     pub(crate) fn of(skeleton: &Skeleton) -> Option<Self> {
         let sb = skeleton.superblock();
         let features = sb.features();
@@ -76,22 +76,22 @@ impl Facts {
         1 << self.block_bits
     }
 
-    /// Blocks that so many bytes take.
+    /// Number of blocks of `bytes` bytes.
     pub(crate) fn blocks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(1 << self.block_bits)
     }
 
-    /// Blocks, rounded up to whole clusters.
+    /// Rounds up to a multiple of the cluster size, in blocks.
     pub(crate) fn whole_clusters(&self, blocks: u64) -> u64 {
         blocks.next_multiple_of(1 << self.cluster_log)
     }
 
-    /// Clusters that so many blocks in a row from the start of one take.
+    /// Number of clusters of `blocks` contiguous blocks from the start of a cluster.
     pub(crate) fn clusters(&self, blocks: u64) -> u64 {
         blocks.div_ceil(1 << self.cluster_log)
     }
 
-    /// The format of a directory's blocks. Lengths in it are the same for all directories.
+    /// The format of a directory's blocks. The sizes in it are the same for all directories.
     pub(crate) fn dir_format(&self, own: InodeNr) -> DirFormat {
         DirFormat {
             names: NameForm::Plain,
@@ -101,7 +101,7 @@ impl Facts {
         }
     }
 
-    /// The seed of an inode's checksums. All inodes made here are of generation 0.
+    /// The checksum seed of an inode. All new inodes have generation 0.
     pub(crate) fn seed(&self, inode: InodeNr) -> InodeSeed {
         self.seed.for_inode(inode, InodeGeneration(0))
     }
@@ -110,13 +110,13 @@ impl Facts {
         self.seed
     }
 
-    /// Bytes for extended attributes inside an inode, the magic included.
+    /// Size of the space for extended attributes in an inode, including the magic.
     pub(crate) fn xattr_area_bytes(&self) -> usize {
         let fixed = GOOD_OLD_INODE_SIZE_BYTES + usize::from(EXTRA_ISIZE);
         self.inode_bytes.saturating_sub(fixed)
     }
 
-    /// Whether inodes have the fields behind the first 128 bytes.
+    /// Whether inodes have the fields after the first 128 bytes.
     pub(crate) fn has_extra(&self) -> bool {
         self.inode_bytes >= GOOD_OLD_INODE_SIZE_BYTES + usize::from(EXTRA_ISIZE)
     }

@@ -1,30 +1,30 @@
-//! **Purpose.** The order of all objects: inode numbers, and with them the order on disk.
+//! **Purpose.** Assigns inode numbers, which also determine the order of allocation on disk.
 //!
-//! **Model.** Directories are visited depth first, by the bytes of their names; the entries of a
-//! directory get numbers in a row when it is visited. So what is listed together lies together,
-//! and the same tree gives the same order whoever read it. lost+found comes first.
+//! **Model.** Directories are visited depth first, in the byte order of their names; when a
+//! directory is visited, its entries get consecutive numbers. So objects of one directory are close
+//! on disk, and the order does not depend on how the tree was read. lost+found comes first.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
 
 use crate::tree::{NodeId, Tree};
 
-/// The order of all objects but the root, and who is whose parent.
+/// The order of all objects except the root, and the parents of directories.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// By position; the inode number is the first one plus the position.
+    /// By position; the inode number is `first` plus the position.
     order: Vec<NodeId>,
-    /// By object: its position, or `NONE`.
+    /// The position of each object, or `NONE`.
     positions: Vec<u32>,
-    /// By the number of a directory's list.
-    families: Vec<Family>,
-    /// The inode of position 0.
+    /// By number of the entry list.
+    directory_infos: Vec<DirectoryInfo>,
+    /// The inode number of position 0.
     first: u32,
 }
 
-/// Where a directory stands among the others.
+/// Parent and number of subdirectories of a directory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Family {
+pub(crate) struct DirectoryInfo {
     pub(crate) parent: NodeId,
     pub(crate) subdirectories: u32,
 }
@@ -32,36 +32,36 @@ pub(crate) struct Family {
 const NONE: u32 = u32::MAX;
 
 impl Numbers {
-    /// Numbers a sorted tree.
+    /// Assigns positions to the objects of a sorted tree.
     pub(crate) fn new(tree: &Tree, lost_and_found: Option<NodeId>) -> Self {
-        let nobody = Family {
+        let no_owner = DirectoryInfo {
             parent: NodeId::ROOT,
             subdirectories: 0,
         };
         let mut numbers = Self {
             order: Vec::with_capacity(tree.len()),
             positions: vec![NONE; tree.len()],
-            families: vec![nobody; tree.directories()],
+            directory_infos: vec![no_owner; tree.directories()],
             first: 0,
         };
         if let Some(lost_and_found) = lost_and_found {
             numbers.add(lost_and_found);
         }
-        let mut waiting = vec![NodeId::ROOT];
-        while let Some(directory) = waiting.pop() {
-            let from = waiting.len();
+        let mut stack = vec![NodeId::ROOT];
+        while let Some(directory) = stack.pop() {
+            let from = stack.len();
             for (_, child) in tree.children(directory) {
                 numbers.add(child);
                 if let Some(list) = tree.list_of(child) {
-                    numbers.families[list as usize].parent = directory;
-                    waiting.push(child);
+                    numbers.directory_infos[list as usize].parent = directory;
+                    stack.push(child);
                 }
             }
             if let Some(list) = tree.list_of(directory) {
-                let count = u32::try_from(waiting.len() - from).unwrap_or(u32::MAX);
-                numbers.families[list as usize].subdirectories = count;
+                let count = u32::try_from(stack.len() - from).unwrap_or(u32::MAX);
+                numbers.directory_infos[list as usize].subdirectories = count;
             }
-            waiting[from..].reverse();
+            stack[from..].reverse();
         }
         numbers
     }
@@ -77,17 +77,17 @@ impl Numbers {
         }
     }
 
-    /// Says which inode the first object gets.
-    pub(crate) fn begin_at(&mut self, first: InodeNr) {
+    /// Sets the inode number of the first object.
+    pub(crate) fn set_first_inode(&mut self, first: InodeNr) {
         self.first = first.0;
     }
 
-    /// All objects but the root, in order.
+    /// All objects except the root, in order.
     pub(crate) fn order(&self) -> &[NodeId] {
         &self.order
     }
 
-    /// The inode of an object.
+    /// The inode number of an object.
     pub(crate) fn inode(&self, node: NodeId) -> InodeNr {
         if node == NodeId::ROOT {
             return InodeNr::ROOT;
@@ -96,14 +96,14 @@ impl Numbers {
         InodeNr(self.first.saturating_add(position))
     }
 
-    /// Where an object stands in the order; `None` for the root.
+    /// The position of an object in the order; `None` for the root.
     pub(crate) fn position(&self, node: NodeId) -> Option<usize> {
         let position = self.positions.get(node.0 as usize).copied();
         let position = position.filter(|&position| position != NONE)?;
         usize::try_from(position).ok()
     }
 
-    /// The object of an inode, if it is one of the tree's.
+    /// The object with this inode number, if it is in the tree.
     pub(crate) fn node(&self, inode: InodeNr) -> Option<NodeId> {
         if inode == InodeNr::ROOT {
             return Some(NodeId::ROOT);
@@ -112,11 +112,11 @@ impl Numbers {
         self.order.get(position as usize).copied()
     }
 
-    pub(crate) fn family(&self, list: u32) -> Family {
-        self.families[list as usize]
+    pub(crate) fn directory_info(&self, list: u32) -> DirectoryInfo {
+        self.directory_infos[list as usize]
     }
 
-    /// Directories in order, the root first.
+    /// All directories in order, beginning with the root.
     pub(crate) fn directories<'a>(&'a self, tree: &'a Tree) -> impl Iterator<Item = NodeId> + 'a {
         let others = self.order.iter().copied();
         std::iter::once(NodeId::ROOT)
@@ -130,7 +130,7 @@ mod tests {
     use crate::tree::{Kind, Meta, Xattrs};
 
     #[test]
-    fn siblings_are_numbered_in_a_row_and_links_once() {
+    fn siblings_have_consecutive_numbers_and_links_one() {
         let mut tree = Tree::new();
         let mut put = |path: &[u8], kind| {
             tree.insert(path, &Meta::default(), kind, &Xattrs::new())
@@ -143,16 +143,16 @@ mod tests {
         tree.link(b"a/link", b"c").unwrap();
         tree.sort(1);
         let mut numbers = Numbers::new(&tree, Some(found));
-        numbers.begin_at(InodeNr(11));
+        numbers.set_first_inode(InodeNr(11));
         let b = tree.lookup(b"b").unwrap().unwrap();
         assert_eq!(numbers.order(), [found, a, b, file, deep]);
         assert_eq!(numbers.inode(deep), InodeNr(15));
         assert_eq!(numbers.node(InodeNr(15)), Some(deep));
         assert_eq!(numbers.node(InodeNr(10)), None);
-        let root = numbers.family(tree.list_of(NodeId::ROOT).unwrap());
+        let root = numbers.directory_info(tree.list_of(NodeId::ROOT).unwrap());
         assert_eq!(root.subdirectories, 3);
         let list = tree.list_of(b).unwrap();
-        assert_eq!(numbers.family(list).parent, NodeId::ROOT);
+        assert_eq!(numbers.directory_info(list).parent, NodeId::ROOT);
         let all: Vec<_> = numbers.directories(&tree).collect();
         assert_eq!(all, [NodeId::ROOT, found, a, b]);
     }

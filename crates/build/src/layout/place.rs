@@ -1,22 +1,22 @@
-//! **Purpose.** Which blocks every object gets.
+//! **Purpose.** Allocates the blocks of every object.
 //!
-//! **Model.** Contents may lie in the image before anything is placed (`draft`). Then
+//! **Model.** File data may be in the image before anything is allocated (`draft`). Then
 //!
 //! ```text
-//! blocks of the file system = tables and hidden files around them
-//!                           + contents that stay, in front of the end
-//!                           + free runs, from which everything else is placed here:
-//!                             directories, attributes, nodes, contents from behind the end
+//!   blocks of the file system = tables and hidden files
+//!                             + data that stays, before the end
+//!                             + free runs, from which everything else is allocated:
+//!                               directories, attributes, nodes, data from after the end
 //! ```
 //!
-//! and without a draft nothing stays. What is placed is placed in this order: blocks of directories
-//! (listing a tree reads one stretch of the disk), blocks of attributes, large values of
-//! attributes, then contents in the order of inodes, each followed by the nodes of its tree or map
-//! where it has any. With `bigalloc` everything begins at a cluster, and the blocks of a file lie
-//! in their clusters as they do in the file.
+//! Without a draft, no data stays. Blocks are allocated in this order: directories (so that listing
+//! a tree reads one region of the disk), attribute blocks, large attribute values, then file data
+//! in the order of inodes, each file followed by the nodes of its extent tree or block map, if any.
+//! With `bigalloc`, every allocation begins at a cluster, and the blocks of a file have the same
+//! offset in their clusters on disk as in the file.
 //!
-//! A place is 8 bytes: nothing, the first block of one run that needs no nodes (nearly every
-//! file), or the number of a mapping.
+//! The location of an object takes 8 bytes: none; the first block of a single run without nodes
+//! (nearly every file); or the number of a mapping.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -26,47 +26,47 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 
 use super::content::{FAST_TARGET_BYTES, Range, check, ranges, size_bytes};
 use super::directory::{Directory, Shape, shape_all};
-use super::draft::Arrived;
+use super::draft::StreamedData;
 use super::facts::Facts;
 use super::mapping::{Run, runs_in_pieces};
 use super::numbers::Numbers;
 use super::pool::Pool;
 use super::values::Values;
-use super::xattr::{self, LargeEntries, SetPlan};
+use super::xattr::{self, EncodedSet, LargeEntries};
 use crate::error::{BuildError, BuildResult};
 use crate::tree::{NodeId, Stored, Tree, XattrSet};
 
-/// The most inodes that may share a block of attributes.
-const MOST_SHARERS: u32 = 1024;
+/// Largest number of inodes that may share an attribute block.
+const MAX_SHARERS: u32 = 1024;
 
-/// The tree with everything decided that does not depend on the size of the file system.
+/// The tree with all parts of the layout that do not depend on the size of the file system.
 #[derive(Debug)]
 pub(crate) struct Forms {
     pub(crate) tree: Tree,
     pub(crate) facts: Facts,
     pub(crate) numbers: Numbers,
-    /// By the number of a directory's list.
+    /// By number of the entry list.
     pub(crate) shapes: Vec<Shape>,
-    /// By the number of a set of attributes.
-    pub(crate) sets: Vec<SetPlan>,
+    /// By number of the attribute set.
+    pub(crate) sets: Vec<EncodedSet>,
     pub(crate) values: Values,
-    /// Contents that lie in the image already.
-    pub(crate) arrived: Option<Arrived>,
+    /// File data that is already in the image.
+    pub(crate) streamed: Option<StreamedData>,
 }
 
-/// Where an object's content is.
+/// The blocks of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// It has no blocks.
+    /// No blocks.
     #[default]
     None,
-    /// In one run from this block on.
+    /// One run that begins at this block.
     Run(u64),
-    /// By the mapping of this number.
+    /// The mapping with this number.
     Mapped(usize),
 }
 
-/// Places in 8 bytes each: two bits say which.
+/// A [`Place`] for each object in 8 bytes, with the variant in two bits.
 #[derive(Debug)]
 struct Places(Vec<u64>);
 
@@ -94,16 +94,16 @@ impl Places {
     }
 }
 
-/// The blocks of an object that are not one run.
+/// The blocks of an object that is not a single run.
 #[derive(Debug)]
 struct Mapping {
     runs: Box<[Run]>,
     nodes: Box<[u64]>,
-    /// Clusters of the runs.
+    /// Number of clusters of the runs.
     clusters: u64,
 }
 
-/// A block of attributes and how many inodes share it.
+/// An attribute block, and the number of inodes that share it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedBlock {
     pub(crate) block: u64,
@@ -111,7 +111,7 @@ pub(crate) struct SharedBlock {
     pub(crate) sharers: u32,
 }
 
-/// Where everything is.
+/// The allocation of all blocks.
 #[derive(Debug)]
 pub(crate) struct Placed {
     places: Places,
@@ -122,25 +122,25 @@ pub(crate) struct Placed {
     pub(crate) shared: Vec<SharedBlock>,
 }
 
-/// What placing came to.
+/// The result of an allocation.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) placed: Placed,
-    /// All blocks that are needed.
+    /// Number of blocks needed.
     pub(crate) needed_blocks: u64,
-    /// Those for which there was no room.
+    /// Number of blocks that could not be allocated.
     pub(crate) missing_blocks: u64,
 }
 
 impl Forms {
-    /// Lays out the sets of attributes that are in use, and refuses what the format cannot hold.
+    /// Encodes the attribute sets, and checks that the format can hold all objects.
     pub(crate) fn new(
         tree: Tree,
         facts: Facts,
         numbers: Numbers,
-        arrived: Option<Arrived>,
+        streamed: Option<StreamedData>,
     ) -> BuildResult<Self> {
-        let mut sets: Vec<Option<SetPlan>> = Vec::new();
+        let mut sets: Vec<Option<EncodedSet>> = Vec::new();
         let mut values = Values::default();
         let of_links = match facts.ea_inode {
             true => sets_of_fast_links(&tree, &numbers),
@@ -158,12 +158,13 @@ impl Forms {
                     true => LargeEntries::InBlock,
                     false => LargeEntries::Anywhere,
                 };
-                let plan = xattr::plan(&facts, tree.xattrs(node), &mut values, node, large);
+                let encoded =
+                    xattr::encode_set(&facts, tree.xattrs(node), &mut values, node, large);
                 let failed = |why| BuildError::Xattr {
                     path: tree.path_of(node),
                     why,
                 };
-                sets[number] = Some(plan.map_err(failed)?);
+                sets[number] = Some(encoded.map_err(failed)?);
             }
         }
         let sets = sets.into_iter().map(Option::unwrap_or_default).collect();
@@ -174,36 +175,36 @@ impl Forms {
             shapes: Vec::new(),
             sets,
             values,
-            arrived,
+            streamed,
         })
     }
 
-    /// Decides the form of all directories.
+    /// Decides the format of all directories.
     pub(crate) fn shape_directories(
         &mut self,
         lost_and_found: Option<NodeId>,
         threads: usize,
     ) -> BuildResult<()> {
-        let mut rooms = vec![None; self.tree.directories()];
+        let mut inline_rooms = vec![None; self.tree.directories()];
         if self.facts.inline_data {
             for &node in self.numbers.order() {
-                // What e2fsck finds must not need blocks to grow.
+                // lost+found must not need blocks when e2fsck adds entries, so it is not inline.
                 let list = self
                     .tree
                     .list_of(node)
                     .filter(|_| Some(node) != lost_and_found);
-                if let Some(room) = list.and_then(|list| rooms.get_mut(list as usize)) {
+                if let Some(room) = list.and_then(|list| inline_rooms.get_mut(list as usize)) {
                     *room = self.set_of(node).and_then(|set| set.inline_room);
                 }
             }
         }
         let lost_and_found = lost_and_found.and_then(|node| self.tree.list_of(node));
         let tree = &mut self.tree;
-        self.shapes = shape_all(tree, &self.facts, &rooms, lost_and_found, threads)?;
+        self.shapes = shape_all(tree, &self.facts, &inline_rooms, lost_and_found, threads)?;
         Ok(())
     }
 
-    /// Whether the content of an object is in its inode, where another one's would have blocks.
+    /// Whether the data of an object is stored in its inode (`inline_data`).
     pub(crate) fn is_inline(&self, node: NodeId) -> bool {
         let Some(room) = self.set_of(node).and_then(|set| set.inline_room) else {
             return false;
@@ -220,18 +221,18 @@ impl Forms {
         }
     }
 
-    /// Inodes of all objects but the root, and of large values of attributes.
+    /// Number of inodes of all objects except the root, and of large attribute values.
     pub(crate) fn inodes(&self) -> u64 {
         (self.numbers.order().len() + self.values.len()) as u64
     }
 
-    /// Says which inode the first object gets; large values of attributes come behind all objects,
-    /// and are told how many entries lead to them.
-    pub(crate) fn begin_at(&mut self, first: InodeNr, placed: &Placed) -> BuildResult<()> {
-        self.numbers.begin_at(first);
+    /// Sets the first inode number. Large attribute values follow all objects, and get their
+    /// reference counts.
+    pub(crate) fn set_first_inode(&mut self, first: InodeNr, placed: &Placed) -> BuildResult<()> {
+        self.numbers.set_first_inode(first);
         let objects = u32::try_from(self.numbers.order().len()).unwrap_or(u32::MAX);
         self.values
-            .begin_at(InodeNr(first.0.saturating_add(objects)));
+            .set_first_inode(InodeNr(first.0.saturating_add(objects)));
         if self.values.len() == 0 {
             return Ok(());
         }
@@ -255,31 +256,31 @@ impl Forms {
         Ok(())
     }
 
-    /// Clusters that an object's large values of attributes take. They count for each object that
-    /// has them.
+    /// Clusters of an object's large attribute values. They are charged to each object that has
+    /// them.
     fn value_clusters(&self, node: NodeId) -> u64 {
-        let values = self.set_of(node).into_iter().flat_map(SetPlan::values);
+        let values = self.set_of(node).into_iter().flat_map(EncodedSet::values);
         let values = values.filter_map(|number| self.values.get(number));
         let blocks = values.map(|value| self.facts.blocks(value.len_bytes()));
         blocks.map(|blocks| self.facts.clusters(blocks)).sum()
     }
 
-    /// The size that the inode of an object tells.
+    /// The size in the inode of an object.
     pub(crate) fn size_bytes(&self, node: NodeId) -> u64 {
         size_bytes(&self.tree, &self.facts, &self.shapes, node)
     }
 
-    pub(crate) fn set_of(&self, node: NodeId) -> Option<&SetPlan> {
+    pub(crate) fn set_of(&self, node: NodeId) -> Option<&EncodedSet> {
         self.sets.get(self.tree.xattr_set(node).0 as usize)
     }
 
-    /// How a directory is stored.
+    /// The format of a directory.
     pub(crate) fn shape(&self, node: NodeId) -> Option<Shape> {
         let list = self.tree.list_of(node)?;
         self.shapes.get(list as usize).copied()
     }
 
-    /// A directory, to be written.
+    /// A directory to be encoded.
     pub(crate) fn directory(&self, node: NodeId) -> Option<Directory<'_>> {
         Some(Directory {
             tree: &self.tree,
@@ -291,34 +292,36 @@ impl Forms {
         })
     }
 
-    /// The directory that `..` of a directory names.
+    /// The parent directory of a directory.
     pub(crate) fn parent(&self, node: NodeId) -> InodeNr {
         let list = self.tree.list_of(node);
-        let parent = list.map_or(NodeId::ROOT, |list| self.numbers.family(list).parent);
+        let parent = list.map_or(NodeId::ROOT, |list| {
+            self.numbers.directory_info(list).parent
+        });
         self.numbers.inode(parent)
     }
 
-    /// The runs of contents that lie in the image already.
+    /// The runs of data that is already in the image.
     pub(crate) fn contents(&self) -> &[std::ops::Range<PhysBlock>] {
-        self.arrived.as_ref().map_or(&[], Arrived::runs)
+        self.streamed.as_ref().map_or(&[], StreamedData::runs)
     }
 
-    /// How many of their blocks lie in front of `end`.
-    pub(crate) fn blocks_that_stay(&self, end: u64) -> u64 {
-        let arrived = self.arrived.as_ref();
-        arrived.map_or(0, |arrived| arrived.blocks_below(end))
+    /// Number of their blocks before `end`.
+    pub(crate) fn staying_blocks(&self, end: u64) -> u64 {
+        let streamed = self.streamed.as_ref();
+        streamed.map_or(0, |streamed| streamed.blocks_below(end))
     }
 
-    /// Whether a run of an object was in its place before anything was placed.
-    pub(crate) fn has_stayed(&self, node: NodeId, run: Run) -> bool {
-        let arrived = self.arrived.as_ref();
-        arrived.is_some_and(|arrived| arrived.has_stayed(&self.tree, node, run))
+    /// Whether a run of an object was in the image before the allocation.
+    pub(crate) fn stays_in_place(&self, node: NodeId, run: Run) -> bool {
+        let streamed = self.streamed.as_ref();
+        streamed.is_some_and(|streamed| streamed.stays_in_place(&self.tree, node, run))
     }
 
-    /// Places everything into these free runs but what lies in the image already, in front of
-    /// `end`.
+    /// Allocates everything from the free runs in `pool`, except data that is already in the image
+    /// before `end`.
     pub(crate) fn place(&self, pool: &mut Pool, end: u64) -> Outcome {
-        let mut placing = Placing {
+        let mut allocator = Allocator {
             forms: self,
             pool,
             placed: Placed {
@@ -336,24 +339,24 @@ impl Forms {
             stayed: Vec::new(),
         };
         for node in self.numbers.directories(&self.tree) {
-            placing.content(node);
+            allocator.content(node);
         }
-        placing.xattr_blocks();
-        placing.values();
+        allocator.xattr_blocks();
+        allocator.values();
         for &node in self.numbers.order() {
             if self.tree.file_type(node) != FileType::Directory {
-                placing.content(node);
+                allocator.content(node);
             }
         }
         Outcome {
-            needed_blocks: placing.needed,
-            missing_blocks: placing.missing,
-            placed: placing.placed,
+            needed_blocks: allocator.needed,
+            missing_blocks: allocator.missing,
+            placed: allocator.placed,
         }
     }
 }
 
-/// The attributes of links whose targets are in their inodes.
+/// The attribute sets of symbolic links whose targets are in `i_block`.
 fn sets_of_fast_links(tree: &Tree, numbers: &Numbers) -> HashSet<XattrSet> {
     let is_fast = |node: &NodeId| match &tree.node(*node).stored {
         Stored::Symlink(target) => tree.text(*target).len() <= FAST_TARGET_BYTES,
@@ -363,21 +366,21 @@ fn sets_of_fast_links(tree: &Tree, numbers: &Numbers) -> HashSet<XattrSet> {
     links.map(|node| tree.xattr_set(node)).collect()
 }
 
-struct Placing<'a> {
+struct Allocator<'a> {
     forms: &'a Forms,
     pool: &'a mut Pool,
     placed: Placed,
     needed: u64,
     missing: u64,
-    /// What lies in front of this block stays.
+    /// Data before this block stays.
     end: u64,
     ranges: Vec<Range>,
     pieces: Vec<std::ops::Range<u64>>,
     stayed: Vec<Run>,
 }
 
-impl Placing<'_> {
-    /// Takes blocks into `pieces`; whole clusters.
+impl Allocator<'_> {
+    /// Allocates whole clusters and stores them in `pieces`.
     fn take(&mut self, blocks: u64) -> bool {
         self.pieces.clear();
         self.needed += blocks;
@@ -402,18 +405,18 @@ impl Placing<'_> {
             &mut ranges_of,
         );
         self.stayed.clear();
-        if let Some(arrived) = &forms.arrived {
-            arrived.runs_of(&forms.tree, node, self.end, &mut self.stayed);
+        if let Some(streamed) = &forms.streamed {
+            streamed.runs_of(&forms.tree, node, self.end, &mut self.stayed);
         }
         if !self.stayed.is_empty() {
-            ranges_of = without(&ranges_of, &self.stayed);
+            ranges_of = subtract(&ranges_of, &self.stayed);
         }
         let place = self.blocks(&ranges_of, forms.size_bytes(node));
         self.placed.places.set(node, place);
         self.ranges = ranges_of;
     }
 
-    /// Large values of attributes.
+    /// Allocates the large attribute values.
     fn values(&mut self) {
         self.stayed.clear();
         for value in self.forms.values.iter() {
@@ -423,7 +426,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Places what has content in these blocks beside those that stayed, and is so long.
+    /// Allocates blocks for `ranges`, and combines them with the runs in `stayed`.
     fn blocks(&mut self, ranges: &[Range], len_bytes: u64) -> Place {
         let facts = &self.forms.facts;
         let clusters = in_clusters(facts, ranges);
@@ -437,7 +440,7 @@ impl Placing<'_> {
         if blocks > 0 {
             runs_in_pieces(&clusters, ranges, &self.pieces, &mut runs);
         }
-        // Never joined with those that moved: each run is as a whole where it was, or is not.
+        // Runs that stay are never joined with new ones, so that each run is entirely either.
         runs.extend_from_slice(&self.stayed);
         runs.sort_unstable_by_key(|run| run.logical);
         self.map(runs, facts.clusters(blocks + stayed), len_bytes)
@@ -467,7 +470,7 @@ impl Placing<'_> {
         Place::Mapped(number)
     }
 
-    /// One block for each 1024 users of a set that does not fit the inode.
+    /// Allocates one block for each 1024 users of a set that does not fit into the inode.
     fn xattr_blocks(&mut self) {
         let forms = self.forms;
         let mut current: HashMap<u32, usize> = HashMap::new();
@@ -476,12 +479,12 @@ impl Placing<'_> {
             if forms
                 .sets
                 .get(set as usize)
-                .is_none_or(|plan| plan.block.is_empty())
+                .is_none_or(|set| set.block.is_empty())
             {
                 continue;
             }
             let index = match current.get(&set) {
-                Some(&index) if self.placed.shared[index].sharers < MOST_SHARERS => index,
+                Some(&index) if self.placed.shared[index].sharers < MAX_SHARERS => index,
                 _ => {
                     let first = match self.take(1 << forms.facts.cluster_log) {
                         true => self.pieces.first().map_or(0, |piece| piece.start),
@@ -504,8 +507,8 @@ impl Placing<'_> {
     }
 }
 
-/// What of these blocks is in none of the runs, sorted both.
-fn without(ranges: &[Range], runs: &[Run]) -> Vec<Range> {
+/// The blocks in `ranges` that are in none of the runs; both are sorted.
+fn subtract(ranges: &[Range], runs: &[Run]) -> Vec<Range> {
     let mut rest = Vec::new();
     let mut runs = runs.iter().peekable();
     for range in ranges {
@@ -527,7 +530,7 @@ fn without(ranges: &[Range], runs: &[Run]) -> Vec<Range> {
     rest
 }
 
-/// The whole clusters in which these blocks lie; each once.
+/// The clusters that contain these blocks, each once.
 fn in_clusters(facts: &Facts, ranges: &[Range]) -> Vec<Range> {
     let mut clusters: Vec<Range> = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -547,13 +550,13 @@ fn in_clusters(facts: &Facts, ranges: &[Range]) -> Vec<Range> {
 }
 
 impl Placed {
-    /// The runs of an object with content.
+    /// The runs of an object.
     pub(crate) fn runs(&self, forms: &Forms, node: NodeId) -> Cow<'_, [Run]> {
         let place = self.places.get(node);
         self.runs_at(place, || forms.facts.blocks(forms.size_bytes(node)))
     }
 
-    /// The one run of an object, without allocating, where it is one.
+    /// The first block of an object that is a single run; does not allocate memory.
     pub(crate) fn single_run(&self, node: NodeId) -> Option<u64> {
         match self.places.get(node) {
             Place::Run(physical) => Some(physical),
@@ -566,17 +569,17 @@ impl Placed {
         self.places.get(node) == Place::None
     }
 
-    /// The nodes of an object's tree or map.
+    /// The nodes of an object's extent tree or block map.
     pub(crate) fn nodes(&self, node: NodeId) -> &[u64] {
         self.nodes_at(self.places.get(node))
     }
 
-    /// The block of an object's attributes.
+    /// The attribute block of an object.
     pub(crate) fn xattr_block(&self, node: NodeId) -> Option<u64> {
         self.xattr_blocks.get(&node).copied()
     }
 
-    /// Clusters that an object takes: content, nodes and attributes.
+    /// Number of clusters of an object: data, nodes and attributes.
     pub(crate) fn clusters(&self, forms: &Forms, node: NodeId) -> u64 {
         let own = self.clusters_at(self.places.get(node), &forms.facts, || {
             forms.facts.blocks(forms.size_bytes(node))
@@ -584,17 +587,17 @@ impl Placed {
         own + u64::from(self.xattr_block(node).is_some()) + forms.value_clusters(node)
     }
 
-    /// The runs of a large value of an attribute.
+    /// The runs of a large attribute value.
     pub(crate) fn value_runs(&self, forms: &Forms, number: usize) -> Cow<'_, [Run]> {
         self.runs_at(self.value_place(number), || value_blocks(forms, number))
     }
 
-    /// The nodes of a large value's tree or map.
+    /// The nodes of a large value's extent tree or block map.
     pub(crate) fn value_nodes(&self, number: usize) -> &[u64] {
         self.nodes_at(self.value_place(number))
     }
 
-    /// Clusters that the inode of a large value takes.
+    /// Number of clusters of the inode of a large value.
     pub(crate) fn value_clusters(&self, forms: &Forms, number: usize) -> u64 {
         let place = self.value_place(number);
         self.clusters_at(place, &forms.facts, || value_blocks(forms, number))
@@ -645,7 +648,7 @@ impl Placed {
     }
 }
 
-/// Blocks of content of a large value.
+/// Number of data blocks of a large value.
 fn value_blocks(forms: &Forms, number: usize) -> u64 {
     let value = forms.values.get(number);
     value.map_or(0, |value| forms.facts.blocks(value.len_bytes()))
@@ -668,7 +671,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_in_no_run_is_left(
+        fn subtracting_runs_leaves_the_other_blocks(
             ranges in proptest::collection::vec((1u64..20, 1u64..20), 0..10),
             stayed in proptest::collection::vec((0u64..20, 1u64..20), 0..10),
         ) {
@@ -689,7 +692,7 @@ mod tests {
             };
             let mut expected = blocks(&ranges);
             expected.retain(|&block| !is_in(block));
-            prop_assert_eq!(blocks(&without(&ranges, &stayed)), expected);
+            prop_assert_eq!(blocks(&subtract(&ranges, &stayed)), expected);
         }
     }
 }

@@ -1,20 +1,20 @@
-//! **Purpose.** Handing out free blocks so that files stay in one piece and nothing is wasted.
+//! **Purpose.** Allocates free blocks so that files are contiguous and no block is wasted.
 //!
-//! **Model.** The free runs of a new file system are few and long: a flex group's tables or a
-//! superblock's copy lie between them. Requests are served in order from the current run. One that
-//! does not fit into what is left of it goes, whole, into the next run that can hold it, and later
-//! small ones fill the rest; only where no run can hold it is a request cut. So the last block is
-//! used before anything fails.
+//! **Model.** The free runs of a new file system are few and long; they are separated by the tables
+//! of a flex group or a backup of the superblock. Requests are served in order from the current
+//! run. A request that does not fit into the rest of it is served from the next run that can hold
+//! it whole, and later, smaller requests fill the rest; a request is split only if no run can hold
+//! it. So an allocation fails only if too few blocks are free.
 //!
-//! **Invariants.** Every block is handed out at most once; runs begin and end with a cluster.
+//! **Invariants.** Every block is allocated at most once; runs begin and end at cluster boundaries.
 
 use std::ops::Range;
 
-/// Free blocks.
+/// A set of free runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     runs: Vec<Range<u64>>,
-    /// The first run that is not used up.
+    /// The first run that is not empty.
     current: usize,
     /// Where the search for a run that holds a whole request begins.
     ahead: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// From the free runs in order.
+    /// Creates a pool of free runs, which must be sorted.
     pub(crate) fn new(runs: Vec<Range<u64>>) -> Self {
         let left = runs.iter().map(|run| run.end - run.start).sum();
         Self {
@@ -33,14 +33,14 @@ impl Pool {
         }
     }
 
-    /// Blocks that are left.
+    /// Number of free blocks.
     #[cfg(test)]
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Takes `count` blocks and gives each piece to `piece`: nearly always one. Takes nothing, and
-    /// says so, if fewer are left.
+    /// Allocates `count` blocks and calls `piece` for each contiguous part, of which there is
+    /// nearly always one. Returns false, and allocates nothing, if fewer blocks are free.
     pub(crate) fn take(&mut self, count: u64, mut piece: impl FnMut(Range<u64>)) -> bool {
         if count == 0 {
             return true;
@@ -58,7 +58,7 @@ impl Pool {
         true
     }
 
-    /// As [`take`](Self::take), but the very next blocks, however many pieces these are.
+    /// As [`take`](Self::take), but allocates the next free blocks, in any number of parts.
     pub(crate) fn take_next(&mut self, count: u64, piece: impl FnMut(Range<u64>)) -> bool {
         if count > self.left {
             return false;
@@ -77,7 +77,7 @@ impl Pool {
         }
     }
 
-    /// What has been handed out, in order.
+    /// The allocated parts of the runs in `all`, in order.
     pub(crate) fn taken(&self, all: &[Range<u64>]) -> Vec<Range<u64>> {
         all.iter()
             .zip(&self.runs)
@@ -96,7 +96,7 @@ impl Pool {
         if self.length(self.current) >= count {
             return Some(self.current);
         }
-        // Runs before `ahead` were too short for a request; a shorter one may still fit there.
+        // Runs before `ahead` were too short for an earlier request, but may hold a smaller one.
         let first = self.ahead.max(self.current + 1);
         let after = (first..self.runs.len()).find(|&index| self.length(index) >= count);
         if let Some(index) = after {
@@ -130,20 +130,24 @@ mod tests {
     }
 
     #[test]
-    fn large_requests_stay_whole_and_small_ones_fill_the_rests() {
+    fn large_requests_are_contiguous_and_small_ones_fill_gaps() {
         let mut pool = Pool::new(vec![0..10, 20..120, 200..300]);
         assert_eq!(take(&mut pool, 4), [0..4]);
         assert_eq!(take(&mut pool, 50), [20..70]);
         assert_eq!(take(&mut pool, 6), [4..10]);
         assert_eq!(take(&mut pool, 80), [200..280]);
-        assert_eq!(take(&mut pool, 60), [70..120, 280..290], "no run holds it");
+        assert_eq!(
+            take(&mut pool, 60),
+            [70..120, 280..290],
+            "no run is long enough"
+        );
         assert_eq!(take(&mut pool, 10), [290..300]);
         assert!(!pool.take(1, |_| unreachable!()));
     }
 
     proptest! {
         #[test]
-        fn every_block_is_handed_out_once(
+        fn every_block_is_allocated_once(
             lengths in proptest::collection::vec(1u64..40, 1..12),
             counts in proptest::collection::vec(1u64..50, 1..40),
         ) {

@@ -1,12 +1,15 @@
-//! **Purpose.** How large the file system must be, exactly, and the layout in it.
+//! **Purpose.** Determines the smallest sufficient size of the file system, and completes the
+//! layout.
 //!
-//! **Model.** What is needed is known before the size: placing into endless space counts it. What a
-//! file system of some size has free is known from its skeleton, which costs next to nothing to
-//! plan. So the least size is searched for: from below, growing by what is missing, then halving
-//! the last step. Placing for real may need a few blocks more (a file cut by a superblock's copy
-//! may get a node); then the search goes on with these added.
+//! **Model.** The number of blocks needed is known first, by allocating from an unlimited pool. The
+//! free space of a file system of a given size is known from its skeleton, which is cheap to
+//! compute. The smallest size is found by a search: it grows from below by the number of missing
+//! blocks, and then bisects the last step. The real allocation may need a few blocks more (a file
+//! that is split by a backup of the superblock may need a node); then the search is repeated with
+//! these added.
 //!
-//! **Invariants.** The size that is found holds everything, and by far not a percent less would.
+//! **Invariants.** The size that is found holds everything, and is larger than the smallest
+//! possible one by far less than one percent.
 
 use std::ops::Range;
 
@@ -15,7 +18,7 @@ use fourscore_ondisk::features::{Compat, FeatureSet, RoCompat};
 use fourscore_ondisk::quota::QuotaUsage;
 use fourscore_ondisk::{BlockSize, InodeNr, PhysBlock, Timestamp};
 
-use super::draft::Arrived;
+use super::draft::{DraftFile, StreamedData};
 use super::facts::Facts;
 use super::numbers::Numbers;
 use super::place::{Forms, Outcome, Placed};
@@ -23,95 +26,96 @@ use super::pool::Pool;
 use crate::error::{BuildError, BuildResult};
 use crate::identity::identify;
 use crate::options::{Options, Size};
-use crate::tree::{FileId, Kind, Meta, NodeId, Tree, Xattrs};
+use crate::tree::{Kind, Meta, NodeId, Tree, Xattrs};
 
-/// The layout, and the plan of the file system around it.
-pub(crate) struct Settled {
+/// The complete layout of an image, with the plan of its file system.
+pub(crate) struct ImageLayout {
     pub(crate) forms: Forms,
     pub(crate) placed: Placed,
     pub(crate) plan: Layout,
     pub(crate) reserved: ReservedInodes,
 }
 
-/// Bytes of free space for each inode that is kept free with it, as mke2fs does it.
+/// Bytes of requested free space for each free inode, as in mke2fs.
 const FREE_BYTES_PER_INODE: u64 = 16384;
-/// The least length with which the form of file systems is asked for.
+/// Smallest size for which the profile is queried.
 const PROBE_BYTES: u64 = 64 << 20;
-/// The length for which this is done where the content is not known yet: neither small nor big.
+/// Size for which the profile is queried when the data is not known yet: neither small nor big.
 const DRAFT_BYTES: u64 = 4 << 30;
-/// The smallest journal, in blocks.
-const LEAST_JOURNAL_BLOCKS: u64 = 1024;
-/// From how many blocks on a larger journal is usual.
+/// Size of the smallest journal in blocks.
+const MIN_JOURNAL_BLOCKS: u64 = 1024;
+/// From this size in blocks on, the default journal is larger than the smallest one.
 const LARGER_JOURNAL_BLOCKS: u64 = 30 << 10;
-/// Inodes that are reserved.
+/// Number of reserved inodes.
 const RESERVED_INODES: u64 = 10;
-/// A draft is given up that makes the file system larger than one part in so many.
-const MOST_MORE: u64 = 256;
-/// How often places may need more than was counted.
-const MOST_ROUNDS: u32 = 16;
-/// One past the last block of a file system.
+/// A draft is discarded if it makes the file system larger by more than one part in this number.
+const MAX_GROWTH_DIVISOR: u64 = 256;
+/// Limit for the rounds in which the allocation needs more blocks than expected.
+const MAX_ROUNDS: u32 = 16;
+/// Limit for the number of blocks of a file system.
 const BLOCKS_END: u64 = 1 << 48;
 
-/// Decides everything. `draft` is the image as far as it was begun: its file, and log2 of its
-/// block size.
-pub(crate) fn settle(
+/// Computes the layout. `draft` is the image that was begun while the sources were read.
+pub(crate) fn compute_layout(
     options: &Options,
     mut tree: Tree,
-    draft: Option<(FileId, u32)>,
-) -> BuildResult<Settled> {
+    draft: Option<DraftFile>,
+) -> BuildResult<ImageLayout> {
     let threads = options.thread_count();
     let lost_and_found = lost_and_found(&mut tree, options)?;
     tree.sort(threads);
-    if let Some(path) = tree.name_given_twice() {
-        // Only a directory that changes while it is listed tells a name twice.
+    if let Some(path) = tree.duplicate_name() {
+        // The host lists a name twice only if the directory changes at the same time.
         return Err(BuildError::Changed { path });
     }
     let numbers = Numbers::new(&tree, lost_and_found);
-    let mut wish = Wish::new(options, &tree, &numbers);
-    if let Some(size) = draft.and_then(|(_, bits)| BlockSize::from_log(bits.checked_sub(10)?))
-        && !matches!(wish.format.block_size, Some(BlockSizeWish::Exactly(_)))
+    let mut request = Request::new(options, &tree, &numbers);
+    if let Some(size) =
+        draft.and_then(|draft| BlockSize::from_log(draft.block_bits.checked_sub(10)?))
+        && !matches!(request.format.block_size, Some(BlockSizeWish::Exactly(_)))
     {
-        wish.format.block_size = Some(BlockSizeWish::Exactly(size));
+        request.format.block_size = Some(BlockSizeWish::Exactly(size));
     }
-    let skeleton = wish.skeleton(wish.probe_bytes(&tree, &numbers))?;
-    wish.keep_form(&skeleton);
+    let skeleton = request.skeleton(request.probe_bytes(&tree, &numbers))?;
+    request.fix_block_size(&skeleton);
     let facts = Facts::of(&skeleton);
     let facts = facts.ok_or(BuildError::Invalid("the hash function needs a key"))?;
-    let arrived = draft
-        .filter(|&(_, bits)| bits == facts.block_bits)
-        .and_then(|(file, bits)| Arrived::new(&tree, numbers.order(), file, bits));
-    let mut forms = Forms::new(tree, facts, numbers, arrived)?;
+    let streamed = draft
+        .filter(|draft| draft.block_bits == facts.block_bits)
+        .and_then(|draft| StreamedData::new(&tree, numbers.order(), draft));
+    let mut forms = Forms::new(tree, facts, numbers, streamed)?;
     forms.shape_directories(lost_and_found, threads)?;
-    wish.objects = forms.inodes();
+    request.objects = forms.inodes();
     if skeleton.has_quota_files() {
-        wish.owners = forms.owners();
+        request.owners = forms.owners();
     }
-    let endless = forms.place(&mut Pool::new(vec![0..BLOCKS_END]), 0);
+    let unlimited = forms.place(&mut Pool::new(vec![0..BLOCKS_END]), 0);
     if skeleton.wants_a_journal() {
-        wish.shrink_journal(endless.needed_blocks);
+        request.shrink_journal(unlimited.needed_blocks);
     }
-    let around = match forms.arrived {
-        Some(_) => wish.fit(&forms, endless.needed_blocks).ok(),
+    let with_draft = match forms.streamed {
+        Some(_) => request.fit(&forms, unlimited.needed_blocks).ok(),
         None => None,
     };
-    let arrived = forms.arrived.take();
-    let fitted = match (wish.fit(&forms, endless.needed_blocks), around) {
-        (Ok(anew), Some(around))
-            if around.blocks() <= anew.blocks() + anew.blocks() / MOST_MORE =>
+    let streamed = forms.streamed.take();
+    let fitted = match (request.fit(&forms, unlimited.needed_blocks), with_draft) {
+        (Ok(without_draft), Some(with_draft))
+            if with_draft.blocks()
+                <= without_draft.blocks() + without_draft.blocks() / MAX_GROWTH_DIVISOR =>
         {
-            forms.arrived = arrived;
-            around
+            forms.streamed = streamed;
+            with_draft
         }
-        // The draft becomes a source, and the image a new file.
-        (anew, _) => anew?,
+        // The draft becomes a source of file data, and the image a new file.
+        (without_draft, _) => without_draft?,
     };
     finish(forms, fitted)
 }
 
-/// The directory for what e2fsck finds: of the sources, else a new one.
+/// The directory lost+found: that of the sources, or a new one.
 fn lost_and_found(tree: &mut Tree, options: &Options) -> BuildResult<Option<NodeId>> {
     let name = b"lost+found";
-    // Looked for by hand: the first question for a name has the tree index all it holds.
+    // A linear search, because the first lookup makes the tree build its index.
     let found = tree.children(NodeId::ROOT).find(|(own, _)| *own == name);
     if let Some((_, found)) = found {
         return Ok(tree.list_of(found).map(|_| found));
@@ -129,7 +133,7 @@ fn lost_and_found(tree: &mut Tree, options: &Options) -> BuildResult<Option<Node
     Ok(Some(made))
 }
 
-/// The time at which the file system counts as made.
+/// The creation time of the file system.
 pub(crate) fn image_seconds(options: &Options) -> u64 {
     let now = || {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -139,53 +143,53 @@ pub(crate) fn image_seconds(options: &Options) -> u64 {
     given.unwrap_or_else(now)
 }
 
-/// What is asked of the file system, whatever is in it.
+/// The options of the file system that do not depend on the tree.
 fn format_of(options: &Options) -> fourscore_mkfs::Options {
     let mut format = options.format.clone();
     format.time_seconds = Some(image_seconds(options));
     if !matches!(options.size, Size::Bytes(_)) {
         format.reserved_percent.get_or_insert(0.0);
-        // By size a profile may give small file systems small blocks; what the size is shows
-        // only later, and blocks of a page are quicker everywhere.
+        // A profile may prescribe small blocks for small file systems. The size is not known yet,
+        // and blocks of a page are faster on all systems.
         let page = BlockSize::from_log(2).map(BlockSizeWish::AtLeast);
         format.block_size = format.block_size.or(page);
     }
     if options.size == Size::Minimum {
-        let asked = format.features.take();
-        let asked = asked.map_or(String::new(), |asked| asked + ",");
-        format.features = Some(asked + "^resize_inode");
+        let requested = format.features.take();
+        let requested = requested.map_or(String::new(), |requested| requested + ",");
+        format.features = Some(requested + "^resize_inode");
     }
     format
 }
 
-/// A file system of the form that is asked for, before anybody knows what will be in it.
+/// A skeleton with these options, before the objects are known.
 pub(super) fn draft_skeleton(options: &Options) -> BuildResult<Skeleton> {
     let len_bytes = match options.size {
         Size::Bytes(bytes) => bytes,
         _ => DRAFT_BYTES,
     };
     let format = format_of(options);
-    let nobody = QuotaUsage::default();
+    let no_owner = QuotaUsage::default();
     Ok(Skeleton::new(
         &format,
         &options.profile,
         len_bytes,
-        &nobody,
+        &no_owner,
     )?)
 }
 
-/// What is asked of the file system, made definite.
-struct Wish<'a> {
+/// The requested options of the file system, with derived values filled in.
+struct Request<'a> {
     options: &'a Options,
     format: fourscore_mkfs::Options,
-    /// How many objects need an inode.
+    /// Number of objects that need an inode.
     objects: u64,
     block_bits: u32,
-    /// For whom quota files need room.
+    /// The owners that quota files need entries for.
     owners: QuotaUsage,
 }
 
-/// Inodes in front of the first object's.
+/// Number of inodes before that of the first object.
 fn hidden_inodes(skeleton: &Skeleton) -> u64 {
     u64::from(skeleton.next_inode().0) - 1
 }
@@ -196,7 +200,7 @@ struct Found {
     blocks: u64,
 }
 
-impl<'a> Wish<'a> {
+impl<'a> Request<'a> {
     fn new(options: &'a Options, tree: &Tree, numbers: &Numbers) -> Self {
         let mut format = format_of(options);
         let identity = identify(tree, numbers, options);
@@ -211,7 +215,7 @@ impl<'a> Wish<'a> {
         }
     }
 
-    /// A length near the one that will come out, for asking what the profile says of such a size.
+    /// An estimate of the size, to query the profile with.
     fn probe_bytes(&self, tree: &Tree, numbers: &Numbers) -> u64 {
         if let Size::Bytes(bytes) = self.options.size {
             return bytes;
@@ -229,18 +233,18 @@ impl<'a> Wish<'a> {
         (content + content / 16 + rest + slack).max(PROBE_BYTES)
     }
 
-    /// Keeps the block size of the probe whatever the size will be.
-    fn keep_form(&mut self, probe: &Skeleton) {
+    /// Fixes the block size to that of the probe.
+    fn fix_block_size(&mut self, probe: &Skeleton) {
         let size = probe.superblock().geometry().block_size();
         self.format.block_size = Some(BlockSizeWish::Exactly(size));
         self.block_bits = size.bits();
     }
 
-    /// A journal as small as it may be, where a larger one would be usual.
+    /// Uses the smallest journal, for [`Size::Minimum`].
     fn shrink_journal(&mut self, needed_blocks: u64) {
         if self.options.size == Size::Minimum && needed_blocks >= LARGER_JOURNAL_BLOCKS {
             let size_bits = self.block_bits;
-            let mib = (LEAST_JOURNAL_BLOCKS << size_bits >> 20).max(1);
+            let mib = (MIN_JOURNAL_BLOCKS << size_bits >> 20).max(1);
             let journal = &mut self.format.journal;
             journal.size_mib = journal.size_mib.or(u32::try_from(mib).ok());
         }
@@ -250,7 +254,7 @@ impl<'a> Wish<'a> {
         self.with_inodes(&[], len_bytes, 0)
     }
 
-    /// A skeleton around `contents` with as many inodes as are needed and asked for.
+    /// A skeleton around `contents` with as many inodes as are needed and requested.
     fn with_inodes(
         &self,
         contents: &[Range<PhysBlock>],
@@ -259,15 +263,19 @@ impl<'a> Wish<'a> {
     ) -> BuildResult<Skeleton> {
         let mut format = self.format.clone();
         if matches!(self.options.size, Size::Bytes(_)) || format.inode_ratio_bytes.is_some() {
-            // By the ratio of the profile, if these are enough.
+            // Uses the inode ratio of the profile if it gives enough inodes.
             let skeleton = self.planned(contents, &format, len_bytes)?;
             if self.has_inodes_for_all(&skeleton) {
                 return Ok(skeleton);
             }
         }
-        let asked = format.inodes.unwrap_or(0);
+        let requested = format.inodes.unwrap_or(0);
         let slack = (slack_blocks << self.block_bits) / FREE_BYTES_PER_INODE;
-        let wanted = |hidden: u64| asked.max(self.objects + hidden + slack).next_multiple_of(8);
+        let wanted = |hidden: u64| {
+            requested
+                .max(self.objects + hidden + slack)
+                .next_multiple_of(8)
+        };
         let mut with = |inodes: u64| {
             format.inodes = Some(inodes);
             self.planned(contents, &format, len_bytes)
@@ -276,7 +284,8 @@ impl<'a> Wish<'a> {
         if self.has_inodes_for_all(&skeleton) {
             return Ok(skeleton);
         }
-        // A large file system has an orphan file too, one with projects a file for these.
+        // A large file system also has an orphan file, one with projects also a quota file for
+        // them.
         let wanted = wanted(hidden_inodes(&skeleton));
         let skeleton = with(wanted)?;
         if self.has_inodes_for_all(&skeleton) {
@@ -303,7 +312,7 @@ impl<'a> Wish<'a> {
         Ok(skeleton)
     }
 
-    /// A file system for the forms, and where they are in it.
+    /// Determines the size and allocates everything.
     fn fit(&self, forms: &Forms, needed: u64) -> BuildResult<Fitted> {
         match self.options.size {
             Size::Bytes(given_bytes) => {
@@ -312,29 +321,29 @@ impl<'a> Wish<'a> {
                 if fitted.outcome.missing_blocks == 0 {
                     return Ok(fitted);
                 }
-                let least = self.least(forms, needed, 0)?;
-                let needed_bytes = least.skeleton.superblock().geometry().size_bytes();
+                let smallest = self.smallest(forms, needed, 0)?;
+                let needed_bytes = smallest.skeleton.superblock().geometry().size_bytes();
                 Err(BuildError::NoSpace {
                     needed_bytes,
                     given_bytes,
                 })
             }
-            Size::Auto | Size::Minimum => self.least(forms, needed, 0),
-            Size::AutoPlusBytes(bytes) => self.least(forms, needed, forms.facts.blocks(bytes)),
+            Size::Auto | Size::Minimum => self.smallest(forms, needed, 0),
+            Size::AutoPlusBytes(bytes) => self.smallest(forms, needed, forms.facts.blocks(bytes)),
             Size::AutoPlusPercent(percent) => {
-                let least = self.least(forms, needed, 0)?;
-                let blocks = u128::from(least.skeleton.superblock().geometry().blocks().0);
+                let smallest = self.smallest(forms, needed, 0)?;
+                let blocks = u128::from(smallest.skeleton.superblock().geometry().blocks().0);
                 let slack = (blocks * u128::from(percent)).div_ceil(100);
                 let slack = u64::try_from(slack).unwrap_or(BLOCKS_END).min(BLOCKS_END);
-                self.least(forms, needed, slack)
+                self.smallest(forms, needed, slack)
             }
         }
     }
 
-    /// The smallest file system that holds the forms and has `slack` blocks free.
-    fn least(&self, forms: &Forms, needed: u64, slack: u64) -> BuildResult<Fitted> {
+    /// The smallest file system that holds everything and has `slack` free blocks.
+    fn smallest(&self, forms: &Forms, needed: u64, slack: u64) -> BuildResult<Fitted> {
         let mut target = needed + slack;
-        for round in 0..MOST_ROUNDS {
+        for round in 0..MAX_ROUNDS {
             let found = self.search(forms, target, slack)?;
             let fitted = Fitted::place(forms, found.skeleton);
             let missing = fitted.outcome.missing_blocks;
@@ -342,9 +351,9 @@ impl<'a> Wish<'a> {
             if missing == 0 && more == 0 {
                 return Ok(fitted);
             }
-            // A file for which one block is missing is missing whole: what more is needed tells how
-            // much that is, as long as it does tell.
-            target += match round < MOST_ROUNDS / 2 {
+            // If one block is missing for a file, all its blocks are counted as missing. The
+            // additional need is a better estimate, if there is one.
+            target += match round < MAX_ROUNDS / 2 {
                 true => more.max(1),
                 false => more.max(missing).max(1),
             };
@@ -352,8 +361,8 @@ impl<'a> Wish<'a> {
         Err(BuildError::Invalid("no size is large enough"))
     }
 
-    /// The smallest file system with `target` blocks free, those counted that contents lie in
-    /// already.
+    /// The smallest file system with `target` free blocks, including those that already contain
+    /// data.
     fn search(&self, forms: &Forms, target: u64, slack: u64) -> BuildResult<Found> {
         let mut low = target;
         let mut step = 0;
@@ -361,7 +370,8 @@ impl<'a> Wish<'a> {
             match self.try_blocks(forms, low, target, slack)? {
                 Ok(found) => break found,
                 Err(missing) => {
-                    // A last group too short to be used makes no progress until it is not.
+                    // While the last group is too short to be used, adding blocks does not help; so
+                    // the step doubles.
                     step = if missing == step { step * 2 } else { missing };
                     low += step.max(1);
                 }
@@ -378,7 +388,7 @@ impl<'a> Wish<'a> {
         Ok(high)
     }
 
-    /// A file system of so many blocks, or how many are missing in it.
+    /// A file system of this size; if it is too small, the number of missing blocks.
     fn try_blocks(
         &self,
         forms: &Forms,
@@ -397,7 +407,7 @@ impl<'a> Wish<'a> {
             Err(error) => return Err(error),
         };
         let end = skeleton.superblock().geometry().blocks().0;
-        let free = skeleton.free_blocks().0 + forms.blocks_that_stay(end);
+        let free = skeleton.free_blocks().0 + forms.staying_blocks(end);
         if free < target {
             return Ok(Err(target - free));
         }
@@ -408,7 +418,7 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// Whether a larger file system might do.
+/// Whether the error may disappear with a larger size.
 fn is_about_size(error: &FormatError) -> bool {
     match error {
         FormatError::TooSmall { .. } | FormatError::NoRoom { .. } => true,
@@ -419,7 +429,7 @@ fn is_about_size(error: &FormatError) -> bool {
     }
 }
 
-/// A file system in which everything was placed.
+/// A file system with everything allocated.
 struct Fitted {
     skeleton: Skeleton,
     outcome: Outcome,
@@ -427,7 +437,7 @@ struct Fitted {
 }
 
 impl Fitted {
-    /// The size of the file system.
+    /// The size of the file system in blocks.
     fn blocks(&self) -> u64 {
         self.skeleton.superblock().geometry().blocks().0
     }
@@ -449,14 +459,14 @@ impl Fitted {
     }
 }
 
-/// Counts what is in use and completes the plan.
-fn finish(mut forms: Forms, fitted: Fitted) -> BuildResult<Settled> {
+/// Computes the usage of each group and completes the plan.
+fn finish(mut forms: Forms, fitted: Fitted) -> BuildResult<ImageLayout> {
     let Fitted {
         skeleton,
         outcome,
         taken,
     } = fitted;
-    forms.begin_at(skeleton.next_inode(), &outcome.placed)?;
+    forms.set_first_inode(skeleton.next_inode(), &outcome.placed)?;
     let geometry = skeleton.superblock().geometry();
     let mut directories = vec![0; geometry.groups() as usize];
     for node in forms.numbers.directories(&forms.tree) {
@@ -482,7 +492,7 @@ fn finish(mut forms: Forms, fitted: Fitted) -> BuildResult<Settled> {
         },
     };
     let (plan, reserved) = skeleton.finish(&usage)?;
-    Ok(Settled {
+    Ok(ImageLayout {
         forms,
         placed: outcome.placed,
         plan,
@@ -490,7 +500,7 @@ fn finish(mut forms: Forms, fitted: Fitted) -> BuildResult<Settled> {
     })
 }
 
-/// Features that the content asks for.
+/// Features that the objects require.
 fn features(forms: &Forms) -> FeatureSet {
     let mut features = FeatureSet::default();
     for &node in forms.numbers.order() {

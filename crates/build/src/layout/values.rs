@@ -1,11 +1,12 @@
-//! **Purpose.** Values of extended attributes that have inodes of their own (feature `ea_inode`).
+//! **Purpose.** Large values of extended attributes, which have inodes of their own (feature
+//! `ea_inode`).
 //!
-//! **Not here.** Which values these are (`xattr`), where their content lies (`place`).
+//! **Not here.** The choice of these values (`xattr`) and the allocation of their blocks (`place`).
 //!
-//! **Model.** Equal values share an inode, whoever has them. Their inodes come behind those of all
-//! objects, in the order in which objects were found to need them. How many entries lead to each is
-//! known when attributes have their blocks: an entry in an inode counts for every inode that has
-//! it, one in a block once for each copy of the block.
+//! **Model.** Equal values share an inode, whichever object has them. Their inodes follow those of
+//! all objects, in the order in which they were found. Their reference counts are known when
+//! attribute blocks are allocated: an entry in an inode counts for every inode with this attribute
+//! set, an entry in a block once for each copy of the block.
 //!
 //! **References.** Linux, `fs/ext4/xattr.c`, "EA inodes".
 
@@ -18,15 +19,15 @@ use fourscore_sync::Arc;
 use super::facts::Facts;
 use crate::tree::NodeId;
 
-/// A value that has an inode of its own.
+/// A value with an inode of its own.
 #[derive(Debug)]
 pub(crate) struct LargeValue {
     pub(crate) bytes: Arc<[u8]>,
-    /// The checksum that its inode tells.
+    /// The hash of the value, stored in its inode.
     pub(crate) hash: u32,
-    /// The first object that has it: its owner is that of the inode.
+    /// The first object that has the value; its owner becomes the owner of the inode.
     pub(crate) user: NodeId,
-    /// Entries that lead to it.
+    /// Number of entries that refer to it.
     pub(crate) refs: u64,
 }
 
@@ -36,17 +37,17 @@ impl LargeValue {
     }
 }
 
-/// All values that have inodes of their own.
+/// All values with inodes of their own.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     all: Vec<LargeValue>,
     numbers: HashMap<Arc<[u8]>, usize>,
-    /// The inode of value 0.
+    /// The inode number of value 0.
     first: u32,
 }
 
 impl Values {
-    /// The number of a value, which `user` has.
+    /// Returns the number of a value; adds it with the owner of `user` if it is new.
     pub(crate) fn number(&mut self, bytes: &[u8], facts: &Facts, user: NodeId) -> usize {
         if let Some(&number) = self.numbers.get(bytes) {
             return number;
@@ -75,19 +76,19 @@ impl Values {
         self.all.iter()
     }
 
-    /// Counts an entry that leads to a value.
+    /// Counts an entry that refers to a value.
     pub(crate) fn add_ref(&mut self, number: usize) {
         if let Some(value) = self.all.get_mut(number) {
             value.refs += 1;
         }
     }
 
-    /// Says which inode value 0 gets.
-    pub(crate) fn begin_at(&mut self, first: InodeNr) {
+    /// Sets the inode number of value 0.
+    pub(crate) fn set_first_inode(&mut self, first: InodeNr) {
         self.first = first.0;
     }
 
-    /// What stands for the inode of a value until it has one.
+    /// A placeholder for the inode number of a value.
     pub(crate) fn provisional_inode(number: usize) -> InodeNr {
         InodeNr(u32::try_from(number + 1).unwrap_or(u32::MAX))
     }
@@ -97,13 +98,13 @@ impl Values {
         InodeNr(self.first.saturating_add(number))
     }
 
-    /// The number of the value whose inode this is.
+    /// The number of the value with this inode number.
     pub(crate) fn of_inode(&self, inode: InodeNr) -> Option<usize> {
         let number = inode.0.checked_sub(self.first)? as usize;
         (number < self.all.len()).then_some(number)
     }
 
-    /// What an entry says of a value in this inode.
+    /// The entry for a value in this inode.
     pub(crate) fn entry(&self, number: usize, inode: InodeNr) -> NewValue<'static> {
         let (len, hash) = self
             .get(number)

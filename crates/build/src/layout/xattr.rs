@@ -1,14 +1,13 @@
-//! **Purpose.** Where extended attributes go: into the inode as far as they fit, the rest into a
-//! block that inodes with equal attributes share, and values that are too large for it into inodes
-//! of their own.
+//! **Purpose.** Encodes extended attributes: in the inode as far as they fit, the others in a block
+//! that inodes with equal attributes share, and values that are too large for it in inodes of their
+//! own.
 //!
 //! **Not here.** Those inodes (`values`).
 //!
-//! **Model.** Each different set is laid out once. A block is shared by up to 1024 inodes, which is
-//! the kernel's limit; a set with more users gets several equal blocks. Where the file system has
-//! `ea_inode`, the largest values go into inodes until inode and block hold the rest. Content that
-//! is kept in the inode gets the room that attributes leave, as it does when the kernel makes a
-//! file that has a label from the start.
+//! **Model.** Each distinct set is encoded once. A block is shared by up to 1024 inodes, which is
+//! the kernel's limit; a set with more users gets several equal blocks. With `ea_inode`, the
+//! largest values are moved to inodes until the inode and the block hold the others. Inline data
+//! gets the space that attributes leave, as it does when the kernel creates a file with a label.
 //!
 //! **References.** Kernel documentation, `filesystems/ext4`, "Extended Attributes".
 
@@ -21,44 +20,44 @@ use fourscore_ondisk::xattr::{NameIndex, NewValue, Value, XattrEditError, Xattrs
 
 use super::facts::Facts;
 use super::values::Values;
-use crate::tree::{NodeId, XattrIter, is_kept};
+use crate::tree::{NodeId, XattrIter, is_supported};
 
-/// A set of attributes, laid out.
+/// An encoded attribute set.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SetPlan {
-    /// What follows the fixed fields of an inode; empty if nothing does.
+pub(crate) struct EncodedSet {
+    /// The bytes after the fixed fields of an inode; empty if there are no attributes.
     pub(crate) area: Vec<u8>,
-    /// A block with a count of 1 user and no checksum; empty if none is needed.
+    /// The attribute block, with a reference count of 1 and no checksum; empty if none is needed.
     pub(crate) block: Vec<u8>,
-    /// Values in inodes of their own to which the area leads.
+    /// Numbers of large values that entries in the inode refer to.
     pub(crate) inside: Vec<usize>,
-    /// Values in inodes of their own to which the block leads.
+    /// Numbers of large values that entries in the block refer to.
     pub(crate) outside: Vec<usize>,
-    /// What room the area has for content; `None` if the file system keeps none in inodes.
+    /// Space in the inode for inline data; `None` without `inline_data`.
     pub(crate) inline_room: Option<InlineRoom>,
 }
 
-impl SetPlan {
-    /// All values in inodes of their own.
+impl EncodedSet {
+    /// Numbers of all large values.
     pub(crate) fn values(&self) -> impl Iterator<Item = usize> {
         self.inside.iter().chain(&self.outside).copied()
     }
 
-    /// Has entries lead to the inodes of their values, which until now are numbered from 1 on.
+    /// Replaces the placeholders in the entries of large values by inode numbers.
     pub(crate) fn number_values(&mut self, values: &Values) -> Result<(), XattrEditError> {
         if !self.inside.is_empty() {
             let entries = entries_of_values(&Xattrs::in_inode(&self.area));
-            lead(XattrsMut::in_inode(&mut self.area)?, &entries, values)?;
+            set_value_inodes(XattrsMut::in_inode(&mut self.area)?, &entries, values)?;
         }
         if !self.outside.is_empty() {
             let entries = entries_of_values(&Xattrs::in_block(&self.block)?);
-            lead(XattrsMut::in_block(&mut self.block)?, &entries, values)?;
+            set_value_inodes(XattrsMut::in_block(&mut self.block)?, &entries, values)?;
         }
         Ok(())
     }
 }
 
-/// Prefixes and names of attributes whose values are in inodes, and which values these are.
+/// Name index and name of each attribute with a large value, and the number of the value.
 type ValueEntries = Vec<(NameIndex, Vec<u8>, usize)>;
 
 fn entries_of_values(xattrs: &Xattrs<'_>) -> ValueEntries {
@@ -72,7 +71,7 @@ fn entries_of_values(xattrs: &Xattrs<'_>) -> ValueEntries {
     xattrs.entries().flatten().filter_map(of_value).collect()
 }
 
-fn lead(
+fn set_value_inodes(
     mut xattrs: XattrsMut<'_>,
     entries: &ValueEntries,
     values: &Values,
@@ -83,34 +82,34 @@ fn lead(
     Ok(())
 }
 
-/// Why attributes cannot be kept.
+/// Why attributes cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XattrProblem {
-    /// A name that ext4 has no place for.
-    #[error("the extended attribute {name} cannot be kept by ext4")]
+    /// ext4 cannot store an attribute of this name.
+    #[error("ext4 cannot store the extended attribute {name}")]
     Name {
         /// The full name.
         name: String,
     },
-    /// An access control list that is none.
+    /// An invalid ACL.
     #[error("the access control list {name}: {why}")]
     Acl {
         /// The name of its attribute.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: acl::AclError,
     },
-    /// More than fit into the inode and one block.
+    /// The attributes do not fit into the inode and one block.
     #[error(
         "extended attributes of {bytes} bytes do not fit into the inode and one block \
-         (the feature ea_inode gives large values room)"
+         (the feature ea_inode stores large values in inodes of their own)"
     )]
     TooLarge {
-        /// What names and values take together.
+        /// Total size of names and values.
         bytes: usize,
     },
-    /// A value that Linux could not read.
-    #[error("the value of {name} has {bytes} bytes, {MAX_VALUE_BYTES} are possible")]
+    /// A value that is longer than Linux allows.
+    #[error("the value of {name} has {bytes} bytes, ext4 allows {MAX_VALUE_BYTES}")]
     ValueTooLong {
         /// The full name.
         name: String,
@@ -119,17 +118,17 @@ pub enum XattrProblem {
     },
 }
 
-/// An attribute as it is stored.
+/// An attribute in its stored form.
 struct Attribute<'a> {
     index: NameIndex,
     name: &'a [u8],
     value: Cow<'a, [u8]>,
-    /// The number of its value, if that gets an inode of its own.
+    /// The number of its value, if that has an inode of its own.
     large: Option<usize>,
 }
 
 impl Attribute<'_> {
-    /// Sets it if there is room; whether there was.
+    /// Sets the attribute; returns false if there is no space.
     fn put(&self, xattrs: &mut XattrsMut<'_>, values: &Values) -> Result<bool, XattrProblem> {
         let value = match self.large {
             Some(number) => values.entry(number, Values::provisional_inode(number)),
@@ -147,31 +146,31 @@ impl Attribute<'_> {
     }
 }
 
-/// Where entries may be that lead to values in inodes.
+/// Where entries of large values may be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LargeEntries {
     Anywhere,
-    /// Of a link whose target is in its inode: the space of its values counts for it, and e2fsck
-    /// takes that for the space of a target, unless there is a block of attributes.
+    /// Only in the block. For a symbolic link with its target in `i_block`, e2fsck takes the
+    /// charged space of values for blocks of the target, unless the link has an attribute block.
     InBlock,
 }
 
-/// Lays out the set that `user` is the first to have.
-pub(crate) fn plan(
+/// Encodes the set that `user` is the first to have.
+pub(crate) fn encode_set(
     facts: &Facts,
     xattrs: XattrIter<'_>,
     values: &mut Values,
     user: NodeId,
     large_entries: LargeEntries,
-) -> Result<SetPlan, XattrProblem> {
+) -> Result<EncodedSet, XattrProblem> {
     let mut all = xattrs
         .map(|(name, value)| stored(name, value))
         .collect::<Result<Vec<_>, _>>()?;
-    // The order that the kernel keeps in blocks.
+    // The order of attributes in blocks that the kernel expects.
     all.sort_by(|a, b| (a.index, a.name.len(), a.name).cmp(&(b.index, b.name.len(), b.name)));
     loop {
-        if let Some(plan) = lay_out(facts, &all, values, large_entries)? {
-            return Ok(plan);
+        if let Some(encoded) = encode(facts, &all, values, large_entries)? {
+            return Ok(encoded);
         }
         let bytes = all.iter().map(|one| one.name.len() + one.value.len()).sum();
         let left = all.iter_mut().filter(|one| one.large.is_none());
@@ -183,58 +182,58 @@ pub(crate) fn plan(
     }
 }
 
-/// `None` if inode and block have too little room.
-fn lay_out(
+/// `None` if the inode and the block have too little space.
+fn encode(
     facts: &Facts,
     all: &[Attribute<'_>],
     values: &Values,
     large_entries: LargeEntries,
-) -> Result<Option<SetPlan>, XattrProblem> {
+) -> Result<Option<EncodedSet>, XattrProblem> {
     let mut area = vec![0; facts.xattr_area_bytes()];
-    let mut plan = SetPlan::default();
+    let mut encoded = EncodedSet::default();
     let mut outside = Vec::new();
-    // Inodes of 128 bytes have no room for any.
+    // Inodes of 128 bytes have no space for attributes.
     let mut inside = XattrsMut::in_inode(&mut area).ok();
     for attribute in all {
-        let may = attribute.large.is_none() || large_entries == LargeEntries::Anywhere;
+        let is_allowed = attribute.large.is_none() || large_entries == LargeEntries::Anywhere;
         let fits = match &mut inside {
-            Some(inside) if may => attribute.put(inside, values)?,
+            Some(inside) if is_allowed => attribute.put(inside, values)?,
             _ => false,
         };
         if fits {
-            plan.inside.extend(attribute.large);
+            encoded.inside.extend(attribute.large);
         } else {
             outside.push(attribute);
         }
     }
     let none_inside = inside.is_none_or(|inside| inside.is_empty());
     if facts.inline_data {
-        // Inodes too short for attributes have no room for content either.
-        plan.inline_room = InlineRoom::of(&mut area).unwrap_or_default();
+        // Inodes without space for attributes have no space for inline data either.
+        encoded.inline_room = InlineRoom::of(&mut area).unwrap_or_default();
     }
     if !none_inside {
-        plan.area = area;
+        encoded.area = area;
     }
     if !outside.is_empty() {
-        plan.block = vec![0; facts.block_bytes()];
-        let Ok(mut block) = XattrsMut::init_block(&mut plan.block) else {
+        encoded.block = vec![0; facts.block_bytes()];
+        let Ok(mut block) = XattrsMut::init_block(&mut encoded.block) else {
             return Ok(None);
         };
         for attribute in outside {
             if !attribute.put(&mut block, values)? {
                 return Ok(None);
             }
-            plan.outside.extend(attribute.large);
+            encoded.outside.extend(attribute.large);
         }
     }
-    Ok(Some(plan))
+    Ok(Some(encoded))
 }
 
 fn stored<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Attribute<'a>, XattrProblem> {
-    let shown = || name.escape_ascii().to_string();
-    let split = NameIndex::split(name).filter(|(_, rest)| rest.len() <= 255 && is_kept(name));
+    let full_name = || name.escape_ascii().to_string();
+    let split = NameIndex::split(name).filter(|(_, rest)| rest.len() <= 255 && is_supported(name));
     let Some((index, rest)) = split else {
-        return Err(XattrProblem::Name { name: shown() });
+        return Err(XattrProblem::Name { name: full_name() });
     };
     let is_acl = matches!(
         index,
@@ -242,12 +241,15 @@ fn stored<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Attribute<'a>, XattrPro
     );
     let value = if is_acl {
         let disk = acl::xattr_to_disk(value);
-        Cow::Owned(disk.map_err(|why| XattrProblem::Acl { name: shown(), why })?)
+        Cow::Owned(disk.map_err(|why| XattrProblem::Acl {
+            name: full_name(),
+            why,
+        })?)
     } else {
         Cow::Borrowed(value)
     };
     if value.len() > MAX_VALUE_BYTES {
-        let (name, bytes) = (shown(), value.len());
+        let (name, bytes) = (full_name(), value.len());
         return Err(XattrProblem::ValueTooLong { name, bytes });
     }
     Ok(Attribute {

@@ -1,6 +1,6 @@
-//! **Purpose.** What the words of an mtree's line say of an object.
+//! **Purpose.** Parses the keywords of an mtree line.
 //!
-//! **References.** mtree(5). `xattr.NAME=BASE64` is that of gomtree.
+//! **References.** mtree(5). `xattr.NAME=BASE64` is an extension of gomtree.
 
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, FileType};
@@ -9,9 +9,9 @@ use super::vis::unescaped;
 use crate::source::{Fault, HostNames, Parsed, from_base64};
 use crate::tree::Xattrs;
 
-/// What is said of an object; what is not said stays as it is.
+/// The keywords of an object; attributes without a keyword stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct Keywords {
     pub(super) kind: Option<FileType>,
     pub(super) permissions: Option<u16>,
     pub(super) uid: Option<u32>,
@@ -23,14 +23,14 @@ pub(super) struct Facts {
     pub(super) link: Option<Vec<u8>>,
     pub(super) device: Option<DeviceNr>,
     pub(super) xattrs: Xattrs,
-    /// It need not be there.
+    /// The object may be missing.
     pub(super) is_optional: bool,
-    /// Nothing of it changes.
-    pub(super) is_kept: bool,
+    /// The object stays unchanged.
+    pub(super) is_unchanged: bool,
 }
 
-/// The words for types.
-const KINDS: [(&str, FileType); 7] = [
+/// The values of `type=`.
+const TYPES: [(&str, FileType); 7] = [
     ("block", FileType::BlockDevice),
     ("char", FileType::CharDevice),
     ("dir", FileType::Directory),
@@ -40,8 +40,8 @@ const KINDS: [(&str, FileType); 7] = [
     ("socket", FileType::Socket),
 ];
 
-/// Keywords that say nothing about how an object is to be.
-const PASSED_OVER: [&str; 24] = [
+/// Keywords that are accepted and ignored.
+const IGNORED: [&str; 24] = [
     "cksum",
     "flags",
     "ignore",
@@ -68,15 +68,15 @@ const PASSED_OVER: [&str; 24] = [
     "tar_time",
 ];
 
-/// The word for a type.
+/// The value of `type=` for a type.
 pub(super) fn kind_word(kind: FileType) -> &'static str {
-    let found = KINDS.iter().find(|(_, own)| *own == kind);
+    let found = TYPES.iter().find(|(_, own)| *own == kind);
     found.map_or("file", |(word, _)| word)
 }
 
-impl Facts {
-    /// Takes in `KEYWORD` or `KEYWORD=VALUE`.
-    pub(super) fn take(&mut self, word: &[u8]) -> Parsed<()> {
+impl Keywords {
+    /// Parses `KEYWORD` or `KEYWORD=VALUE`.
+    pub(super) fn set(&mut self, word: &[u8]) -> Parsed<()> {
         let fault = |why| Fault::ManifestWord {
             word: word.to_vec(),
             why,
@@ -88,23 +88,23 @@ impl Facts {
         };
         match key {
             b"optional" => self.is_optional = true,
-            b"nochange" => self.is_kept = true,
-            _ if PASSED_OVER.iter().any(|own| own.as_bytes() == key) => {}
+            b"nochange" => self.is_unchanged = true,
+            _ if IGNORED.iter().any(|own| own.as_bytes() == key) => {}
             _ => {
                 let value = value.ok_or_else(|| match is_known(key) {
                     true => fault("has no value"),
-                    false => fault("is not a keyword that is understood"),
+                    false => fault("is not a known keyword"),
                 })?;
-                self.take_value(key, value).map_err(fault)?;
+                self.set_value(key, value).map_err(fault)?;
             }
         }
         Ok(())
     }
 
-    fn take_value(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+    fn set_value(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
         match key {
             b"type" => {
-                let found = KINDS.iter().find(|(word, _)| word.as_bytes() == value);
+                let found = TYPES.iter().find(|(word, _)| word.as_bytes() == value);
                 let (_, kind) = found.ok_or("is not a type")?;
                 self.kind = Some(*kind);
             }
@@ -120,15 +120,15 @@ impl Facts {
             b"gname" => self.group_name = Some(value.to_vec()),
             b"size" => self.size_bytes = Some(number(value).ok_or("is not a size in bytes")?),
             b"time" => self.time = Some(time(value).ok_or("is not SECONDS.NANOSECONDS")?),
-            b"link" => self.link = Some(unescaped(value).ok_or("has an escape that is none")?),
+            b"link" => self.link = Some(unescaped(value).ok_or("has an invalid escape")?),
             b"device" => {
                 let parsed = device(value);
                 self.device = Some(parsed.ok_or("is not native,MAJOR,MINOR or a device number")?);
             }
             _ => {
                 let name = key.strip_prefix(b"xattr.").filter(|name| !name.is_empty());
-                let name = name.ok_or("is not a keyword that is understood")?;
-                let name = unescaped(name).ok_or("has an escape that is none")?;
+                let name = name.ok_or("is not a known keyword")?;
+                let name = unescaped(name).ok_or("has an invalid escape")?;
                 let value = from_base64(value).ok_or("has a value that is not base64")?;
                 self.xattrs.set(&name, &value);
             }
@@ -136,8 +136,8 @@ impl Facts {
         Ok(())
     }
 
-    /// Takes back what `/set` said.
-    pub(super) fn forget(&mut self, key: &[u8]) -> Parsed<()> {
+    /// Resets a keyword (`/unset`).
+    pub(super) fn unset(&mut self, key: &[u8]) -> Parsed<()> {
         match key {
             b"all" => *self = Self::default(),
             b"type" => self.kind = None,
@@ -151,32 +151,32 @@ impl Facts {
             b"link" => self.link = None,
             b"device" => self.device = None,
             b"optional" => self.is_optional = false,
-            b"nochange" => self.is_kept = false,
-            _ if PASSED_OVER.iter().any(|own| own.as_bytes() == key) => {}
+            b"nochange" => self.is_unchanged = false,
+            _ if IGNORED.iter().any(|own| own.as_bytes() == key) => {}
             _ => {
                 return Err(Fault::ManifestWord {
                     word: key.to_vec(),
-                    why: "is not a keyword that is understood",
+                    why: "is not a known keyword",
                 });
             }
         }
         Ok(())
     }
 
-    /// The user: by number, or by the name that this machine knows.
+    /// The user id: given as a number, or looked up by name on this machine.
     pub(super) fn user(&self) -> Parsed<Option<u32>> {
         let by_name = |name: &[u8]| HostNames::get().user(name);
-        who(self.uid, self.user_name.as_deref(), by_name, "uname=")
+        resolve_id(self.uid, self.user_name.as_deref(), by_name, "uname=")
     }
 
-    /// The group, as [`Facts::user`].
+    /// The group id, as [`Keywords::user`].
     pub(super) fn group(&self) -> Parsed<Option<u32>> {
         let by_name = |name: &[u8]| HostNames::get().group(name);
-        who(self.gid, self.group_name.as_deref(), by_name, "gname=")
+        resolve_id(self.gid, self.group_name.as_deref(), by_name, "gname=")
     }
 }
 
-fn who(
+fn resolve_id(
     id: Option<u32>,
     name: Option<&[u8]>,
     by_name: impl Fn(&[u8]) -> Option<u32>,
@@ -187,7 +187,7 @@ fn who(
     };
     let found = by_name(name).ok_or_else(|| Fault::ManifestWord {
         word: [keyword.as_bytes(), name].concat(),
-        why: "names nobody whom this machine knows (give a number)",
+        why: "is not known on this machine (give a number)",
     })?;
     Ok(Some(found))
 }
@@ -199,17 +199,17 @@ fn is_known(key: &[u8]) -> bool {
     WITH_VALUES.contains(&key) || key.starts_with(b"xattr.")
 }
 
-/// Digits alone.
+/// Parses an unsigned decimal number without a sign.
 fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
     let is_digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(text).ok().filter(|_| is_digits)?;
     text.parse().ok()
 }
 
-/// Seconds, and behind the point nanoseconds as a number of their own: `1.5` is five nanoseconds
-/// after the first second, as all that write mtrees mean it.
+/// Parses seconds, followed by a point and nanoseconds as an integer: `1.5` is five nanoseconds
+/// after the first second, as existing writers of mtrees mean it.
 fn time(text: &[u8]) -> Option<Timestamp> {
-    let (is_before, digits) = match text.strip_prefix(b"-") {
+    let (is_negative, digits) = match text.strip_prefix(b"-") {
         Some(digits) => (true, digits),
         None => (false, text),
     };
@@ -219,7 +219,7 @@ fn time(text: &[u8]) -> Option<Timestamp> {
         None => (digits, 0),
     };
     let seconds: i64 = number(seconds)?;
-    Timestamp::new(if is_before { -seconds } else { seconds }, nanoseconds)
+    Timestamp::new(if is_negative { -seconds } else { seconds }, nanoseconds)
 }
 
 fn device(text: &[u8]) -> Option<DeviceNr> {
@@ -244,17 +244,17 @@ fn device(text: &[u8]) -> Option<DeviceNr> {
 mod tests {
     use super::*;
 
-    fn facts(words: &[&str]) -> Parsed<Facts> {
-        let mut facts = Facts::default();
+    fn keywords(words: &[&str]) -> Parsed<Keywords> {
+        let mut keywords = Keywords::default();
         for word in words {
-            facts.take(word.as_bytes())?;
+            keywords.set(word.as_bytes())?;
         }
-        Ok(facts)
+        Ok(keywords)
     }
 
     #[test]
     fn every_keyword() {
-        let found = facts(&[
+        let found = keywords(&[
             "type=char",
             "mode=04755",
             "uid=1",
@@ -274,7 +274,7 @@ mod tests {
         let found = found.unwrap();
         assert_eq!(found.kind, Some(FileType::CharDevice));
         assert_eq!(found.permissions, Some(0o4755));
-        assert_eq!(found.user().unwrap(), Some(1), "a number counts more");
+        assert_eq!(found.user().unwrap(), Some(1), "a number takes precedence");
         assert_eq!(found.group().unwrap(), Some(4_294_967_294));
         assert_eq!(found.time, Timestamp::new(-5, 7));
         assert_eq!(found.link.as_deref(), Some(&b"a b"[..]));
@@ -282,15 +282,15 @@ mod tests {
         assert_eq!((device.major, device.minor), (259, 300));
         let xattrs: Vec<_> = found.xattrs.iter().collect();
         assert_eq!(xattrs, [(&b"user.a"[..], &b"foo"[..])]);
-        assert!(found.is_optional && found.is_kept);
-        assert_eq!(facts(&["gname=root"]).unwrap().group().unwrap(), Some(0));
-        let packed = facts(&["device=259"]).unwrap().device.unwrap();
+        assert!(found.is_optional && found.is_unchanged);
+        assert_eq!(keywords(&["gname=root"]).unwrap().group().unwrap(), Some(0));
+        let packed = keywords(&["device=259"]).unwrap().device.unwrap();
         assert_eq!((packed.major, packed.minor), (1, 3));
-        assert_eq!(facts(&["time=1.5"]).unwrap().time, Timestamp::new(1, 5));
+        assert_eq!(keywords(&["time=1.5"]).unwrap().time, Timestamp::new(1, 5));
     }
 
     #[test]
-    fn words_that_are_not_understood_are_named() {
+    fn errors_name_the_invalid_keyword() {
         for word in [
             "type=door",
             "mode=u+x",
@@ -311,14 +311,14 @@ mod tests {
             "contents=x",
             "frob",
         ] {
-            let error = facts(&[word]).unwrap_err().to_string();
+            let error = keywords(&[word]).unwrap_err().to_string();
             assert!(
                 error.contains(&word.escape_default().to_string()),
                 "{error}"
             );
         }
-        let nobody = facts(&["uname=no such user"]).unwrap();
-        let error = nobody.user().unwrap_err().to_string();
+        let unknown = keywords(&["uname=no such user"]).unwrap();
+        let error = unknown.user().unwrap_err().to_string();
         assert!(error.contains("uname=no such user"), "{error}");
     }
 }

@@ -1,25 +1,26 @@
-//! **Purpose.** Manifests: lists that say whose the objects of an image are, and what they are,
-//! where a normal user's sources cannot; and the list of what an image holds.
+//! **Purpose.** Reads manifests, which give owner, mode and type of objects where an unprivileged
+//! user's sources cannot, and writes the manifest of an image.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `mtree` | lines into entries |
-//! | `keyword` | what the words of a line say |
-//! | `vis` | names with escaped bytes |
-//! | `saved` | the file that fakeroot saves |
-//! | `write` | an image's own manifest |
+//! | `mtree` | parses the lines of an mtree |
+//! | `keyword` | parses the keywords of a line |
+//! | `vis` | escapes and unescapes names |
+//! | `saved` | parses the file that `fakeroot -s` saves |
+//! | `write` | writes the manifest of an image |
 //!
-//! **Model.** Two forms are read. An mtree names paths: it changes what the sources have there, and
-//! makes directories, devices, fifos, sockets and symbolic links that they do not have; regular
-//! files it cannot make, since it has no contents. It counts more than `--owner` and maps of ids,
-//! so it is applied last. What fakeroot saves (`fakeroot -s FILE`) names devices and inode numbers,
-//! so it is asked while a directory is read.
+//! **Model.** Two formats are read. An mtree names paths: it changes objects of the sources, and
+//! creates directories, devices, fifos, sockets and symbolic links that the sources do not have. It
+//! cannot create regular files, since it contains no file data. It takes precedence over `--owner`
+//! and id maps, so it is applied last. The file that `fakeroot -s FILE` saves identifies objects by
+//! device and inode number, so it is consulted while a directory is scanned.
 //!
-//! A list of an image's millions of files may be longer than all that is kept of these, so it is
-//! read line by line when it is applied. One from a pipe, whose writer may have to end before the
-//! sources begin, waits in a file without a name.
+//! The manifest of an image with millions of files may be larger than the tree, so an mtree is
+//! parsed line by line when it is applied. One from a pipe is first copied to an unlinked temporary
+//! file, because its writer may have to finish before the sources can be read.
 //!
-//! Of a regular file the size is compared; digests, link counts and inode numbers are not.
+//! The size of a regular file is compared with the manifest; digests, link counts and inode numbers
+//! are ignored.
 //!
 //! **References.** mtree(5) of FreeBSD and libarchive; faked(1).
 
@@ -36,23 +37,23 @@ use std::path::Path;
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::FileType;
 
-use crate::source::{Excludes, Fault, Parsed, SourceError, nameless};
+use crate::source::{Excludes, Fault, Parsed, SourceError, unlinked_file};
 use crate::tree::{Kind, Meta, NodeId, Tree, Xattrs};
-use keyword::{Facts, kind_word};
+use keyword::{Keywords, kind_word};
 use mtree::{Entry, Lines};
 
 pub use saved::Saved;
-pub(crate) use write::{Described, Sha256Sum, manifest_line, sums_line};
+pub(crate) use write::{ListedObject, Sha256Sum, manifest_line, sums_line};
 
-/// How many bytes tell the form.
+/// How many bytes at the start distinguish the two formats.
 const START_BYTES: u64 = 8;
-/// How much of a manifest is read at once.
+/// Size of the read buffer.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A manifest.
 #[derive(Debug)]
 pub struct Manifest {
-    /// As the user named it.
+    /// The path as the user gave it.
     place: String,
     text: Text,
 }
@@ -64,10 +65,10 @@ enum Text {
 }
 
 impl Manifest {
-    /// Reads the manifest at `path`, of either form.
+    /// Reads the manifest at `path`, in either format.
     ///
     /// # Errors
-    /// A file that cannot be read, or a line of fakeroot's that is malformed.
+    /// A file that cannot be read, or a malformed line in a fakeroot file.
     pub fn read(path: &Path) -> Result<Self, SourceError> {
         let place = path.display().to_string();
         let failed = |fault| SourceError {
@@ -75,7 +76,7 @@ impl Manifest {
             entry: None,
             fault,
         };
-        let file = opened(path).map_err(|why| failed(why.into()))?;
+        let file = open_rewindable(path).map_err(|why| failed(why.into()))?;
         Self::parse(&place, file)
     }
 
@@ -100,7 +101,7 @@ impl Manifest {
         })
     }
 
-    /// What is asked while directories are read, if the manifest is fakeroot's.
+    /// The fakeroot data, which is consulted while directories are scanned; `None` for an mtree.
     #[must_use]
     pub fn saved(&self) -> Option<&Saved> {
         match &self.text {
@@ -109,10 +110,11 @@ impl Manifest {
         }
     }
 
-    /// Changes the tree to what an mtree says. Entries of excluded paths do not count.
+    /// Applies an mtree to the tree. Entries with excluded paths are skipped.
     ///
     /// # Errors
-    /// A line that is malformed or does not fit the sources; the error names line, path and word.
+    /// A line that is malformed or does not match the sources; the error names line, path and
+    /// keyword.
     pub fn apply(&self, tree: &mut Tree, excludes: &Excludes) -> Result<(), SourceError> {
         let Text::Mtree(file) = &self.text else {
             return Ok(());
@@ -134,8 +136,8 @@ impl Manifest {
             if excludes.contain(&entry.path) {
                 continue;
             }
-            put(tree, &entry).map_err(|fault| {
-                // The tree's errors name the path themselves.
+            apply_entry(tree, &entry).map_err(|fault| {
+                // The tree's errors name the path already.
                 let path = (!matches!(fault, Fault::Tree(_))).then(|| entry.path.clone());
                 at_line(&self.place, lines.line(), path, fault)
             })?;
@@ -143,13 +145,13 @@ impl Manifest {
     }
 }
 
-/// The file at `path`, or its copy if it can be read only once.
-fn opened(path: &Path) -> io::Result<File> {
+/// Opens the file at `path`; copies it to a temporary file first if it cannot be rewound.
+fn open_rewindable(path: &Path) -> io::Result<File> {
     let mut file = File::open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    let mut copy = nameless(&std::env::temp_dir())?;
+    let mut copy = unlinked_file(&std::env::temp_dir())?;
     io::copy(&mut file, &mut copy)?;
     copy.rewind()?;
     Ok(copy)
@@ -163,32 +165,32 @@ fn at_line(place: &str, line: usize, entry: Option<Vec<u8>>, fault: Fault) -> So
     }
 }
 
-fn put(tree: &mut Tree, entry: &Entry) -> Parsed<()> {
-    let facts = &entry.facts;
+fn apply_entry(tree: &mut Tree, entry: &Entry) -> Parsed<()> {
+    let keywords = &entry.keywords;
     match tree.lookup(&entry.path)? {
-        Some(node) if !facts.is_kept => change(tree, node, entry),
+        Some(node) if !keywords.is_unchanged => change_object(tree, node, entry),
         Some(_) => Ok(()),
-        None if facts.is_optional || facts.is_kept => Ok(()),
-        None => make(tree, entry),
+        None if keywords.is_optional || keywords.is_unchanged => Ok(()),
+        None => create_object(tree, entry),
     }
 }
 
-/// Gives what the sources have the attributes of the entry.
-fn change(tree: &mut Tree, node: NodeId, entry: &Entry) -> Parsed<()> {
-    let facts = &entry.facts;
+/// Changes an object of the sources to the attributes of the entry.
+fn change_object(tree: &mut Tree, node: NodeId, entry: &Entry) -> Parsed<()> {
+    let keywords = &entry.keywords;
     let found = tree.file_type(node);
-    let wanted = facts.kind.unwrap_or(found);
-    // Who may not make a device puts an empty file in its place.
-    let stands_in = found == FileType::Regular && tree.len_bytes(node) == 0;
-    let may_become = stands_in && !matches!(wanted, FileType::Directory);
-    if wanted != found && !may_become {
+    let wanted = keywords.kind.unwrap_or(found);
+    // An unprivileged user cannot create devices and leaves an empty file in their place.
+    let is_placeholder = found == FileType::Regular && tree.len_bytes(node) == 0;
+    let may_change_type = is_placeholder && !matches!(wanted, FileType::Directory);
+    if wanted != found && !may_change_type {
         return Err(Fault::OtherKind {
             found: kind_word(found),
             wanted: kind_word(wanted),
         });
     }
     let len_bytes = tree.len_bytes(node);
-    if let Some(size_bytes) = facts.size_bytes
+    if let Some(size_bytes) = keywords.size_bytes
         && wanted == FileType::Regular
         && size_bytes != len_bytes
     {
@@ -197,17 +199,17 @@ fn change(tree: &mut Tree, node: NodeId, entry: &Entry) -> Parsed<()> {
             wanted: size_bytes,
         });
     }
-    match special(facts, wanted) {
+    match special_file(keywords, wanted) {
         Some(kind) => tree.set_kind(node, kind, &entry.path)?,
         None if wanted == found => {}
-        None => return Err(incomplete(wanted)),
+        None => return Err(missing_keyword(wanted)),
     }
     let mut meta = tree.meta(node);
-    facts.change(&mut meta)?;
+    keywords.apply_to(&mut meta)?;
     tree.set_meta(node, &meta);
-    if !facts.xattrs.is_empty() {
+    if !keywords.xattrs.is_empty() {
         let mut xattrs = Xattrs::new();
-        for (name, value) in tree.xattrs(node).chain(facts.xattrs.iter()) {
+        for (name, value) in tree.xattrs(node).chain(keywords.xattrs.iter()) {
             xattrs.set(name, value);
         }
         tree.set_xattrs(node, &xattrs)?;
@@ -215,22 +217,22 @@ fn change(tree: &mut Tree, node: NodeId, entry: &Entry) -> Parsed<()> {
     Ok(())
 }
 
-/// Makes what the sources do not have.
-fn make(tree: &mut Tree, entry: &Entry) -> Parsed<()> {
-    let facts = &entry.facts;
-    let wanted = facts.kind.ok_or(Fault::NotInSources {
-        why: "the manifest does not say what it is",
+/// Creates an object that the sources do not have.
+fn create_object(tree: &mut Tree, entry: &Entry) -> Parsed<()> {
+    let keywords = &entry.keywords;
+    let wanted = keywords.kind.ok_or(Fault::NotInSources {
+        why: "the manifest has no type= for it",
     })?;
     let kind = match wanted {
         FileType::Directory => Kind::Directory,
         FileType::Regular => {
             return Err(Fault::NotInSources {
-                why: "a manifest holds no contents of files",
+                why: "a manifest cannot create regular files",
             });
         }
-        _ => special(facts, wanted).ok_or(incomplete(wanted))?,
+        _ => special_file(keywords, wanted).ok_or(missing_keyword(wanted))?,
     };
-    let time = facts.time.unwrap_or_default();
+    let time = keywords.time.unwrap_or_default();
     let mut meta = Meta {
         permissions: match wanted {
             FileType::Directory => 0o755,
@@ -242,24 +244,24 @@ fn make(tree: &mut Tree, entry: &Entry) -> Parsed<()> {
         ctime: time,
         ..Meta::default()
     };
-    facts.change(&mut meta)?;
-    tree.insert(&entry.path, &meta, kind, &facts.xattrs)?;
+    keywords.apply_to(&mut meta)?;
+    tree.insert(&entry.path, &meta, kind, &keywords.xattrs)?;
     Ok(())
 }
 
-/// What the entry makes of an object that is neither directory nor regular file.
-fn special(facts: &Facts, wanted: FileType) -> Option<Kind> {
+/// The object that the entry describes, if it is neither a directory nor a regular file.
+fn special_file(keywords: &Keywords, wanted: FileType) -> Option<Kind> {
     match wanted {
         FileType::Directory | FileType::Regular => None,
-        FileType::Symlink => facts.link.clone().map(Kind::Symlink),
-        FileType::CharDevice => facts.device.map(Kind::CharDevice),
-        FileType::BlockDevice => facts.device.map(Kind::BlockDevice),
+        FileType::Symlink => keywords.link.clone().map(Kind::Symlink),
+        FileType::CharDevice => keywords.device.map(Kind::CharDevice),
+        FileType::BlockDevice => keywords.device.map(Kind::BlockDevice),
         FileType::Fifo => Some(Kind::Fifo),
         FileType::Socket => Some(Kind::Socket),
     }
 }
 
-fn incomplete(wanted: FileType) -> Fault {
+fn missing_keyword(wanted: FileType) -> Fault {
     Fault::Incomplete {
         keyword: match wanted {
             FileType::Symlink => "link",
@@ -268,9 +270,9 @@ fn incomplete(wanted: FileType) -> Fault {
     }
 }
 
-impl Facts {
-    /// Changes owner, permissions and time to what is said of them.
-    fn change(&self, meta: &mut Meta) -> Parsed<()> {
+impl Keywords {
+    /// Sets owner, permissions and time to the values of the entry.
+    fn apply_to(&self, meta: &mut Meta) -> Parsed<()> {
         meta.permissions = self.permissions.unwrap_or(meta.permissions);
         meta.uid = self.user()?.unwrap_or(meta.uid);
         meta.gid = self.group()?.unwrap_or(meta.gid);

@@ -1,36 +1,37 @@
-//! **Purpose.** The lines of an mtree as entries with whole paths.
+//! **Purpose.** Parses the lines of an mtree into entries with full paths.
 //!
-//! **Model.** A name with a slash in it is a path from the root. One without is a name in the
-//! current directory; if it is a directory's it becomes the current one, and `..` leads back.
-//! `/set` gives keywords to all entries that follow, `/unset` takes them away. A backslash at the
-//! end of a line continues it on the next.
+//! **Model.** A name that contains a slash is a path from the root. A name without one is in the
+//! current directory; if its type is a directory, it becomes the current directory, and `..`
+//! returns to its parent. `/set` sets default keywords for all entries that follow, `/unset`
+//! removes them. A backslash at the end of a line continues it on the next line.
 
 use std::io::{self, BufRead};
 
 use fourscore_ondisk::inode::FileType;
 
-use super::keyword::Facts;
+use super::keyword::Keywords;
 use super::vis::unescaped;
 use crate::source::{Fault, Parsed};
 
-/// What an mtree says of a path.
+/// An entry of an mtree: a path with its keywords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) path: Vec<u8>,
-    pub(super) facts: Facts,
+    pub(super) keywords: Keywords,
 }
 
 /// Reads an mtree line by line.
 pub(super) struct Lines<R> {
     from: R,
-    /// Room for a line.
+    /// Buffer for a line.
     text: Vec<u8>,
-    /// The first line of the entry that was read last, and how many lines it has.
+    /// Number of the first line of the current entry, and how many lines the entry has.
     line: usize,
     lines: usize,
-    set: Facts,
-    /// The names that lead to the current directory.
-    way: Vec<Vec<u8>>,
+    /// The keywords of the last `/set` commands.
+    defaults: Keywords,
+    /// The path components of the current directory.
+    current_directory: Vec<Vec<u8>>,
     path: Option<Vec<u8>>,
 }
 
@@ -41,23 +42,23 @@ impl<R: BufRead> Lines<R> {
             text: Vec::new(),
             line: 0,
             lines: 1,
-            set: Facts::default(),
-            way: Vec::new(),
+            defaults: Keywords::default(),
+            current_directory: Vec::new(),
             path: None,
         }
     }
 
-    /// The number of the line that was read last.
+    /// The number of the current line.
     pub(super) fn line(&self) -> usize {
         self.line
     }
 
-    /// The path of the line that was read last, if it has one that makes sense.
+    /// The path of the current line, if it could be parsed.
     pub(super) fn path(&self) -> Option<&[u8]> {
         self.path.as_deref()
     }
 
-    /// The next entry.
+    /// Parses the next entry; `None` at the end.
     pub(super) fn next_entry(&mut self) -> Parsed<Option<Entry>> {
         let mut text = std::mem::take(&mut self.text);
         let found = loop {
@@ -66,7 +67,7 @@ impl<R: BufRead> Lines<R> {
                 Ok(false) => break Ok(None),
                 Err(error) => break Err(error.into()),
             }
-            match self.take_line(&text) {
+            match self.parse_line(&text) {
                 Ok(None) => {}
                 found => break found,
             }
@@ -75,8 +76,8 @@ impl<R: BufRead> Lines<R> {
         found
     }
 
-    /// The entry of a line, if it has one.
-    fn take_line(&mut self, line: &[u8]) -> Parsed<Option<Entry>> {
+    /// Parses a line; `None` for comments and commands.
+    fn parse_line(&mut self, line: &[u8]) -> Parsed<Option<Entry>> {
         self.path = None;
         let mut words = line
             .split(|byte| byte.is_ascii_whitespace())
@@ -87,24 +88,26 @@ impl<R: BufRead> Lines<R> {
         match first {
             b"/set" => {
                 for word in words {
-                    self.set.take(word)?;
+                    self.defaults.set(word)?;
                 }
             }
             b"/unset" => {
                 for word in words {
-                    self.set.forget(word)?;
+                    self.defaults.unset(word)?;
                 }
             }
             b".." => {
-                self.way.pop().ok_or_else(|| Fault::ManifestWord {
-                    word: first.to_vec(),
-                    why: "leads out of the tree",
-                })?;
+                self.current_directory
+                    .pop()
+                    .ok_or_else(|| Fault::ManifestWord {
+                        word: first.to_vec(),
+                        why: "leaves the root directory",
+                    })?;
             }
             _ if first.starts_with(b"/") && !first[1..].contains(&b'/') => {
                 return Err(Fault::ManifestWord {
                     word: first.to_vec(),
-                    why: "is no command (there are /set and /unset)",
+                    why: "is not a command (use /set or /unset)",
                 });
             }
             name => return self.entry(name, words).map(Some),
@@ -115,38 +118,38 @@ impl<R: BufRead> Lines<R> {
     fn entry<'w>(&mut self, name: &[u8], words: impl Iterator<Item = &'w [u8]>) -> Parsed<Entry> {
         let name = unescaped(name).ok_or_else(|| Fault::ManifestWord {
             word: name.to_vec(),
-            why: "has an escape that is none",
+            why: "has an invalid escape",
         })?;
-        let is_whole = name.contains(&b'/');
-        let path = match is_whole {
+        let is_full_path = name.contains(&b'/');
+        let path = match is_full_path {
             true => name.clone(),
             false => {
-                let mut names = self.way.clone();
+                let mut names = self.current_directory.clone();
                 names.push(name.clone());
                 names.join(&b'/')
             }
         };
         self.path = Some(path.clone());
-        let mut facts = self.set.clone();
+        let mut keywords = self.defaults.clone();
         for word in words {
-            facts.take(word)?;
+            keywords.set(word)?;
         }
-        if !is_whole && facts.kind == Some(FileType::Directory) {
-            self.way.push(name);
+        if !is_full_path && keywords.kind == Some(FileType::Directory) {
+            self.current_directory.push(name);
         }
-        Ok(Entry { path, facts })
+        Ok(Entry { path, keywords })
     }
 
-    /// Reads a line with those that continue it; says whether there was one.
+    /// Reads a line and its continuation lines; returns false at the end of the file.
     fn next_line(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         self.line += std::mem::replace(&mut self.lines, 1);
         out.clear();
-        if !push_line(&mut self.from, out)? {
+        if !read_line(&mut self.from, out)? {
             return Ok(false);
         }
         while is_continued(out) {
             out.pop();
-            if !push_line(&mut self.from, out)? {
+            if !read_line(&mut self.from, out)? {
                 break;
             }
             self.lines += 1;
@@ -155,8 +158,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Appends a line without what ends it; says whether there was one.
-pub(super) fn push_line(from: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<bool> {
+/// Appends a line without its line break; returns false at the end of the file.
+pub(super) fn read_line(from: &mut impl BufRead, out: &mut Vec<u8>) -> io::Result<bool> {
     let count = from.read_until(b'\n', out)?;
     if count > 0 && out.last() == Some(&b'\n') {
         out.pop();
@@ -164,7 +167,7 @@ pub(super) fn push_line(from: &mut impl BufRead, out: &mut Vec<u8>) -> io::Resul
     Ok(count > 0)
 }
 
-/// A backslash at the end that does not belong to another one.
+/// Whether the line ends with a backslash that is not itself escaped.
 fn is_continued(line: &[u8]) -> bool {
     line.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
 }
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_in_the_current_directory_and_paths_are_not() {
+    fn names_are_relative_to_the_current_directory_and_paths_to_the_root() {
         let text = "#mtree\n/set type=file\n. type=dir\n\ta\\040b\n\n sub type=dir mode=0755\\\n  \
                     uid=1\n\tdeep\n\t..\n# a comment\nc\n./x/y type=dir\nd\n";
         let expected = [
@@ -202,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn set_and_unset_hold_for_what_follows() {
+    fn set_and_unset_apply_to_the_entries_that_follow() {
         let text = b"/set type=file uid=7 mode=0600\na\nb uid=8\n/unset uid mode\nc\n/unset all\nd";
         let mut lines = Lines::new(&text[..]);
-        let mut next = || lines.next_entry().unwrap().unwrap().facts;
+        let mut next = || lines.next_entry().unwrap().unwrap().keywords;
         assert_eq!(next().uid, Some(7));
         assert_eq!(next().uid, Some(8));
         let third = next();
         assert_eq!((third.uid, third.permissions), (None, None));
         assert_eq!(third.kind, Some(FileType::Regular));
-        assert_eq!(next(), Facts::default());
+        assert_eq!(next(), Keywords::default());
     }
 
     #[test]
-    fn malformed_lines_are_named() {
+    fn errors_have_the_number_of_the_malformed_line() {
         for (text, line) in [
             ("a\n..\n", 2),
             ("/frob x\n", 1),

@@ -1,26 +1,27 @@
-//! **Purpose.** What fakeroot saves of its session (`fakeroot -s FILE`): whose each inode is.
+//! **Purpose.** Parses the file that `fakeroot -s FILE` saves: mode and owner of each inode.
 //!
-//! **Model.** A line is `dev=HEX,ino=N,mode=OCTAL,uid=N,gid=N,nlink=N,rdev=N`. A device that a
-//! normal user made is an empty file with the mode of a device. A line whose kind is not that of
-//! the inode is of one that is gone, and does not count.
+//! **Model.** A line is `dev=HEX,ino=N,mode=OCTAL,uid=N,gid=N,nlink=N,rdev=N`. A device that was
+//! created under fakeroot is an empty regular file whose line has the mode of a device. A line
+//! whose type does not match the inode is about a deleted file with the same inode number, and is
+//! ignored.
 
 use std::collections::HashMap;
 use std::io::BufRead;
 
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType};
 
-use super::mtree::push_line;
+use super::mtree::read_line;
 use crate::source::{Fault, Parsed};
 
-/// Modes and owners by device and inode number.
+/// Mode and owner by device and inode number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
-    inodes: HashMap<(u64, u64), Said>,
+    inodes: HashMap<(u64, u64), SavedInode>,
 }
 
-/// What is said of an inode.
+/// Mode, owner and device number of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct SavedInode {
     pub(crate) mode: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -32,36 +33,39 @@ impl Saved {
         text.starts_with(b"dev=")
     }
 
-    /// From the text of the file; the error comes with the number of its line.
+    /// Parses the text of the file; an error comes with its line number.
     pub(super) fn parse(mut text: impl BufRead) -> Result<Self, (usize, Fault)> {
         let mut saved = Self::default();
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
-            let is_there = push_line(&mut text, &mut line);
-            if !is_there.map_err(|why| (number, why.into()))? {
+            let has_line = read_line(&mut text, &mut line);
+            if !has_line.map_err(|why| (number, why.into()))? {
                 break;
             }
             if !line.is_empty() {
-                let (key, said) = parse_line(&line).map_err(|fault| (number, fault))?;
-                saved.inodes.insert(key, said);
+                let (key, inode) = parse_line(&line).map_err(|fault| (number, fault))?;
+                saved.inodes.insert(key, inode);
             }
         }
         Ok(saved)
     }
 
-    /// What is said of the inode of this number, which the host says has this mode.
-    pub(crate) fn of(&self, device: u64, inode: u64, mode: u16) -> Option<Said> {
-        let said = self.inodes.get(&(device, inode))?;
+    /// The entry of an inode, if its type matches `mode`, the mode on the host.
+    pub(crate) fn lookup(&self, device: u64, inode: u64, mode: u16) -> Option<SavedInode> {
+        let found = self.inodes.get(&(device, inode))?;
         let kind = |mode| FileType::from_mode(FileMode(mode));
-        let (is, shall_be) = (kind(mode), kind(said.mode));
-        let is_device = matches!(shall_be, Some(FileType::CharDevice | FileType::BlockDevice));
-        let fits = is == shall_be || (is_device && is == Some(FileType::Regular));
-        fits.then_some(*said)
+        let (host_kind, saved_kind) = (kind(mode), kind(found.mode));
+        let is_device = matches!(
+            saved_kind,
+            Some(FileType::CharDevice | FileType::BlockDevice)
+        );
+        let fits = host_kind == saved_kind || (is_device && host_kind == Some(FileType::Regular));
+        fits.then_some(*found)
     }
 }
 
-fn parse_line(line: &[u8]) -> Parsed<((u64, u64), Said)> {
+fn parse_line(line: &[u8]) -> Parsed<((u64, u64), SavedInode)> {
     let mut fields = line.split(|&byte| byte == b',');
     let mut field = |name: &'static str, radix| {
         let word = fields.next().unwrap_or_default();
@@ -81,7 +85,7 @@ fn parse_line(line: &[u8]) -> Parsed<((u64, u64), Said)> {
         word: line.to_vec(),
         why: "has a mode or owner that is too large",
     };
-    let said = Said {
+    let inode = SavedInode {
         mode: u16::try_from(mode).map_err(|_| too_large())?,
         uid: u32::try_from(uid).map_err(|_| too_large())?,
         gid: u32::try_from(gid).map_err(|_| too_large())?,
@@ -90,7 +94,7 @@ fn parse_line(line: &[u8]) -> Parsed<((u64, u64), Said)> {
             minor: rustix::fs::minor(rdev),
         },
     };
-    Ok((key, said))
+    Ok((key, inode))
 }
 
 #[cfg(test)]
@@ -100,17 +104,17 @@ mod tests {
     const LINE: &str = "dev=fe01,ino=77,mode=20644,uid=5,gid=6,nlink=1,rdev=259\n";
 
     #[test]
-    fn a_device_is_a_file_and_nothing_else() {
+    fn a_device_line_matches_a_regular_file_only() {
         let saved = Saved::parse(LINE.as_bytes()).unwrap();
-        let said = saved.of(0xfe01, 77, 0o100_644).unwrap();
-        assert_eq!((said.mode, said.uid, said.gid), (0o20_644, 5, 6));
-        assert_eq!((said.device.major, said.device.minor), (1, 3));
-        assert_eq!(saved.of(0xfe01, 77, 0o40_755), None, "a directory by now");
-        assert_eq!(saved.of(0xfe01, 78, 0o100_644), None);
+        let inode = saved.lookup(0xfe01, 77, 0o100_644).unwrap();
+        assert_eq!((inode.mode, inode.uid, inode.gid), (0o20_644, 5, 6));
+        assert_eq!((inode.device.major, inode.device.minor), (1, 3));
+        assert_eq!(saved.lookup(0xfe01, 77, 0o40_755), None, "now a directory");
+        assert_eq!(saved.lookup(0xfe01, 78, 0o100_644), None);
     }
 
     #[test]
-    fn malformed_lines_are_named() {
+    fn errors_have_the_number_of_the_malformed_line() {
         for (from, to) in [
             ("ino=77,", ""),
             ("uid=5", "uid=x"),

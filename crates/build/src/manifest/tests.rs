@@ -1,4 +1,4 @@
-//! Tests of what manifests do to trees.
+//! Tests of applying manifests to trees.
 
 use std::io::Write as _;
 
@@ -34,12 +34,12 @@ fn applied(text: &str) -> Result<Tree, SourceError> {
     Ok(tree)
 }
 
-fn complaint(text: &str) -> String {
+fn error_of(text: &str) -> String {
     applied(text).unwrap_err().to_string()
 }
 
 #[test]
-fn what_is_there_gets_the_attributes() {
+fn objects_of_the_sources_get_the_attributes_of_their_entries() {
     let text = "#mtree\n./etc/passwd uid=5 gid=6 mode=4711 time=7.8 size=5 xattr.user.a=Zm9v\n\
                 dev/null type=char device=native,1,3 mode=666\n. uid=9\nlink link=elsewhere\n";
     let mut tree = applied(text).unwrap();
@@ -53,13 +53,13 @@ fn what_is_there_gets_the_attributes() {
     assert_eq!(xattrs, [(&b"user.a"[..], &b"foo"[..])]);
     let number = DeviceNr { major: 1, minor: 3 };
     assert_eq!(tree.kind(null), Kind::CharDevice(number));
-    assert_eq!((null, tree.links(null)), (zero, 2), "one object still");
+    assert_eq!((null, tree.links(null)), (zero, 2), "still one object");
     assert_eq!(tree.kind(link), Kind::Symlink(b"elsewhere".to_vec()));
     assert_eq!(tree.meta(NodeId::ROOT).uid, 9);
 }
 
 #[test]
-fn what_is_not_there_is_made_unless_it_is_optional_or_excluded() {
+fn missing_objects_are_created_unless_optional_or_excluded() {
     let text = "run type=dir\nsda type=block device=native,8,1 uid=1\n..\n\
                 ./x/pipe type=fifo time=5.0\n./s type=socket\n./l type=link link=a\\040b\n\
                 ./no type=file optional\n./neither nochange\n./out/file type=file\n";
@@ -80,7 +80,7 @@ fn what_is_not_there_is_made_unless_it_is_optional_or_excluded() {
 }
 
 #[test]
-fn what_does_not_fit_is_named_with_its_line() {
+fn errors_name_line_path_and_keyword() {
     for (text, expected) in [
         ("a mode=x", "list: line 1: a: 'mode=x' is not an octal mode"),
         (
@@ -89,7 +89,7 @@ fn what_does_not_fit_is_named_with_its_line() {
         ),
         (
             "new uid=1",
-            "new: is not in the sources, and the manifest does not say",
+            "new: is not in the sources, and the manifest has no type=",
         ),
         ("new type=char", "new: the manifest has no device= for it"),
         ("new type=link", "new: the manifest has no link= for it"),
@@ -109,15 +109,15 @@ fn what_does_not_fit_is_named_with_its_line() {
         ("etc/passwd size=4", "has 5 bytes in the sources and 4"),
         (
             "./../x type=dir",
-            "list: line 1: ./../x: the path climbs out",
+            "list: line 1: ./../x: the path leaves its tree",
         ),
         (
             "etc/passwd/x type=dir",
             "etc/passwd/x: a part of the path is not a directory",
         ),
-        ("..", "list: line 1: '..' leads out of the tree"),
+        ("..", "list: line 1: '..' leaves the root directory"),
     ] {
-        let found = complaint(text);
+        let found = error_of(text);
         assert!(
             found.contains(expected),
             "expected {expected}\nfound    {found}"
@@ -126,7 +126,7 @@ fn what_does_not_fit_is_named_with_its_line() {
 }
 
 #[test]
-fn a_line_that_was_written_is_read_as_it_was_meant() {
+fn written_lines_parse_to_the_same_attributes() {
     let kinds = [
         Kind::Directory,
         Kind::Symlink(b"a b\\\xff".to_vec()),
@@ -155,7 +155,7 @@ fn a_line_that_was_written_is_read_as_it_was_meant() {
         let node = source.insert(path, &meta, kind.clone(), &xattrs).unwrap();
         let line = manifest_line(
             path,
-            &Described {
+            &ListedObject {
                 meta,
                 kind: &kind,
                 links: 2,

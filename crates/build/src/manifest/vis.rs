@@ -1,31 +1,31 @@
-//! **Purpose.** Names and link targets as one word of visible ASCII, and back.
+//! **Purpose.** Escapes names and link targets as visible ASCII without blanks, and unescapes them.
 //!
-//! **Model.** Written are backslashes and three octal digits, which every reader of mtrees knows.
-//! Read is all that vis(3) writes: octal, the letters of C, `\s`, `\^c` and `\M-c`.
+//! **Model.** The writer uses a backslash and three octal digits, which every reader of mtrees
+//! supports. The reader supports all that vis(3) writes: octal, C escapes, `\s`, `\^c` and `\M-c`.
 //!
 //! **References.** vis(3), unvis(3).
 
-/// Undoes escapes; `None` for one that is none.
+/// Undoes escapes; `None` if one is invalid.
 pub(super) fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     loop {
         rest = match rest {
             [] => return Some(out),
-            [b'\\', behind @ ..] => {
-                let (byte, behind) = escape(behind)?;
+            [b'\\', after @ ..] => {
+                let (byte, after) = escape(after)?;
                 out.push(byte);
-                behind
+                after
             }
-            [byte, behind @ ..] => {
+            [byte, after @ ..] => {
                 out.push(*byte);
-                behind
+                after
             }
         };
     }
 }
 
-/// The byte that stands behind a backslash, and what follows it.
+/// Decodes the escape after a backslash; returns the byte and the rest of the text.
 fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     if let [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..] = text {
         return Some(((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), rest));
@@ -67,7 +67,7 @@ fn control(letter: u8) -> Option<u8> {
     }
 }
 
-/// Appends a text, escaped: what is not visible, and what means something in an mtree.
+/// Appends a text, with escapes for bytes that are not visible or have a meaning in an mtree.
 pub(super) fn push_escaped(out: &mut Vec<u8>, text: &[u8]) {
     for &byte in text {
         let is_plain = byte.is_ascii_graphic()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_comes_back() {
+    fn every_byte_survives_escaping() {
         let all: Vec<u8> = (0..=255).collect();
         let mut text = Vec::new();
         push_escaped(&mut text, &all);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_escapes_of_vis() {
+    fn all_escapes_of_vis_are_decoded() {
         let cases: [(&[u8], &[u8]); 7] = [
             (br"a\040b\sc", b"a b c"),
             (br"\n\t\\\#", b"\n\t\\#"),

@@ -1,8 +1,8 @@
-//! **Purpose.** What an image holds as a list: an mtree with a SHA-256 for each file, or sums as
-//! `sha256sum` writes them.
+//! **Purpose.** Writes the list of an image's objects: an mtree with a SHA-256 of each file, or
+//! checksums in the format of `sha256sum`.
 //!
-//! **Model.** One line for each name, whole paths, nothing from `/set`: a line means the same
-//! wherever it stands, so two lists compare with diff. Names of one object have the same `inode=`.
+//! **Model.** One line for each name, with full paths and without `/set`, so each line stands alone
+//! and two lists can be compared with diff. Names of one object have the same `inode=`.
 
 use std::io::Write as _;
 
@@ -14,22 +14,22 @@ use super::vis::push_escaped;
 use crate::source::push_base64;
 use crate::tree::{Kind, Meta, XattrIter};
 
-/// SHA-256 of a content.
+/// SHA-256 of the data of a file.
 pub(crate) type Sha256Sum = [u8; 32];
 
-/// What a list says of an object.
-pub(crate) struct Described<'a> {
+/// The attributes of an object for its line.
+pub(crate) struct ListedObject<'a> {
     pub(crate) meta: Meta,
     pub(crate) kind: &'a Kind,
     pub(crate) links: u32,
     pub(crate) inode: InodeNr,
     pub(crate) xattrs: XattrIter<'a>,
-    /// Of a regular file.
+    /// Only for a regular file.
     pub(crate) sum: Option<Sha256Sum>,
 }
 
-/// The line of an mtree for the object at `path`, which begins with `.`.
-pub(crate) fn manifest_line(path: &[u8], object: &Described<'_>) -> Vec<u8> {
+/// Formats the mtree line of the object at `path`, which begins with `.`.
+pub(crate) fn manifest_line(path: &[u8], object: &ListedObject<'_>) -> Vec<u8> {
     let mut line = Vec::with_capacity(path.len() + 160);
     let kind = file_type(object.kind);
     let Meta {
@@ -40,7 +40,7 @@ pub(crate) fn manifest_line(path: &[u8], object: &Described<'_>) -> Vec<u8> {
         ..
     } = object.meta;
     push_escaped(&mut line, path);
-    // Memory takes everything.
+    // Writing to a `Vec` cannot fail.
     let _ = write!(
         line,
         " type={} mode={permissions:04o} uid={uid} gid={gid} time={}.{:09}",
@@ -78,8 +78,8 @@ pub(crate) fn manifest_line(path: &[u8], object: &Described<'_>) -> Vec<u8> {
     line
 }
 
-/// The line of sha256sum for a file: a name with a backslash or line break is escaped, and the
-/// line begins with a backslash then.
+/// Formats the line of `sha256sum` for a file. If the name contains a backslash or line break,
+/// these are escaped and the line begins with a backslash.
 pub(crate) fn sums_line(path: &[u8], sum: &Sha256Sum) -> Vec<u8> {
     let mut line = Vec::with_capacity(path.len() + 70);
     let is_special = |byte: &u8| matches!(byte, b'\\' | b'\n' | b'\r');
@@ -102,7 +102,7 @@ pub(crate) fn sums_line(path: &[u8], sum: &Sha256Sum) -> Vec<u8> {
 
 fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {
-        // Memory takes everything.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(out, "{byte:02x}");
     }
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** One object of the image beside what it was made from: all but the content.
+//! **Purpose.** Compares an object of the image with its source, except for its data.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -6,54 +6,54 @@ use std::ops::ControlFlow;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, Timestamp};
 
-use super::Reading;
+use super::Checker;
 use crate::error::BuildResult;
 use crate::tree::{Entry, Kind, NodeId};
 
-/// In what an image is not what it was made from.
+/// A difference between an image and its sources.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The reader refuses it.
+    /// The file system reader reports an error.
     #[error("{0}")]
     Unreadable(fourscore::Error),
-    /// A field of the inode.
+    /// A field of the inode differs.
     #[error("{field} is {found} instead of {expected}")]
     Field {
-        /// Which.
+        /// The name of the field.
         field: &'static str,
-        /// In the image.
+        /// The value in the image.
         found: String,
-        /// In the sources.
+        /// The value in the sources.
         expected: String,
     },
-    /// An extended attribute that is missing, too many, or has another value.
+    /// An extended attribute is missing, unexpected, or has another value.
     #[error("the attribute {} differs", name.escape_ascii())]
     Xattr {
-        /// Its name.
+        /// The name of the attribute.
         name: Vec<u8>,
     },
-    /// The target of a symbolic link.
+    /// The target of a symbolic link differs.
     #[error("the link target differs")]
     Target,
-    /// A name of a directory that is missing, too many, or leads elsewhere.
+    /// A name is missing, unexpected, or refers to another object.
     #[error("the name {} differs", name.escape_ascii())]
     Name {
         /// The name.
         name: Vec<u8>,
     },
-    /// The content of a file.
+    /// The data of a file differs.
     #[error("the content differs at byte {at}")]
     Content {
-        /// The first byte that does.
+        /// Offset of the first different byte.
         at: u64,
     },
 }
 
 type Compared = Result<(), Difference>;
 
-impl Reading<'_> {
-    /// Compares everything but the content.
+impl Checker<'_> {
+    /// Compares everything except file data.
     pub(super) fn compare(&self, node: NodeId) -> BuildResult<()> {
         let compared = self.compare_inode(node).and_then(|()| {
             self.compare_xattrs(node)?;
@@ -73,11 +73,11 @@ impl Reading<'_> {
     }
 
     fn inode(&self, node: NodeId) -> InodeNr {
-        self.settled.forms.numbers.inode(node)
+        self.layout.forms.numbers.inode(node)
     }
 
     fn compare_inode(&self, node: NodeId) -> Compared {
-        let forms = &self.settled.forms;
+        let forms = &self.layout.forms;
         let meta = self.options.clamped(self.tree().meta(node));
         let scanned = self.fs.scan(self.inode(node));
         let stat = scanned.map_err(Difference::Unreadable)?.stat;
@@ -89,22 +89,22 @@ impl Reading<'_> {
         if forms.facts.project {
             field("project", stat.project_id, meta.project)?;
         }
-        let kept = |time: Timestamp| match forms.facts.has_extra() {
+        let as_stored = |time: Timestamp| match forms.facts.has_extra() {
             true => {
                 let (word, extra) = time.to_inode_words();
                 Timestamp::from_inode(word, Some(extra))
             }
             false => Timestamp::from_inode(time.to_inode_word(), None),
         };
-        field("atime", stat.atime, kept(meta.atime))?;
-        field("mtime", stat.mtime, kept(meta.mtime))?;
-        field("ctime", stat.ctime, kept(meta.ctime))?;
+        field("atime", stat.atime, as_stored(meta.atime))?;
+        field("mtime", stat.mtime, as_stored(meta.mtime))?;
+        field("ctime", stat.ctime, as_stored(meta.ctime))?;
         match self.tree().kind(node) {
-            // Beyond what can be counted it is 1.
+            // The link count is 1 if it exceeds the limit.
             Kind::Directory if stat.links == 1 => Ok(()),
             Kind::Directory => {
                 let list = self.tree().list_of(node).unwrap_or_default();
-                let subdirectories = forms.numbers.family(list).subdirectories;
+                let subdirectories = forms.numbers.directory_info(list).subdirectories;
                 field("links", stat.links.into(), subdirectories.saturating_add(2))
             }
             kind => {
@@ -136,12 +136,12 @@ impl Reading<'_> {
         }
     }
 
-    /// The names that are listed are those that were to be, and where there is an index it leads
-    /// to each of them. (Without one, asking for each name would read the directory each time.)
+    /// Compares the list of names with the expected one, and looks up each name if the directory
+    /// has an index. (Without an index, a lookup reads the whole directory.)
     fn compare_names(&self, node: NodeId) -> Compared {
         let directory = self.inode(node);
         let tree = self.tree();
-        // Eight bytes for a name, however many there are.
+        // A copy takes eight bytes for each name.
         let mut expected = tree.entries_of(node).to_vec();
         expected.sort_unstable_by_key(|entry| tree.entry_name(entry));
         let inode = |entry: &Entry| self.inode(NodeId(entry.node));
@@ -152,8 +152,8 @@ impl Reading<'_> {
                 return ControlFlow::Continue(());
             }
             let at = expected.binary_search_by_key(&listed.name, |entry| tree.entry_name(entry));
-            let fits = |&at: &usize| inode(&expected[at]) == listed.inode && !seen[at];
-            match at.ok().filter(fits) {
+            let matches = |&at: &usize| inode(&expected[at]) == listed.inode && !seen[at];
+            match at.ok().filter(matches) {
                 Some(at) => {
                     seen[at] = true;
                     ControlFlow::Continue(())
@@ -181,7 +181,7 @@ impl Reading<'_> {
         for entry in &expected {
             let name = tree.entry_name(entry);
             match self.fs.lookup_once(directory, name) {
-                Ok(led_to) if led_to == inode(entry) => {}
+                Ok(found) if found == inode(entry) => {}
                 Ok(_) | Err(fourscore::Error::NotFound) => {
                     let name = name.to_vec();
                     return Err(Difference::Name { name });

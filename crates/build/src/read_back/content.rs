@@ -1,14 +1,14 @@
-//! **Purpose.** The content of a file of the image: compared with its source, and summed.
+//! **Purpose.** Compares the data of a file with its source, and computes its checksum.
 //!
-//! **Model.** Data is read from both sides and compared. Where the image has a hole the source must
-//! have one too, or zeros: only what the source has there is read. A sum is over holes as well, as
-//! every program sees them.
+//! **Model.** Data is read from the image and the source and compared. Where the image has a hole,
+//! the source must have one too, or zeroes: only the data that the source has there is read.
+//! Checksums include holes as zeroes.
 
 use fourscore::Seek;
 use fourscore_ondisk::InodeNr;
 use sha2::{Digest as _, Sha256};
 
-use super::{Difference, Reading};
+use super::{Checker, Difference};
 use crate::error::{BuildError, BuildResult};
 use crate::manifest::Sha256Sum;
 use crate::tree::{Content, Kind, NodeId};
@@ -16,37 +16,37 @@ use crate::write::{OpenContent, ReadError, Reader};
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Reads contents for one thread.
-pub(super) struct Contents<'a> {
-    reading: &'a Reading<'a>,
+/// Reads file data, for one thread.
+pub(super) struct DataChecker<'a> {
+    checker: &'a Checker<'a>,
     reader: Reader<'a>,
-    ours: Vec<u8>,
-    theirs: Vec<u8>,
+    image_data: Vec<u8>,
+    source_data: Vec<u8>,
 }
 
-impl<'a> Contents<'a> {
-    pub(super) fn new(reading: &'a Reading<'a>) -> Self {
+impl<'a> DataChecker<'a> {
+    pub(super) fn new(checker: &'a Checker<'a>) -> Self {
         Self {
-            reading,
-            reader: Reader::new(reading.tree()),
-            ours: vec![0; BUFFER_BYTES],
-            theirs: vec![0; BUFFER_BYTES],
+            checker,
+            reader: Reader::new(checker.tree()),
+            image_data: vec![0; BUFFER_BYTES],
+            source_data: vec![0; BUFFER_BYTES],
         }
     }
 
-    /// Reads a regular file, and nothing else. Its sum, if it was asked for.
+    /// Reads and compares a regular file; returns its checksum if requested. Ignores other objects.
     pub(super) fn read(&mut self, node: NodeId) -> BuildResult<Option<Sha256Sum>> {
-        let reading = self.reading;
-        let Kind::File(content) = reading.tree().kind(node) else {
+        let checker = self.checker;
+        let Kind::File(content) = checker.tree().kind(node) else {
             return Ok(None);
         };
-        let source = match reading.is_compared {
+        let source = match checker.is_compared {
             true => Some(self.open(node)?),
             false => None,
         };
-        let inode = reading.settled.forms.numbers.inode(node);
+        let inode = checker.layout.forms.numbers.inode(node);
         let len_bytes = content.len_bytes();
-        let mut sum = reading.is_summed.then(Sha256::new);
+        let mut sum = checker.is_summed.then(Sha256::new);
         let mut at = 0;
         while at < len_bytes {
             let data = self.seek(node, inode, at, Seek::Data)?.unwrap_or(len_bytes);
@@ -54,8 +54,8 @@ impl<'a> Contents<'a> {
                 self.compare_hole(node, &content, source, at..data)?;
             }
             if let Some(sum) = &mut sum {
-                self.theirs.fill(0);
-                for_each_part(at..data, |_, len| sum.update(&self.theirs[..len]));
+                self.source_data.fill(0);
+                for_each_part(at..data, |_, len| sum.update(&self.source_data[..len]));
             }
             at = data;
             if at == len_bytes {
@@ -69,7 +69,7 @@ impl<'a> Contents<'a> {
                     self.compare_data(node, source, at, len)?;
                 }
                 if let Some(sum) = &mut sum {
-                    sum.update(&self.ours[..len]);
+                    sum.update(&self.image_data[..len]);
                 }
                 at += len as u64;
             }
@@ -87,22 +87,22 @@ impl<'a> Contents<'a> {
     }
 
     fn source_error(&self, node: NodeId, why: ReadError) -> BuildError {
-        why.of(self.reading.tree().path_of(node))
+        why.of(self.checker.tree().path_of(node))
     }
 
     fn seek(&self, node: NodeId, inode: InodeNr, at: u64, what: Seek) -> BuildResult<Option<u64>> {
-        let found = self.reading.fs.seek(inode, at, what);
-        found.map_err(self.reading.unreadable(node))
+        let found = self.checker.fs.seek(inode, at, what);
+        found.map_err(self.checker.unreadable(node))
     }
 
     fn read_image(&mut self, node: NodeId, inode: InodeNr, at: u64, len: usize) -> BuildResult<()> {
-        let reading = self.reading;
-        let buffer = self.ours.get_mut(..len).unwrap_or_default();
-        let read = reading.fs.read_at(inode, buffer, at);
-        let count = read.map_err(reading.unreadable(node))?;
+        let checker = self.checker;
+        let buffer = self.image_data.get_mut(..len).unwrap_or_default();
+        let read = checker.fs.read_at(inode, buffer, at);
+        let count = read.map_err(checker.unreadable(node))?;
         if count < len {
             let at = at + count as u64;
-            return Err(reading.differs(node, Difference::Content { at }));
+            return Err(checker.differs(node, Difference::Content { at }));
         }
         Ok(())
     }
@@ -114,19 +114,21 @@ impl<'a> Contents<'a> {
         at: u64,
         len: usize,
     ) -> BuildResult<()> {
-        let theirs = self.theirs.get_mut(..len).unwrap_or_default();
-        let read = self.reader.read(node, source, at, theirs);
+        let source_data = self.source_data.get_mut(..len).unwrap_or_default();
+        let read = self.reader.read(node, source, at, source_data);
         read.map_err(|why| self.source_error(node, why))?;
-        let pair = self.ours.iter().zip(&self.theirs).take(len);
-        if self.ours.get(..len) != self.theirs.get(..len) {
-            let same = pair.take_while(|(ours, theirs)| ours == theirs).count();
+        let pair = self.image_data.iter().zip(&self.source_data).take(len);
+        if self.image_data.get(..len) != self.source_data.get(..len) {
+            let same = pair
+                .take_while(|(image_data, source_data)| image_data == source_data)
+                .count();
             let at = at + same as u64;
-            return Err(self.reading.differs(node, Difference::Content { at }));
+            return Err(self.checker.differs(node, Difference::Content { at }));
         }
         Ok(())
     }
 
-    /// What the source has where the image has a hole must be zeros.
+    /// Checks that the source has zeroes in a hole of the image.
     fn compare_hole(
         &mut self,
         node: NodeId,
@@ -146,7 +148,7 @@ impl<'a> Contents<'a> {
             let (mut at, end) = (start.max(hole.start), end.min(hole.end));
             while at < end {
                 let len = part_len(at..end);
-                self.ours.fill(0);
+                self.image_data.fill(0);
                 self.compare_data(node, source, at, len)?;
                 at += len as u64;
             }

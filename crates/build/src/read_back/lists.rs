@@ -1,6 +1,6 @@
-//! **Purpose.** Sums and manifests as files, which get their names when the image has its.
+//! **Purpose.** Writes checksum lists and manifests, which are renamed into place after the image.
 //!
-//! **Model.** Names are listed depth first, by the bytes of the names of each directory.
+//! **Model.** Names are listed depth first, each directory in the byte order of its names.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,23 +10,23 @@ use fourscore_ondisk::inode::FileType;
 
 use super::Sums;
 use crate::error::{BuildError, BuildResult};
-use crate::layout::Settled;
-use crate::manifest::{Described, Sha256Sum, manifest_line, sums_line};
+use crate::layout::ImageLayout;
+use crate::manifest::{ListedObject, Sha256Sum, manifest_line, sums_line};
 use crate::options::Options;
 use crate::tree::NodeId;
-use crate::write::{HiddenFile, sync_folder};
+use crate::write::{HiddenFile, sync_directory_of};
 
-/// Lists that are written and have no names yet.
+/// Lists that are written but not renamed into place yet.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     pending: Vec<(PathBuf, HiddenFile)>,
 }
 
 impl Lists {
-    /// Writes what the options ask for.
-    pub(super) fn begin(settled: &Settled, options: &Options, sums: &Sums) -> BuildResult<Self> {
+    /// Writes the lists that the options request.
+    pub(super) fn begin(layout: &ImageLayout, options: &Options, sums: &Sums) -> BuildResult<Self> {
         let listing = Listing {
-            settled,
+            layout,
             options,
             sums,
         };
@@ -68,10 +68,11 @@ impl Lists {
         Ok(())
     }
 
-    /// Gives the lists their names. Durable when it returns.
+    /// Renames the lists into place. They are durable when this returns.
     pub(crate) fn commit(self) -> BuildResult<()> {
         for (path, hidden) in self.pending {
-            let named = std::fs::rename(hidden.path(), &path).and_then(|()| sync_folder(&path));
+            let named =
+                std::fs::rename(hidden.path(), &path).and_then(|()| sync_directory_of(&path));
             named.map_err(|why| failed(&path, why))?;
         }
         Ok(())
@@ -86,7 +87,7 @@ fn failed(path: &Path, why: io::Error) -> BuildError {
 }
 
 struct Listing<'a> {
-    settled: &'a Settled,
+    layout: &'a ImageLayout,
     options: &'a Options,
     sums: &'a Sums,
 }
@@ -100,14 +101,14 @@ impl Listing<'_> {
     }
 
     fn write_manifest(&self, out: &mut dyn Write) -> io::Result<()> {
-        let tree = &self.settled.forms.tree;
+        let tree = &self.layout.forms.tree;
         out.write_all(b"#mtree\n")?;
         self.for_each_name(&mut |path, node| {
-            let object = Described {
+            let object = ListedObject {
                 meta: self.options.clamped(tree.meta(node)),
                 kind: &tree.kind(node),
                 links: tree.links(node),
-                inode: self.settled.forms.numbers.inode(node),
+                inode: self.layout.forms.numbers.inode(node),
                 xattrs: tree.xattrs(node),
                 sum: self.sum(node),
             };
@@ -115,9 +116,9 @@ impl Listing<'_> {
         })
     }
 
-    /// The sum of a regular file.
+    /// The checksum of a regular file.
     fn sum(&self, node: NodeId) -> Option<Sha256Sum> {
-        let forms = &self.settled.forms;
+        let forms = &self.layout.forms;
         if forms.tree.file_type(node) != FileType::Regular {
             return None;
         }
@@ -128,7 +129,7 @@ impl Listing<'_> {
         &self,
         visit: &mut dyn FnMut(&[u8], NodeId) -> io::Result<()>,
     ) -> io::Result<()> {
-        let tree = &self.settled.forms.tree;
+        let tree = &self.layout.forms.tree;
         let sorted = |directory| {
             let mut entries = tree.entries_of(directory).to_vec();
             entries.sort_unstable_by_key(|entry| tree.entry_name(entry));
@@ -136,7 +137,7 @@ impl Listing<'_> {
         };
         let mut path = b".".to_vec();
         visit(&path, NodeId::ROOT)?;
-        // Directories on the way: how long their paths are, and what is left of them.
+        // Open directories: the length of their paths, and their remaining entries.
         let mut open = vec![(path.len(), sorted(NodeId::ROOT))];
         while let Some((len, rest)) = open.last_mut() {
             path.truncate(*len);

@@ -1,20 +1,20 @@
-//! **Purpose.** Reading the finished image, before it gets its name: is everything in it that was
-//! to be, and what are the sums of its files?
+//! **Purpose.** Reads the finished image before it is renamed into place: compares it with its
+//! sources, and computes checksums.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `compare` | one object of the image beside what it was made from |
-//! | `content` | the content of a file, compared and summed in one pass |
-//! | `lists` | sums and manifests as files |
+//! | `compare` | compares an object of the image with its source, except for its data |
+//! | `content` | compares and sums the data of a file in one pass |
+//! | `lists` | writes checksum lists and manifests |
 //!
-//! **Model.** The image is opened as any reader opens it (`fourscore::Fs`), and asked for every
-//! object of the tree: its inode, attributes, link target, the names of a directory one by one
-//! through its index, and the content, byte by byte beside the source. So the whole way is under
-//! test, from the first read of the source to the reader's maps and checksums; a source that
-//! changed meanwhile is found as well. Sums are of what the image holds.
+//! **Model.** The image is opened with the ordinary file system reader (`fourscore::Fs`). Every
+//! object of the tree is read from it: inode, attributes, link target, each name of a directory by
+//! a lookup through its index, and all data, which is compared with the source byte by byte. This
+//! verifies the whole path from the first read of the source to the reader's maps and checksums,
+//! and also detects sources that changed during the build. Checksums are of the data in the image.
 //!
-//! **Locking.** Threads take stretches of the order of objects from one counter, and put the sums
-//! of each into one list behind a mutex: 32 bytes for an object, and nothing beside them.
+//! **Locking.** Threads take ranges of the order of objects from a shared counter, and store the
+//! checksums of each range in one list behind a mutex: 32 bytes for each object.
 
 mod compare;
 mod content;
@@ -28,90 +28,90 @@ use fourscore_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use fourscore_sync::{Arc, Mutex, thread};
 
 use crate::error::{BuildError, BuildResult};
-use crate::layout::Settled;
+use crate::layout::ImageLayout;
 use crate::manifest::Sha256Sum;
 use crate::options::{Flow, Options, Phase, Progress, Watch};
 use crate::tree::{NodeId, Tree};
-use content::Contents;
+use content::DataChecker;
 
 pub use compare::Difference;
 pub(crate) use lists::Lists;
 
-/// What is done with a finished image before it gets its name.
+/// What to do with a finished image before it is renamed into place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadBack {
-    /// Whether all of it is compared with its sources.
+    /// Whether the image is compared with its sources.
     pub comparison: Comparison,
-    /// Where SHA-256 sums of all files go, as `sha256sum` writes them.
+    /// Path of a list of SHA-256 checksums of all files, in the format of `sha256sum`.
     pub sums: Option<PathBuf>,
-    /// Where a manifest goes: an mtree of everything, with SHA-256 sums.
+    /// Path of a manifest: an mtree of all objects, with SHA-256 checksums.
     pub manifest: Option<PathBuf>,
 }
 
 /// Whether a finished image is compared with its sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Comparison {
-    /// It is not.
+    /// It is not compared.
     #[default]
     No,
-    /// Every name, attribute and byte is.
+    /// Every name, attribute and byte is compared.
     Everything,
 }
 
-/// Objects that a thread takes at once.
+/// Number of objects that a thread takes at once.
 const STEP_OBJECTS: usize = 64;
 
-/// Reads the image on `device` as far as the options ask for it.
+/// Reads the image on `device` as the options request.
 pub(crate) fn read_back(
-    settled: &Settled,
+    layout: &ImageLayout,
     options: &Options,
     device: Arc<dyn BlockDevice>,
     watch: Watch<'_>,
 ) -> BuildResult<Lists> {
-    let wish = &options.read_back;
-    let has_lists = wish.sums.is_some() || wish.manifest.is_some();
-    if wish.comparison == Comparison::No && !has_lists {
+    let requested = &options.read_back;
+    let has_lists = requested.sums.is_some() || requested.manifest.is_some();
+    if requested.comparison == Comparison::No && !has_lists {
         return Ok(Lists::default());
     }
     let fs = Fs::open(device, &OpenOptions::new()).map_err(|why| BuildError::Verify {
         path: b"/".to_vec(),
         what: Difference::Unreadable(why),
     })?;
-    let reading = Reading::new(settled, options, &fs, has_lists);
-    let sums = reading.run(watch)?;
+    let checker = Checker::new(layout, options, &fs, has_lists);
+    let sums = checker.run(watch)?;
     drop(fs);
-    Lists::begin(settled, options, &sums)
+    Lists::begin(layout, options, &sums)
 }
 
-/// What all threads share.
-struct Reading<'a> {
-    settled: &'a Settled,
+/// State shared by all threads.
+struct Checker<'a> {
+    layout: &'a ImageLayout,
     options: &'a Options,
     fs: &'a Fs,
     is_compared: bool,
     is_summed: bool,
     next: AtomicUsize,
     done_bytes: AtomicU64,
-    is_over: AtomicBool,
+    is_stopped: AtomicBool,
     all: Progress,
     sums: Mutex<Sums>,
 }
 
-/// Sums by position in the order of objects, if they were asked for; what is no file has zeros.
+/// Checksums by position in the order of objects, if requested; zeroes for other types than files.
 type Sums = Vec<Sha256Sum>;
 
-impl<'a> Reading<'a> {
-    fn new(settled: &'a Settled, options: &'a Options, fs: &'a Fs, is_summed: bool) -> Self {
-        let (order, tree) = (settled.forms.numbers.order(), &settled.forms.tree);
+impl<'a> Checker<'a> {
+    fn new(layout: &'a ImageLayout, options: &'a Options, fs: &'a Fs, is_summed: bool) -> Self {
+        let (order, tree) = (layout.forms.numbers.order(), &layout.forms.tree);
         Self {
-            settled,
+            layout,
             options,
             fs,
             is_compared: options.read_back.comparison == Comparison::Everything,
             is_summed,
             next: AtomicUsize::new(0),
             done_bytes: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
             all: Progress {
                 phase: Phase::ReadingBack,
                 objects: order.len() as u64,
@@ -126,7 +126,7 @@ impl<'a> Reading<'a> {
     }
 
     fn tree(&self) -> &'a Tree {
-        &self.settled.forms.tree
+        &self.layout.forms.tree
     }
 
     fn run(self, watch: Watch<'_>) -> BuildResult<Sums> {
@@ -151,18 +151,18 @@ impl<'a> Reading<'a> {
     }
 
     fn work(&self, watch: Watch<'_>) -> BuildResult<()> {
-        let result = self.take_steps(watch);
+        let result = self.run_steps(watch);
         if result.is_err() {
-            self.is_over.store(true, Ordering::Relaxed);
+            self.is_stopped.store(true, Ordering::Relaxed);
         }
         result
     }
 
-    fn take_steps(&self, watch: Watch<'_>) -> BuildResult<()> {
-        let order = self.settled.forms.numbers.order();
-        let mut contents = Contents::new(self);
+    fn run_steps(&self, watch: Watch<'_>) -> BuildResult<()> {
+        let order = self.layout.forms.numbers.order();
+        let mut data_checker = DataChecker::new(self);
         let mut sums = Vec::new();
-        while !self.is_over.load(Ordering::Relaxed) {
+        while !self.is_stopped.load(Ordering::Relaxed) {
             let from = self.next.fetch_add(STEP_OBJECTS, Ordering::Relaxed);
             let step = order.get(from..).unwrap_or_default();
             if step.is_empty() {
@@ -181,19 +181,19 @@ impl<'a> Reading<'a> {
                 if self.is_compared {
                     self.compare(node)?;
                 }
-                if let Some(sum) = contents.read(node)? {
+                if let Some(sum) = data_checker.read(node)? {
                     sums.push((position, sum));
                 }
                 bytes += self.tree().content_bytes(node);
             }
             self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.keep(&mut sums);
+            self.store_sums(&mut sums);
         }
         Ok(())
     }
 
-    /// Puts sums where they belong.
-    fn keep(&self, sums: &mut Vec<(usize, Sha256Sum)>) {
+    /// Stores checksums in the shared list.
+    fn store_sums(&self, sums: &mut Vec<(usize, Sha256Sum)>) {
         if sums.is_empty() {
             return;
         }

@@ -1,19 +1,19 @@
-//! Tests of reading back: what is not as it was built is found and named.
+//! Tests of reading back: any difference from the sources is found and named.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::DeviceNr;
 
 use super::*;
-use crate::layout::{image_seconds, settle};
+use crate::layout::{compute_layout, image_seconds};
 use crate::target::{Overwrite, Target};
 use crate::tree::{Content, Kind, Meta, Piece, Sparse, Xattrs};
 use crate::write;
 
-/// The tree that all images here are of, with one thing changed.
+/// The tree of all images here, with one change.
 fn tree(change: &str) -> Tree {
     let mut tree = Tree::new();
     let is = |what: &str| change == what;
@@ -86,7 +86,7 @@ fn options(features: &str) -> Options {
     options.source_date_epoch = Some(2_000_000_000);
     options.format.features = Some(features.to_owned());
     options.format.time_seconds = Some(image_seconds(&options));
-    // The same, whatever is in the image.
+    // The same UUID and hash seed for every tree.
     options.format.uuid = Some(uuid::Uuid::from_u128(7));
     options
         .format
@@ -96,70 +96,90 @@ fn options(features: &str) -> Options {
     options
 }
 
-fn settled(change: &str, options: &Options) -> Settled {
-    settle(options, tree(change), None).unwrap()
+/// An image of [`tree`] without changes.
+struct Built {
+    _directory: tempfile::TempDir,
+    image: PathBuf,
+    options: Options,
 }
 
-/// Compares the image with a tree in which one thing is changed.
-fn compare(change: &str, options: &Options, image: &Path) -> String {
-    let device = open_path(image, DeviceOptions::default()).unwrap();
-    let settled = settled(change, options);
-    let result = read_back(&settled, options, Arc::new(device), &|_| Flow::Continue);
-    result.map_or_else(|error| error.to_string(), |_| "the same".to_owned())
+impl Built {
+    fn new(features: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        let options = options(features);
+        let watch = |_: Progress| Flow::Continue;
+        write_image(&image, &options, &watch).unwrap();
+        Self {
+            _directory: directory,
+            image,
+            options,
+        }
+    }
+
+    /// Compares the image with a tree that has one change.
+    fn compare(&self, change: &str) -> String {
+        self.compare_tree(tree(change))
+    }
+
+    /// Compares the image with a tree; returns the difference.
+    fn compare_tree(&self, tree: Tree) -> String {
+        let device = open_path(&self.image, DeviceOptions::default()).unwrap();
+        let layout = compute_layout(&self.options, tree, None).unwrap();
+        let result = read_back(&layout, &self.options, Arc::new(device), &|_| {
+            Flow::Continue
+        });
+        result.map_or_else(|error| error.to_string(), |_| SAME.to_owned())
+    }
 }
 
-fn target(image: &Path) -> Target {
-    Target::find(image, Overwrite::AnyContent).unwrap()
-}
+const SAME: &str = "the same";
 
-fn write(built: &Settled, options: &Options, image: &Path, made: Timestamp) {
-    let target = target(image);
-    let begun = write::Begun::new(&target).unwrap();
-    write::write(built, options, (&target, begun), made, &|_| Flow::Continue).unwrap();
+fn write_image(image: &Path, options: &Options, watch: Watch<'_>) -> BuildResult<()> {
+    let layout = compute_layout(options, tree(""), None).unwrap();
+    let target = Target::find(image, Overwrite::AnyContent).unwrap();
+    let new_image = write::NewImage::new(&target).unwrap();
+    let made = Timestamp::new(2_000_000_000, 0).unwrap();
+    write::write(&layout, options, &target, new_image, made, watch)
 }
 
 #[test]
-fn everything_that_differs_is_found_and_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    let options = options("^has_journal");
-    let made = Timestamp::new(2_000_000_000, 0).unwrap();
-    let built = settled("", &options);
-    write(&built, &options, &image, made);
-    assert_eq!(compare("", &options, &image), "the same");
+fn every_difference_is_found_and_named() {
+    let built = Built::new("^has_journal");
+    assert_eq!(built.compare(""), SAME);
     for (change, expected) in [
         (
             "mode",
-            "/d/meta: the finished image is not as its source: mode is",
+            "/d/meta: the finished image differs from its source: mode is",
         ),
         ("uid", "uid is 0 instead of 1"),
         (
             "time",
-            "/d/meta: the finished image is not as its source: atime is",
+            "/d/meta: the finished image differs from its source: atime is",
         ),
         (
             "xattr",
-            "/d/meta: the finished image is not as its source: the attribute user.a",
+            "/d/meta: the finished image differs from its source: the attribute user.a",
         ),
         ("more xattrs", "the attribute user.b differs"),
         (
             "content",
-            "/d/file: the finished image is not as its source: the content differs at byte 8",
+            "/d/file: the finished image differs from its source: the content differs at byte 8",
         ),
         (
             "device",
-            "/null: the finished image is not as its source: device is",
+            "/null: the finished image differs from its source: device is",
         ),
         (
             "target",
-            "/link: the finished image is not as its source: the link target differs",
+            "/link: the finished image differs from its source: the link target differs",
         ),
         (
             "name",
-            "/d: the finished image is not as its source: the name one differs",
+            "/d: the finished image differs from its source: the name one differs",
         ),
     ] {
-        let found = compare(change, &options, &image);
+        let found = built.compare(change);
         assert!(
             found.contains(expected),
             "expected {expected}\nfound    {found}"
@@ -167,7 +187,7 @@ fn everything_that_differs_is_found_and_named() {
     }
 }
 
-/// Where a text is in the image.
+/// The offset of a text in the image.
 fn find(image: &Path, text: &[u8]) -> u64 {
     let bytes = std::fs::read(image).unwrap();
     let at = bytes.windows(text.len()).position(|window| window == text);
@@ -175,35 +195,31 @@ fn find(image: &Path, text: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_byte_that_changes_on_the_way_is_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let made = Timestamp::new(2_000_000_000, 0).unwrap();
+fn a_changed_byte_in_the_image_is_found() {
     for (features, text, expected) in [
         (
             "^has_journal",
             &b"the needle"[..],
-            "/d/file: the finished image is not as its source: the content differs at byte 0",
+            "/d/file: the finished image differs from its source: the content differs at byte 0",
         ),
         (
             "^has_journal",
             b"\x04\x01meta",
-            "/d: the finished image is not as its source: ",
+            "/d: the finished image differs from its source: ",
         ),
         (
             "^has_journal,^metadata_csum,^uninit_bg",
             b"meta",
-            "/d: the finished image is not as its source: the name ?eta differs",
+            "/d: the finished image differs from its source: the name ?eta differs",
         ),
     ] {
-        let image = folder.path().join("image");
-        let options = options(features);
-        let built = settled("", &options);
-        write(&built, &options, &image, made);
-        let at = find(&image, text);
-        let file = std::fs::File::options().write(true).open(&image).unwrap();
+        let built = Built::new(features);
+        let at = find(&built.image, text);
+        let mut options = std::fs::File::options();
+        let file = options.write(true).open(&built.image).unwrap();
         file.write_all_at(b"?", at + if text.starts_with(b"\x04") { 2 } else { 0 })
             .unwrap();
-        let found = compare("", &options, &image);
+        let found = built.compare("");
         assert!(
             found.contains(expected),
             "{features}: expected {expected}\nfound    {found}"
@@ -213,13 +229,8 @@ fn a_byte_that_changes_on_the_way_is_found() {
 
 #[test]
 fn a_source_with_data_where_the_image_has_a_hole_differs() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    let options = options("^has_journal");
-    let made = Timestamp::new(2_000_000_000, 0).unwrap();
-    let built = settled("", &options);
-    write(&built, &options, &image, made);
-    let settle_with = |byte: u8| {
+    let built = Built::new("^has_journal");
+    let compare_with = |byte: u8| {
         let mut tree = tree("");
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[0, byte], 0).unwrap();
@@ -236,13 +247,10 @@ fn a_source_with_data_where_the_image_has_a_hole_differs() {
         };
         let kind = Kind::File(Content::Sparse(Box::new(sparse)));
         tree.set_kind(hole, kind, b"hole").unwrap();
-        let device = open_path(&image, DeviceOptions::default()).unwrap();
-        let settled = settle(&options, tree, None).unwrap();
-        let read = read_back(&settled, &options, Arc::new(device), &|_| Flow::Continue);
-        read.err().map(|error| error.to_string())
+        built.compare_tree(tree)
     };
-    assert_eq!(settle_with(0), None);
-    let found = settle_with(5).expect("another content");
+    assert_eq!(compare_with(0), SAME);
+    let found = compare_with(5);
     assert!(
         found.contains("/hole") && found.contains("at byte 70001"),
         "{found}"
@@ -250,19 +258,14 @@ fn a_source_with_data_where_the_image_has_a_hole_differs() {
 }
 
 #[test]
-fn whoever_asks_to_stop_is_heard() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    let options = options("^has_journal");
-    let made = Timestamp::new(2_000_000_000, 0).unwrap();
+fn a_build_can_be_stopped_while_reading_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
     let watch = |progress: Progress| match progress.phase {
         Phase::ReadingBack => Flow::Stop,
         Phase::Writing => Flow::Continue,
     };
-    let target = target(&image);
-    let begun = write::Begun::new(&target).unwrap();
-    let built = settled("", &options);
-    let result = write::write(&built, &options, (&target, begun), made, &watch);
+    let result = write_image(&image, &options("^has_journal"), &watch);
     assert!(matches!(result, Err(BuildError::Stopped)), "{result:?}");
     assert!(!image.exists());
 }

@@ -1,7 +1,7 @@
-//! **Purpose.** What is in a file or on standard input, plain or compressed, into the tree: a tar
-//! archive, an archive that holds a container image, or, in a file, a file system.
+//! **Purpose.** Reads a source in a file or on standard input, plain or compressed: a tar archive,
+//! an archive of a container image, or (in a file only) a file system.
 //!
-//! **Not here.** What the bytes are (`recognise`).
+//! **Not here.** The detection of the format (`recognise`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,23 +18,24 @@ use crate::source::recognise::{Form, form, read_start};
 use crate::source::spool::Spool;
 use crate::source::tar::input::{FileInput, Input, StreamInput};
 use crate::source::tar::{EndMark, Reader};
-use crate::source::unpack::{Compression, unpacked};
+use crate::source::unpack::{Compression, decompress};
 use crate::source::{Context, Reading, image, oci, overlay};
-use crate::target::Site;
+use crate::target::Location;
 use crate::tree::Tree;
 
-type Taken = Result<(), SourceError>;
+type Added = Result<(), SourceError>;
 
-/// Takes in what is in the file or block device at `path`.
+/// Adds the source in the file or block device at `path` to the tree.
 ///
 /// # Errors
-/// What is no source, is damaged or holds what ext4 cannot hold; the error names the entry.
+/// A file that is not a source, is damaged, or has an entry that ext4 cannot store; the error names
+/// the entry.
 pub(super) fn add_file(
     tree: &mut Tree,
     path: &Path,
     reading: Reading,
     context: &mut Context<'_>,
-) -> Taken {
+) -> Added {
     let place = path.display().to_string();
     let failed = |error: io::Error| at(&place, error.into());
     let mut file = File::open(path).map_err(failed)?;
@@ -49,8 +50,8 @@ pub(super) fn add_file(
     add(tree, file, &place, reading, context)
 }
 
-/// Takes in what is on standard input.
-pub(super) fn add_stdin(tree: &mut Tree, reading: Reading, context: &mut Context<'_>) -> Taken {
+/// Adds the source on standard input to the tree.
+pub(super) fn add_stdin(tree: &mut Tree, reading: Reading, context: &mut Context<'_>) -> Added {
     let place = "standard input".to_owned();
     let fd = io::stdin().as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| at(&place, error.into()))?;
@@ -71,15 +72,17 @@ fn add(
     place: &str,
     reading: Reading,
     context: &mut Context<'_>,
-) -> Taken {
+) -> Added {
     let failed = |error: io::Error| at(place, error.into());
-    let site = Site::of(&file, 0..u64::MAX).map_err(failed)?;
-    context.refuse_output(&site).map_err(|why| at(place, why))?;
+    let location = Location::of(&file, 0..u64::MAX).map_err(failed)?;
+    context
+        .refuse_output(&location)
+        .map_err(|why| at(place, why))?;
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
         return add_stream(tree, file, place, reading, context);
     }
-    // A file that was redirected to standard input may stand somewhere in its middle.
+    // A file redirected to standard input need not be at its start.
     let start = file.stream_position().map_err(failed)?;
     let first = read_start(&mut file).map_err(failed)?;
     match form(&first).map_err(|fault| at(place, fault))? {
@@ -101,24 +104,23 @@ fn add(
             let contents = contents.map_err(|error| at(place, error.into()))?;
             let input = FileInput::new(file, range);
             let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
-            put_all(tree, reader, place, context)
+            add_entries(tree, reader, place, context)
         }
     }
 }
 
 fn in_stream(place: &str, whereabouts: &'static str) -> SourceError {
-    let place_of = whereabouts;
-    at(place, Fault::FileSystemInStream { place: place_of })
+    at(place, Fault::FileSystemInStream { place: whereabouts })
 }
 
-/// Takes in what can be read only once.
+/// Adds a source that can be read only once.
 fn add_stream(
     tree: &mut Tree,
     mut from: File,
     place: &str,
     reading: Reading,
     context: &mut Context<'_>,
-) -> Taken {
+) -> Added {
     let failed = |error: io::Error| at(place, error.into());
     let first = read_start(&mut from).map_err(failed)?;
     let compression = match form(&first).map_err(|fault| at(place, fault))? {
@@ -127,7 +129,7 @@ fn add_stream(
         Form::Tar => Compression::None,
     };
     let stream = io::Cursor::new(first).chain(from);
-    let mut stream = unpacked(stream, compression).map_err(failed)?;
+    let mut stream = decompress(stream, compression).map_err(failed)?;
     let mut first = Vec::new();
     if compression != Compression::None {
         first = read_start(&mut stream).map_err(|why| at(place, Fault::Unpack(why)))?;
@@ -148,14 +150,14 @@ fn add_stream(
     add_tar(tree, stream, place, context)
 }
 
-/// Takes in a tar archive that can be read only once.
-fn add_tar(tree: &mut Tree, stream: impl Read, place: &str, context: &mut Context<'_>) -> Taken {
+/// Adds a tar archive that can be read only once.
+fn add_tar(tree: &mut Tree, stream: impl Read, place: &str, context: &mut Context<'_>) -> Added {
     let failed = |error: io::Error| at(place, error.into());
     if let Some(mut draft) = draft(tree, context).map_err(failed)? {
         let contents = draft.file();
         let input = StreamInput::new(stream, &mut draft);
         let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
-        put_all(tree, reader, place, context)?;
+        add_entries(tree, reader, place, context)?;
         tree.set_draft(draft);
         return Ok(());
     }
@@ -164,10 +166,10 @@ fn add_tar(tree: &mut Tree, stream: impl Read, place: &str, context: &mut Contex
     let contents = contents.map_err(|error| at(place, error.into()))?;
     let input = StreamInput::new(stream, spool);
     let reader = Reader::new(input, place.to_owned(), contents, EndMark::Required);
-    put_all(tree, reader, place, context)
+    add_entries(tree, reader, place, context)
 }
 
-/// The image as far as an earlier archive filled it, else a new one.
+/// The image that an earlier archive began to fill, or a new one.
 fn draft(tree: &mut Tree, context: &Context<'_>) -> io::Result<Option<Draft>> {
     match (tree.take_draft(), &context.destination) {
         (None, Some(destination)) => Draft::begin(destination, tree),
@@ -175,15 +177,15 @@ fn draft(tree: &mut Tree, context: &Context<'_>) -> io::Result<Option<Draft>> {
     }
 }
 
-fn put_all<I: Input>(
+fn add_entries<I: Input>(
     tree: &mut Tree,
     mut reader: Reader<I>,
     place: &str,
     context: &mut Context<'_>,
-) -> Taken {
+) -> Added {
     let mut seen = reader.position();
     while let Some(entry) = reader.next()? {
-        overlay::put(tree, entry, context.excludes, place)?;
+        overlay::apply(tree, entry, context.excludes, place)?;
         let position = reader.position();
         context.read_objects.add(1);
         context.read_bytes.add(position - seen);
@@ -193,14 +195,14 @@ fn put_all<I: Input>(
     Ok(())
 }
 
-/// Takes in the container image in the archive at `path`, as the user says that it is one.
+/// Reads the catalog of the container image in the archive at `path`, which the user named as one.
 pub(super) fn open_catalog(
     tree: &mut Tree,
     path: &Path,
     context: &mut Context<'_>,
 ) -> Result<Option<Catalog>, Fault> {
     let mut file = File::open(path)?;
-    context.refuse_output(&Site::of(&file, 0..u64::MAX)?)?;
+    context.refuse_output(&Location::of(&file, 0..u64::MAX)?)?;
     let found = file.metadata()?;
     let first = read_start(&mut file)?;
     file.rewind()?;
@@ -212,7 +214,7 @@ pub(super) fn open_catalog(
             Ok(catalog_of(&file, 0..found.len()))
         }
         Form::Compressed(compression) => {
-            let stream = unpacked(file, compression)?;
+            let stream = decompress(file, compression)?;
             catalog_of_stream(&mut Recorder::new(stream, context.scratch))
         }
     }

@@ -1,16 +1,16 @@
-//! **Purpose.** An image that is begun before its sources are read, for contents that can be read
-//! only once: they go to their blocks as they arrive.
+//! **Purpose.** An image that is begun before its sources are read: the data of streams is written
+//! directly to its final blocks as it arrives.
 //!
-//! **Not here.** Which blocks these are and what may stay there (`layout::draft`).
+//! **Not here.** The allocation of these blocks (`layout::draft`).
 //!
-//! **Model.** The draft is the file without a name that becomes the image. There is none where a
-//! content must be read again from somewhere else (`--verify`), where its place must not depend on
-//! when it arrives (`--canonical`), where the image is written in place (which shall not change if
-//! a source is damaged), where the host has no files without a name (a signal would leave it
-//! behind) and where the features leave no choice of places. There contents wait in a
-//! [`Spool`](super::spool::Spool).
+//! **Model.** The draft is the unlinked file that becomes the image. There is no draft in these
+//! cases, and data waits in a [`Spool`](super::spool::Spool) instead: if the data must be read
+//! again from another file (`--verify`); if its blocks must not depend on the order of arrival
+//! (`--canonical`); if the image is written in place (the output must not change when a source is
+//! damaged); if the host has no unlinked temporary files (a signal would leave the file behind); or
+//! if the features determine where data goes.
 //!
-//! **Invariants.** The last block of a content is filled up with zeroes.
+//! **Invariants.** The last block of a file's data is padded with zeroes.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -18,31 +18,31 @@ use std::path::PathBuf;
 use fourscore_sync::Arc;
 
 use super::Destination;
-use crate::layout::{DraftSpace, Run as BlockRun};
+use crate::layout::{DraftFile, DraftSpace, Run as BlockRun};
 use crate::read_back::Comparison;
-use crate::source::keep::Keep;
 use crate::source::sink::Sink;
+use crate::source::storage::Storage;
 use crate::source::tar::sparse::Run;
 use crate::target::Target;
 use crate::tree::{FileId, Piece, Tree};
-use crate::write::Begun;
+use crate::write::NewImage;
 
-/// An image in which contents are placed as they arrive.
+/// An image whose file data is written as it arrives.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    begun: Begun,
-    /// Of the target, as the caller named it.
+    new_image: NewImage,
+    /// Path of the target as the caller gave it.
     path: PathBuf,
-    /// The file of the image among those of the tree.
+    /// The image among the open files of the tree.
     file: FileId,
     space: DraftSpace,
     sink: Sink,
-    /// Where the blocks of the last content are.
+    /// The blocks of the last file.
     runs: Vec<BlockRun>,
 }
 
 impl Draft {
-    /// Begins the image; `None` where contents must not be placed in it yet.
+    /// Begins the image; `None` if file data must not be written to it yet.
     pub(crate) fn begin(
         destination: &Destination<'_>,
         tree: &mut Tree,
@@ -54,18 +54,18 @@ impl Draft {
         let Some(space) = DraftSpace::of(options) else {
             return Ok(None);
         };
-        // Whoever reads the source does not know about the image.
+        // The errors of reading a source do not name the image.
         let named = |why: io::Error| {
             let text = format!("{}: {why}", target.path().display());
             io::Error::new(why.kind(), text)
         };
-        let Some((begun, file)) = Begun::nameless(target).map_err(named)? else {
+        let Some((new_image, file)) = NewImage::unlinked_file(target).map_err(named)? else {
             return Ok(None);
         };
         let sink = Sink::new(Arc::new(file));
         let file = tree.add_file(Arc::clone(sink.file()));
         Ok(Some(Self {
-            begun,
+            new_image,
             path: target.path().to_owned(),
             file: file.map_err(io::Error::other)?,
             space,
@@ -78,29 +78,34 @@ impl Draft {
         self.file
     }
 
-    /// log2 of the size of the blocks in which contents were placed.
-    pub(crate) fn block_bits(&self) -> u32 {
-        self.space.block_bits()
+    /// The draft as the layout needs it.
+    pub(crate) fn draft_file(&self) -> DraftFile {
+        DraftFile {
+            file: self.file,
+            block_bits: self.space.block_bits(),
+        }
     }
 
     pub(crate) fn is_for(&self, target: &Target) -> bool {
         self.path == target.path()
     }
 
-    pub(crate) fn into_begun(self) -> Begun {
-        self.begun
+    pub(crate) fn into_new_image(self) -> NewImage {
+        self.new_image
     }
 }
 
-impl Keep for &mut Draft {
-    fn keep(
+impl Storage for &mut Draft {
+    fn store(
         &mut self,
         parts: &[Run],
         from: &mut dyn Read,
         pieces: &mut Vec<Piece>,
     ) -> io::Result<u64> {
-        let lengths = parts.iter().map(|part| (part.offset, part.len_bytes));
-        if !self.space.place(lengths, &mut self.runs) {
+        let ranges = parts
+            .iter()
+            .map(|part| part.offset..part.offset + part.len_bytes);
+        if !self.space.place(ranges, &mut self.runs) {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let bits = self.space.block_bits();
@@ -116,25 +121,25 @@ impl Keep for &mut Draft {
             while let Some(part) = next.filter(|part| part.offset < end) {
                 let (first, part_end) = (part.offset.max(at), part.offset + part.len_bytes);
                 let now = part_end.min(end) - first;
-                self.sink.take_zeroes(first - at)?;
+                self.sink.write_zeroes(first - at)?;
                 pieces.push(Piece {
                     at: first,
                     from: place + (first - begin),
                     len_bytes: now,
                 });
-                let count = self.sink.take(from, now)?;
+                let count = self.sink.copy(from, now)?;
                 taken += count;
                 if count < now {
                     return Ok(taken);
                 }
                 at = first + now;
                 if part_end > end {
-                    // Its rest is in the next run.
+                    // The rest of the part is in the next run.
                     break;
                 }
                 next = rest.next();
             }
-            self.sink.take_zeroes(end - at)?;
+            self.sink.write_zeroes(end - at)?;
         }
         Ok(taken)
     }

@@ -1,6 +1,6 @@
-//! **Purpose.** The encodings in which archives and lists hold bytes: base64, `%XX`.
+//! **Purpose.** Encodings used in archives and manifests: base64, `%XX`.
 
-/// Decodes base64 with or without the filling `=` at the end; `None` if it is none.
+/// Decodes base64 with or without `=` padding; `None` if it is invalid.
 pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.trim_ascii_end();
     let end = digits
@@ -24,7 +24,7 @@ pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Appends bytes as base64, filled up with `=`.
+/// Appends bytes as base64 with `=` padding.
 pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for group in bytes.chunks(3) {
@@ -51,11 +51,11 @@ fn sextet(digit: u8) -> Option<u32> {
     Some(value.into())
 }
 
-/// Undoes `%XX` for the bytes that `accepts` says may be written so; any other `%` stays.
+/// Decodes `%XX` for bytes that `accepts` allows; any other `%` stays.
 pub(crate) fn from_percent(text: &[u8], accepts: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
-    while let [first, behind @ ..] = rest {
+    while let [first, after @ ..] = rest {
         let coded = match rest {
             [b'%', high, low, ..] => hex(*high).zip(hex(*low)),
             _ => None,
@@ -67,7 +67,7 @@ pub(crate) fn from_percent(text: &[u8], accepts: impl Fn(u8) -> bool) -> Vec<u8>
             }
             _ => {
                 out.push(*first);
-                rest = behind;
+                rest = after;
             }
         }
     }

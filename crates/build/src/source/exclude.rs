@@ -1,11 +1,11 @@
-//! **Purpose.** Which paths of a source stay out of the image.
+//! **Purpose.** Selects the paths of a source that are excluded from the image.
 //!
-//! **Model.** A pattern with a slash in it, one at the end aside, is matched against the whole
-//! path from the root; one without is matched against each name. `*` and `?` stop at slashes, `**`
-//! does not, `[a-z]` and `[!a-z]` are one byte of a set, `\` takes the meaning of the next byte.
-//! What is in an excluded directory is excluded. Patterns and names are bytes.
+//! **Model.** A pattern that contains a slash (other than at its end) is matched against the whole
+//! path from the root, any other pattern against each name. `*` and `?` do not match slashes, `**`
+//! does, `[a-z]` and `[!a-z]` match one byte of a set, `\` quotes the next byte. Everything in an
+//! excluded directory is excluded. Patterns and names are bytes.
 
-/// Patterns of paths.
+/// A set of patterns for excluded paths.
 #[derive(Clone, Debug, Default)]
 pub struct Excludes {
     patterns: Vec<Pattern>,
@@ -14,16 +14,16 @@ pub struct Excludes {
 #[derive(Clone, Debug)]
 struct Pattern {
     steps: Vec<Step>,
-    /// Matched against the path, not against names.
+    /// Whether the pattern is matched against paths instead of names.
     is_path: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Byte(u8),
-    /// Any byte but a slash.
+    /// Any byte except a slash.
     Any,
-    /// Any number of bytes, slashes among them or not.
+    /// Any number of bytes, with or without slashes.
     Many {
         slashes: bool,
     },
@@ -33,7 +33,7 @@ enum Step {
     },
 }
 
-/// A pattern with a set that does not end, or with nothing in it.
+/// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{}' is not a pattern: {why}", pattern.escape_ascii())]
 pub struct PatternError {
@@ -45,7 +45,7 @@ impl Excludes {
     /// Adds a pattern.
     ///
     /// # Errors
-    /// A pattern that says nothing, or a set in it that is not closed.
+    /// An empty pattern, or one with an unclosed set.
     pub fn add(&mut self, pattern: &[u8]) -> Result<(), PatternError> {
         let wrong = |why| PatternError {
             pattern: pattern.to_vec(),
@@ -68,8 +68,8 @@ impl Excludes {
         self.patterns.is_empty()
     }
 
-    /// Whether the object at `path`, by itself, matches a pattern. For walks that do not enter
-    /// what matches. `path` has names joined by single slashes, and none at its ends.
+    /// Whether the path itself matches a pattern, for walks that do not enter excluded directories.
+    /// `path` has single slashes between names, and none at its ends.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
         let slash = path.iter().rposition(|&byte| byte == b'/');
@@ -80,8 +80,8 @@ impl Excludes {
         })
     }
 
-    /// Whether the object at `path`, as an archive writes it, or a directory on the way there
-    /// matches a pattern.
+    /// Whether a path, as written in an archive, or one of its parent directories matches a
+    /// pattern.
     #[must_use]
     pub fn contain(&self, path: &[u8]) -> bool {
         if self.patterns.is_empty() {
@@ -100,12 +100,12 @@ impl Excludes {
     }
 }
 
-/// The steps of a pattern; `None` if a set in it is not closed.
+/// Parses a pattern; `None` if a set in it is not closed.
 fn parse(pattern: &[u8]) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut rest = pattern;
-    while let [first, behind @ ..] = rest {
-        rest = behind;
+    while let [first, after @ ..] = rest {
+        rest = after;
         steps.push(match first {
             b'*' => {
                 let stars = rest.iter().take_while(|&&byte| byte == b'*').count();
@@ -114,13 +114,13 @@ fn parse(pattern: &[u8]) -> Option<Vec<Step>> {
             }
             b'?' => Step::Any,
             b'[' => {
-                let (set, behind) = parse_set(rest)?;
-                rest = behind;
+                let (set, after) = parse_set(rest)?;
+                rest = after;
                 set
             }
             b'\\' => {
-                let (byte, behind) = rest.split_first().unwrap_or((&b'\\', b""));
-                rest = behind;
+                let (byte, after) = rest.split_first().unwrap_or((&b'\\', b""));
+                rest = after;
                 Step::Byte(*byte)
             }
             byte => Step::Byte(*byte),
@@ -129,7 +129,7 @@ fn parse(pattern: &[u8]) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// The set behind its opening bracket, and what follows it.
+/// Parses a set after its opening bracket; returns it and the rest of the pattern.
 fn parse_set(text: &[u8]) -> Option<(Step, &[u8])> {
     let (is_negated, body) = match text {
         [b'!' | b'^', body @ ..] => (true, body),
@@ -137,16 +137,16 @@ fn parse_set(text: &[u8]) -> Option<(Step, &[u8])> {
     };
     let mut ranges = Vec::new();
     let mut rest = body;
-    // A bracket that comes first is a member.
+    // A closing bracket in the first position is a member.
     while rest.first() != Some(&b']') || ranges.is_empty() {
         match rest {
-            [low, b'-', high, behind @ ..] if *high != b']' => {
+            [low, b'-', high, after @ ..] if *high != b']' => {
                 ranges.push((*low, *high));
-                rest = behind;
+                rest = after;
             }
-            [byte, behind @ ..] => {
+            [byte, after @ ..] => {
                 ranges.push((*byte, *byte));
-                rest = behind;
+                rest = after;
             }
             [] => return None,
         }
@@ -155,7 +155,7 @@ fn parse_set(text: &[u8]) -> Option<(Step, &[u8])> {
 }
 
 impl Step {
-    fn takes(&self, byte: u8) -> bool {
+    fn matches(&self, byte: u8) -> bool {
         match self {
             Self::Byte(own) => *own == byte,
             Self::Any => byte != b'/',
@@ -170,31 +170,31 @@ impl Step {
     }
 }
 
-/// All places in the pattern where the text so far can have led, moved on byte by byte: no text
-/// takes longer than its length times that of the pattern.
+/// Simulates the pattern as a nondeterministic automaton, so that matching takes at most the length
+/// of the text times that of the pattern.
 fn is_match(steps: &[Step], text: &[u8]) -> bool {
-    let mut places = vec![false; steps.len() + 1];
-    let mut next = places.clone();
-    reach(steps, &mut places, 0);
+    let mut states = vec![false; steps.len() + 1];
+    let mut next = states.clone();
+    activate(steps, &mut states, 0);
     for &byte in text {
         next.fill(false);
         for (at, step) in steps.iter().enumerate() {
-            if places[at] && step.takes(byte) {
+            if states[at] && step.matches(byte) {
                 let stays = matches!(step, Step::Many { .. });
-                reach(steps, &mut next, if stays { at } else { at + 1 });
+                activate(steps, &mut next, if stays { at } else { at + 1 });
             }
         }
-        std::mem::swap(&mut places, &mut next);
+        std::mem::swap(&mut states, &mut next);
     }
-    places[steps.len()]
+    states[steps.len()]
 }
 
-/// Marks a place, and those behind it that need no byte.
-fn reach(steps: &[Step], places: &mut [bool], mut at: usize) {
-    places[at] = true;
+/// Marks a state, and those that follow without consuming a byte.
+fn activate(steps: &[Step], states: &mut [bool], mut at: usize) {
+    states[at] = true;
     while let Some(Step::Many { .. }) = steps.get(at) {
         at += 1;
-        places[at] = true;
+        states[at] = true;
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_in_front_alone_makes_a_path() {
+    fn a_leading_slash_anchors_a_pattern_at_the_root() {
         let root_only = excludes(&["/tmp"]);
         assert!(!root_only.contain(b"var/tmp"));
         assert!(excludes(&["tmp"]).contain(b"var/tmp/x"));
@@ -254,13 +254,13 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_take_no_long_time() {
+    fn many_stars_take_linear_time() {
         let pattern = "a*".repeat(50) + "b";
         assert!(!excludes(&[&pattern]).matches(&[b'a'; 5000]));
     }
 
     #[test]
-    fn what_is_no_pattern() {
+    fn invalid_patterns_are_refused() {
         for pattern in ["", "/", "[a", "x[!]"] {
             let error = Excludes::default().add(pattern.as_bytes());
             assert!(error.is_err(), "{pattern}");

@@ -1,8 +1,8 @@
-//! **Purpose.** Why a source cannot be taken, and which entry of it is at fault.
+//! **Purpose.** Errors of reading a source.
 //!
-//! **Model.** Parsers see bytes and return a [`Fault`]; whoever knows the entry that the bytes
-//! belong to makes a [`SourceError`] of it, which names the place as the user knows it: the
-//! archive, layer or list, and the entry in it.
+//! **Model.** Parsers see bytes and return a [`Fault`]; the caller that knows the entry turns it
+//! into a [`SourceError`], which names the archive, layer or manifest as the user knows it, and the
+//! entry in it.
 
 use std::fmt;
 use std::io;
@@ -10,19 +10,19 @@ use std::io;
 use crate::error::BuildError;
 use crate::tree::TreeError;
 
-/// A source that cannot be taken.
+/// An error of reading a source.
 #[derive(Debug)]
 pub struct SourceError {
-    /// The archive, layout or list, as the user named it.
+    /// The archive, layout or manifest, as the user named it.
     pub place: String,
-    /// The entry at fault; `None` if it is the source as a whole.
+    /// The entry that caused the error; `None` if it concerns the whole source.
     pub entry: Option<Vec<u8>>,
-    /// What is wrong with it.
+    /// The cause.
     pub fault: Fault,
 }
 
 impl SourceError {
-    /// The entry and what is wrong with it, without the source.
+    /// The entry and the cause, without the source.
     #[must_use]
     pub fn reason(&self) -> String {
         match &self.entry {
@@ -44,34 +44,34 @@ impl std::error::Error for SourceError {
     }
 }
 
-/// What is wrong with an entry or a source: one variant for each check.
+/// The cause of an error: one variant for each check.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The source could not be read, or its content not be kept.
+    /// The source could not be read, or its data could not be spooled.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The compressed bytes are damaged or end too early.
-    #[error("cannot be unpacked: {0}")]
+    /// The compressed data is damaged or truncated.
+    #[error("cannot be decompressed: {0}")]
     Unpack(io::Error),
-    /// A compression nobody here can undo.
-    #[error("is compressed with {with} (unpack it first, as in `{with} -dc FILE | ... -`)")]
+    /// An unsupported compression.
+    #[error("is compressed with {with} (decompress it first, as in `{with} -dc FILE | ... -`)")]
     Compression {
-        /// The program that made it.
+        /// The program that decompresses it.
         with: &'static str,
     },
-    /// The bytes are nothing that an image is made of.
+    /// The file is not a source.
     #[error(
         "is {found} (a source is a directory, a tar archive, a file system of ext2, ext3 or \
         ext4, or a container image; a partition of a disk is named as in disk.img@1M)"
     )]
     NotASource {
-        /// What they are.
+        /// A description of the file.
         found: &'static str,
     },
-    /// The bytes are no archive at all.
+    /// The file is not an archive.
     #[error("is not a tar archive")]
     NotTar,
-    /// A file system where it cannot be read: in a pipe or compressed.
+    /// A file system in a pipe or in a compressed file, where it cannot be read.
     #[error(
         "is a file system {place}, which is read only from a file or block device (write it \
         to a file first)"
@@ -80,120 +80,120 @@ pub enum Fault {
         /// Where it is.
         place: &'static str,
     },
-    /// A compressed file in a compressed file.
-    #[error("is compressed twice (unpack it first)")]
+    /// A compressed file inside a compressed file.
+    #[error("is compressed twice (decompress it first)")]
     CompressedTwice,
-    /// The source would be overwritten by the image.
+    /// The source is also the output.
     #[error("is also the output (write the image somewhere else, or --exclude it)")]
     IsOutput,
     /// A file system cannot be opened or is damaged.
     #[error("{0}")]
     FileSystem(fourscore::Error),
-    /// A file ends before the file system in it.
+    /// The offset of the file system is beyond the end of the file.
     #[error("ends at byte {len_bytes}, before byte {offset}")]
-    BehindTheEnd {
+    BeyondEnd {
         /// The length of the file.
         len_bytes: u64,
-        /// Where the file system was said to be.
+        /// The given offset.
         offset: u64,
     },
-    /// An object of a file system that is encrypted.
+    /// An encrypted object in a file system.
     #[error("is encrypted, and cannot be read without its key")]
     Encrypted,
-    /// A directory of a damaged file system that two names lead to.
+    /// A directory in a damaged file system that two entries refer to.
     #[error("is a directory with two names: the file system is damaged")]
     EnteredTwice,
-    /// The archive ends inside of a header or of what belongs to it.
-    #[error("the archive is cut off at byte {at}")]
+    /// The archive ends inside a header or the data of an entry.
+    #[error("the archive is truncated at byte {at}")]
     CutOff {
-        /// Where the bytes end, in the archive as it is after unpacking.
+        /// Length of the archive, decompressed.
         at: u64,
     },
-    /// The archive ends behind an entry, without the zeros that mark its end.
-    #[error("the archive ends at byte {at} without an end mark: it was cut off")]
+    /// The archive ends after an entry, without the zeroes that mark its end.
+    #[error("the archive ends at byte {at} without an end mark: it was truncated")]
     NoEndMark {
-        /// Where the bytes end.
+        /// Length of the archive, decompressed.
         at: u64,
     },
-    /// The sum over a header is not the one in it.
+    /// The checksum of a header is wrong.
     #[error("the header at byte {at} has the checksum {found:o} instead of {expected:o}")]
     Checksum {
         /// Where the header begins.
         at: u64,
-        /// What the header says.
+        /// The checksum in the header.
         found: u64,
-        /// What its bytes add up to.
+        /// The checksum of its bytes.
         expected: u64,
     },
-    /// A number that is none.
+    /// A field that is not a number.
     #[error("{field} is not a number")]
     Number {
         /// The field or record.
         field: &'static str,
     },
-    /// A number that ext4 has no room for.
+    /// A number that ext4 cannot store.
     #[error("{field} is {value}, which ext4 cannot hold")]
     Range {
         /// The field or record.
         field: &'static str,
-        /// What was found.
+        /// The value.
         value: i128,
     },
-    /// A type of entry that is not known.
+    /// An unknown type of entry.
     #[error("has the unknown type '{}'", flag.escape_ascii())]
     Type {
-        /// The type as it stands in the header.
+        /// The type flag of the header.
         flag: u8,
     },
-    /// A part of an archive on several volumes.
+    /// A part of a multi-volume archive.
     #[error("is continued from another volume (join the volumes first)")]
     Volume,
     /// A pax record that is not `LENGTH KEY=VALUE`.
     #[error("a pax record is malformed at byte {at} of its header")]
     PaxRecord {
-        /// Where the record begins.
+        /// Offset of the record in its header.
         at: usize,
     },
-    /// A header that would take an absurd amount of memory.
+    /// An extended header that exceeds the size limit.
     #[error("an extended header has {len_bytes} bytes, over the limit of {max_bytes}")]
     HeaderTooLong {
-        /// How long it claims to be.
+        /// Its length.
         len_bytes: u64,
-        /// How long it may be.
+        /// The limit.
         max_bytes: u64,
     },
-    /// The map of a sparse file makes no sense.
-    #[error("the map of the sparse file is wrong: {why}")]
+    /// The map of a sparse file is invalid.
+    #[error("the map of the sparse file is invalid: {why}")]
     SparseMap {
-        /// In which way.
+        /// The reason.
         why: &'static str,
     },
-    /// The tree cannot hold the entry; the error names it.
+    /// The tree cannot hold the entry; the inner error names it.
     #[error("{0}")]
     Tree(#[from] TreeError),
-    /// A directory of this host cannot be taken; the error names the entry.
+    /// A directory of this host cannot be read; the inner error names the entry.
     #[error("{0}")]
     Directory(Box<BuildError>),
-    /// An ACL in words that are not understood.
-    #[error("the ACL entry '{}' is not understood", text.escape_ascii())]
+    /// An invalid ACL text.
+    #[error("the ACL entry '{}' is invalid", text.escape_ascii())]
     Acl {
-        /// The words.
+        /// The text of the ACL or its entry.
         text: Vec<u8>,
     },
-    /// An ACL that names somebody unknown.
-    #[error("the ACL names '{}', whom this machine does not know (pack with --numeric-owner)",
+    /// An ACL with an unknown user or group.
+    #[error("the ACL names '{}', which is unknown on this machine (pack with --numeric-owner)",
         name.escape_ascii())]
     AclName {
         /// The user or group.
         name: Vec<u8>,
     },
-    /// An attribute name or value in an encoding that it is not in.
+    /// An attribute record with an invalid encoding.
     #[error("the attribute record '{}' is malformed", key.escape_ascii())]
     AttributeRecord {
         /// The key of the record.
         key: Vec<u8>,
     },
-    /// An owner that the map of ids leaves out.
+    /// An owner that the id map does not contain.
     #[error("the {kind} id {id} is in no range of the map")]
     Unmapped {
         /// `user` or `group`.
@@ -201,60 +201,60 @@ pub enum Fault {
         /// The id.
         id: u32,
     },
-    /// A whiteout of nothing, or of its own directory.
-    #[error("is a whiteout that names nothing")]
+    /// A whiteout without a valid name.
+    #[error("is a whiteout without a valid name")]
     Whiteout,
-    /// A file of an image layout that is not as the specification says.
+    /// A file of an OCI layout that does not follow the specification.
     #[error("{why}")]
     Layout {
         /// What is wrong with it.
         why: String,
     },
-    /// A word of a manifest that is not understood.
+    /// An invalid word in a manifest.
     #[error("'{}' {why}", word.escape_ascii())]
     ManifestWord {
-        /// The word: a keyword with its value, a name or a command.
+        /// A keyword with its value, a name or a command.
         word: Vec<u8>,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// An entry of a manifest that would have to be made and cannot be.
+    /// An entry of a manifest that is not in the sources and cannot be created.
     #[error("is not in the sources, and {why}")]
     NotInSources {
-        /// What is missing.
+        /// The reason.
         why: &'static str,
     },
-    /// An entry of a manifest without what makes a link or device.
+    /// An entry of a manifest for a link or device, without a target or device number.
     #[error("the manifest has no {keyword}= for it")]
     Incomplete {
-        /// What is missing.
+        /// The missing keyword.
         keyword: &'static str,
     },
-    /// An entry of a manifest that is something else in the sources.
+    /// An entry of a manifest whose type differs from the sources.
     #[error("is type={found} in the sources and type={wanted} in the manifest")]
     OtherKind {
-        /// In the sources.
+        /// The type in the sources.
         found: &'static str,
-        /// In the manifest.
+        /// The type in the manifest.
         wanted: &'static str,
     },
-    /// A file whose length is not the one in the manifest.
+    /// A file whose size differs from the manifest.
     #[error("has {found} bytes in the sources and {wanted} in the manifest")]
     OtherSize {
-        /// In the sources.
+        /// The size in the sources.
         found: u64,
-        /// In the manifest.
+        /// The size in the manifest.
         wanted: u64,
     },
-    /// Content that does not match its digest.
+    /// A blob that does not match its digest.
     #[error("the digest is wrong: it is {found} instead of {expected}")]
     Digest {
-        /// What the bytes give.
+        /// The digest of the data.
         found: String,
-        /// What was promised.
+        /// The digest in the descriptor.
         expected: String,
     },
 }
 
-/// The result of parsers.
+/// The result of a parser.
 pub(crate) type Parsed<T> = std::result::Result<T, Fault>;

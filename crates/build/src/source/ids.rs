@@ -1,8 +1,8 @@
-//! **Purpose.** Whose the objects of the image are, where that is not what the sources say.
+//! **Purpose.** Changes the owners of all objects, by a single owner or by id maps.
 //!
-//! **Model.** Either everything belongs to one owner, or ranges of ids are moved, as user
-//! namespaces move them. Moved are the owners of objects and the users and groups of their ACLs.
-//! An id outside of all ranges is an error: nobody can say whose it would be.
+//! **Model.** Either all objects get one owner, or ranges of ids are mapped as in user namespaces.
+//! A map applies to the owners of objects and to the users and groups in their ACLs. An id that is
+//! in no range is an error, because its owner would be undefined.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use crate::source::fault::{Fault, SourceError};
 use crate::tree::{NodeId, Tree, XattrSet, Xattrs};
 
-/// A user and a group.
+/// A user id and a group id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The user.
@@ -19,38 +19,38 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// `count` ids from `from` on become those from `to` on.
+/// Maps `count` ids that begin at `from` to those that begin at `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     /// The first id in the source.
     pub from: u32,
     /// The first id in the image.
     pub to: u32,
-    /// How many there are.
+    /// The number of ids.
     pub count: u32,
 }
 
-/// Ranges of ids; without any, ids stay what they are.
+/// A list of ranges; an empty list maps each id to itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdMap {
     ranges: Vec<IdRange>,
 }
 
-/// Whose the objects are.
+/// How owners are changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owners {
-    /// One owner for all.
+    /// The same owner for all objects.
     One(Owner),
-    /// Moved ranges.
+    /// Mapped ids.
     Moved {
-        /// Of users.
+        /// Map of user ids.
         users: IdMap,
-        /// Of groups.
+        /// Map of group ids.
         groups: IdMap,
     },
 }
 
-/// A text that is no owner or range.
+/// An invalid owner or range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not {expected}")]
 pub struct IdError {
@@ -99,7 +99,7 @@ impl std::str::FromStr for IdRange {
 }
 
 impl IdMap {
-    /// A map of these ranges; the first that has an id counts.
+    /// Creates a map; the first range that contains an id applies.
     #[must_use]
     pub fn new(ranges: Vec<IdRange>) -> Self {
         Self { ranges }
@@ -117,7 +117,7 @@ impl IdMap {
 }
 
 impl Owners {
-    /// Nothing changes.
+    /// Keeps all owners.
     #[must_use]
     pub fn kept() -> Self {
         Self::Moved {
@@ -134,10 +134,10 @@ impl Owners {
         if *self == Self::kept() {
             return Ok(());
         }
-        let mut moved_sets = HashMap::new();
+        let mut mapped_sets = HashMap::new();
         for id in tree.ids() {
-            let moved = self.apply_to(tree, id, &mut moved_sets);
-            moved.map_err(|fault| SourceError {
+            let mapped = self.apply_to(tree, id, &mut mapped_sets);
+            mapped.map_err(|fault| SourceError {
                 place: "owners".to_owned(),
                 entry: Some(tree.path_of(id)),
                 fault,
@@ -150,20 +150,20 @@ impl Owners {
         &self,
         tree: &mut Tree,
         id: NodeId,
-        moved_sets: &mut HashMap<XattrSet, Option<Xattrs>>,
+        mapped_sets: &mut HashMap<XattrSet, Option<Xattrs>>,
     ) -> Result<(), Fault> {
         let mut meta = tree.meta(id);
         match self {
             Self::One(owner) => (meta.uid, meta.gid) = (owner.uid, owner.gid),
             Self::Moved { users, groups } => {
-                meta.uid = moved(users, "user", meta.uid)?;
-                meta.gid = moved(groups, "group", meta.gid)?;
+                meta.uid = mapped(users, "user", meta.uid)?;
+                meta.gid = mapped(groups, "group", meta.gid)?;
                 let set = tree.xattr_set(id);
-                let moved = match moved_sets.entry(set) {
+                let mapped = match mapped_sets.entry(set) {
                     Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => new.insert(moved_acls(tree, id, users, groups)?),
+                    Entry::Vacant(new) => new.insert(mapped_acls(tree, id, users, groups)?),
                 };
-                if let Some(xattrs) = moved {
+                if let Some(xattrs) = mapped {
                     tree.set_xattrs(id, xattrs)?;
                 }
             }
@@ -173,12 +173,12 @@ impl Owners {
     }
 }
 
-fn moved(map: &IdMap, kind: &'static str, id: u32) -> Result<u32, Fault> {
+fn mapped(map: &IdMap, kind: &'static str, id: u32) -> Result<u32, Fault> {
     map.get(id).ok_or(Fault::Unmapped { kind, id })
 }
 
-/// The attributes with moved ids, if there are ids in them.
-fn moved_acls(
+/// The extended attributes with mapped ids in their ACLs; `None` if nothing changes.
+fn mapped_acls(
     tree: &Tree,
     id: NodeId,
     users: &IdMap,
@@ -189,13 +189,13 @@ fn moved_acls(
     for (name, value) in tree.xattrs(id) {
         let mut value = value.to_vec();
         if name.starts_with(b"system.posix_acl_") {
-            // Behind the version: tag, permissions and id of each entry.
+            // After the version, each entry has tag, permissions and id.
             let entries = value.get_mut(4..).unwrap_or_default();
             for [tag, _, _, _, id @ ..] in entries.as_chunks_mut::<8>().0 {
                 let old = u32::from_le_bytes(*id);
                 let new = match *tag {
-                    0x02 => moved(users, "user", old)?,
-                    0x08 => moved(groups, "group", old)?,
+                    0x02 => mapped(users, "user", old)?,
+                    0x08 => mapped(groups, "group", old)?,
                     _ => old,
                 };
                 *id = new.to_le_bytes();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_move_owners_and_acls() {
+    fn ranges_map_owners_and_acls() {
         let mut tree = tree();
         let owners = Owners::Moved {
             users: range("100000:0:65536"),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_none() {
+    fn invalid_texts_are_refused() {
         for text in ["", "1", "1:", ":1", "a:b", "1:2:3", "-1:0", "4294967296:0"] {
             assert!(text.parse::<Owner>().is_err(), "{text}");
         }

@@ -1,14 +1,14 @@
-//! **Purpose.** A file system of ext2, ext3 or ext4 as a source: its tree.
+//! **Purpose.** Reads a file system of ext2, ext3 or ext4 as a source.
 //!
-//! **Model.** The image is opened for reading as everywhere: a journal that is not empty is
-//! replayed in memory. One thread goes down the tree; contents are read by all threads when they
-//! are written, through the same open file system. An object with several names is made at the
-//! first of them.
+//! **Model.** The image is opened read-only; a journal that is not empty is replayed in memory. One
+//! thread walks the tree; file data is read later by all threads, through the same open file
+//! system. An object with several names is inserted at the first of them.
 //!
-//! What the tree has no place for is told and left out: flags that users set (`chattr`). Encrypted
-//! directories and files cannot be read without their key and are an error.
+//! Inode flags that users set (`chattr`) have no place in the tree; they are left out with a
+//! notice. Encrypted directories and files cannot be read without their key and are an error.
 //!
-//! **Invariants.** A damaged image cannot lead in circles: each directory is entered once.
+//! **Invariants.** The walk of a damaged image terminates, since each directory is entered at most
+//! once.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -23,19 +23,19 @@ use fourscore_sync::Arc;
 
 use crate::source::Context;
 use crate::source::fault::{Fault, SourceError};
-use crate::target::Site;
+use crate::target::Location;
 use crate::tree::{
-    Content, DataPlace, ImageId, Kind, Meta, NodeId, Piece, Sparse, Tree, Xattrs, is_kept,
+    Content, DataPlace, ImageId, Kind, Meta, NodeId, Piece, Sparse, Tree, Xattrs, is_supported,
 };
 
-/// Metadata that is kept in memory while the tree and its contents are read.
+/// Size of the metadata cache for the walk and for reading file data.
 const CACHE_BYTES: usize = 256 << 20;
 
-/// Lays the file system at byte `offset` of an image file or block device over the tree.
+/// Adds the file system at byte `offset` of an image file or block device to the tree.
 ///
 /// # Errors
-/// An image that cannot be opened, is damaged, or holds what cannot be kept; the error names the
-/// object.
+/// An image that cannot be opened, is damaged, or has an object that cannot be stored; the error
+/// names the object.
 pub(super) fn add(
     tree: &mut Tree,
     path: &Path,
@@ -53,17 +53,17 @@ pub(super) fn add(
     };
     let fs = open(tree, path, offset, &place, context).map_err(whole)?;
     let image = tree.add_image(Arc::clone(&fs)).map_err(Fault::from);
-    let mut adding = Adding {
+    let mut walk = Walk {
         fs: &fs,
         image: image.map_err(whole)?,
         tree,
         context,
         names: HashMap::new(),
         entered: HashSet::new(),
-        room: Vec::new(),
+        buffer: Vec::new(),
     };
     let mut path = Vec::new();
-    adding.run(&mut path).map_err(|fault| SourceError {
+    walk.run(&mut path).map_err(|fault| SourceError {
         place: place.clone(),
         entry: Some(if path.is_empty() { b"/".to_vec() } else { path }),
         fault,
@@ -80,24 +80,25 @@ fn open(
     let device = Arc::new(open_path(path, DeviceOptions::default())?);
     let len_bytes = device.len_bytes();
     if offset >= len_bytes {
-        return Err(Fault::BehindTheEnd { len_bytes, offset });
+        return Err(Fault::BeyondEnd { len_bytes, offset });
     }
     let window = Window::from_offset(device, offset, Access::ReadOnly)?;
     let options = OpenOptions::new().cache_bytes(CACHE_BYTES);
     let fs = Fs::open(Arc::new(window), &options).map_err(Fault::FileSystem)?;
     let file = std::fs::File::open(path)?;
     let end = offset.saturating_add(fs.geometry().size_bytes());
-    let site = Site::of(&file, offset..end)?;
-    context.refuse_output(&site)?;
-    // A disk that gets another file system beside this one does change.
-    let is_steady = !file.metadata()?.file_type().is_block_device() && !context.changes(&site);
-    if is_steady {
+    let location = Location::of(&file, offset..end)?;
+    context.refuse_output(&location)?;
+    // The image changes if the output is another partition of the same disk.
+    let is_unchanging =
+        !file.metadata()?.file_type().is_block_device() && !context.changes(&location);
+    if is_unchanging {
         tree.watch_file(Arc::new(file), place)?;
     }
     Ok(fs)
 }
 
-/// Flags that users set and that the image will not have.
+/// Flags that users set and that the image does not preserve.
 fn left_out_flags() -> InodeFlags {
     InodeFlags::SECRM_FL
         | InodeFlags::UNRM_FL
@@ -117,27 +118,27 @@ fn left_out_flags() -> InodeFlags {
         | InodeFlags::CASEFOLD_FL
 }
 
-struct Adding<'a, 'c> {
+struct Walk<'a, 'c> {
     fs: &'a Fs,
     image: ImageId,
     tree: &'a mut Tree,
     context: &'a mut Context<'c>,
-    /// Objects with several names.
+    /// Nodes of objects with several names.
     names: HashMap<InodeNr, NodeId>,
     entered: HashSet<InodeNr>,
-    /// For blocks of directories.
-    room: Vec<u8>,
+    /// Buffer for directory blocks.
+    buffer: Vec<u8>,
 }
 
-/// A directory whose entries are to be added.
+/// A directory that is still to be walked.
 struct Directory {
     inode: InodeNr,
     node: NodeId,
     path: Vec<u8>,
 }
 
-impl Adding<'_, '_> {
-    /// Adds everything. `at` is the path of what is being added, for messages.
+impl Walk<'_, '_> {
+    /// Walks the whole tree. `at` is set to the path of the current object, for messages.
     fn run(&mut self, at: &mut Vec<u8>) -> Result<(), Fault> {
         let stat = self.fs.stat(InodeNr::ROOT).map_err(Fault::FileSystem)?;
         self.tree.set_meta(NodeId::ROOT, &meta(&stat));
@@ -176,7 +177,7 @@ impl Adding<'_, '_> {
 
     fn entries(&mut self, directory: InodeNr) -> Result<Vec<(Vec<u8>, InodeNr)>, Fault> {
         let mut entries = Vec::new();
-        let listed = self.fs.scan_entries(directory, &mut self.room, |entry| {
+        let listed = self.fs.scan_entries(directory, &mut self.buffer, |entry| {
             if !matches!(entry.name, b"." | b"..") {
                 entries.push((entry.name.to_vec(), entry.inode));
             }
@@ -186,7 +187,7 @@ impl Adding<'_, '_> {
         Ok(entries)
     }
 
-    /// Adds what a name leads to. Says which object it is if it is a directory.
+    /// Inserts the object of an entry; returns its node if it is a directory.
     fn object(
         &mut self,
         directory: &Directory,
@@ -232,7 +233,7 @@ impl Adding<'_, '_> {
         })
     }
 
-    /// Where a file has data, and where holes.
+    /// Finds the data and holes of a file.
     fn content(&self, stat: &Stat) -> Result<Content, Fault> {
         let (image, inode, len_bytes) = (self.image, stat.inode, stat.size_bytes);
         let seek = |at, what| self.fs.seek(inode, at, what).map_err(Fault::FileSystem);
@@ -268,11 +269,12 @@ impl Adding<'_, '_> {
         })
     }
 
-    /// The attributes of an object, and what of it is left out.
+    /// The extended attributes of an object; adds notices for attributes and flags that are left
+    /// out.
     fn xattrs(&mut self, stat: &Stat, path: &[u8]) -> Result<Xattrs, Fault> {
         let mut xattrs = Xattrs::new();
         for found in self.fs.xattrs(stat.inode).map_err(Fault::FileSystem)? {
-            if is_kept(&found.name) {
+            if is_supported(&found.name) {
                 xattrs.set(&found.name, &found.value);
                 continue;
             }

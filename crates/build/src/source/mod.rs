@@ -1,20 +1,20 @@
-//! **Purpose.** What an image is made of: sources that are laid over each other in one tree.
+//! **Purpose.** Reads the sources of an image and overlays them in one tree.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `recognise` | what a source is, by its content |
-//! | `archive` | what is in a file or on standard input |
-//! | `tar` | reading archives |
-//! | `oci` | container images |
-//! | `image` | file systems |
-//! | `overlay` | what an entry does to the tree |
-//! | `unpack` | compressed streams |
-//! | `keep`, `sink` | what cannot be read twice |
-//! | `draft` | ... goes into the image at once |
-//! | `spool` | ... or waits in a file without a name |
-//! | `exclude`, `ids` | what stays out, whose the rest is |
-//! | `encoding`, `names` | bytes as text, names of users and groups |
-//! | `fault`, `notices` | what is wrong with an entry, what was left out |
+//! | `recognise` | detects the format of a source by its content |
+//! | `archive` | reads a source from a file or standard input |
+//! | `tar` | reads tar archives |
+//! | `oci` | reads container images |
+//! | `image` | reads file systems |
+//! | `overlay` | applies entries of archives to the tree |
+//! | `unpack` | decompresses streams |
+//! | `storage`, `sink` | store data that can be read only once |
+//! | `draft` | ... directly in the image |
+//! | `spool` | ... in an unlinked temporary file |
+//! | `exclude`, `ids` | excluded paths, changed owners |
+//! | `encoding`, `names` | text encodings, names of users and groups |
+//! | `fault`, `notices` | errors, notices about attributes that are left out |
 
 mod archive;
 mod draft;
@@ -23,7 +23,6 @@ mod exclude;
 mod fault;
 mod ids;
 mod image;
-mod keep;
 mod names;
 mod notices;
 mod oci;
@@ -31,6 +30,7 @@ mod overlay;
 mod recognise;
 mod sink;
 mod spool;
+mod storage;
 mod tar;
 mod unpack;
 
@@ -43,7 +43,7 @@ use fourscore_sync::{Counter, Mutex};
 use crate::host::{self, Scan};
 use crate::manifest::Saved;
 use crate::options::Options;
-use crate::target::{Site, Target};
+use crate::target::{Location, Target};
 use crate::tree::Tree;
 
 pub(crate) use draft::Draft;
@@ -55,69 +55,68 @@ pub use ids::{IdError, IdMap, IdRange, Owner, Owners};
 pub(crate) use names::HostNames;
 pub use notices::Notices;
 pub use oci::{OciImage, Platform, PlatformError, Transport};
-pub(crate) use spool::nameless;
+pub(crate) use spool::unlinked_file;
 
-/// Something that an image is made of.
+/// A source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// What is at a path of this host: a directory, a file or a block device.
+    /// A directory, file or block device of the host.
     Path(PathBuf, Reading),
-    /// What comes on standard input, read in one pass.
+    /// Standard input, read in one pass.
     StandardInput(Reading),
-    /// A file system of ext2, ext3 or ext4 that begins at a byte of a file or block device.
+    /// A file system of ext2, ext3 or ext4 at an offset of a file or block device.
     FileSystem {
         /// The file or block device.
         path: PathBuf,
-        /// Where in it the file system begins, in bytes.
+        /// The offset of the file system in bytes.
         offset_bytes: u64,
     },
     /// A container image.
     Oci(OciImage),
 }
 
-/// How a directory or archive is taken.
+/// How a directory or archive is interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// As what its content says it is: a tree, or a container image that is unpacked.
+    /// By its content: as a tree, or as a container image to be unpacked.
     ByContent,
-    /// As a tree, whatever it is a tree of.
+    /// Always as a tree.
     AsTree,
 }
 
-/// What all sources of an image share while they are read.
+/// State and options shared by all sources of an image.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// What stays out.
+    /// Excluded paths.
     pub excludes: &'a Excludes,
-    /// What fakeroot said of the files of directories.
+    /// The file that fakeroot saved, for directories.
     pub saved: Option<&'a Saved>,
-    /// The image to be. With it, contents that can be read only once go there at once, in the
-    /// order in which they arrive, where it can be begun like that.
+    /// The output. If given, data that can be read only once is written to the image as it arrives,
+    /// where the options allow it.
     pub destination: Option<Destination<'a>>,
-    /// A directory with room for the other contents of compressed archives and pipes; files in it
-    /// have no name.
+    /// A directory for unlinked temporary files with the data of compressed archives and pipes.
     pub scratch: &'a Path,
-    /// How many threads may work at once.
+    /// Number of threads.
     pub threads: usize,
-    /// Counts objects of directories and entries of archives as they are read.
+    /// Counter of objects that are read.
     pub read_objects: &'a Counter,
-    /// Counts the bytes of archives, unpacked, as they are read.
+    /// Counter of bytes of archives that are read, after decompression.
     pub read_bytes: &'a Counter,
-    /// What was left out, for the user to read.
+    /// Notices about attributes that are left out.
     pub notices: Notices,
-    /// What images are to run on, where there are several; else what this machine is.
+    /// The platform to select from a multi-platform image; this machine's platform if `None`.
     pub platform: Option<&'a Platform>,
 }
 
 impl Context<'_> {
-    /// Whether writing the image changes the file that a source is in.
-    fn changes(&self, source: &Site) -> bool {
+    /// Whether writing the output changes the file at this location.
+    fn changes(&self, source: &Location) -> bool {
         let target = self.destination.as_ref().map(|to| to.target);
         target.is_some_and(|target| target.changes(source))
     }
 
-    /// Refuses a source that the image would overwrite.
-    fn refuse_output(&self, source: &Site) -> Result<(), Fault> {
+    /// Returns an error if writing the output would overwrite the source.
+    fn refuse_output(&self, source: &Location) -> Result<(), Fault> {
         let target = self.destination.as_ref().map(|to| to.target);
         match target.is_some_and(|target| target.overwrites(source)) {
             true => Err(Fault::IsOutput),
@@ -126,19 +125,20 @@ impl Context<'_> {
     }
 }
 
-/// What the tree will be given to [`build`](crate::build) with.
+/// The options and target that [`build`](crate::build) will get.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
-    /// What is asked of the image.
+    /// The options of the image.
     pub options: &'a Options,
-    /// Where it goes.
+    /// The output.
     pub target: &'a Target,
 }
 
 impl Source {
-    /// What the user means by `text`: `-` is standard input, `oci:DIR[:TAG]`, `dir:DIR`,
-    /// `oci-archive:FILE[:TAG]` and `docker-archive:FILE[:NAME]` container images, `tree:PATH` a
-    /// directory or archive as it stands, and anything else the path of what its content says.
+    /// Parses the name of a source: `-` is standard input; `oci:DIR[:TAG]`, `dir:DIR`,
+    /// `oci-archive:FILE[:TAG]` and `docker-archive:FILE[:NAME]` are container images; `tree:PATH`
+    /// is a directory or archive that is taken as a tree; anything else is the path of a source
+    /// whose format is detected.
     #[must_use]
     pub fn parse(text: &OsStr) -> Self {
         if let Some(image) = text.to_str().and_then(OciImage::parse) {
@@ -153,7 +153,7 @@ impl Source {
         }
     }
 
-    /// The same directory or archive, as a tree.
+    /// The same source, to be taken as a tree.
     #[must_use]
     pub fn as_tree(self) -> Self {
         match self {
@@ -163,11 +163,11 @@ impl Source {
         }
     }
 
-    /// Lays the source over what the tree holds.
+    /// Overlays the source on the tree.
     ///
     /// # Errors
-    /// A source that is damaged, cannot be read, is also the output, or holds what ext4 cannot
-    /// hold.
+    /// A source that is damaged, cannot be read, is also the output, or has an object that ext4
+    /// cannot store.
     pub fn add_to(&self, tree: &mut Tree, context: &mut Context<'_>) -> Result<(), SourceError> {
         match self {
             Self::Path(path, reading) if path.is_dir() => {

@@ -1,4 +1,4 @@
-//! **Purpose.** Names of users and groups, as the files of this machine give them numbers.
+//! **Purpose.** Looks up names of users and groups in the files of this machine.
 //!
 //! **References.** passwd(5), group(5).
 
@@ -8,7 +8,7 @@ use fourscore_sync::OnceLock;
 
 static HOST: OnceLock<HostNames> = OnceLock::new();
 
-/// The users and groups of this machine.
+/// Users and groups of this machine.
 #[derive(Debug, Default)]
 pub(crate) struct HostNames {
     users: HashMap<Vec<u8>, u32>,
@@ -16,7 +16,7 @@ pub(crate) struct HostNames {
 }
 
 impl HostNames {
-    /// Reads `/etc/passwd` and `/etc/group` once. A machine without them knows nobody.
+    /// Reads `/etc/passwd` and `/etc/group` once. Missing files count as empty.
     pub(crate) fn get() -> &'static Self {
         HOST.get_or_init(|| {
             let table = |path| parse(&std::fs::read(path).unwrap_or_default());
@@ -36,7 +36,7 @@ impl HostNames {
     }
 }
 
-/// Name and number are the first and third field of a line; the first line of a name counts.
+/// Name and number are the first and third field of a line; the first line for a name applies.
 fn parse(text: &[u8]) -> HashMap<Vec<u8>, u32> {
     let mut numbers = HashMap::new();
     for line in text.split(|&byte| byte == b'\n') {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_of_a_name_counts() {
+    fn the_first_line_of_a_name_applies() {
         let table = parse(b"root:x:0:0:r:/root:/bin/sh\n# x\n\nbad:x:y\nanna:x:1000:\nanna:x:7:\n");
         assert_eq!(table.len(), 2);
         assert_eq!(table.get(&b"anna"[..]), Some(&1000));

@@ -1,10 +1,10 @@
-//! **Purpose.** What was left out of an image because ext4 has no place for it, for the user to
-//! read; the build goes on.
+//! **Purpose.** Notices about attributes that are left out of an image because ext4 cannot store
+//! them.
 
-/// So many are kept word by word; the rest are counted.
+/// How many notices are kept; further ones are only counted.
 const KEPT_MAX: usize = 100;
 
-/// Sentences for the user.
+/// Messages for the user.
 #[derive(Debug, Default)]
 pub struct Notices {
     kept: Vec<String>,
@@ -12,7 +12,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Adds one.
+    /// Adds a notice.
     pub fn push(&mut self, notice: String) {
         if self.kept.len() < KEPT_MAX {
             self.kept.push(notice);
@@ -21,26 +21,26 @@ impl Notices {
         }
     }
 
-    /// Adds that an attribute of the object at `path` stays out.
+    /// Adds a notice that an attribute of the object at `path` is left out.
     pub(crate) fn push_left_out(&mut self, path: &[u8], attribute: &str) {
         let path = path.escape_ascii();
-        let why = "ext4 has no place for the attribute";
+        let why = "ext4 cannot store the attribute";
         self.push(format!("{path}: {why} {attribute} (left out)"));
     }
 
-    /// The first hundred.
+    /// The first hundred notices.
     #[must_use]
     pub fn kept(&self) -> &[String] {
         &self.kept
     }
 
-    /// How many more there were.
+    /// The number of further notices.
     #[must_use]
     pub fn more(&self) -> u64 {
         self.more
     }
 
-    /// Adds all of `other`.
+    /// Adds all notices of `other`.
     pub fn append(&mut self, other: Self) {
         for notice in other.kept {
             self.push(notice);
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_are_counted() {
+    fn notices_beyond_the_limit_are_counted() {
         let mut one = Notices::default();
         (0..150).for_each(|nr| one.push(nr.to_string()));
         let mut both = Notices::default();

@@ -1,12 +1,12 @@
-//! **Purpose.** What entries of archives do to the tree, with what is excluded left out.
+//! **Purpose.** Applies entries of archives to the tree, except excluded ones.
 
 use crate::source::exclude::Excludes;
 use crate::source::fault::{Fault, SourceError};
 use crate::source::tar::{Entry, EntryBody};
 use crate::tree::Tree;
 
-/// Puts an entry into the tree. `place` is the archive, for messages.
-pub(crate) fn put(
+/// Applies an entry to the tree. `place` is the archive, for messages.
+pub(crate) fn apply(
     tree: &mut Tree,
     entry: Entry,
     excludes: &Excludes,

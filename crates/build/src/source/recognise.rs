@@ -1,42 +1,41 @@
-//! **Purpose.** What a source is, by its content. All sources are decided on here.
+//! **Purpose.** Detects the format of a source by its content.
 //!
-//! **Model.** A directory is a tree, unless it holds the files that make it an OCI layout or a
-//! directory of skopeo. Of everything else the first bytes tell, behind a compression if there is
-//! one:
+//! **Model.** A directory is a tree, unless it has the files of an OCI layout or of skopeo's `dir:`
+//! transport. The format of a file is detected by its first bytes, after decompression:
 //!
 //! | bytes | source |
 //! |---|---|
-//! | a tar header, or one that is damaged | a tar archive |
+//! | a tar header, even a damaged one | a tar archive |
 //! | the magic of ext2, ext3 and ext4 in the superblock | a file system |
-//! | 10 240 zeroes and nothing else | an empty tar archive |
-//! | anything else | none, which is an error that says what it is |
+//! | exactly 10 240 zeroes | an empty tar archive |
+//! | anything else | none; the error describes the file |
 //!
-//! An archive without entries is nothing but zeroes, and so are a file system that was wiped, the
-//! start of one that was cut off and a disk that nobody has written to. Programs that make archives
-//! fill them up to a record of 10 240 bytes; a file of zeroes of any other length is none. No file
-//! system has that length, and the first 10 240 bytes of one are not all zeroes.
+//! An archive without entries consists of zeroes, but so does a wiped file system, the start of a
+//! truncated one, and an unused disk. Writers of archives pad them to a record of 10 240 bytes, so
+//! only a file of zeroes of this length is an archive. No file system has this length, and its
+//! first 10 240 bytes are not all zeroes.
 //!
 //! **Not here.** Whether a tar archive holds a container image (`oci::archive`).
 
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::recognise::in_words;
+use crate::recognise::describe;
 use crate::source::fault::{Fault, Parsed};
 use crate::source::oci::Transport;
 use crate::source::sink::read_some;
 use crate::source::unpack::Compression;
 
-/// The record of tar, and a byte to see whether there is more.
+/// A tar record, and one byte to see whether more follows.
 pub(crate) const START_BYTES: usize = RECORD_BYTES + 1;
 const RECORD_BYTES: usize = 10_240;
 const BLOCK_BYTES: usize = 512;
 const SUPERBLOCK_MAGIC: (usize, &[u8]) = (1080, b"\x53\xef");
 const USTAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
-/// How the file `version` of a directory of skopeo begins.
+/// Start of the file `version` in a directory of skopeo.
 const SKOPEO_VERSION: &[u8] = b"Directory Transport Version: ";
 
-/// What a stream of bytes is.
+/// The format of a stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Tar,
@@ -44,10 +43,10 @@ pub(crate) enum Form {
     Compressed(Compression),
 }
 
-/// What the bytes are that begin with `start`: [`START_BYTES`], or all there are.
+/// The format of a file that begins with `start`: [`START_BYTES`] bytes, or the whole file.
 ///
 /// # Errors
-/// The fault that says what else they are.
+/// A fault that describes the file if it is not a source.
 pub(crate) fn form(start: &[u8]) -> Parsed<Form> {
     let compression = Compression::of(start)?;
     if compression != Compression::None {
@@ -69,17 +68,17 @@ pub(crate) fn form(start: &[u8]) -> Parsed<Form> {
         return Ok(Form::Tar);
     }
     Err(Fault::NotASource {
-        found: in_words(start),
+        found: describe(start),
     })
 }
 
-/// Whether a block is the header of a tar archive older than ustar: its checksum says so.
+/// Whether a block is the header of an archive older than ustar, by its checksum.
 fn is_header(block: &[u8]) -> bool {
     let block = block.try_into().ok();
     block.is_some_and(crate::source::tar::is_header)
 }
 
-/// Reads as much of the start as there is.
+/// Reads up to [`START_BYTES`] bytes.
 pub(crate) fn read_start(from: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut start = vec![0; START_BYTES];
     let mut len = 0;
@@ -93,7 +92,7 @@ pub(crate) fn read_start(from: &mut dyn Read) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// The kind of container image that a directory is; `None` of a tree.
+/// The kind of container image in a directory; `None` if it is a tree.
 pub(super) fn directory(path: &Path) -> Option<Transport> {
     let has = |name: &str| path.join(name).is_file();
     if has("oci-layout") && has("index.json") && path.join("blobs").is_dir() {
@@ -131,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn superblocks_and_headers_are_told_apart() {
+    fn superblocks_and_headers_are_distinguished() {
         let mut bytes = vec![0; START_BYTES];
         bytes[1080..1082].copy_from_slice(b"\x53\xef");
         assert_eq!(found(&bytes), "FileSystem");
-        // Content of a member that looks like a superblock.
+        // A member whose data looks like a superblock.
         bytes[257..262].copy_from_slice(b"ustar");
         assert_eq!(found(&bytes), "Tar");
         assert_eq!(found(b"\x1f\x8b\x08"), "Compressed(Gzip)");

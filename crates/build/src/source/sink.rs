@@ -1,4 +1,4 @@
-//! **Purpose.** Bytes into a file, in long writes wherever they lie side by side.
+//! **Purpose.** Writes bytes to a file through a buffer, joining adjacent ranges into large writes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,17 +6,17 @@ use std::os::unix::fs::FileExt;
 
 use fourscore_sync::Arc;
 
-/// What fits a core's own cache, so that the copy into the host's page cache reads from there.
+/// Fits into the cache of one core, so that the copy to the page cache reads from there.
 const BUFFER_BYTES: usize = 512 << 10;
 
-/// A place in a file where bytes are put. They are there after [`Sink::flush`].
+/// A buffered writer with a position in a file. Data is in the file after [`Sink::flush`].
 #[derive(Debug)]
 pub(crate) struct Sink {
     file: Arc<File>,
     buffer: Box<[u8]>,
-    /// How much of the buffer waits to be written.
+    /// Number of buffered bytes.
     used: usize,
-    /// Where in the file the buffer begins.
+    /// Offset of the buffer in the file.
     start: u64,
 }
 
@@ -34,12 +34,12 @@ impl Sink {
         &self.file
     }
 
-    /// Where the next byte goes.
+    /// Offset of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.start + self.used as u64
     }
 
-    /// Goes on at byte `at` of the file.
+    /// Continues at byte `at` of the file.
     pub(crate) fn move_to(&mut self, at: u64) -> io::Result<()> {
         if self.position() != at {
             self.flush()?;
@@ -48,12 +48,12 @@ impl Sink {
         Ok(())
     }
 
-    /// Takes up to `len_bytes` bytes of `from`; says how many there were before it ended.
-    pub(crate) fn take(&mut self, from: &mut dyn Read, len_bytes: u64) -> io::Result<u64> {
+    /// Copies up to `len_bytes` bytes from `from`; returns how many there were.
+    pub(crate) fn copy(&mut self, from: &mut dyn Read, len_bytes: u64) -> io::Result<u64> {
         let mut left = len_bytes;
         while left > 0 {
-            let room = self.room(left)?;
-            let count = read_some(from, room)?;
+            let free = self.free_buffer(left)?;
+            let count = read_some(from, free)?;
             if count == 0 {
                 break;
             }
@@ -63,30 +63,30 @@ impl Sink {
         Ok(len_bytes - left)
     }
 
-    /// Takes `len_bytes` zeroes.
-    pub(crate) fn take_zeroes(&mut self, len_bytes: u64) -> io::Result<()> {
+    /// Writes `len_bytes` zeroes.
+    pub(crate) fn write_zeroes(&mut self, len_bytes: u64) -> io::Result<()> {
         let mut left = len_bytes;
         while left > 0 {
-            let room = self.room(left)?;
-            room.fill(0);
-            let count = room.len();
+            let free = self.free_buffer(left)?;
+            free.fill(0);
+            let count = free.len();
             self.used += count;
             left -= count as u64;
         }
         Ok(())
     }
 
-    /// Memory for some of the next `wanted` bytes, at least one.
-    fn room(&mut self, wanted: u64) -> io::Result<&mut [u8]> {
+    /// Buffer space for up to `wanted` bytes, at least one.
+    fn free_buffer(&mut self, wanted: u64) -> io::Result<&mut [u8]> {
         if self.used == self.buffer.len() {
             self.flush()?;
         }
-        let room = self.buffer.len() - self.used;
-        let now = usize::try_from(wanted).map_or(room, |wanted| wanted.min(room));
+        let free = self.buffer.len() - self.used;
+        let now = usize::try_from(wanted).map_or(free, |wanted| wanted.min(free));
         Ok(&mut self.buffer[self.used..self.used + now])
     }
 
-    /// Writes what is only in memory yet.
+    /// Writes out the buffer.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.file
             .write_all_at(&self.buffer[..self.used], self.start)?;
@@ -96,7 +96,7 @@ impl Sink {
     }
 }
 
-/// Reads once, and again if a signal came.
+/// Reads once, retrying if a signal interrupts the call.
 pub(crate) fn read_some(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match from.read(buffer) {

@@ -1,11 +1,11 @@
-//! **Purpose.** A file without a name that keeps the contents of an archive which cannot be read
-//! twice, because it is compressed or comes through a pipe.
+//! **Purpose.** An unlinked temporary file that stores the data of an archive which can be read
+//! only once, because it is compressed or comes through a pipe.
 //!
-//! **Not here.** Contents that go into the image at once (`draft`).
+//! **Not here.** Data that is written to the image directly (`draft`).
 //!
-//! **Model.** Contents are appended through one buffer. A big one begins at a multiple of the
-//! block size, so that a file system that can share blocks may share them with the image.
-//! The file vanishes with its last descriptor, however the program ends.
+//! **Model.** Data is appended through one buffer. Large files begin at a multiple of the block
+//! size, so that a host file system with reflinks may share their blocks with the image. The file
+//! is freed when its last descriptor is closed, however the program ends.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,38 +15,38 @@ use fourscore_sync::Arc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-use crate::source::keep::{Keep, total_bytes};
 use crate::source::sink::Sink;
+use crate::source::storage::{Storage, total_bytes};
 use crate::source::tar::sparse::Run;
 use crate::tree::Piece;
 
-/// Contents from this length on begin at a multiple of [`ALIGNMENT_BYTES`].
+/// Files of at least this length begin at a multiple of [`ALIGNMENT_BYTES`].
 const ALIGNED_FROM_BYTES: u64 = 64 << 10;
 const ALIGNMENT_BYTES: u64 = 4096;
-/// How often another name is tried where files must have one.
+/// How many names are tried if the file must be created with a name first.
 const NAMES_MAX: u32 = 1000;
 
-/// Contents, one behind the other.
+/// File data, appended one after another.
 #[derive(Debug)]
 pub(crate) struct Spool {
     sink: Sink,
 }
 
 impl Spool {
-    /// Makes the file in `directory`, which must have room for the contents.
+    /// Creates the file in `directory`, whose file system must have space for the data.
     pub(crate) fn create(directory: &Path) -> io::Result<Self> {
-        let sink = Sink::new(Arc::new(nameless(directory)?));
+        let sink = Sink::new(Arc::new(unlinked_file(directory)?));
         Ok(Self { sink })
     }
 
-    /// The file, complete after it was flushed.
+    /// The file; complete after a flush.
     pub(crate) fn file(&self) -> &Arc<File> {
         self.sink.file()
     }
 }
 
-impl Keep for Spool {
-    fn keep(
+impl Storage for Spool {
+    fn store(
         &mut self,
         parts: &[Run],
         from: &mut dyn Read,
@@ -66,7 +66,7 @@ impl Keep for Spool {
             });
             start += part.len_bytes;
         }
-        self.sink.take(from, len_bytes)
+        self.sink.copy(from, len_bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -74,9 +74,9 @@ impl Keep for Spool {
     }
 }
 
-/// A file that has no name from the beginning, or, where the file system cannot do that, loses it
-/// at once.
-pub(crate) fn nameless(directory: &Path) -> io::Result<File> {
+/// Creates an unlinked file with `O_TMPFILE`, or, where the file system does not support it, by
+/// creating a file and unlinking it at once.
+pub(crate) fn unlinked_file(directory: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
@@ -104,31 +104,35 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn contents_come_back_and_big_ones_are_aligned() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let mut spool = Spool::create(place.path()).expect("room");
-        let mut keep = |mut bytes: &[u8], len_bytes| {
+    fn data_is_stored_and_large_files_are_aligned() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut spool = Spool::create(directory.path()).expect("disk space");
+        let mut store = |mut bytes: &[u8], len_bytes| {
             let part = Run {
                 offset: 0,
                 len_bytes,
             };
             let mut pieces = Vec::new();
-            let kept = spool.keep(&[part], &mut bytes, &mut pieces).expect("room");
-            (pieces[0].from, kept)
+            let stored = spool
+                .store(&[part], &mut bytes, &mut pieces)
+                .expect("disk space");
+            (pieces[0].from, stored)
         };
         let big = vec![b'b'; 3 << 20];
-        assert_eq!(keep(b"small", 5), (0, 5));
+        assert_eq!(store(b"small", 5), (0, 5));
         let len = big.len() as u64;
-        assert_eq!(keep(&big, len), (4096, len));
+        assert_eq!(store(&big, len), (4096, len));
         let at = 4096 + len;
-        assert_eq!(keep(b"short", 9), (at, 5));
-        spool.flush().expect("room");
+        assert_eq!(store(b"short", 9), (at, 5));
+        spool.flush().expect("disk space");
         let mut found = vec![0; 5];
         for (at, expected) in [(0, b"small"), (at, b"short"), (at - 5, b"bbbbb")] {
             spool.file().read_exact_at(&mut found, at).expect("written");
             assert_eq!(found, expected);
         }
-        let names = std::fs::read_dir(place.path()).expect("it exists").count();
-        assert_eq!(names, 0, "the file has no name");
+        let names = std::fs::read_dir(directory.path())
+            .expect("it exists")
+            .count();
+        assert_eq!(names, 0, "the file is unlinked");
     }
 }

@@ -1,12 +1,11 @@
-//! **Purpose.** Compressed streams, recognised by how they begin, unpacked on a thread of their
-//! own.
+//! **Purpose.** Decompresses streams on a thread of their own.
 //!
-//! **Model.** The thread fills pieces of memory and hands them over through a short queue; the
-//! reading side hands empty ones back. Both ends may go away: the thread stops when nobody reads
-//! any more, the reader gets what the thread failed with in place of an end.
+//! **Model.** The thread fills buffers and passes them to the reader through a short queue; the
+//! reader returns empty ones. Either side may end early: the thread stops when the reader is
+//! dropped, and the reader gets the error of the thread in place of the end.
 //!
-//! **Locking.** The queue is one mutex and one condition variable, never held while bytes are
-//! read or unpacked.
+//! **Locking.** The queue is one mutex and one condition variable, which are not held while bytes
+//! are read or decompressed.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,14 +17,14 @@ use crate::source::fault::{Fault, Parsed};
 use crate::source::sink::read_some;
 
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces that wait at most.
+/// Largest number of full buffers in the queue.
 const QUEUE_PIECES: usize = 8;
 const INPUT_BYTES: usize = 256 << 10;
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
-/// How a stream is compressed.
+/// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     None,
@@ -34,7 +33,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// What the first bytes of a stream say.
+    /// Detects the compression by the first bytes of a stream.
     pub(crate) fn of(start: &[u8]) -> Parsed<Self> {
         let others: [(&[u8], &'static str); 4] = [
             (b"\xfd7zXZ\0", "xz"),
@@ -45,7 +44,7 @@ impl Compression {
         if let Some((_, with)) = others.iter().find(|(magic, _)| start.starts_with(magic)) {
             return Err(Fault::Compression { with });
         }
-        // A zstd stream may begin with a frame that is to be skipped.
+        // A zstd stream may begin with a skippable frame.
         let skipped = matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
         Ok(match start {
             start if start.starts_with(GZIP) => Self::Gzip,
@@ -55,17 +54,17 @@ impl Compression {
     }
 }
 
-/// The bytes of `packed` as they were before compression; a thread works ahead.
-pub(crate) fn unpacked(
+/// Decompresses `packed` on a new thread, which works ahead of the reader.
+pub(crate) fn decompress(
     packed: impl Read + Send + 'static,
     compression: Compression,
-) -> io::Result<Unpacked> {
+) -> io::Result<Decompressed> {
     let queue = Arc::new(Queue::default());
-    let of_thread = Arc::clone(&queue);
+    let thread_queue = Arc::clone(&queue);
     thread::Builder::new()
         .name("unpack".to_owned())
-        .spawn(move || of_thread.run(packed, compression))?;
-    Ok(Unpacked {
+        .spawn(move || thread_queue.run(packed, compression))?;
+    Ok(Decompressed {
         queue,
         piece: Vec::new(),
         at: 0,
@@ -82,13 +81,13 @@ struct Queue {
 struct State {
     full: VecDeque<Vec<u8>>,
     empty: Vec<Vec<u8>>,
-    /// How the thread ended.
+    /// The result of the thread.
     end: Option<io::Result<()>>,
-    nobody_reads: bool,
+    reader_dropped: bool,
 }
 
 impl Queue {
-    /// What the thread does.
+    /// The function of the thread.
     fn run(&self, packed: impl Read, compression: Compression) {
         let input = BufReader::with_capacity(INPUT_BYTES, packed);
         let end = match compression {
@@ -116,7 +115,7 @@ impl Queue {
             if len == 0 {
                 return Ok(());
             }
-            match self.hand_over(piece) {
+            match self.exchange_full(piece) {
                 Some(empty) => piece = empty,
                 None => return Ok(()),
             }
@@ -124,13 +123,13 @@ impl Queue {
         }
     }
 
-    /// Gives a full piece for an empty one; `None` when nobody reads any more.
-    fn hand_over(&self, piece: Vec<u8>) -> Option<Vec<u8>> {
+    /// Exchanges a full buffer for an empty one; `None` if the reader was dropped.
+    fn exchange_full(&self, piece: Vec<u8>) -> Option<Vec<u8>> {
         let mut state = self.state.lock();
-        while state.full.len() >= QUEUE_PIECES && !state.nobody_reads {
+        while state.full.len() >= QUEUE_PIECES && !state.reader_dropped {
             self.changed.wait(&mut state);
         }
-        if state.nobody_reads {
+        if state.reader_dropped {
             return None;
         }
         state.full.push_back(piece);
@@ -140,8 +139,8 @@ impl Queue {
         Some(empty)
     }
 
-    /// Gives an empty piece for a full one; `None` at the end.
-    fn take(&self, empty: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+    /// Exchanges an empty buffer for a full one; `None` at the end.
+    fn exchange_empty(&self, empty: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
         let mut state = self.state.lock();
         state.empty.push(empty);
         loop {
@@ -167,18 +166,18 @@ impl Queue {
 
 /// The reading side.
 #[derive(Debug)]
-pub(crate) struct Unpacked {
+pub(crate) struct Decompressed {
     queue: Arc<Queue>,
     piece: Vec<u8>,
     at: usize,
 }
 
-impl Read for Unpacked {
+impl Read for Decompressed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.at == self.piece.len() {
             let empty = std::mem::take(&mut self.piece);
             self.at = 0;
-            match self.queue.take(empty)? {
+            match self.queue.exchange_empty(empty)? {
                 Some(piece) => self.piece = piece,
                 None => return Ok(0),
             }
@@ -191,14 +190,14 @@ impl Read for Unpacked {
     }
 }
 
-impl Drop for Unpacked {
+impl Drop for Decompressed {
     fn drop(&mut self) {
-        self.queue.state.lock().nobody_reads = true;
+        self.queue.state.lock().reader_dropped = true;
         self.queue.changed.notify_all();
     }
 }
 
-/// Members of gzip one behind the other, and zeros behind the last as tapes have them.
+/// A sequence of gzip members, which may be followed by zeroes (padding on tapes).
 struct Gzip<R: BufRead>(Option<GzDecoder<R>>);
 
 impl<R: BufRead> Read for Gzip<R> {
@@ -219,7 +218,7 @@ impl<R: BufRead> Read for Gzip<R> {
     }
 }
 
-/// Skips zeros; returns whether nothing else is left.
+/// Skips zeroes; returns whether only zeroes were left.
 fn only_zeros_left(input: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let bytes = match input.fill_buf() {
@@ -257,12 +256,12 @@ mod tests {
     fn all(packed: Vec<u8>) -> io::Result<Vec<u8>> {
         let compression = Compression::of(&packed).expect("known");
         let mut found = Vec::new();
-        unpacked(io::Cursor::new(packed), compression)?.read_to_end(&mut found)?;
+        decompress(io::Cursor::new(packed), compression)?.read_to_end(&mut found)?;
         Ok(found)
     }
 
     #[test]
-    fn what_was_packed_comes_back() {
+    fn compressed_data_is_restored() {
         let text = text();
         let (one, two) = text.split_at(text.len() / 3);
         let zstd = |bytes| zstd::encode_all(bytes, 1).expect("memory");
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_and_not_an_end() {
+    fn damaged_streams_are_errors() {
         let mut packed = gzip(&text());
         packed.truncate(packed.len() - 4);
         assert!(all(packed).is_err(), "gzip cut off in its checksum");
@@ -286,13 +285,13 @@ mod tests {
         packed[middle] ^= 0x55;
         assert!(all(packed).is_err(), "gzip with a wrong byte");
         let garbage = [gzip(b"x"), b"garbage".to_vec()].concat();
-        assert!(all(garbage).is_err(), "garbage behind gzip");
+        assert!(all(garbage).is_err(), "garbage after gzip");
     }
 
     #[test]
-    fn a_reader_that_goes_away_ends_the_thread() {
+    fn dropping_the_reader_ends_the_thread() {
         let queue = {
-            let mut reader = unpacked(io::repeat(1), Compression::None).expect("a thread");
+            let mut reader = decompress(io::repeat(1), Compression::None).expect("a thread");
             reader.read_exact(&mut [0; 10]).expect("endless");
             Arc::clone(&reader.queue)
         };
@@ -300,11 +299,11 @@ mod tests {
         while state.end.is_none() {
             queue.changed.wait(&mut state);
         }
-        assert!(state.nobody_reads);
+        assert!(state.reader_dropped);
     }
 
     #[test]
-    fn compressions_that_nobody_undoes_are_named() {
+    fn unsupported_compressions_are_named() {
         let with = |start: &[u8]| match Compression::of(start) {
             Err(Fault::Compression { with }) => with,
             _ => "",

@@ -1,29 +1,29 @@
-//! **Purpose.** Where an image goes: what an output path leads to, whether an image may be put
-//! there, and how much room there is. All outputs are decided on here.
+//! **Purpose.** Resolves an output path to a file, block device or partition, and decides whether
+//! an image may be written there and how large it may be.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `holds` | what is there already |
-//! | `site` | where bytes really lie, so that an output that is also a source is noticed |
-//! | `table` | partition tables |
+//! | `contents` | describes the data that the output holds |
+//! | `location` | finds the storage below a file, to detect that an output is also a source |
+//! | `table` | reads partition tables |
 //!
 //! **Not here.** Writing the image (`write::output`).
 //!
-//! **Model.** A target is a file that does not exist yet, a file that is replaced when the image is
-//! complete, a block device or a part of a file or device that is filled in place, or a file
-//! without a name that the caller reads afterwards. Symbolic links are followed; a link that leads
-//! nowhere is itself replaced. Nothing but a file or a block device is ever replaced: `-o
-//! /dev/null` must not end with a new `/dev/null`.
+//! **Model.** A target is one of four: a file that does not exist yet; a file that is replaced when
+//! the image is complete; a block device, or a part of a file or device, that is written in place;
+//! an unlinked file that the caller reads afterwards. Symbolic links are followed, and a dangling
+//! link is replaced itself. Only files and block devices are ever replaced: `-o /dev/null` must not
+//! replace `/dev/null`.
 //!
-//! A target that exists is taken only if it holds nothing, or an image that this crate made and in
-//! which nothing was changed since; [`Overwrite`] says who wants more. It is opened for writing and
-//! locked against other writers as every image that is written, which fails while anybody has it
-//! mounted for writing or has a loop device on it. The lock is held until the target is dropped.
+//! An existing target is accepted only if it is empty, or is an image that this crate built and
+//! that is unchanged since; [`Overwrite`] widens this. The target is opened for writing with the
+//! lock that every image gets, which fails while another process has it mounted read-write or
+//! attached to a loop device. The lock is held until the target is dropped.
 //!
-//! **Invariants.** Nothing of the target changes here.
+//! **Invariants.** Nothing in this module writes to the target.
 
-mod holds;
-mod site;
+mod contents;
+mod location;
 mod table;
 
 use std::fs::File;
@@ -36,66 +36,66 @@ use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, Sharing, open_path
 use fourscore_sync::Arc;
 
 use crate::error::{BuildError, BuildResult};
-use crate::source::nameless;
-pub(crate) use site::Site;
+use crate::source::unlinked_file;
+pub(crate) use location::Location;
 
-/// A file system that fills a partition is rounded down to this, as mke2fs does.
+/// A file system that fills a partition is rounded down to a multiple of this, as mke2fs does.
 const PAGE_BYTES: u64 = 4096;
 
 /// What may be overwritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overwrite {
-    /// What holds nothing, and images that this crate made and in which nothing was changed since.
+    /// Empty outputs, and images that this crate built and that are unchanged since.
     #[default]
     OwnImages,
-    /// Whatever it holds, as long as nobody uses it: the caller has looked at it.
+    /// Any data, as long as no other process uses it; the caller has checked it.
     AnyContent,
-    /// Whatever it holds, and whoever uses it.
+    /// Any data, even if another process uses it.
     EvenInUse,
 }
 
-/// Where an image goes.
+/// The output of a build.
 #[derive(Debug)]
 pub struct Target {
-    /// As the caller named it.
-    asked: PathBuf,
+    /// The path as the caller gave it.
+    given_path: PathBuf,
     form: Form,
     overwrite: Overwrite,
-    /// Where what is overwritten lies; `None` if there is nothing.
-    site: Option<Site>,
+    /// Where the data to be overwritten is stored; `None` if there is none.
+    location: Option<Location>,
 }
 
-/// What kind of place it is.
+/// The kind of output.
 #[derive(Debug)]
 pub(crate) enum Form {
-    /// A file that gets its name when it is complete. `before` is the file that has the name
-    /// now, locked.
+    /// A file that is renamed to `path` when it is complete. `before` is the file that has this
+    /// name now, locked.
     File {
         place: PathBuf,
         before: Option<Arc<FileDevice>>,
     },
-    /// A block device, or a part of a file or device, which is filled in place.
+    /// A block device, or a part of a file or device, which is written in place.
     Part(Part),
-    /// A file that gets no name.
-    Nameless(File),
+    /// An unlinked file.
+    Unlinked(File),
 }
 
-/// A range of an open device that is filled in place.
+/// A range of an open device that is written in place.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) device: Arc<FileDevice>,
     pub(crate) range: Range<u64>,
-    /// Whether the range is what a file system is to fill, or just all that there is room for.
+    /// Whether a file system should fill the range; otherwise the range is only an upper limit.
     is_definite: bool,
     pub(crate) is_block_device: bool,
 }
 
 impl Target {
-    /// What `path` leads to.
+    /// Resolves `path`.
     ///
     /// # Errors
-    /// [`BuildError::Output`] if it cannot be opened, is neither a file nor a block device, or is
-    /// in use; [`BuildError::Occupied`] if it holds something else.
+    /// [`BuildError::Output`] if the path cannot be opened, is neither a file nor a block device,
+    /// or is in use; [`BuildError::Occupied`] if it holds other data.
     pub fn find(path: &Path, overwrite: Overwrite) -> BuildResult<Self> {
         let failed = |why| output_error(path, why);
         let Some(place) = existing(path).map_err(failed)? else {
@@ -108,11 +108,11 @@ impl Target {
         let device = open(&place, overwrite).map_err(failed)?;
         let whole = 0..device.len_bytes();
         let file = File::open(&place).map_err(failed)?;
-        let site = Site::of(&file, 0..u64::MAX).map_err(failed)?;
+        let location = Location::of(&file, 0..u64::MAX).map_err(failed)?;
         let is_block_device = is_block_device(&place);
         if overwrite == Overwrite::OwnImages {
-            let found = holds::found(&device, &file, &whole, is_block_device);
-            free_of(path, found.map_err(failed)?)?;
+            let found = contents::describe(&device, &file, &whole, is_block_device);
+            require_empty(path, found.map_err(failed)?)?;
         }
         let form = match is_block_device {
             true => Form::Part(Part {
@@ -126,36 +126,36 @@ impl Target {
                 before: Some(device),
             },
         };
-        Ok(Self::new(path, form, overwrite, Some(site)))
+        Ok(Self::new(path, form, overwrite, Some(location)))
     }
 
-    /// The partition of the disk image or device at `path` that begins at byte `offset`: if there
-    /// is a partition table, what it says of it, else everything up to the end. With `size_bytes`
-    /// only so much of it, which may also lie where no partition is.
+    /// The partition of the disk image or device at `path` that begins at byte `offset`. Its end is
+    /// taken from the partition table; without a table it is the end of the disk. With
+    /// `size_bytes`, the part has this size, and need not be a partition.
     ///
     /// # Errors
-    /// As [`Target::find`]; [`BuildError::Output`] as well if the range is not in the file, leads
-    /// past the end of a partition, or is not known.
+    /// As [`Target::find`]; also [`BuildError::Output`] if the range is not inside the disk,
+    /// crosses the end of a partition, or has no known end.
     pub fn find_part(
         path: &Path,
         offset: u64,
         size_bytes: Option<u64>,
         overwrite: Overwrite,
     ) -> BuildResult<Self> {
-        let asked = PathBuf::from(format!("{}@{offset}", path.display()));
-        let failed = |why| output_error(&asked, why);
+        let given_path = PathBuf::from(format!("{}@{offset}", path.display()));
+        let failed = |why| output_error(&given_path, why);
         let Some(place) = existing(path).map_err(failed)? else {
-            let why = "there is no such disk";
+            let why = "no such disk";
             return Err(failed(io::Error::new(ErrorKind::NotFound, why)));
         };
         let device = open(&place, overwrite).map_err(failed)?;
         let range = range_at(&device, offset, size_bytes).map_err(failed)?;
         let file = File::open(&place).map_err(failed)?;
-        let site = Site::of(&file, range.clone()).map_err(failed)?;
+        let location = Location::of(&file, range.clone()).map_err(failed)?;
         let is_block_device = is_block_device(&place);
         if overwrite == Overwrite::OwnImages {
-            let found = holds::found(&device, &file, &range, is_block_device);
-            free_of(&asked, found.map_err(failed)?)?;
+            let found = contents::describe(&device, &file, &range, is_block_device);
+            require_empty(&given_path, found.map_err(failed)?)?;
         }
         let part = Part {
             device,
@@ -163,38 +163,49 @@ impl Target {
             is_definite: true,
             is_block_device,
         };
-        Ok(Self::new(&asked, Form::Part(part), overwrite, Some(site)))
+        Ok(Self::new(
+            &given_path,
+            Form::Part(part),
+            overwrite,
+            Some(location),
+        ))
     }
 
-    /// An image that gets no name, in a file of the directory `folder`. The caller reads it from
-    /// the file that is given as well.
+    /// An image in an unlinked file in the directory `folder`. The caller reads the image from the
+    /// returned file.
     ///
     /// # Errors
-    /// [`BuildError::Output`] if no file can be made there.
+    /// [`BuildError::Output`] if the file cannot be created there.
     pub fn nameless(folder: &Path) -> BuildResult<(Self, File)> {
         let failed = |why| output_error(folder, why);
-        let file = nameless(folder).map_err(failed)?;
-        let form = Form::Nameless(file.try_clone().map_err(failed)?);
+        let file = unlinked_file(folder).map_err(failed)?;
+        let form = Form::Unlinked(file.try_clone().map_err(failed)?);
         let target = Self::new(folder, form, Overwrite::default(), None);
         Ok((target, file))
     }
 
-    fn new(asked: &Path, form: Form, overwrite: Overwrite, site: Option<Site>) -> Self {
+    fn new(
+        given_path: &Path,
+        form: Form,
+        overwrite: Overwrite,
+        location: Option<Location>,
+    ) -> Self {
         Self {
-            asked: asked.to_owned(),
+            given_path: given_path.to_owned(),
             form,
             overwrite,
-            site,
+            location,
         }
     }
 
-    /// As the caller named it, with the offset of a part; of a nameless file its directory.
+    /// The path as the caller gave it, with the offset of a part; for an unlinked file, its
+    /// directory.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.asked
+        &self.given_path
     }
 
-    /// The size of a file system that fills the part of a disk; `None` of anything else.
+    /// The size of a file system that fills the part of a disk; `None` for other targets.
     #[must_use]
     pub fn part_bytes(&self) -> Option<u64> {
         let Form::Part(part) = &self.form else {
@@ -204,36 +215,36 @@ impl Target {
         part.is_definite.then_some(len_bytes & !(PAGE_BYTES - 1))
     }
 
-    /// A directory of the file system that the image will be in, for what waits to become part of
-    /// it; `None` if the image is written in place or has none.
+    /// A directory on the file system where the image is created, for temporary files that may
+    /// share blocks with it; `None` if the image is written in place.
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
         match &self.form {
-            Form::File { place, .. } => Some(folder_of(place)),
-            Form::Nameless(_) => Some(&self.asked),
+            Form::File { place, .. } => Some(directory_of(place)),
+            Form::Unlinked(_) => Some(&self.given_path),
             Form::Part(_) => None,
         }
     }
 
-    /// An error of writing it.
+    /// Wraps an error of writing the target.
     pub(crate) fn failed(&self, why: io::Error) -> BuildError {
-        output_error(&self.asked, why)
+        output_error(&self.given_path, why)
     }
 
     pub(crate) fn form(&self) -> &Form {
         &self.form
     }
 
-    /// How many bytes the image may have; `None` if as many as it likes.
-    pub(crate) fn room_bytes(&self) -> Option<u64> {
+    /// The largest size of the image in bytes; `None` if it is not limited.
+    pub(crate) fn capacity_bytes(&self) -> Option<u64> {
         match &self.form {
             Form::Part(part) => Some(part.range.end - part.range.start),
-            Form::File { .. } | Form::Nameless(_) => None,
+            Form::File { .. } | Form::Unlinked(_) => None,
         }
     }
 
-    /// The path below `folder` of the file that would be replaced, if it is in there and the caller
-    /// does not insist.
+    /// The path below `folder` of the file that would be replaced, if it is there and the caller
+    /// does not allow overwriting a file in use.
     pub(crate) fn path_in(&self, folder: &Path) -> Option<PathBuf> {
         let Form::File { place, before } = &self.form else {
             return None;
@@ -243,19 +254,19 @@ impl Target {
         path.filter(|_| is_there).map(Path::to_owned)
     }
 
-    /// Whether the file that `site` is in changes when the image is written.
-    pub(crate) fn changes(&self, site: &Site) -> bool {
-        let own = self.site.as_ref();
-        matches!(self.form, Form::Part(_)) && own.is_some_and(|own| own.is_beside(site))
+    /// Whether writing the image changes the file that `location` is in.
+    pub(crate) fn changes(&self, location: &Location) -> bool {
+        let own = self.location.as_ref();
+        matches!(self.form, Form::Part(_)) && own.is_some_and(|own| own.is_same_object(location))
     }
 
-    /// Whether what is read from `site` would be overwritten. A file that is replaced when the
-    /// image is complete may be read until then, if the caller insists.
-    pub(crate) fn overwrites(&self, site: &Site) -> bool {
-        let is_insisted = self.overwrite == Overwrite::EvenInUse;
+    /// Whether writing the image overwrites data at `location`. A file that is replaced when the
+    /// image is complete may be read until then, if the caller allows overwriting a file in use.
+    pub(crate) fn overwrites(&self, location: &Location) -> bool {
+        let may_be_in_use = self.overwrite == Overwrite::EvenInUse;
         let is_replaced_last = matches!(self.form, Form::File { .. });
-        let own = self.site.as_ref();
-        own.is_some_and(|own| own.overlaps(site)) && !(is_insisted && is_replaced_last)
+        let own = self.location.as_ref();
+        own.is_some_and(|own| own.overlaps(location)) && !(may_be_in_use && is_replaced_last)
     }
 }
 
@@ -266,8 +277,8 @@ fn output_error(path: &Path, why: io::Error) -> BuildError {
     }
 }
 
-/// What symbolic links at `path` lead to, if that is something an image may replace; `None` if
-/// there is nothing.
+/// The path of an existing target with symbolic links resolved; `None` if there is no such file. An
+/// error if it is neither a file nor a block device.
 fn existing(path: &Path) -> io::Result<Option<PathBuf>> {
     let kind = match std::fs::metadata(path) {
         Ok(found) => found.file_type(),
@@ -285,14 +296,14 @@ fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-pub(crate) fn folder_of(path: &Path) -> &Path {
+pub(crate) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     }
 }
 
-/// Opens what is overwritten, for nobody else to write.
+/// Opens an existing target and locks it against other writers.
 fn open(place: &Path, overwrite: Overwrite) -> io::Result<Arc<FileDevice>> {
     let sharing = match overwrite {
         Overwrite::EvenInUse => Sharing::Unlocked,
@@ -305,7 +316,7 @@ fn open(place: &Path, overwrite: Overwrite) -> io::Result<Arc<FileDevice>> {
     open_path(place, options).map(Arc::new)
 }
 
-fn free_of(path: &Path, found: Option<String>) -> BuildResult<()> {
+fn require_empty(path: &Path, found: Option<String>) -> BuildResult<()> {
     found.map_or(Ok(()), |what| {
         Err(BuildError::Occupied {
             path: path.to_owned(),
@@ -314,24 +325,24 @@ fn free_of(path: &Path, found: Option<String>) -> BuildResult<()> {
     })
 }
 
-/// The bytes that a file system from `offset` on may have.
+/// The byte range that a file system at `offset` may have.
 fn range_at(device: &FileDevice, offset: u64, size_bytes: Option<u64>) -> io::Result<Range<u64>> {
     let refused = |why: String| Err(io::Error::new(ErrorKind::InvalidInput, why));
     let end = device.len_bytes();
     if offset >= end {
         return refused(format!("ends at byte {end}, before byte {offset}"));
     }
-    let room = table::room_at(device, offset)?;
+    let space = table::space_at(device, offset)?;
     match size_bytes {
-        None if !room.is_partition => {
+        None if !space.is_partition => {
             let why = "the partition table has no partition that begins at byte";
             refused(format!("{why} {offset}: its size is not known"))
         }
-        None => Ok(offset..room.end),
-        Some(size) if size > room.end - offset => {
-            let left = room.end - offset;
-            let of = if room.end < end { "partition" } else { "file" };
-            let why = format!("{size} bytes from byte {offset} on lead past the end of the {of}");
+        None => Ok(offset..space.end),
+        Some(size) if size > space.end - offset => {
+            let left = space.end - offset;
+            let of = if space.end < end { "partition" } else { "file" };
+            let why = format!("{size} bytes from byte {offset} on extend past the end of the {of}");
             refused(format!("{why}, which has {left} bytes there"))
         }
         Some(size) => Ok(offset..offset + size),

@@ -1,12 +1,12 @@
-//! **Purpose.** Partition tables, as far as they tell how long a partition is.
+//! **Purpose.** Reads partition tables to find the end of a partition.
 //!
-//! **Model.** A GPT is read from the sector behind the first one, of 512 or 4096 bytes, and its
-//! header must have its checksum. A DOS table has four entries in the first sector; an extended
-//! partition is a chain of such sectors, with one logical partition in each. A first sector that
-//! is that of a file system has the same two bytes at its end: it is a table only if all four
-//! entries look like entries and one is in use.
+//! **Model.** A GPT is read from the second sector (of 512 or 4096 bytes); its header must have a
+//! valid checksum. A DOS table has four entries in the first sector; an extended partition is a
+//! chain of such sectors with one logical partition in each. The boot sector of a file system has
+//! the same two signature bytes at its end, so a sector is a table only if all four entries look
+//! like entries and one is in use.
 //!
-//! **Invariants.** Whatever the bytes say, reading ends.
+//! **Invariants.** Reading terminates for any input.
 //!
 //! **References.** UEFI 2.10, section 5.3; the Linux manual of sfdisk(8).
 
@@ -19,45 +19,45 @@ use fourscore_block::BlockDevice;
 const SECTOR_BYTES: u64 = 512;
 const GPT_SECTORS: [u64; 2] = [512, 4096];
 const GPT_MAGIC: &[u8] = b"EFI PART";
-/// The usual table has 128 entries; the header may say any number.
+/// The usual table has 128 entries, but the header may give any number.
 const GPT_ENTRIES_MAX: u32 = 4096;
 const GPT_ENTRY_BYTES_MAX: u32 = 4096;
 const DOS_TABLE_AT: usize = 446;
 const DOS_ENTRY_BYTES: usize = 16;
 const DOS_END: [u8; 2] = [0x55, 0xAA];
 const EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
-/// The type of the entry that hides a GPT from programs that do not know it.
+/// Type of the protective MBR entry that marks a disk with a GPT.
 const PROTECTIVE: u8 = 0xEE;
 const LOGICAL_MAX: u32 = 256;
 
-/// How far a file system may reach.
+/// How far a file system may extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
-    /// Where something else begins, or the device ends.
+pub(super) struct Space {
+    /// Start of the next partition, or end of the device.
     pub(super) end: u64,
-    /// Whether this is the end of a partition that begins where the file system does, or there are
-    /// no partitions.
+    /// Whether `end` is the end of a partition that begins at the file system's offset, or the disk
+    /// has no partition table.
     pub(super) is_partition: bool,
 }
 
-/// The room from byte `offset` on, which must be in the device.
-pub(super) fn room_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::Result<Room> {
+/// The space at byte `offset`, which must be inside the device.
+pub(super) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::Result<Space> {
     let len_bytes = device.len_bytes();
     let Some(partitions) = partitions(device)? else {
-        return Ok(Room {
+        return Ok(Space {
             end: len_bytes,
             is_partition: true,
         });
     };
     let own = partitions.iter().find(|own| own.start == offset);
     if let Some(own) = own {
-        return Ok(Room {
+        return Ok(Space {
             end: own.end.min(len_bytes),
             is_partition: true,
         });
     }
     let borders = partitions.iter().flat_map(|one| [one.start, one.end]);
-    Ok(Room {
+    Ok(Space {
         end: borders
             .filter(|&border| border > offset)
             .fold(len_bytes, u64::min),
@@ -65,7 +65,7 @@ pub(super) fn room_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::R
     })
 }
 
-/// The partitions, in bytes; `None` without a table.
+/// Byte ranges of the partitions; `None` without a partition table.
 fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Range<u64>>>> {
     let Some(sector) = dos_sector(device, 0)? else {
         return gpt(device);
@@ -81,7 +81,7 @@ fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Rang
         return gpt(device);
     }
     if entries.iter().any(|entry| entry.kind == PROTECTIVE) {
-        // A damaged GPT tells of no partition, but is one.
+        // A damaged GPT is still a partition table, but its partitions are unknown.
         return Ok(Some(gpt(device)?.unwrap_or_default()));
     }
     let mut found = Vec::new();
@@ -94,7 +94,7 @@ fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Rang
     Ok(Some(found))
 }
 
-/// An entry in use of a DOS table, in sectors.
+/// A used entry of a DOS table; start and length in sectors.
 struct Entry {
     kind: u8,
     start: u64,
@@ -117,7 +117,7 @@ fn entries(sector: &[u8; 512]) -> Vec<Entry> {
     .collect()
 }
 
-/// Follows the chain of an extended partition.
+/// Follows the chain of logical partitions in an extended partition.
 fn add_logical<D: BlockDevice + ?Sized>(
     device: &D,
     base: u64,
@@ -148,7 +148,7 @@ fn in_bytes(start: u64, sectors: u64) -> Range<u64> {
     start..start.saturating_add(sectors.saturating_mul(SECTOR_BYTES))
 }
 
-/// A sector that ends as those with DOS tables do.
+/// A sector that ends with the signature of DOS tables.
 fn dos_sector<D: BlockDevice + ?Sized>(device: &D, at: u64) -> io::Result<Option<[u8; 512]>> {
     let mut sector = [0; 512];
     if at.saturating_add(SECTOR_BYTES) > device.len_bytes() {
@@ -213,13 +213,13 @@ fn has_checksum(header: &[u8; 512]) -> bool {
         return false;
     };
     let mut bytes = bytes.to_vec();
-    let promised = number32(&bytes, 16);
+    let expected = number32(&bytes, 16);
     if let Some(place) = bytes.get_mut(16..20) {
         place.fill(0);
     }
     let mut crc = Crc::new();
     crc.update(&bytes);
-    promised == Some(crc.sum())
+    expected == Some(crc.sum())
 }
 
 fn number32(bytes: &[u8], at: usize) -> Option<u32> {
@@ -245,22 +245,22 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn room(end: u64, is_partition: bool) -> Room {
-        Room { end, is_partition }
+    fn space(end: u64, is_partition: bool) -> Space {
+        Space { end, is_partition }
     }
 
     #[test]
-    fn without_a_table_there_is_room_up_to_the_end() {
+    fn without_a_table_the_space_extends_to_the_end() {
         let device = RamDevice::new(8 * MIB);
-        assert_eq!(room_at(&device, MIB).unwrap(), room(8 * MIB, true));
+        assert_eq!(space_at(&device, MIB).unwrap(), space(8 * MIB, true));
         // The first sector of a FAT file system.
         let sector = [&[0xEB; 510][..], &DOS_END].concat();
         device.write_at(&sector, 0).unwrap();
-        assert_eq!(room_at(&device, MIB).unwrap(), room(8 * MIB, true));
+        assert_eq!(space_at(&device, MIB).unwrap(), space(8 * MIB, true));
     }
 
-    /// An entry of a DOS table in a sector, and the end of the sector.
-    fn put_entry(device: &RamDevice, sector: u64, nr: u64, (kind, start, len): (u8, u32, u32)) {
+    /// Writes an entry of a DOS table into a sector, and the signature of the sector.
+    fn put_entry(device: &RamDevice, sector: u64, nr: u64, kind: u8, start: u32, len: u32) {
         let entry = [
             &[0, 0, 0, 0, kind, 0, 0, 0][..],
             &start.to_le_bytes(),
@@ -272,22 +272,22 @@ mod tests {
         device.write_at(&DOS_END, at + 510).unwrap();
     }
 
-    /// A disk with two primary partitions, and two logical ones if there is room for a third entry.
+    /// A disk with two primary and two logical partitions.
     fn dos_disk() -> RamDevice {
         let device = RamDevice::new(64 * MIB);
-        put_entry(&device, 0, 0, (0x83, 2048, 2048));
-        put_entry(&device, 0, 1, (0x83, 8192, 4096));
-        put_entry(&device, 0, 2, (0x05, 16_384, 65_536));
-        put_entry(&device, 16_384, 0, (0x83, 2048, 2048));
-        put_entry(&device, 16_384, 1, (0x05, 8192, 8192));
-        put_entry(&device, 24_576, 0, (0x83, 2048, 4096));
+        put_entry(&device, 0, 0, 0x83, 2048, 2048);
+        put_entry(&device, 0, 1, 0x83, 8192, 4096);
+        put_entry(&device, 0, 2, 0x05, 16_384, 65_536);
+        put_entry(&device, 16_384, 0, 0x83, 2048, 2048);
+        put_entry(&device, 16_384, 1, 0x05, 8192, 8192);
+        put_entry(&device, 24_576, 0, 0x83, 2048, 4096);
         device
     }
 
-    /// A GPT with sectors of this size, and the same two primary partitions.
+    /// A disk with a GPT for sectors of this size, and the same two primary partitions.
     fn gpt_disk(sector_bytes: u64) -> RamDevice {
         let device = RamDevice::new(64 * MIB);
-        put_entry(&device, 0, 0, (PROTECTIVE, 1, 131_071));
+        put_entry(&device, 0, 0, PROTECTIVE, 1, 131_071);
         let sector = |bytes: u64| (bytes / sector_bytes).to_le_bytes();
         let mut table = vec![0; 128 * 128];
         for (nr, (start, end)) in [(0, (MIB, 2 * MIB)), (1, (4 * MIB, 6 * MIB))] {
@@ -321,47 +321,47 @@ mod tests {
     }
 
     #[test]
-    fn tables_tell_where_partitions_end() {
+    fn ends_of_partitions_are_found() {
         for device in [dos_disk(), gpt_disk(512), gpt_disk(4096)] {
-            let at = |offset| room_at(&device, offset).unwrap();
-            assert_eq!(at(MIB), room(2 * MIB, true));
-            assert_eq!(at(4 * MIB), room(6 * MIB, true));
-            assert_eq!(at(2 * MIB), room(4 * MIB, false));
-            assert_eq!(at(5 * MIB), room(6 * MIB, false));
+            let at = |offset| space_at(&device, offset).unwrap();
+            assert_eq!(at(MIB), space(2 * MIB, true));
+            assert_eq!(at(4 * MIB), space(6 * MIB, true));
+            assert_eq!(at(2 * MIB), space(4 * MIB, false));
+            assert_eq!(at(5 * MIB), space(6 * MIB, false));
         }
         let device = dos_disk();
-        let at = |offset| room_at(&device, offset).unwrap();
-        assert_eq!(at(9 * MIB), room(10 * MIB, true));
-        assert_eq!(at(13 * MIB), room(15 * MIB, true));
-        // A GPT that is damaged tells of nothing, and is a table all the same.
+        let at = |offset| space_at(&device, offset).unwrap();
+        assert_eq!(at(9 * MIB), space(10 * MIB, true));
+        assert_eq!(at(13 * MIB), space(15 * MIB, true));
+        // A damaged GPT has no partitions but still counts as a table.
         let device = gpt_disk(512);
         device.write_at(b"x", 512 + 40).unwrap();
-        assert!(!room_at(&device, MIB).unwrap().is_partition);
+        assert!(!space_at(&device, MIB).unwrap().is_partition);
     }
 
-    /// The partitions that libblkid finds in a disk, in their order.
+    /// The partitions that libblkid finds in a disk, in order.
     fn by_partx(disk: &Path) -> Vec<Range<u64>> {
         let arguments = ["-g", "-b", "-o", "START,SECTORS"].map(OsStr::new);
         let arguments = [&arguments[..], &[disk.as_os_str()]].concat();
-        let told = tools::run("partx", &arguments).expect("a table");
-        let lines = told.lines().map(|line| {
+        let output = tools::run("partx", &arguments).expect("a table");
+        let lines = output.lines().map(|line| {
             let mut numbers = line.split_whitespace().map(|word| word.parse().unwrap());
             in_bytes(numbers.next().unwrap(), numbers.next().unwrap())
         });
-        // It shows the extended partition of the disks here as well.
+        // partx also lists the extended partition of these disks.
         let is_extended = |one: &Range<u64>| one.start == 8 * MIB && one.end == 40 * MIB;
         lines.filter(|one| !is_extended(one)).collect()
     }
 
     #[test]
-    fn partitions_are_those_that_others_find() {
+    fn partitions_are_those_that_libblkid_finds() {
         require!(Need::Program("partx"));
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("disk");
         for (device, count) in [(dos_disk(), 4), (gpt_disk(512), 2)] {
             let mut bytes = vec![0; 64 << 20];
             device.read_at(&mut bytes, 0).unwrap();
-            std::fs::write(&path, bytes).expect("room");
+            std::fs::write(&path, bytes).expect("disk space");
             let found = by_partx(&path);
             assert_eq!(found.len(), count);
             assert_eq!(partitions(&device).unwrap(), Some(found));
@@ -369,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_another_program_is_read() {
+    fn a_table_of_systemd_repart_is_read() {
         require!(Need::Program("partx"), Need::Program("systemd-repart"));
         let folder = tempfile::tempdir().expect("a folder");
         for (name, size) in [("1.conf", "16M"), ("2.conf", "8M")] {
             let text = format!(
                 "[Partition]\nType=linux-generic\nSizeMinBytes={size}\nSizeMaxBytes={size}\n"
             );
-            std::fs::write(folder.path().join(name), text).expect("room");
+            std::fs::write(folder.path().join(name), text).expect("disk space");
         }
         let disk = folder.path().join("disk");
         let definitions = format!("--definitions={}", folder.path().display());
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_without_an_end_are_left() {
+    fn a_cyclic_chain_of_logical_partitions_terminates() {
         let device = RamDevice::new(8 * MIB);
         let mut sector = [0; 512];
         sector[510..].copy_from_slice(&DOS_END);

@@ -1,3 +1,5 @@
+//! Tests of outputs.
+
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -9,7 +11,7 @@ fn refusal(path: &Path) -> String {
 }
 
 #[test]
-fn nothing_but_what_is_empty_is_taken_unasked() {
+fn only_empty_targets_are_accepted_by_default() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("empty"), "").unwrap();
@@ -32,7 +34,7 @@ fn nothing_but_what_is_empty_is_taken_unasked() {
 }
 
 #[test]
-fn what_is_no_file_and_no_device_is_refused_even_if_forced() {
+fn other_file_types_are_refused_even_if_forced() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -47,7 +49,7 @@ fn what_is_no_file_and_no_device_is_refused_even_if_forced() {
 }
 
 #[test]
-fn whoever_writes_it_keeps_it_and_is_kept_out() {
+fn a_target_is_locked_against_other_writers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     File::create(&path).unwrap().set_len(1 << 20).unwrap();
@@ -62,7 +64,7 @@ fn whoever_writes_it_keeps_it_and_is_kept_out() {
 }
 
 #[test]
-fn parts_are_in_their_file() {
+fn a_part_must_be_inside_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
     File::create(&path)
@@ -76,7 +78,7 @@ fn parts_are_in_their_file() {
     );
     let sized = part(1 << 20, Some(1 << 20)).unwrap();
     assert_eq!(
-        (sized.part_bytes(), sized.room_bytes()),
+        (sized.part_bytes(), sized.capacity_bytes()),
         (Some(1 << 20), Some(1 << 20))
     );
     drop(sized);

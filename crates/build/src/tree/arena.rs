@@ -1,9 +1,9 @@
-//! **Purpose.** Names and link targets, one behind the other in one allocation.
+//! **Purpose.** Stores names and link targets in one allocation.
 //!
-//! **Model.** A text is stored behind its length (two bytes), and is named by where it begins: 4
-//! bytes instead of the 24 of a vector, and no allocation each.
+//! **Model.** Each text is stored with a length prefix of two bytes and is identified by its
+//! offset: 4 bytes instead of the 24 of a vector, and no allocation of its own.
 
-/// Where a text begins in its arena.
+/// Offset of a text in its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Text(u32);
 
@@ -14,7 +14,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Stores a text; `None` when there are 4 GiB of them, or when it is longer than 64 KiB.
+    /// Stores a text; `None` if the arena has 4 GiB, or the text is longer than 64 KiB.
     pub(crate) fn push(&mut self, text: &[u8]) -> Option<Text> {
         let at = u32::try_from(self.bytes.len()).ok()?;
         let length = u16::try_from(text.len()).ok()?;
@@ -23,7 +23,7 @@ impl Arena {
         Some(Text(at))
     }
 
-    /// The text that begins there.
+    /// Returns a text.
     pub(crate) fn get(&self, text: Text) -> &[u8] {
         let rest = self.bytes.get(text.0 as usize..).unwrap_or_default();
         match rest {
@@ -35,7 +35,7 @@ impl Arena {
         }
     }
 
-    /// Bytes that all texts take.
+    /// Memory of all texts in bytes.
     #[cfg(test)]
     pub(crate) fn len_bytes(&self) -> usize {
         self.bytes.len()
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_back_and_those_too_long_are_refused() {
+    fn texts_are_stored_and_long_ones_are_refused() {
         let mut arena = Arena::default();
         let long = vec![7; 65_535];
         let texts: [&[u8]; 4] = [b"a", b"", b"\xff\x00", &long];

@@ -1,8 +1,9 @@
-//! **Purpose.** Which names each directory holds.
+//! **Purpose.** Stores the entries of all directories.
 //!
-//! **Model.** An entry is 8 bytes: where its name begins, and the object. A directory is a vector
-//! of them in any order. Sources that list directories append without looking; the first question
-//! for a name builds one hash table over all entries, which is kept up to date from then on.
+//! **Model.** An entry is 8 bytes: the offset of its name, and the number of its object. A
+//! directory is an unsorted vector of entries. Sources that list directories append without
+//! lookups; the first lookup of a name builds one hash table over all entries, which is kept up to
+//! date from then on.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -11,14 +12,14 @@ use hashbrown::HashTable;
 
 use super::arena::{Arena, Text};
 
-/// A name and the object it leads to.
+/// A name and the object it refers to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) name: Text,
     pub(crate) node: u32,
 }
 
-/// The names of all directories.
+/// The entries of all directories.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     pub(crate) arena: Arena,
@@ -26,7 +27,7 @@ pub(crate) struct Entries {
     index: Option<Index>,
 }
 
-/// Where an entry is.
+/// The position of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
     directory: u32,
@@ -40,7 +41,7 @@ struct Index {
 }
 
 impl Entries {
-    /// A new empty directory; `None` when there are 2^32.
+    /// Adds an empty directory; `None` if there are 2^32.
     pub(crate) fn add_directory(&mut self) -> Option<u32> {
         let number = u32::try_from(self.directories.len()).ok()?;
         self.directories.push(Vec::new());
@@ -53,7 +54,7 @@ impl Entries {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The entries of all directories, for putting them into another order, and their names.
+    /// The entries of all directories, to be reordered, and the arena of their names.
     pub(crate) fn lists_mut(&mut self) -> (&mut [Vec<Entry>], &Arena) {
         self.index = None;
         (&mut self.directories, &self.arena)
@@ -67,13 +68,13 @@ impl Entries {
         self.arena.get(entry.name)
     }
 
-    /// The object that a name of a directory leads to.
+    /// Looks up a name in a directory.
     pub(crate) fn find(&mut self, directory: u32, name: &[u8]) -> Option<u32> {
         let slot = self.slot(directory, name)?;
         Some(self.entry(slot)?.node)
     }
 
-    /// Adds a name, which the directory must not have yet. `None` when there is no room for it.
+    /// Adds a name that the directory does not have yet. `None` if a number overflows.
     pub(crate) fn push(&mut self, directory: u32, name: &[u8], node: u32) -> Option<()> {
         let name = self.arena.push(name)?;
         let entries = self.directories.get_mut(directory as usize)?;
@@ -92,7 +93,7 @@ impl Entries {
         Some(())
     }
 
-    /// Has a name lead to another object.
+    /// Makes an existing name refer to another object.
     pub(crate) fn replace(&mut self, directory: u32, name: &[u8], node: u32) {
         if let Some(slot) = self.slot(directory, name)
             && let Some(entry) = self.entry_mut(slot)
@@ -101,7 +102,7 @@ impl Entries {
         }
     }
 
-    /// Removes a name; says which object it led to.
+    /// Removes a name; returns the object it referred to.
     pub(crate) fn remove(&mut self, directory: u32, name: &[u8]) -> Option<u32> {
         let slot = self.slot(directory, name)?;
         let last = u32::try_from(self.of(directory).len())
@@ -125,10 +126,10 @@ impl Entries {
         Some(removed.node)
     }
 
-    /// Removes all names of a directory; says which objects they led to.
+    /// Removes all names of a directory; returns the objects they referred to.
     pub(crate) fn clear(&mut self, directory: u32) -> Vec<u32> {
-        // Name by name: a layer may empty thousands of directories of a tree of a million names,
-        // and each index built anew would cost as much as the whole tree.
+        // Removes the names one by one: a layer may clear thousands of directories in a tree of a
+        // million names, and rebuilding the index each time would cost as much as the whole tree.
         if let Some(mut index) = self.index.take() {
             for position in (0..).take(self.of(directory).len()) {
                 let slot = Slot {
@@ -160,7 +161,7 @@ impl Entries {
         });
     }
 
-    /// Bytes that lists and index take, with their room to grow.
+    /// Memory of lists and index in bytes, with their spare capacity.
     #[cfg(test)]
     pub(crate) fn index_and_lists_bytes(&self) -> usize {
         let lists: usize = self.directories.iter().map(Vec::capacity).sum();
@@ -264,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_history_equals_a_map(
+        fn any_sequence_of_operations_matches_a_map(
             steps in proptest::collection::vec((0u8..40, 0u32..1000, 0u8..16), 1..300),
         ) {
             let mut entries = Entries::default();

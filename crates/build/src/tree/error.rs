@@ -1,11 +1,11 @@
-//! **Purpose.** Why an entry of a source cannot be taken into the tree.
+//! **Purpose.** Errors of inserting an entry of a source into the tree.
 
-/// Why an entry of a source cannot be taken into the tree. Each names the entry.
+/// Why an entry of a source cannot be inserted into the tree. Each error names the entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
     /// A name of over 255 bytes.
-    #[error("{}: the name has {length} bytes, ext4 allows 255", shown(path))]
+    #[error("{}: the name has {length} bytes, ext4 allows 255", escaped(path))]
     NameTooLong {
         /// The path.
         path: Vec<u8>,
@@ -13,39 +13,43 @@ pub enum TreeError {
         length: usize,
     },
     /// An empty name, or one with a NUL or a slash.
-    #[error("{}: ext4 has no such names", shown(path))]
+    #[error("{}: ext4 does not allow this name", escaped(path))]
     BadName {
         /// The path.
         path: Vec<u8>,
     },
     /// A path with `..` in it.
-    #[error("{}: the path climbs out of its tree", shown(path))]
+    #[error("{}: the path leaves its tree", escaped(path))]
     Climbs {
         /// The path.
         path: Vec<u8>,
     },
-    /// A path through something that is no directory.
-    #[error("{}: a part of the path is not a directory", shown(path))]
+    /// A component of the path is not a directory.
+    #[error("{}: a part of the path is not a directory", escaped(path))]
     NotADirectory {
         /// The path.
         path: Vec<u8>,
     },
-    /// A path through more symbolic links than anybody follows.
-    #[error("{}: too many symbolic links", shown(path))]
+    /// A path with too many symbolic links.
+    #[error("{}: too many symbolic links", escaped(path))]
     SymlinkLoop {
         /// The path.
         path: Vec<u8>,
     },
-    /// A hard link to something that is not there.
-    #[error("{}: a link to {}, which does not exist", shown(path), shown(target))]
+    /// A hard link to a missing object.
+    #[error(
+        "{}: a link to {}, which does not exist",
+        escaped(path),
+        escaped(target)
+    )]
     NoTarget {
         /// The path of the link.
         path: Vec<u8>,
-        /// The path it is to share.
+        /// The path of the link target.
         target: Vec<u8>,
     },
     /// A hard link to a directory.
-    #[error("{}: a hard link to the directory {}", shown(path), shown(target))]
+    #[error("{}: a hard link to the directory {}", escaped(path), escaped(target))]
     LinkToDirectory {
         /// The path of the link.
         path: Vec<u8>,
@@ -56,26 +60,29 @@ pub enum TreeError {
     #[error("the root of the tree must be a directory")]
     Root,
     /// A link target that is empty, longer than 4095 bytes or holds a NUL.
-    #[error("{}: a link target of {length} bytes, or with a NUL", shown(path))]
+    #[error(
+        "{}: the link target has {length} bytes or contains a NUL; ext4 allows 1 to 4095 bytes",
+        escaped(path)
+    )]
     BadTarget {
         /// The path of the symbolic link.
         path: Vec<u8>,
         /// The length of the target.
         length: usize,
     },
-    /// The list of a file's pieces is not sorted, overlaps, or passes the file's end.
-    #[error("{}: pieces of the file overlap or pass its end", shown(path))]
+    /// The data pieces of a file are not sorted, overlap, or extend past the end of the file.
+    #[error("{}: pieces of the file overlap or extend past its end", escaped(path))]
     BadPieces {
         /// The path of the file.
         path: Vec<u8>,
     },
-    /// 4 GiB of names or 2^32 objects.
-    #[error("the tree has more names or objects than fit")]
+    /// The tree has 4 GiB of names or 2^32 objects.
+    #[error("the tree has too many names or objects")]
     Full,
 }
 
 impl TreeError {
-    /// Puts a directory in front of the path, where the error knows the name alone.
+    /// Prepends the directory, for an error that has the name alone.
     pub(crate) fn in_directory(mut self, directory: &[u8]) -> Self {
         match &mut self {
             Self::NameTooLong { path, .. }
@@ -95,7 +102,7 @@ impl TreeError {
     }
 }
 
-/// A path for a message: what is not text is escaped.
-pub(crate) fn shown(path: &[u8]) -> String {
+/// Escapes a path for a message.
+pub(crate) fn escaped(path: &[u8]) -> String {
     path.escape_ascii().to_string()
 }

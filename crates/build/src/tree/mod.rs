@@ -1,27 +1,27 @@
-//! **Purpose.** What an image shall hold: the overlay of all sources.
+//! **Purpose.** The tree of an image's objects: the overlay of all sources.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `node` | what one object is |
-//! | `entries` | which names each directory holds |
-//! | `paths` | walking from the root to a name |
-//! | `watched` | archives that others may change while they are read |
+//! | `node` | the representation of one object |
+//! | `entries` | the names in each directory |
+//! | `paths` | inserts, links and removes objects by path |
+//! | `watched` | detects changes of archives while they are read |
 //! | `xattrs` | sets of extended attributes, each stored once |
-//! | `arena` | names and link targets |
+//! | `arena` | stores names and link targets |
 //!
 //! **Not here.** Reading sources (`source`), inode and block numbers (`layout`).
 //!
-//! **Model.** Objects ([`NodeId`]) and the names that lead to them are apart, so a hard link is
-//! one more name. Sources are inserted one after the other: a later object replaces what an
-//! earlier one left under its name, except that a directory over a directory keeps the entries
-//! and takes the new attributes. Directories that no source names exist all the same
-//! (`drwxr-xr-x`, root, at the start of 1970).
+//! **Model.** Objects ([`NodeId`]) and directory entries are separate, so a hard link is one more
+//! entry. Sources are inserted one after another: a later object replaces an earlier one of the
+//! same name, except that a directory over a directory keeps the entries and takes the new
+//! attributes. A directory that no source contains but a path needs is created with default
+//! attributes (`drwxr-xr-x`, root, 1970-01-01).
 //!
-//! A file costs some 150 bytes: 88 for the object, 8 for its name's entry, the name itself, and
-//! the growth of vectors.
+//! A file costs about 150 bytes: 88 for the object, 8 for its entry, the name itself, and spare
+//! capacity of vectors.
 //!
-//! **Invariants.** Every object but the root has as many `links` as names that lead to it, and
-//! directories have one. Names are 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
+//! **Invariants.** The `links` of every object but the root are the number of entries that refer to
+//! it; a directory has one. Names are 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
 
 mod arena;
 mod entries;
@@ -46,7 +46,7 @@ pub use xattrs::{XattrIter, XattrSet, Xattrs};
 
 pub(crate) use entries::Entry;
 pub(crate) use node::{HOLE_UNIT_BYTES, Node, Stored};
-pub(crate) use xattrs::{XattrSets, is_kept};
+pub(crate) use xattrs::{XattrSets, is_supported};
 
 use crate::source::Draft;
 use arena::{Arena, Text};
@@ -70,7 +70,7 @@ impl NodeId {
     pub const ROOT: Self = Self(0);
 }
 
-/// A directory of the host, by its parent.
+/// A directory of the host, identified by its parent and name.
 #[derive(Debug)]
 struct HostDir {
     /// `None` for the root of a source.
@@ -78,19 +78,19 @@ struct HostDir {
     root: Arc<File>,
 }
 
-/// What an image shall hold.
+/// The objects of an image.
 #[derive(Debug)]
 pub struct Tree {
     nodes: Vec<Node>,
     entries: Entries,
     xattrs: XattrSets,
-    /// By the number of a directory's list: the directory it is in; the root is in itself.
+    /// The parent of each directory, by the number of its entry list; the root is its own parent.
     parents: Vec<NodeId>,
     files: Vec<Arc<File>>,
     images: Vec<Arc<Fs>>,
     watched: Vec<Watched>,
     host_dirs: Vec<HostDir>,
-    /// The image as far as contents lie in it already.
+    /// An image that already contains some file data.
     draft: Option<Draft>,
 }
 
@@ -123,19 +123,19 @@ impl Tree {
         }
     }
 
-    /// Objects, those included that were replaced.
+    /// Number of objects, including replaced ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is nothing but the root.
+    /// Whether the tree has only the root.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    /// All objects that some name leads to, and the root; in no particular order.
+    /// The root and all objects with at least one name, in no particular order.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         let linked: Vec<bool> = self.nodes.iter().map(|node| node.links > 0).collect();
         (0..)
@@ -155,13 +155,13 @@ impl Tree {
         self.node_mut(id).set_meta(meta);
     }
 
-    /// What it is.
+    /// The type of an object.
     #[must_use]
     pub fn file_type(&self, id: NodeId) -> FileType {
         self.node(id).stored.file_type()
     }
 
-    /// What it is, with its content, target or device number.
+    /// The type of an object, with its data, target or device number.
     #[must_use]
     pub fn kind(&self, id: NodeId) -> Kind {
         match &self.node(id).stored {
@@ -175,7 +175,7 @@ impl Tree {
         }
     }
 
-    /// The length of a file in bytes, holes included; 0 of anything else.
+    /// The length of a file in bytes, including holes; 0 for other types.
     #[must_use]
     pub fn len_bytes(&self, id: NodeId) -> u64 {
         match &self.node(id).stored {
@@ -184,7 +184,7 @@ impl Tree {
         }
     }
 
-    /// Bytes of content of a file, holes not counted.
+    /// The data of a file in bytes, without holes.
     #[must_use]
     pub fn content_bytes(&self, id: NodeId) -> u64 {
         match &self.node(id).stored {
@@ -195,8 +195,8 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::content_bytes`], in whole units between holes: so much whatever a source tells of
-    /// its holes in between.
+    /// As [`Tree::content_bytes`], with the ends of data rounded to whole units, so that it does
+    /// not depend on how finely a source reports holes.
     pub(crate) fn content_units_bytes(&self, id: NodeId) -> u64 {
         match &self.node(id).stored {
             Stored::File(Content::Sparse(sparse)) => {
@@ -206,18 +206,18 @@ impl Tree {
         }
     }
 
-    /// Replaces the content of a file by the same in another form.
+    /// Replaces the content of a file by an equal one in another representation.
     pub(crate) fn set_content(&mut self, id: NodeId, content: Content) {
         self.node_mut(id).stored = Stored::File(content);
     }
 
-    /// Names that lead to it. 0 for the root, 1 for any other directory.
+    /// Number of names. 0 for the root, 1 for any other directory.
     #[must_use]
     pub fn links(&self, id: NodeId) -> u32 {
         self.node(id).links
     }
 
-    /// The number of its set of attributes: equal sets have equal numbers.
+    /// The number of its set of extended attributes: equal sets have equal numbers.
     #[must_use]
     pub fn xattr_set(&self, id: NodeId) -> XattrSet {
         self.node(id).xattrs
@@ -239,7 +239,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The entries of a directory; sorted by name after [`Tree::sort`]. None of anything else.
+    /// The entries of a directory; sorted by name after [`Tree::sort`]. Empty for other types.
     pub fn children(&self, directory: NodeId) -> impl ExactSizeIterator<Item = (&[u8], NodeId)> {
         self.entries_of(directory)
             .iter()
@@ -251,8 +251,9 @@ impl Tree {
         self.entries.sort(threads);
     }
 
-    /// The path of a name that a sorted directory has twice, which none may.
-    pub(crate) fn name_given_twice(&self) -> Option<Vec<u8>> {
+    /// The path of a name that occurs twice in a directory, if there is one. The tree must be
+    /// sorted.
+    pub(crate) fn duplicate_name(&self) -> Option<Vec<u8>> {
         let twice = |list: &u32| {
             let entries = self.entries.of(*list);
             let pair = entries.windows(2).find(|pair| match pair {
@@ -267,7 +268,7 @@ impl Tree {
         Some([&*directory, self.entry_name(entry)].join(&b'/'))
     }
 
-    /// Takes in an open file whose pieces are contents ([`Content::Range`]).
+    /// Adds an open file whose ranges are file data ([`Content::Range`]).
     ///
     /// # Errors
     /// [`TreeError::Full`].
@@ -277,13 +278,13 @@ impl Tree {
         Ok(FileId(number))
     }
 
-    /// The open file that [`Tree::add_file`] took in.
+    /// The open file added by [`Tree::add_file`].
     #[must_use]
     pub fn file(&self, id: FileId) -> Option<&Arc<File>> {
         self.files.get(id.0 as usize)
     }
 
-    /// Takes in an open file system whose files are contents ([`Content::Image`]).
+    /// Adds an open file system whose files are file data ([`Content::Image`]).
     ///
     /// # Errors
     /// [`TreeError::Full`].
@@ -293,35 +294,36 @@ impl Tree {
         Ok(ImageId(number))
     }
 
-    /// The file system that [`Tree::add_image`] took in.
+    /// The file system added by [`Tree::add_image`].
     #[must_use]
     pub fn image(&self, id: ImageId) -> Option<&Arc<Fs>> {
         self.images.get(id.0 as usize)
     }
 
-    /// Remembers what a file of contents is now, which is somebody else's. `place` names it.
+    /// Records length and mtime of an archive, to detect changes by other processes. `place` is its
+    /// name in messages.
     pub(crate) fn watch_file(&mut self, file: Arc<File>, place: &str) -> io::Result<()> {
         self.watched.push(Watched::new(file, place)?);
         Ok(())
     }
 
-    /// The first of the files that are watched which is not what it was.
+    /// The name of a watched file that has changed.
     pub(crate) fn changed_file(&self) -> Option<&str> {
         let changed = self.watched.iter().find(|watched| watched.has_changed());
         changed.map(Watched::place)
     }
 
-    /// Takes in the image as far as contents lie in it already.
+    /// Adds the image that already contains some file data.
     pub(crate) fn set_draft(&mut self, draft: Draft) {
         self.draft = Some(draft);
     }
 
-    /// The image as far as contents lie in it already, to put more into it or complete it.
+    /// Takes the image that already contains some file data, to add more to it or to complete it.
     pub(crate) fn take_draft(&mut self) -> Option<Draft> {
         self.draft.take()
     }
 
-    /// Takes in the root of a source directory, opened.
+    /// Adds the open root of a source directory.
     ///
     /// # Errors
     /// [`TreeError::Full`].
@@ -329,7 +331,7 @@ impl Tree {
         self.push_host_dir(HostDir { place: None, root })
     }
 
-    /// Takes in a directory of the host, by its name in one taken in before.
+    /// Adds a directory of the host, by its name in one that was added before.
     ///
     /// # Errors
     /// [`TreeError::Full`].
@@ -350,7 +352,7 @@ impl Tree {
         Ok(HostDirId(number))
     }
 
-    /// Names a file of a directory of the host, for [`Content::Host`].
+    /// Identifies a file in a directory of the host, for [`Content::Host`].
     ///
     /// # Errors
     /// [`TreeError::Full`].
@@ -359,8 +361,8 @@ impl Tree {
         Ok(HostPath { directory, name })
     }
 
-    /// The root of the source that a directory of the host belongs to, and the names that lead
-    /// from there to it.
+    /// The root of the source that a directory of the host belongs to, and the path components from
+    /// there.
     pub(crate) fn host_dir(&self, mut id: HostDirId) -> Option<(&Arc<File>, Vec<&[u8]>)> {
         let mut names = Vec::new();
         loop {
@@ -382,7 +384,7 @@ impl Tree {
         self.entries.arena.get(path.name)
     }
 
-    /// The path of an object from the root, for messages; slow.
+    /// The path of an object from the root, for messages. Searches the whole tree.
     #[must_use]
     pub fn path_of(&self, id: NodeId) -> Vec<u8> {
         let mut path = Vec::new();
@@ -405,7 +407,7 @@ impl Tree {
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &Node {
-        // Numbers are given out by this tree only, and objects are never taken away.
+        // Only this tree creates ids, and nodes are never removed.
         &self.nodes[id.0 as usize]
     }
 
@@ -413,7 +415,7 @@ impl Tree {
         &mut self.nodes[id.0 as usize]
     }
 
-    /// The number of a directory's list of entries: below [`Tree::directories`].
+    /// The number of a directory's entry list, below [`Tree::directories`].
     pub(crate) fn list_of(&self, id: NodeId) -> Option<u32> {
         match self.node(id).stored {
             Stored::Directory(list) => Some(list),
@@ -421,7 +423,7 @@ impl Tree {
         }
     }
 
-    /// Lists of entries, those included of directories that were replaced.
+    /// Number of entry lists, including those of replaced directories.
     pub(crate) fn directories(&self) -> usize {
         self.entries.directories()
     }
@@ -430,7 +432,7 @@ impl Tree {
         self.entries.lists_mut()
     }
 
-    /// The path of the directory with this list, for messages.
+    /// The path of the directory with this entry list, for messages.
     pub(crate) fn path_of_list(&self, list: usize) -> Vec<u8> {
         let is_it = |id: &NodeId| self.list_of(*id).is_some_and(|own| own as usize == list);
         let found = (0..).map(NodeId).take(self.nodes.len()).find(is_it);
@@ -449,7 +451,7 @@ impl Tree {
         self.entries.arena.get(text)
     }
 
-    /// Bytes that names and targets take.
+    /// Memory of names and targets in bytes.
     #[cfg(test)]
     pub(crate) fn names_bytes(&self) -> usize {
         self.entries.arena.len_bytes()

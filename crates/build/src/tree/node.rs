@@ -1,7 +1,7 @@
-//! **Purpose.** What one object is, as sources say it and as the tree keeps it.
+//! **Purpose.** The representation of one object.
 //!
-//! **Model.** [`Meta`], [`Kind`] and [`Content`] are what callers see. A `Node` holds the same in
-//! 88 bytes: a million files must not cost more than some 150 MiB.
+//! **Model.** [`Meta`], [`Kind`] and [`Content`] are the public form. A `Node` stores the same in
+//! 88 bytes, so that a million files cost about 150 MiB.
 
 use fourscore_ondisk::inode::{DeviceNr, FileType};
 use fourscore_ondisk::{InodeNr, Timestamp};
@@ -9,22 +9,22 @@ use fourscore_ondisk::{InodeNr, Timestamp};
 use super::arena::Text;
 use super::xattrs::XattrSet;
 
-/// Who owns an object, who may do what with it, and when it changed.
+/// Owner, permissions and times of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Permissions with set-user, set-group and sticky bits: the low 12 bits of a mode.
     pub permissions: u16,
-    /// The user.
+    /// The user id.
     pub uid: u32,
-    /// The group.
+    /// The group id.
     pub gid: u32,
-    /// The project it counts for; kept only with the feature `project`.
+    /// The project id; stored only with the feature `project`.
     pub project: u32,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Timestamp,
-    /// Last change of the content.
+    /// Time of the last change of the data.
     pub mtime: Timestamp,
-    /// Last change of the object.
+    /// Time of the last change of the inode.
     pub ctime: Timestamp,
 }
 
@@ -47,30 +47,30 @@ pub enum Kind {
     Socket,
 }
 
-/// Where the content of a regular file is.
+/// Where the data of a regular file is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// There is none.
+    /// The file is empty.
     Empty,
-    /// Here.
+    /// In memory.
     Bytes(Box<[u8]>),
-    /// In a file of a source directory, dense.
+    /// In a file of a source directory, without holes.
     Host {
         /// The file.
         path: HostPath,
         /// Its length in bytes.
         len_bytes: u64,
     },
-    /// In one piece of an open file, such as an entry of a tar.
+    /// In one range of an open file, such as an entry of a tar.
     Range {
         /// The file, see [`Tree::add_file`](super::Tree::add_file).
         file: FileId,
-        /// Where the piece begins, in bytes.
+        /// The offset of the range in bytes.
         offset: u64,
         /// Its length in bytes.
         len_bytes: u64,
     },
-    /// A file of a source that is a file system, dense.
+    /// In a file of a file system image, without holes.
     Image {
         /// The file system, see [`Tree::add_image`](super::Tree::add_image).
         image: ImageId,
@@ -79,7 +79,7 @@ pub enum Content {
         /// Its length in bytes.
         len_bytes: u64,
     },
-    /// With holes.
+    /// In pieces, with holes.
     Sparse(Box<Sparse>),
 }
 
@@ -101,20 +101,20 @@ impl Content {
 /// A file with holes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sparse {
-    /// Where its data is.
+    /// Where its data is stored.
     pub data: DataPlace,
     /// Its length in bytes, holes included.
     pub len_bytes: u64,
-    /// The parts that are not holes: sorted, not overlapping, below `len_bytes`.
+    /// The ranges with data: sorted, disjoint, below `len_bytes`.
     pub pieces: Vec<Piece>,
 }
 
-/// Where files have data is told in units of so many bytes where it must not depend on how a source
-/// tells of it.
+/// Unit to which ranges of data are rounded where they must not depend on how a source reports
+/// holes.
 pub(crate) const HOLE_UNIT_BYTES: u64 = 4096;
 
 impl Sparse {
-    /// The parts that are not holes, in whole units: first byte and one past the last.
+    /// The ranges with data, rounded to whole units: start and end.
     pub(crate) fn units(&self) -> Vec<(u64, u64)> {
         let mut units: Vec<(u64, u64)> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| piece.len_bytes > 0) {
@@ -130,51 +130,51 @@ impl Sparse {
     }
 }
 
-/// A part of a file that is not a hole. All in bytes.
+/// A range of a file with data. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it is in the file.
+    /// Offset in the file.
     pub at: u64,
-    /// Where its data is.
+    /// Offset of the data where it is stored.
     pub from: u64,
     /// Its length.
     pub len_bytes: u64,
 }
 
-/// What holds the data of a file.
+/// Where the data of a sparse file is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlace {
     /// A file of a source directory.
     Host(HostPath),
     /// An open file.
     Open(FileId),
-    /// A file of a source that is a file system.
+    /// A file of a file system image.
     Image(ImageId, InodeNr),
 }
 
-/// A file of a source directory: the directory and a name in it.
+/// A file of a source directory, as a directory and a name in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPath {
     pub(crate) directory: HostDirId,
     pub(crate) name: Text,
 }
 
-/// A directory of the host below the root of a source.
+/// A directory of the host at or below the root of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostDirId(pub(crate) u32);
 
-/// An open file that holds contents.
+/// An open file that holds file data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId(pub(crate) u32);
 
-/// An open file system that holds contents.
+/// An open file system whose files are file data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageId(pub(crate) u32);
 
-/// The same as [`Kind`], for the tree.
+/// The same as [`Kind`], as the tree stores it.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// The number of the list of entries.
+    /// The number of its entry list.
     Directory(u32),
     File(Content),
     Symlink(Text),
@@ -198,7 +198,7 @@ impl Stored {
     }
 }
 
-/// An object of the tree. Times are kept in parts, without their padding.
+/// An object of the tree. Seconds and nanoseconds are separate arrays to avoid padding.
 #[derive(Debug)]
 pub(crate) struct Node {
     seconds: [i64; 3],
@@ -207,7 +207,7 @@ pub(crate) struct Node {
     gid: u32,
     project: u32,
     pub(crate) xattrs: XattrSet,
-    /// Names that lead to it.
+    /// Number of names.
     pub(crate) links: u32,
     permissions: u16,
     pub(crate) stored: Stored,

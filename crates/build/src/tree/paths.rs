@@ -1,28 +1,35 @@
-//! **Purpose.** Changing the tree by path: what sources that are lists of entries do (tar, OCI
-//! layers, manifests).
+//! **Purpose.** Changes the tree by path, as sources with lists of entries do (tar, OCI layers,
+//! manifests).
 //!
-//! **Model.** A path begins at the root, with or without a slash; `.` and empty components do not
-//! count, and `..` is refused. Symbolic links on the way are followed inside the tree, where `..`
-//! of a link target stops at the root, as when a layer is unpacked in a container's root; the last
-//! component never is followed.
+//! **Model.** A path begins at the root, with or without a slash; `.` and empty components are
+//! ignored, `..` is refused. Symbolic links in the middle of a path are followed inside the tree:
+//! `..` in a link target stops at the root, as if the tree were the root of a container. The last
+//! component is never followed.
 
 use super::node::{Content, Kind, Meta, Node, Stored};
 use super::xattrs::Xattrs;
 use super::{MAX_NAME_BYTES, MAX_TARGET_BYTES, NodeId, Tree, TreeError, TreeResult};
 
-/// Symbolic links that are followed in one path, as in Linux.
-const MOST_SYMLINKS: u32 = 40;
+/// The largest number of symbolic links that are followed in one path, as in Linux.
+const MAX_SYMLINKS: u32 = 40;
 
-/// Whether directories on the way are made where they are missing.
+/// Whether missing directories on a path are created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Make,
     Leave,
 }
 
+/// The attributes of an object to be inserted.
+struct NewObject<'a> {
+    meta: &'a Meta,
+    kind: Kind,
+    xattrs: &'a Xattrs,
+}
+
 impl Tree {
-    /// Inserts an object, or changes the attributes of a directory. What is missing on the way is
-    /// made.
+    /// Inserts an object, or changes the attributes of an existing directory. Missing parent
+    /// directories are created.
     ///
     /// # Errors
     /// A path or object that ext4 or the tree cannot hold; see [`TreeError`].
@@ -42,10 +49,16 @@ impl Tree {
             return Ok(NodeId::ROOT);
         };
         let found = self.find(directory, name);
-        self.put(directory, name, found, (meta, kind, xattrs), path)
+        self.put(
+            directory,
+            name,
+            found,
+            NewObject { meta, kind, xattrs },
+            path,
+        )
     }
 
-    /// As [`Tree::insert`], into a directory that is known.
+    /// As [`Tree::insert`], into a given directory.
     ///
     /// # Errors
     /// As [`Tree::insert`]; the path in the error is the name alone.
@@ -58,11 +71,17 @@ impl Tree {
         xattrs: &Xattrs,
     ) -> TreeResult<NodeId> {
         let found = self.find(directory, name);
-        self.put(directory, name, found, (meta, kind, xattrs), name)
+        self.put(
+            directory,
+            name,
+            found,
+            NewObject { meta, kind, xattrs },
+            name,
+        )
     }
 
-    /// As [`Tree::insert_in`], of a name that the directory does not have. Quicker, since nothing
-    /// is looked for; a name given twice would be in the directory twice.
+    /// As [`Tree::insert_in`], for a name that the directory does not have. Skips the lookup;
+    /// inserting an existing name would add a duplicate.
     pub(crate) fn insert_new(
         &mut self,
         directory: NodeId,
@@ -71,13 +90,19 @@ impl Tree {
         kind: Kind,
         xattrs: &Xattrs,
     ) -> TreeResult<NodeId> {
-        self.put(directory, name, None, (meta, kind, xattrs), name)
+        self.put(
+            directory,
+            name,
+            None,
+            NewObject { meta, kind, xattrs },
+            name,
+        )
     }
 
-    /// Gives an object one more name. Replaces what was there.
+    /// Adds a name to an object, replacing an object of that name.
     ///
     /// # Errors
-    /// [`TreeError::NoTarget`], [`TreeError::LinkToDirectory`], and those of paths.
+    /// [`TreeError::NoTarget`], [`TreeError::LinkToDirectory`], and errors of the paths.
     pub fn link(&mut self, path: &[u8], target: &[u8]) -> TreeResult<NodeId> {
         let no_target = || TreeError::NoTarget {
             path: path.to_vec(),
@@ -98,21 +123,21 @@ impl Tree {
         Ok(node)
     }
 
-    /// Makes something else than a directory of an object; all its names lead to that then.
+    /// Changes the type of an object to one other than a directory, under all its names.
     ///
     /// # Errors
-    /// What the tree cannot hold.
+    /// A kind that the tree cannot hold.
     pub(crate) fn set_kind(&mut self, id: NodeId, kind: Kind, path: &[u8]) -> TreeResult<()> {
-        // Only a directory would have to know its parent.
+        // The parent is used for directories only.
         let stored = self.stored(NodeId::ROOT, kind, path)?;
         self.node_mut(id).stored = stored;
         Ok(())
     }
 
-    /// As [`Tree::link`], in a directory and to an object that are known.
+    /// As [`Tree::link`], with a given directory, existing entry and object.
     ///
     /// # Errors
-    /// Those of names.
+    /// Errors of the name.
     pub(crate) fn link_in(
         &mut self,
         directory: NodeId,
@@ -123,10 +148,10 @@ impl Tree {
         self.put_link(directory, name, found, node, name)
     }
 
-    /// Removes a name, and with a directory all that is in it. Says whether it was there.
+    /// Removes a name, and a directory with everything in it. Returns whether the name existed.
     ///
     /// # Errors
-    /// Those of paths.
+    /// Errors of the path.
     pub fn remove(&mut self, path: &[u8]) -> TreeResult<bool> {
         let Some((directory, name)) = self.parent(path, Missing::Leave)? else {
             return Ok(false);
@@ -141,10 +166,10 @@ impl Tree {
         Ok(true)
     }
 
-    /// Removes all that is in a directory. Says whether there is such a directory.
+    /// Removes all entries of a directory. Returns whether there is a directory at this path.
     ///
     /// # Errors
-    /// Those of paths.
+    /// Errors of the path.
     pub fn clear(&mut self, path: &[u8]) -> TreeResult<bool> {
         match self.lookup(path)? {
             Some(node) if matches!(self.node(node).stored, Stored::Directory(_)) => {
@@ -155,10 +180,10 @@ impl Tree {
         }
     }
 
-    /// The object at a path.
+    /// Looks up a path.
     ///
     /// # Errors
-    /// Those of paths.
+    /// Errors of the path.
     pub fn lookup(&mut self, path: &[u8]) -> TreeResult<Option<NodeId>> {
         match self.parent(path, Missing::Leave) {
             Ok(None) => Ok(Some(NodeId::ROOT)),
@@ -168,7 +193,7 @@ impl Tree {
         }
     }
 
-    /// The object that a name of a directory leads to.
+    /// Looks up a name in a directory.
     pub fn find(&mut self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         match self.node(directory).stored {
             Stored::Directory(list) => self.entries.find(list, name).map(NodeId),
@@ -176,7 +201,7 @@ impl Tree {
         }
     }
 
-    /// The directory a path ends in and its last name; `None` for the root.
+    /// The parent directory of a path and its last name; `None` for the root.
     fn parent<'a>(
         &mut self,
         path: &'a [u8],
@@ -202,7 +227,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// From a directory to one in it, through symbolic links.
+    /// Walks one component of a path, following symbolic links.
     fn step(
         &mut self,
         directory: NodeId,
@@ -222,7 +247,11 @@ impl Tree {
                 permissions: 0o755,
                 ..Meta::default()
             };
-            let new = (&meta, Kind::Directory, &Xattrs::new());
+            let new = NewObject {
+                meta: &meta,
+                kind: Kind::Directory,
+                xattrs: &Xattrs::new(),
+            };
             return self.put(directory, name, None, new, path);
         };
         let target = match &self.node(found).stored {
@@ -231,7 +260,7 @@ impl Tree {
             _ => return Err(not_a_directory()),
         };
         *followed += 1;
-        if *followed > MOST_SYMLINKS {
+        if *followed > MAX_SYMLINKS {
             return Err(TreeError::SymlinkLoop {
                 path: path.to_vec(),
             });
@@ -239,7 +268,7 @@ impl Tree {
         let mut above = if target.first() == Some(&b'/') {
             vec![NodeId::ROOT]
         } else {
-            self.way_to(directory)
+            self.path_from_root(directory)
         };
         for name in target.split(|&byte| byte == b'/') {
             match name {
@@ -257,18 +286,18 @@ impl Tree {
         Ok(above.last().copied().unwrap_or(NodeId::ROOT))
     }
 
-    /// The directories from the root down to one.
-    fn way_to(&self, directory: NodeId) -> Vec<NodeId> {
-        let mut way = vec![directory];
-        while let Some(&below) = way.last()
+    /// The directories from the root down to `directory`.
+    fn path_from_root(&self, directory: NodeId) -> Vec<NodeId> {
+        let mut chain = vec![directory];
+        while let Some(&below) = chain.last()
             && below != NodeId::ROOT
         {
             let list = self.list_of(below).map(|list| list as usize);
             let parent = list.and_then(|list| self.parents.get(list));
-            way.push(parent.copied().unwrap_or(NodeId::ROOT));
+            chain.push(parent.copied().unwrap_or(NodeId::ROOT));
         }
-        way.reverse();
-        way
+        chain.reverse();
+        chain
     }
 
     fn put(
@@ -276,9 +305,10 @@ impl Tree {
         directory: NodeId,
         name: &[u8],
         found: Option<NodeId>,
-        (meta, kind, xattrs): (&Meta, Kind, &Xattrs),
+        object: NewObject<'_>,
         path: &[u8],
     ) -> TreeResult<NodeId> {
+        let NewObject { meta, kind, xattrs } = object;
         if let Some(found) = found
             && kind == Kind::Directory
             && matches!(self.node(found).stored, Stored::Directory(_))
@@ -330,7 +360,7 @@ impl Tree {
         }
     }
 
-    /// Takes a name away from an object.
+    /// Drops one name of an object.
     fn unlink(&mut self, node: NodeId) {
         let object = self.node_mut(node);
         object.links = object.links.saturating_sub(1);
@@ -351,7 +381,7 @@ impl Tree {
         }
     }
 
-    /// What is kept of an object in a directory.
+    /// Converts an object in `directory` to its stored form.
     fn stored(&mut self, directory: NodeId, kind: Kind, path: &[u8]) -> TreeResult<Stored> {
         Ok(match kind {
             Kind::Directory => {
@@ -364,8 +394,9 @@ impl Tree {
                 Stored::File(content)
             }
             Kind::Symlink(target) => {
-                let good = (1..=MAX_TARGET_BYTES).contains(&target.len()) && !target.contains(&0);
-                if !good {
+                let is_valid =
+                    (1..=MAX_TARGET_BYTES).contains(&target.len()) && !target.contains(&0);
+                if !is_valid {
                     return Err(TreeError::BadTarget {
                         path: path.to_vec(),
                         length: target.len(),

@@ -1,4 +1,4 @@
-//! Tests of the overlay.
+//! Tests of the tree.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn put(tree: &mut Tree, path: &str, kind: Kind) -> NodeId {
         .unwrap()
 }
 
-/// All paths of the tree, in order, with the links of each.
+/// All paths of the tree in order, with the link count of each.
 fn listing(tree: &mut Tree) -> String {
     fn list(tree: &Tree, directory: NodeId, path: &str, out: &mut String) {
         for (name, child) in tree.children(directory) {
@@ -41,7 +41,7 @@ fn later_sources_replace_and_directories_merge() {
     put(&mut tree, "etc/passwd", file(b"1"));
     put(&mut tree, "/etc/./hosts", file(b"1"));
     let etc = tree.lookup(b"etc").unwrap().unwrap();
-    assert_eq!(tree.meta(etc).permissions, 0o755, "made on the way");
+    assert_eq!(tree.meta(etc).permissions, 0o755, "created as a parent");
     tree.insert(b"etc/", &meta(0o700), Kind::Directory, &Xattrs::new())
         .unwrap();
     assert_eq!(
@@ -55,7 +55,7 @@ fn later_sources_replace_and_directories_merge() {
     put(&mut tree, "etc", Kind::Fifo);
     assert_eq!(listing(&mut tree), "/etc 1\n");
     let live: Vec<_> = tree.ids().collect();
-    assert_eq!(live.len(), 2, "what was replaced is gone: {live:?}");
+    assert_eq!(live.len(), 2, "replaced objects have no names: {live:?}");
 }
 
 #[test]
@@ -97,10 +97,10 @@ fn whiteouts_and_opaque_directories() {
     assert_eq!(listing(&mut tree), "/d 1\n/d/new 1\n/e 1\n/e/four 1\n");
 }
 
-/// What is emptied costs what was in it, not what the tree holds: with an index built anew each
-/// time this takes minutes.
+/// Clearing a directory costs as much as it contains, not as the tree holds: with an index that is
+/// rebuilt each time, this takes minutes.
 #[test]
-fn thousands_of_opaque_directories_take_no_long_time() {
+fn clearing_thousands_of_directories_is_fast() {
     let mut tree = Tree::new();
     for number in 0..20_000 {
         put(
@@ -118,7 +118,7 @@ fn thousands_of_opaque_directories_take_no_long_time() {
 }
 
 #[test]
-fn symbolic_links_on_the_way_stay_inside() {
+fn symbolic_links_are_followed_inside_the_tree() {
     let mut tree = Tree::new();
     put(&mut tree, "usr/bin/sh", Kind::Fifo);
     put(&mut tree, "bin", Kind::Symlink(b"usr/bin".to_vec()));
@@ -143,7 +143,7 @@ fn symbolic_links_on_the_way_stay_inside() {
 }
 
 #[test]
-fn what_ext4_cannot_hold_is_refused_by_name() {
+fn objects_that_ext4_cannot_hold_are_refused_by_name() {
     let mut tree = Tree::new();
     let mut fails = |path: &[u8], kind: Kind| {
         let result = tree.insert(path, &meta(0), kind, &Xattrs::new());
@@ -153,14 +153,17 @@ fn what_ext4_cannot_hold_is_refused_by_name() {
     assert!(fails(&long, Kind::Fifo).ends_with("the name has 256 bytes, ext4 allows 255"));
     assert_eq!(
         fails(b"a/../b", Kind::Fifo),
-        "a/../b: the path climbs out of its tree"
+        "a/../b: the path leaves its tree"
     );
-    assert_eq!(fails(b"a\0", Kind::Fifo), "a\\x00: ext4 has no such names");
+    assert_eq!(
+        fails(b"a\0", Kind::Fifo),
+        "a\\x00: ext4 does not allow this name"
+    );
     assert_eq!(
         fails(b"", Kind::Fifo),
         "the root of the tree must be a directory"
     );
-    assert!(fails(b"s", Kind::Symlink(Vec::new())).contains("a link target of 0 bytes"));
+    assert!(fails(b"s", Kind::Symlink(Vec::new())).contains("the link target has 0 bytes"));
     let sparse = Sparse {
         data: DataPlace::Open(FileId(0)),
         len_bytes: 10,
@@ -171,7 +174,7 @@ fn what_ext4_cannot_hold_is_refused_by_name() {
         }],
     };
     let sparse = Kind::File(Content::Sparse(Box::new(sparse)));
-    assert!(fails(b"f", sparse).contains("pass its end"));
+    assert!(fails(b"f", sparse).contains("extend past its end"));
     assert!(
         tree.insert(&[0xff; 255], &meta(0), Kind::Fifo, &Xattrs::new())
             .is_ok()
@@ -182,7 +185,7 @@ fn what_ext4_cannot_hold_is_refused_by_name() {
 }
 
 #[test]
-fn attributes_and_paths_come_back() {
+fn attributes_and_paths_are_stored() {
     let mut tree = Tree::new();
     let mut xattrs = Xattrs::new();
     xattrs.set(b"user.a", b"1");
@@ -203,9 +206,9 @@ fn attributes_and_paths_come_back() {
     assert_eq!(found, [(&b"user.a"[..], &b"1"[..])]);
 }
 
-/// A million files within 200 bytes each, with what vectors allocate beyond their length.
+/// A million files take less than 200 MB, including spare capacity of vectors.
 #[test]
-fn a_file_costs_little_memory() {
+fn a_file_takes_less_than_180_bytes() {
     let mut tree = Tree::new();
     let files: usize = 100_000;
     for number in 0..files {

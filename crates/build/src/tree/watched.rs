@@ -1,10 +1,9 @@
-//! **Purpose.** Archives whose contents are read where they lie, and whether they are still what
-//! they were when their headers were read.
+//! **Purpose.** Detects changes of archives between reading their headers and reading their data.
 //!
-//! **Model.** A file of a directory is looked at again after it was read (`write::reader`). Of an
-//! archive only headers were read before, and its contents are read by many threads, so the archive
-//! as a whole is looked at when all is done. What this program writes for itself (spools, the
-//! image) is not watched.
+//! **Model.** A file of a source directory is checked after it was read (`write::reader`). The
+//! headers of an archive are read first and its data later by many threads, so the archive is
+//! checked as a whole at the end. Files that this program writes itself (spools, the image) are not
+//! watched.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 
 use fourscore_sync::Arc;
 
-/// A file, and what it was.
+/// An archive, with its state when it was opened.
 #[derive(Debug)]
 pub(super) struct Watched {
     file: Arc<File>,
@@ -20,7 +19,7 @@ pub(super) struct Watched {
     before: State,
 }
 
-/// What a change of the content changes.
+/// Attributes that change with the data.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     len_bytes: u64,
@@ -38,7 +37,7 @@ impl State {
 }
 
 impl Watched {
-    /// `place` is what messages call it.
+    /// `place` is the name of the file in messages.
     pub(super) fn new(file: Arc<File>, place: &str) -> io::Result<Self> {
         Ok(Self {
             before: State::of(&file)?,
@@ -51,7 +50,7 @@ impl Watched {
         &self.place
     }
 
-    /// Whether it is not what it was; nor is it what cannot be asked any more.
+    /// Whether the file changed. A file that cannot be examined any more counts as changed.
     pub(super) fn has_changed(&self) -> bool {
         State::of(&self.file).map_or(true, |now| now != self.before)
     }

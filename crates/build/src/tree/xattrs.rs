@@ -1,8 +1,8 @@
-//! **Purpose.** Extended attributes as the sources give them, each set stored once.
+//! **Purpose.** Stores extended attributes; equal sets are stored once.
 //!
-//! **Model.** A set is kept as one row of bytes, sorted by name, so that equal sets are equal
-//! bytes and share one number. Most trees have a handful of sets (labels, capabilities, ACLs), so
-//! a file pays 4 bytes.
+//! **Model.** A set is encoded as one byte string, sorted by name, so that equal sets have equal
+//! encodings and share one number. Most trees have only a few sets (labels, capabilities, ACLs), so
+//! a file costs 4 bytes.
 //!
 //! ```text
 //! name_len u16 | name | value_len u32 | value | name_len u16 | ...
@@ -13,24 +13,24 @@ use std::collections::HashMap;
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_sync::Arc;
 
-/// Whether ext4 has a place for an attribute of this name: whether Linux would show it of a file of
-/// ext4. Under `system.` these are the two access control lists; what else is there belongs to
-/// other file systems, or, as `system.data`, to ext4 itself.
-pub(crate) fn is_kept(name: &[u8]) -> bool {
+/// Whether ext4 can store an attribute of this name, that is, whether Linux would list it for a
+/// file on ext4. In the namespace `system.`, these are the two access control lists; others belong
+/// to other file systems or, as `system.data`, to ext4 internally.
+pub(crate) fn is_supported(name: &[u8]) -> bool {
     let index = NameIndex::split(name).map(|(index, _)| index);
     let is_foreign = matches!(index, None | Some(NameIndex::SYSTEM | NameIndex::RICHACL));
     !is_foreign && !name.contains(&0)
 }
 
-/// The extended attributes of one object, by their full names (`user.x`). ACLs are in the form of
-/// the attributes of Linux (`system.posix_acl_access`).
+/// The extended attributes of one object, by their full names (`user.x`). ACLs have the format of
+/// Linux attributes (`system.posix_acl_access`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Xattrs {
     sorted: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Xattrs {
-    /// None.
+    /// An empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -44,7 +44,7 @@ impl Xattrs {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
@@ -57,7 +57,7 @@ impl Xattrs {
             .map(|(name, value)| (name.as_slice(), value.as_slice()))
     }
 
-    /// Takes all away, and keeps the memory of the list.
+    /// Removes all attributes, but keeps the allocation.
     pub fn clear(&mut self) {
         self.sorted.clear();
     }
@@ -65,8 +65,8 @@ impl Xattrs {
     fn packed(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (name, value) in &self.sorted {
-            // Names have at most 255 bytes on Linux, values 64 KiB; longer ones are refused
-            // when they are placed.
+            // Linux limits names to 255 bytes and values to 64 KiB; longer ones are refused by the
+            // layout.
             let name_len = u16::try_from(name.len()).unwrap_or(u16::MAX);
             let value_len = u32::try_from(value.len()).unwrap_or(u32::MAX);
             bytes.extend_from_slice(&name_len.to_le_bytes());
@@ -78,11 +78,11 @@ impl Xattrs {
     }
 }
 
-/// The number of a set; 0 is the empty one.
+/// The number of a set; 0 is the empty set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrSet(pub(crate) u32);
 
-/// All different sets of a tree.
+/// All distinct sets of a tree.
 #[derive(Debug)]
 pub(crate) struct XattrSets {
     sets: Vec<Arc<[u8]>>,
@@ -100,7 +100,7 @@ impl Default for XattrSets {
 }
 
 impl XattrSets {
-    /// The number of a set; `None` when there are 2^32 different ones.
+    /// Returns the number of a set; `None` if there are 2^32.
     pub(crate) fn intern(&mut self, xattrs: &Xattrs) -> Option<XattrSet> {
         if xattrs.is_empty() {
             return Some(XattrSet(0));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_sets_share_a_number_whatever_the_order_they_came_in() {
+    fn equal_sets_share_a_number_in_any_order_of_insertion() {
         let mut sets = XattrSets::default();
         let one = sets.intern(&xattrs(&[(b"user.a", b"1"), (b"user.b", b"")]));
         let two = sets.intern(&xattrs(&[(b"user.b", b""), (b"user.a", b"1")]));

@@ -1,4 +1,4 @@
-//! **Purpose.** Contents of files, and the nodes of their trees and maps.
+//! **Purpose.** Writes the data of files, and the nodes of extent trees and block maps.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -6,23 +6,23 @@ use std::ops::Range;
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::InodeNr;
 
+use super::combine::COMBINE_BYTES;
 use super::reader::{OpenContent, ReadError, Reader};
-use super::stretch::STRETCH_BYTES;
-use super::{Hands, Image};
+use super::{Image, Worker};
 use crate::error::{BuildError, BuildResult};
 use crate::layout::Run;
 use crate::tree::NodeId;
 
-/// Less is copied sooner than shared.
+/// Shorter ranges are copied, because sharing costs more.
 const SHARED_FROM_BYTES: u64 = 64 << 10;
-/// What is shared is a multiple of this: of the blocks of every host and of every image.
+/// Shared ranges are a multiple of this, which is a multiple of every block size.
 const SHARED_UNIT_BYTES: u64 = 64 << 10;
 
 impl Image<'_> {
-    /// The contents of the objects at these positions.
+    /// Writes the data of the objects at these positions of the order.
     pub(super) fn write_contents(
         &self,
-        hands: &mut Hands<'_>,
+        worker: &mut Worker<'_>,
         positions: Range<usize>,
     ) -> BuildResult<()> {
         let order = self.forms.numbers.order();
@@ -31,51 +31,51 @@ impl Image<'_> {
                 continue;
             }
             let whole = 0..u64::MAX;
-            self.write_blocks(hands, node, whole)?;
+            self.write_blocks(worker, node, whole)?;
             self.write_nodes(node)?;
         }
         Ok(())
     }
 
-    /// Some blocks of a large file, and with the first its nodes.
+    /// Writes some blocks of a large file; with the first blocks also its nodes.
     pub(super) fn write_part(
         &self,
-        hands: &mut Hands<'_>,
+        worker: &mut Worker<'_>,
         node: NodeId,
         blocks: Range<u64>,
     ) -> BuildResult<()> {
         if blocks.start == 0 {
             self.write_nodes(node)?;
         }
-        self.write_blocks(hands, node, blocks)
+        self.write_blocks(worker, node, blocks)
     }
 
-    /// Reads an object and puts what lies in `wanted`, logical blocks, where it belongs.
+    /// Reads the data of an object in `wanted`, a range of logical blocks, and writes it.
     fn write_blocks(
         &self,
-        hands: &mut Hands<'_>,
+        worker: &mut Worker<'_>,
         node: NodeId,
         wanted: Range<u64>,
     ) -> BuildResult<()> {
         let runs = self.runs_of(node);
-        if runs.iter().all(|run| self.forms.has_stayed(node, *run)) {
+        if runs.iter().all(|run| self.forms.stays_in_place(node, *run)) {
             return Ok(());
         }
-        let Hands { reader, stretch } = hands;
+        let Worker { reader, combiner } = worker;
         let failed = |why| self.read_error(node, why);
         let content = reader.open(node).map_err(failed)?;
         for run in runs.iter() {
-            if self.forms.has_stayed(node, *run) {
+            if self.forms.stays_in_place(node, *run) {
                 continue;
             }
             let first = run.logical.max(wanted.start);
             let end = (run.logical + run.blocks).min(wanted.end);
             let mut at = first + self.share(&content, node, *run, first..end);
             while at < end {
-                let most = STRETCH_BYTES as u64 >> self.block_bits();
+                let most = COMBINE_BYTES as u64 >> self.block_bits();
                 let blocks = (end - at).min(most);
                 let physical = run.physical + (at - run.logical);
-                let memory = stretch.blocks(physical, blocks);
+                let memory = combiner.blocks(physical, blocks);
                 let memory = memory.map_err(|why| self.output_error(why))?;
                 let from = at << self.block_bits();
                 reader.read(node, &content, from, memory).map_err(failed)?;
@@ -85,7 +85,7 @@ impl Image<'_> {
         self.check(reader, node, &content)
     }
 
-    /// Reads all of an object that is so short that it goes into its inode.
+    /// Reads the whole data of an object that is stored in its inode.
     pub(super) fn read_whole(
         &self,
         reader: &mut Reader<'_>,
@@ -99,8 +99,8 @@ impl Image<'_> {
         self.check(reader, node, &content)
     }
 
-    /// Shares with the source what the host can share of these blocks of a run; says how many from
-    /// the first on.
+    /// Shares these blocks of a run with the source (reflink), if the host can; returns the number
+    /// of blocks shared, counted from the first.
     fn share(&self, content: &OpenContent<'_>, node: NodeId, run: Run, blocks: Range<u64>) -> u64 {
         let Some((source, from)) = content.shareable(&self.forms.tree, node) else {
             return 0;
@@ -108,7 +108,8 @@ impl Image<'_> {
         let bits = self.block_bits();
         let start = blocks.start << bits;
         let end = (blocks.end << bits).min(self.forms.size_bytes(node));
-        // Nothing of the last block of a file may show that is behind its end.
+        // The last block must not be shared: the source may have other data after the end of the
+        // file.
         let len_bytes = end.saturating_sub(start) / SHARED_UNIT_BYTES * SHARED_UNIT_BYTES;
         if len_bytes < SHARED_FROM_BYTES {
             return 0;
@@ -132,7 +133,7 @@ impl Image<'_> {
         self.placed.runs(self.forms, node)
     }
 
-    /// The nodes of an object's tree or map.
+    /// Writes the nodes of an object's extent tree or block map.
     pub(super) fn write_nodes(&self, node: NodeId) -> BuildResult<()> {
         let nodes = self.placed.nodes(node);
         if nodes.is_empty() {
@@ -142,7 +143,7 @@ impl Image<'_> {
         self.write_map(&self.runs_of(node), nodes, number)
     }
 
-    /// The nodes of the tree or map that leads from an inode to these runs.
+    /// Writes the nodes of the extent tree or block map for these runs.
     pub(super) fn write_map(
         &self,
         runs: &[Run],

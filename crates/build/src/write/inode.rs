@@ -1,4 +1,4 @@
-//! **Purpose.** The bytes of an inode.
+//! **Purpose.** Encodes inodes.
 
 use fourscore_ondisk::inline::InlineMut;
 use fourscore_ondisk::inode::{self, FileMode, FileType, InodeFlags, RawInode, RawInodeExtra};
@@ -13,22 +13,22 @@ use crate::layout::{EXTRA_ISIZE, Forms, IBlock, Placed, Shape};
 use crate::options::Options;
 use crate::tree::{NodeId, Stored};
 
-/// More links than a directory's inode counts.
-const MOST_LINKS: u32 = 65_000;
+/// The largest link count of a directory.
+const MAX_LINKS: u32 = 65_000;
 
-/// Makes inodes.
+/// Encodes inodes.
 pub(crate) struct InodeMaker<'a> {
     pub(crate) forms: &'a Forms,
     pub(crate) placed: &'a Placed,
     pub(crate) sb: &'a Superblock,
     pub(crate) options: &'a Options,
-    /// When the file system is made.
+    /// The creation time of the file system.
     pub(crate) made: Timestamp,
 }
 
 impl InodeMaker<'_> {
-    /// Fills in the inode of an object, which is zeroes before. `content` is that of a file or link
-    /// that is in its inode.
+    /// Encodes the inode of an object into `bytes`, which are zeroes. `content` is the data of a
+    /// file or symbolic link that is stored in its inode.
     pub(crate) fn fill(
         &self,
         node: NodeId,
@@ -74,8 +74,8 @@ impl InodeMaker<'_> {
         if has_extra {
             let fixed = size_of::<RawInode>();
             put(bytes, fixed, extra.as_bytes());
-            let behind = fixed + usize::from(EXTRA_ISIZE);
-            let area = bytes.get_mut(behind..).unwrap_or_default();
+            let after = fixed + usize::from(EXTRA_ISIZE);
+            let area = bytes.get_mut(after..).unwrap_or_default();
             if let Some(set) = forms.set_of(node) {
                 put(area, 0, &set.area);
             }
@@ -92,8 +92,12 @@ impl InodeMaker<'_> {
         let Some(list) = forms.tree.list_of(node) else {
             return Ok(low16(forms.tree.links(node).into()));
         };
-        let links = forms.numbers.family(list).subdirectories.saturating_add(2);
-        if links <= MOST_LINKS {
+        let links = forms
+            .numbers
+            .directory_info(list)
+            .subdirectories
+            .saturating_add(2);
+        if links <= MAX_LINKS {
             return Ok(low16(links.into()));
         }
         if forms.facts.dir_nlink {
@@ -102,12 +106,12 @@ impl InodeMaker<'_> {
         Err(BuildError::TooManyLinks {
             path: forms.tree.path_of(node),
             links: links.into(),
-            most: MOST_LINKS.into(),
+            most: MAX_LINKS.into(),
         })
     }
 
-    /// Puts the content of an object into its inode, beside its attributes. There is room: it was
-    /// counted.
+    /// Stores the data of an object in its inode, after its attributes. The layout has ensured that
+    /// it fits.
     fn fill_inline(
         &self,
         node: NodeId,
@@ -134,8 +138,8 @@ impl InodeMaker<'_> {
         filled.then_some(()).ok_or_else(invalid)
     }
 
-    /// Fills in the inode of a large value of an attribute, which is zeroes before. What it tells
-    /// of the value stands where other inodes have times and their version.
+    /// Encodes the inode of a large attribute value into `bytes`, which are zeroes. Hash and
+    /// reference count of the value are stored in the fields of times and version.
     pub(crate) fn fill_value(
         &self,
         value: usize,
@@ -185,13 +189,13 @@ impl InodeMaker<'_> {
             .map_err(|_| BuildError::Invalid("an inode that cannot be sealed"))
     }
 
-    /// What so many clusters are in sectors.
+    /// Converts clusters to sectors.
     fn sectors(&self, clusters: u64) -> u64 {
         let facts = &self.forms.facts;
         clusters << facts.cluster_log << (facts.block_bits - 9)
     }
 
-    /// Space taken, in sectors, or where these are too many in blocks.
+    /// Sets the number of sectors. An error if it needs the feature `huge_file`.
     fn put_blocks(&self, node: NodeId, raw: &mut RawInode) -> Result<(), BuildError> {
         let sectors = self.sectors(self.placed.clusters(self.forms, node));
         if sectors >> 32 != 0 && !self.forms.facts.huge_file {
@@ -227,7 +231,7 @@ impl InodeMaker<'_> {
         }
         Ok(match &forms.tree.node(node).stored {
             Stored::CharDevice(number) | Stored::BlockDevice(number) => {
-                // Numbers that do not fit were refused.
+                // Device numbers that do not fit were refused before.
                 number.to_i_block().unwrap_or([0; 60])
             }
             Stored::Fifo | Stored::Socket => [0; 60],

@@ -1,4 +1,4 @@
-//! **Purpose.** Directories, blocks of attributes and inode tables.
+//! **Purpose.** Writes directories, attribute blocks and inode tables.
 
 use std::ops::Range;
 
@@ -8,21 +8,22 @@ use fourscore_ondisk::xattr::{self, RawBlockHeader};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
 use zerocopy::FromBytes;
 
-use super::stretch::STRETCH_BYTES;
-use super::{Hands, Image};
+use super::combine::COMBINE_BYTES;
+use super::{Image, Worker};
+use crate::bytes::put;
 use crate::error::{BuildError, BuildResult};
 use crate::layout::SharedBlock;
 use crate::tree::NodeId;
 
 impl Image<'_> {
-    /// The blocks of these directories.
+    /// Writes the blocks of these directories.
     pub(super) fn write_directories(
         &self,
-        hands: &mut Hands<'_>,
+        worker: &mut Worker<'_>,
         nodes: &[NodeId],
     ) -> BuildResult<()> {
         let failed = |why| self.output_error(why);
-        let most = STRETCH_BYTES as u64 >> self.block_bits();
+        let most = COMBINE_BYTES as u64 >> self.block_bits();
         let mut large = Vec::new();
         for &node in nodes {
             let Some(directory) = self.forms.directory(node) else {
@@ -30,11 +31,11 @@ impl Image<'_> {
             };
             let blocks = u64::from(directory.shape.blocks());
             if blocks == 0 {
-                // It is in its inode.
+                // The directory is inline.
                 continue;
             }
             if let Some(block) = self.placed.single_run(node).filter(|_| blocks <= most) {
-                let memory = hands.stretch.blocks(block, blocks).map_err(failed)?;
+                let memory = worker.combiner.blocks(block, blocks).map_err(failed)?;
                 memory.fill(0);
                 directory.fill(memory);
                 continue;
@@ -55,8 +56,8 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// The blocks of attributes, each with the number of its users.
-    pub(super) fn write_xattr_blocks(&self, hands: &mut Hands<'_>) -> BuildResult<()> {
+    /// Writes the attribute blocks with their reference counts.
+    pub(super) fn write_xattr_blocks(&self, worker: &mut Worker<'_>) -> BuildResult<()> {
         let failed = |why| self.output_error(why);
         for &SharedBlock {
             block,
@@ -64,12 +65,12 @@ impl Image<'_> {
             sharers,
         } in &self.placed.shared
         {
-            let Some(plan) = self.forms.sets.get(set as usize) else {
+            let Some(encoded) = self.forms.sets.get(set as usize) else {
                 continue;
             };
-            let memory = hands.stretch.blocks(block, 1).map_err(failed)?;
+            let memory = worker.combiner.blocks(block, 1).map_err(failed)?;
             memory.fill(0);
-            put(memory, 0, &plan.block);
+            put(memory, 0, &encoded.block);
             if let Ok((header, _)) = RawBlockHeader::mut_from_prefix(memory) {
                 header.h_refcount = sharers.into();
             }
@@ -82,10 +83,10 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// The contents of large values of attributes.
+    /// Writes the data of large attribute values.
     pub(super) fn write_values(
         &self,
-        hands: &mut Hands<'_>,
+        worker: &mut Worker<'_>,
         values: Range<usize>,
     ) -> BuildResult<()> {
         let failed = |why| self.output_error(why);
@@ -95,7 +96,7 @@ impl Image<'_> {
             };
             let runs = self.placed.value_runs(self.forms, number);
             for run in runs.iter() {
-                let memory = hands.stretch.blocks(run.physical, run.blocks);
+                let memory = worker.combiner.blocks(run.physical, run.blocks);
                 let memory = memory.map_err(failed)?;
                 memory.fill(0);
                 let from = to_index(run.logical << self.block_bits());
@@ -110,10 +111,10 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// A part of a group's inode table.
+    /// Writes a part of a group's inode table.
     pub(super) fn write_inodes(
         &self,
-        hands: &mut Hands<'_>,
+        worker: &mut Worker<'_>,
         group: GroupNr,
         range: Range<u32>,
     ) -> BuildResult<()> {
@@ -132,7 +133,7 @@ impl Image<'_> {
             if let Some(node) = self.forms.numbers.node(number) {
                 content.clear();
                 if self.forms.is_inline(node) && self.forms.tree.list_of(node).is_none() {
-                    self.read_whole(&mut hands.reader, node, &mut content)?;
+                    self.read_whole(&mut worker.reader, node, &mut content)?;
                 }
                 maker.fill(node, number, inode, &content)?;
             } else if let Some(value) = self.forms.values.of_inode(number) {

@@ -1,30 +1,29 @@
-//! **Purpose.** Writing the image: all cores read, make and write at the same time.
+//! **Purpose.** Writes the image on all cores.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `queue` | what is to be done next, and how far the build is |
-//! | `content` | contents of files and nodes of their maps |
-//! | `metadata` | directories, attributes, inode tables |
-//! | `inode` | the bytes of an inode |
-//! | `reader` | contents, wherever they are |
-//! | `stretch` | neighbours written in one call |
-//! | `output` | the image while it is written |
+//! | `queue` | the queue of jobs, and the progress |
+//! | `content` | writes file data, and nodes of extent trees and block maps |
+//! | `metadata` | writes directories, attributes, inode tables |
+//! | `inode` | encodes inodes |
+//! | `reader` | reads file data from its source |
+//! | `combine` | joins adjacent small writes |
+//! | `output` | creates the image file and renames it into place |
 //!
-//! **Model.** Since everything has its place, jobs are independent. A thread takes the next job,
-//! some megabyte of neighbours, and reads and writes it from start to end with buffers of its own,
-//! which it keeps for the next.
-//! The superblock comes last.
+//! **Model.** All blocks are allocated, so jobs are independent. A thread takes the next job, about
+//! a megabyte of adjacent data, and reads and writes it with its own buffers, which it reuses for
+//! the next. The superblock is written last.
 //!
-//! **Locking.** One lock around the queue, taken once for each job. Nothing else is shared that
-//! anybody writes.
+//! **Locking.** One lock protects the queue and is taken once for each job. All other shared data
+//! is read-only.
 
+mod combine;
 mod content;
 mod inode;
 mod metadata;
 mod output;
 mod queue;
 mod reader;
-mod stretch;
 
 use std::path::Path;
 
@@ -34,20 +33,20 @@ use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Timestamp};
 use fourscore_sync::{Mutex, thread};
 
 use crate::error::{BuildError, BuildResult};
-use crate::layout::{Forms, Placed, Settled};
+use crate::layout::{Forms, ImageLayout, Placed};
 use crate::options::{Flow, Options, Progress, Watch};
 use crate::read_back::read_back;
 use crate::target::{Form, Target};
 use crate::tree::Tree;
+use combine::WriteCombiner;
 use inode::InodeMaker;
 use queue::{Job, Queue};
-use stretch::Stretch;
 
-pub(crate) use output::{Begun, HiddenFile, old_content, sync_folder};
 use output::{Disk, Output};
+pub(crate) use output::{HiddenFile, NewImage, old_content, sync_directory_of};
 pub(crate) use reader::{OpenContent, ReadError, Reader};
 
-/// What all threads look at.
+/// What all threads share.
 pub(crate) struct Image<'a> {
     forms: &'a Forms,
     placed: &'a Placed,
@@ -58,58 +57,62 @@ pub(crate) struct Image<'a> {
     made: Timestamp,
 }
 
-/// What one thread works with.
-struct Hands<'a> {
+/// The state of one thread.
+struct Worker<'a> {
     reader: Reader<'a>,
-    stretch: Stretch<'a, Window>,
+    combiner: WriteCombiner<'a, Window>,
 }
 
-/// Writes everything that was settled to the output, and gives it its name.
+/// Writes the image to the output, and renames it into place.
 pub(crate) fn write(
-    settled: &Settled,
+    layout: &ImageLayout,
     options: &Options,
-    (target, begun): (&Target, Begun),
+    target: &Target,
+    new_image: NewImage,
     made: Timestamp,
     watch: Watch<'_>,
 ) -> BuildResult<()> {
-    let size_bytes = settled.plan.superblock().geometry().size_bytes();
-    let output = begun.open(size_bytes).map_err(|why| target.failed(why))?;
-    let written = fill(settled, options, (target, output), made, watch);
+    let size_bytes = layout.plan.superblock().geometry().size_bytes();
+    let output = new_image
+        .open(size_bytes)
+        .map_err(|why| target.failed(why))?;
+    let written = fill(layout, options, target, output, made, watch);
     written.map_err(|why| match target.form() {
         Form::Part(_) => BuildError::Overwritten { why: Box::new(why) },
-        Form::File { .. } | Form::Nameless(_) => why,
+        Form::File { .. } | Form::Unlinked(_) => why,
     })
 }
 
-/// The part of it that changes the target, if it is written in place.
+/// The part of [`write`] that changes the target, if it is written in place.
 fn fill(
-    settled: &Settled,
+    layout: &ImageLayout,
     options: &Options,
-    (target, output): (&Target, Output),
+    target: &Target,
+    output: Output,
     made: Timestamp,
     watch: Watch<'_>,
 ) -> BuildResult<()> {
     let failed = |why| target.failed(why);
-    let size_bytes = settled.plan.superblock().geometry().size_bytes();
+    let size_bytes = layout.plan.superblock().geometry().size_bytes();
     let device = &output.disk.window;
-    clear_between(&settled.forms, size_bytes, device).map_err(failed)?;
-    settled.plan.prepare(device)?;
+    clear_between(&layout.forms, size_bytes, device).map_err(failed)?;
+    layout.plan.prepare(device)?;
     let image = Image {
-        forms: &settled.forms,
-        placed: &settled.placed,
-        plan: &settled.plan,
-        reserved: &settled.reserved,
+        forms: &layout.forms,
+        placed: &layout.placed,
+        plan: &layout.plan,
+        reserved: &layout.reserved,
         disk: &output.disk,
         options,
         made,
     };
     let done = image.run(watch)?;
-    check_archives(&settled.forms.tree)?;
-    // Nothing is read any more from behind the end.
+    check_archives(&layout.forms.tree)?;
+    // Data of the draft after the end has been copied.
     output.cut(size_bytes).map_err(failed)?;
-    settled.plan.complete(device)?;
+    layout.plan.complete(device)?;
     let finished = output.reopen().map_err(failed)?;
-    let lists = read_back(settled, options, finished, watch)?;
+    let lists = read_back(layout, options, finished, watch)?;
     if watch(done) == Flow::Stop {
         return Err(BuildError::Stopped);
     }
@@ -117,7 +120,7 @@ fn fill(
     lists.commit()
 }
 
-/// Refuses archives that are not what they were when their headers were read.
+/// Returns an error if an archive changed after its headers were read.
 fn check_archives(tree: &Tree) -> BuildResult<()> {
     let changed = tree.changed_file().map(str::as_bytes);
     changed.map_or(Ok(()), |place| {
@@ -127,7 +130,7 @@ fn check_archives(tree: &Tree) -> BuildResult<()> {
     })
 }
 
-/// Zeroes what lies between contents that stay: what a later entry replaced, and what was excluded.
+/// Zeroes the blocks between data that stays: they may hold data of replaced or excluded files.
 fn clear_between(forms: &Forms, size_bytes: u64, device: &Window) -> std::io::Result<()> {
     let bits = forms.facts.block_bits;
     let mut at = 0;
@@ -142,26 +145,26 @@ fn clear_between(forms: &Forms, size_bytes: u64, device: &Window) -> std::io::Re
 }
 
 impl Image<'_> {
-    /// Does all jobs, and says how much that was.
+    /// Runs all jobs; returns the final progress.
     fn run(&self, watch: Watch<'_>) -> BuildResult<Progress> {
         let queue = Queue::new(self);
         let failed: Mutex<Option<BuildError>> = Mutex::new(None);
         let threads = self.options.thread_count();
         let work = || {
-            let mut hands = Hands {
+            let mut worker = Worker {
                 reader: Reader::new(&self.forms.tree),
-                stretch: Stretch::new(self.device(), self.block_bits(), threads),
+                combiner: WriteCombiner::new(self.device(), self.block_bits(), threads),
             };
             let mut result = Ok(());
             while result.is_ok()
                 && let Some((job, progress)) = queue.next()
             {
                 result = match watch(progress) {
-                    Flow::Continue => self.do_job(&mut hands, &job),
+                    Flow::Continue => self.run_job(&mut worker, &job),
                     Flow::Stop => Err(BuildError::Stopped),
                 };
             }
-            let flushed = hands.stretch.flush();
+            let flushed = worker.combiner.flush();
             let result = result.and(flushed.map_err(|why| self.output_error(why)));
             if let Err(error) = result {
                 failed.lock().get_or_insert(error);
@@ -180,19 +183,19 @@ impl Image<'_> {
         }
     }
 
-    fn do_job(&self, hands: &mut Hands<'_>, job: &Job) -> BuildResult<()> {
+    fn run_job(&self, worker: &mut Worker<'_>, job: &Job) -> BuildResult<()> {
         match job {
-            Job::Directories(nodes) => self.write_directories(hands, nodes),
-            Job::Xattrs => self.write_xattr_blocks(hands),
-            Job::Values(range) => self.write_values(hands, range.clone()),
-            Job::Inodes { group, range } => self.write_inodes(hands, *group, range.clone()),
-            Job::Contents(range) => self.write_contents(hands, range.clone()),
-            Job::Part { node, blocks } => self.write_part(hands, *node, blocks.clone()),
+            Job::Directories(nodes) => self.write_directories(worker, nodes),
+            Job::Xattrs => self.write_xattr_blocks(worker),
+            Job::Values(range) => self.write_values(worker, range.clone()),
+            Job::Inodes { group, range } => self.write_inodes(worker, *group, range.clone()),
+            Job::Contents(range) => self.write_contents(worker, range.clone()),
+            Job::Part { node, blocks } => self.write_part(worker, *node, blocks.clone()),
         }
     }
 
     fn output_error(&self, why: std::io::Error) -> BuildError {
-        // The device's errors say what was tried; the caller knows the path.
+        // The device's errors describe the operation; the caller adds the path.
         BuildError::Output {
             path: Path::new("the image").to_owned(),
             why,

@@ -1,19 +1,19 @@
-//! **Purpose.** The image while it is written: in a file that has no name until it is complete, or
-//! in place.
+//! **Purpose.** Creates the image in an unlinked file that is renamed into place when it is
+//! complete, or writes it in place.
 //!
-//! **Not here.** Whether the image may be put there (`target`).
+//! **Not here.** Whether the target may be overwritten (`target`).
 //!
-//! **Model.** The file is made without a name (`O_TMPFILE`) in the folder of the target, written,
-//! and then linked and renamed over the target, so that the target is at every moment what it was
-//! or the whole image. Where the host has no nameless files it has a hidden name, which is removed
-//! when the image is given up. A block device and a part of a disk are written in place, through
-//! the descriptor that holds their lock.
+//! **Model.** The file is created without a name (`O_TMPFILE`) in the directory of the target,
+//! written, then linked under a temporary name and renamed over the target. So at any time the
+//! target is either the old file or the complete image. If the host does not support `O_TMPFILE`,
+//! the file has a hidden name, which is removed if the build fails. A block device and a part of a
+//! disk are written in place, through the descriptor that holds their lock.
 //!
-//! Symbolic links to the target stay; what they lead to is replaced. Permissions and, as far as
-//! this user may give files away, the owner of a file that is replaced go over to the image.
+//! Symbolic links to the target stay; the file that they refer to is replaced. The image gets the
+//! permissions of a replaced file and, as far as the user is permitted to change it, its owner.
 //!
-//! **Crash safety.** Nothing is left behind by an error, by Ctrl-C, nor, where there are nameless
-//! files, by the death of the process. The name is durable once it is given.
+//! **Crash safety.** A failed or interrupted build leaves no file behind; with `O_TMPFILE`, neither
+//! does a killed process. The new name is durable when the build returns.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -29,12 +29,11 @@ use fourscore_sync::Arc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::target::{Form, Part, Target, folder_of};
+use crate::target::{Form, Part, Target, directory_of};
 
-/// An image that has no content and no size yet, or, where contents arrived before these were
-/// known, just these.
+/// An image file whose size is not known yet. It is empty, or has data that was streamed into it.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct NewImage {
     temporary: Temporary,
 }
 
@@ -45,33 +44,33 @@ pub(crate) struct Output {
     temporary: Temporary,
 }
 
-/// Where the bytes of an image go.
+/// The file or device of an image.
 #[derive(Debug)]
 pub(crate) struct Disk {
     file: Arc<FileDevice>,
     start: u64,
-    /// Of the file, all that the image may have.
+    /// The range of the file that the image may use.
     pub(crate) window: Window,
 }
 
 #[derive(Debug)]
 enum Temporary {
-    /// A file without a name, and what name it gets, if any.
-    Nameless(File, Option<PathBuf>),
-    /// A file with a name that must not stay, and the one it gets.
+    /// An unlinked file, and the path that it gets, if any.
+    Unlinked(File, Option<PathBuf>),
+    /// A file with a hidden name, and the path that it gets.
     Named(HiddenFile, PathBuf),
     /// The target itself.
     InPlace(Part),
 }
 
-/// What the target holds before: a new file nothing, a file whose blocks are discarded zeroes, a
-/// block device what the caller knows.
+/// The known content of the target before the build: zeroes in a new file, zeroes after a discard
+/// in a regular file, and what the caller knows of a block device.
 pub(crate) fn old_content(target: &Target, known: OldContent) -> OldContent {
     match target.form() {
         Form::Part(_) if known == OldContent::AllZero => known,
         Form::Part(part) if !part.is_block_device => OldContent::ZeroAfterDiscard,
         Form::Part(_) => known,
-        Form::File { .. } | Form::Nameless(_) => OldContent::AllZero,
+        Form::File { .. } | Form::Unlinked(_) => OldContent::AllZero,
     }
 }
 
@@ -84,44 +83,44 @@ impl Disk {
         })
     }
 
-    /// Has bytes of the image share the blocks of `source`, as
+    /// Shares blocks of `source` with a range of the image, as
     /// [`FileDevice::share`](fourscore_block::FileDevice::share).
     pub(crate) fn share(&self, range: Range<u64>, source: BorrowedFd<'_>, from: u64) -> bool {
-        let moved = self.start + range.start..self.start + range.end;
-        range.end <= self.window.len_bytes() && self.file.share(moved, source, from)
+        let range_in_file = self.start + range.start..self.start + range.end;
+        range.end <= self.window.len_bytes() && self.file.share(range_in_file, source, from)
     }
 }
 
-impl Begun {
-    /// Begins an image, all zeroes unless it is written in place.
+impl NewImage {
+    /// Creates an image file; its content is zeroes unless it is written in place.
     pub(crate) fn new(target: &Target) -> io::Result<Self> {
-        if let Some((begun, _)) = Self::nameless(target)? {
-            return Ok(begun);
+        if let Some((new_image, _)) = Self::unlinked_file(target)? {
+            return Ok(new_image);
         }
         let temporary = match target.form() {
             Form::Part(part) => Temporary::InPlace(part.clone()),
-            Form::Nameless(file) => Temporary::Nameless(file.try_clone()?, None),
+            Form::Unlinked(file) => Temporary::Unlinked(file.try_clone()?, None),
             Form::File { place, .. } => Temporary::Named(HiddenFile::create(place)?, place.clone()),
         };
         Ok(Self { temporary })
     }
 
-    /// Begins an image in a file without a name, which is given as well; `None` where the host has
-    /// no such files, and for what is written in place.
-    pub(crate) fn nameless(target: &Target) -> io::Result<Option<(Self, File)>> {
+    /// Creates an image in an unlinked file, which is returned too; `None` if the host does not
+    /// support this, or the image is written in place.
+    pub(crate) fn unlinked_file(target: &Target) -> io::Result<Option<(Self, File)>> {
         let (file, place) = match target.form() {
             Form::Part(_) => return Ok(None),
-            Form::Nameless(file) => (file.try_clone()?, None),
-            Form::File { place, .. } => match nameless(folder_of(place))? {
+            Form::Unlinked(file) => (file.try_clone()?, None),
+            Form::File { place, .. } => match unlinked_file(directory_of(place))? {
                 Some(file) => (file, Some(place.clone())),
                 None => return Ok(None),
             },
         };
-        let temporary = Temporary::Nameless(file.try_clone()?, place);
+        let temporary = Temporary::Unlinked(file.try_clone()?, place);
         Ok(Some((Self { temporary }, file)))
     }
 
-    /// Opens the image for writing, with at least so many bytes.
+    /// Opens the image for writing, with at least `len_bytes` bytes.
     pub(crate) fn open(self, len_bytes: u64) -> io::Result<Output> {
         let disk = match self.temporary.path() {
             Some(path) => {
@@ -150,7 +149,7 @@ impl Begun {
 }
 
 impl Output {
-    /// Takes away what is behind the end of the image.
+    /// Truncates the image to its length.
     pub(crate) fn cut(&self, len_bytes: u64) -> io::Result<()> {
         let Some(path) = self.temporary.path() else {
             return Ok(());
@@ -161,7 +160,7 @@ impl Output {
         File::options().write(true).open(path)?.set_len(len_bytes)
     }
 
-    /// The image once more, for reading.
+    /// Opens the image again, for reading.
     pub(crate) fn reopen(&self) -> io::Result<Arc<dyn BlockDevice>> {
         match self.temporary.path() {
             Some(path) => Ok(Arc::new(open_path(&path, DeviceOptions::default())?)),
@@ -174,24 +173,24 @@ impl Output {
         }
     }
 
-    /// Gives the image its name. Replaces what had it. Durable when it returns.
+    /// Renames the image into place, replacing the target. It is durable when this returns.
     pub(crate) fn commit(self) -> io::Result<()> {
         let target = match self.temporary {
-            Temporary::InPlace(_) | Temporary::Nameless(_, None) => return Ok(()),
+            Temporary::InPlace(_) | Temporary::Unlinked(_, None) => return Ok(()),
             Temporary::Named(hidden, target) => {
-                take_over(&hidden.0, &target)?;
+                copy_mode_and_owner(&hidden.0, &target)?;
                 std::fs::rename(&hidden.0, &target)?;
                 target
             }
-            Temporary::Nameless(file, Some(target)) => {
+            Temporary::Unlinked(file, Some(target)) => {
                 let from = proc_path(&file);
-                take_over(&from, &target)?;
+                copy_mode_and_owner(&from, &target)?;
                 let link =
                     |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW);
                 match link(&target) {
                     Ok(()) => {}
                     Err(Errno::EXIST) => {
-                        let path = hidden(&target)?;
+                        let path = hidden_path(&target)?;
                         link(&path)?;
                         std::fs::rename(&HiddenFile(path).0, &target)?;
                     }
@@ -200,58 +199,59 @@ impl Output {
                 target
             }
         };
-        sync_folder(&target)
+        sync_directory_of(&target)
     }
 }
 
-/// Gives the file at `image` the permissions and the owner of the file that it will replace.
-fn take_over(image: &Path, target: &Path) -> io::Result<()> {
+/// Copies permissions and owner from the file that will be replaced.
+fn copy_mode_and_owner(image: &Path, target: &Path) -> io::Result<()> {
     let Ok(before) = std::fs::metadata(target) else {
         return Ok(());
     };
     let own = std::fs::metadata(image)?;
     if (own.uid(), own.gid()) != (before.uid(), before.gid()) {
-        // A normal user has made a file of his own, as every program does that replaces files.
+        // An unprivileged user cannot change the owner; the image then belongs to this user, as
+        // with any program that replaces files.
         let _ = std::os::unix::fs::chown(image, Some(before.uid()), Some(before.gid()));
     }
     std::fs::set_permissions(image, before.permissions())
 }
 
-/// Has a name that was given in the folder of `path` be there after a crash, where the host can
-/// promise that.
-pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
-    let synced = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
+/// Makes a new name in the directory of `path` durable, as far as the host supports it.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let synced = File::open(directory_of(path)).and_then(|folder| folder.sync_all());
     match synced.as_ref().map_err(io::Error::kind) {
-        // A folder that may be written to and not be read, or a host that syncs no folders.
+        // The directory may be writable but not readable, or the host may not support fsync of
+        // directories.
         Err(io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => Ok(()),
         _ => synced,
     }
 }
 
 impl Temporary {
-    /// How the file is opened; `None` if it is open already.
+    /// The path to open the file; `None` if it is written in place.
     fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Nameless(file, _) => Some(proc_path(file)),
+            Self::Unlinked(file, _) => Some(proc_path(file)),
             Self::Named(hidden, _) => Some(hidden.0.clone()),
             Self::InPlace(_) => None,
         }
     }
 }
 
-/// A file with a name that goes when this does, unless it got another one.
+/// A file with a hidden name, which is removed on drop unless it was renamed.
 #[derive(Debug)]
 pub(crate) struct HiddenFile(PathBuf);
 
 impl HiddenFile {
-    /// An empty file beside the target.
+    /// Creates an empty file next to the target.
     pub(crate) fn create(target: &Path) -> io::Result<Self> {
-        let path = hidden(target)?;
+        let path = hidden_path(target)?;
         File::create_new(&path)?;
         Ok(Self(path))
     }
 
-    /// Where it is until it is renamed.
+    /// The hidden path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -259,15 +259,15 @@ impl HiddenFile {
 
 impl Drop for HiddenFile {
     fn drop(&mut self) {
-        // It is gone already where it became the target; and where the image is given up, the
-        // reason for that is what is reported.
+        // It does not exist any more if it was renamed; and if the build failed, that error is
+        // reported.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A file without a name, where the host has such files and lets them be opened anew: not without
-/// `/proc`, nor under pseudo, which looks for the name they had.
-fn nameless(folder: &Path) -> io::Result<Option<File>> {
+/// Creates an unlinked file. `None` if the host does not support it, or the file cannot be
+/// reopened: without `/proc`, and under pseudo, which looks up files by name.
+fn unlinked_file(folder: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from(0o666)) {
         Ok(fd) => {
@@ -284,8 +284,8 @@ fn proc_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// A hidden name beside the target that nothing else has.
-fn hidden(target: &Path) -> io::Result<PathBuf> {
+/// A hidden name next to the target.
+fn hidden_path(target: &Path) -> io::Result<PathBuf> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "has no file name");
     let mut name = OsString::from(".");
     name.push(target.file_name().ok_or_else(no_name)?);
@@ -303,11 +303,11 @@ mod tests {
 
     fn create(target: &Path, len_bytes: u64) -> Output {
         let target = Target::find(target, Overwrite::AnyContent).unwrap();
-        Begun::new(&target).unwrap().open(len_bytes).unwrap()
+        NewImage::new(&target).unwrap().open(len_bytes).unwrap()
     }
 
     #[test]
-    fn nothing_is_there_until_the_end_and_nothing_but_the_image_after() {
+    fn the_target_is_unchanged_until_the_image_replaces_it() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("image");
         std::fs::write(&target, "before").unwrap();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_goes_when_the_image_is_given_up_and_becomes_the_image_otherwise() {
+    fn a_hidden_file_is_removed_or_becomes_the_image() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("image");
         let names = || std::fs::read_dir(folder.path()).unwrap().count();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_and_links_stay() {
+    fn permissions_and_symbolic_links_are_preserved() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("secret"), "before").unwrap();
@@ -369,11 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_an_error() {
+    fn a_missing_directory_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("no/image");
         let target = Target::find(&target, Overwrite::OwnImages).unwrap();
-        let error = Begun::new(&target).unwrap_err();
+        let error = NewImage::new(&target).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -1,8 +1,9 @@
-//! **Purpose.** What is to be done next, and how far the build is.
+//! **Purpose.** The queue of jobs of a build, and its progress.
 //!
-//! **Model.** The queue is not a list but a place in the order of objects: directories first, then
-//! attributes, their large values and inode tables, then contents. A job is cut from there when a
-//! thread asks for one: neighbours of about a megabyte, or a part of a large file.
+//! **Model.** The queue is not a list but a position in the order of objects: first directories,
+//! then attribute blocks, large values and inode tables, then file data. A job is created from the
+//! position when a thread requests one: adjacent objects of about a megabyte, or a part of a large
+//! file.
 
 use std::ops::Range;
 
@@ -14,35 +15,35 @@ use super::Image;
 use crate::options::Progress;
 use crate::tree::NodeId;
 
-/// About so much is one job.
+/// Approximate size of a job.
 const JOB_BYTES: u64 = 1 << 20;
-/// At most so many objects are one job.
+/// Largest number of objects in a job.
 const JOB_OBJECTS: usize = 1024;
-/// A file that is longer is cut into parts of this size.
+/// Longer files are split into parts of this size.
 const PART_BYTES: u64 = 16 << 20;
-/// Large values of attributes in one job.
+/// Large attribute values in a job.
 const JOB_VALUES: usize = 64;
-/// Inodes in one job.
+/// Inodes in a job.
 const JOB_INODES: u32 = 4096;
 
-/// Something one thread does.
+/// A unit of work for one thread.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Writes these directories.
+    /// Write these directories.
     Directories(Vec<NodeId>),
-    /// Writes the blocks of attributes.
+    /// Write the attribute blocks.
     Xattrs,
-    /// Writes large values of attributes, by their numbers.
+    /// Write the large attribute values with these numbers.
     Values(Range<usize>),
-    /// Writes a part of a group's inode table, by positions in it.
+    /// Write a range of a group's inode table.
     Inodes { group: GroupNr, range: Range<u32> },
-    /// Writes the contents of these objects, by positions in the order.
+    /// Write the data of the objects at these positions of the order.
     Contents(Range<usize>),
-    /// Writes a part of a large file, by its blocks. The first part also writes the nodes.
+    /// Write some blocks of a large file. The first part also writes the nodes.
     Part { node: NodeId, blocks: Range<u64> },
 }
 
-/// Hands out jobs.
+/// Creates jobs.
 pub(crate) struct Queue<'a> {
     image: &'a Image<'a>,
     place: Mutex<Place>,
@@ -56,17 +57,17 @@ struct Place {
 
 #[derive(Debug)]
 enum Stage {
-    /// From this position in the order; `None` for the root.
+    /// From this position of the order; `None` for the root.
     Directories(Option<usize>),
     Xattrs,
-    /// From this number on.
+    /// From this number.
     Values(usize),
     Inodes {
         group: u32,
         next: u32,
     },
     Contents(usize),
-    /// The rest of the file at this position.
+    /// The remaining blocks of the file at this position.
     Parts {
         position: usize,
         blocks: Range<u64>,
@@ -89,7 +90,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// The next job, and how far the build was when it was handed out.
+    /// Returns the next job, and the progress before it.
     pub(crate) fn next(&self) -> Option<(Job, Progress)> {
         let mut place = self.place.lock();
         let place = &mut *place;
@@ -113,12 +114,12 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Hands out nothing any more.
+    /// Ends the queue.
     pub(crate) fn stop(&self) {
         self.place.lock().stage = Stage::Done;
     }
 
-    /// How far the build is, jobs under way counted as done.
+    /// The progress, with running jobs counted as done.
     pub(crate) fn progress(&self) -> Progress {
         self.place.lock().progress
     }
@@ -231,7 +232,7 @@ impl<'a> Queue<'a> {
             return (None, Stage::Done);
         };
         let part_blocks = PART_BYTES >> forms.facts.block_bits;
-        // A sparse file is one part: most of its blocks are no work.
+        // A sparse file is one part, because most of its blocks need no work.
         let whole = forms.tree.content_bytes(node) < forms.tree.len_bytes(node);
         let end = if whole {
             blocks.end

@@ -1,9 +1,8 @@
-//! **Purpose.** Reading contents, wherever they are.
+//! **Purpose.** Reads file data from its source.
 //!
 //! **Model.** Files of a source directory are opened relative to their directory, which stays open
-//! while the next files are in it too; symbolic links are never followed on the way. A file that
-//! is not what it was when the tree was read is an error: its length must be the same, and its
-//! content's time unless only its attributes changed.
+//! for the next files in it; symbolic links are never followed. A file that changed after it was
+//! scanned is an error: its length must be the same, and so must its mtime or its ctime.
 
 use std::fs::File;
 use std::io;
@@ -20,17 +19,17 @@ use crate::error::BuildError;
 use crate::host::beneath;
 use crate::tree::{Content, DataPlace, HostDirId, HostPath, ImageId, NodeId, Stored, Tree};
 
-/// Why a content cannot be read.
+/// Why file data cannot be read.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// The host says so.
+    /// An error of the host.
     Io(io::Error),
-    /// It is not what it was.
+    /// The file changed.
     Changed,
 }
 
 impl ReadError {
-    /// The error about the object at `path`.
+    /// Converts the error, for the object at `path`.
     pub(crate) fn of(self, path: Vec<u8>) -> BuildError {
         match self {
             Self::Io(why) => BuildError::Source { path, why },
@@ -51,26 +50,26 @@ impl From<Errno> for ReadError {
     }
 }
 
-/// Reads contents for one thread.
+/// Reads file data, for one thread.
 pub(crate) struct Reader<'a> {
     tree: &'a Tree,
     directory: Option<(HostDirId, OwnedFd)>,
 }
 
-/// A file that is being read.
+/// An open source of file data.
 pub(crate) enum OpenContent<'a> {
     Bytes(&'a [u8]),
-    /// A file of the host, to be looked at again when it was read.
+    /// A file of a source directory, to be checked after reading.
     Host(File),
-    /// A piece of a file that others read too.
+    /// A range of a file that other threads read too.
     Range(&'a File, u64),
-    /// A file of a file system.
+    /// A file of a file system image.
     Image(&'a Fs, InodeNr),
 }
 
 impl OpenContent<'_> {
-    /// The file whose blocks the host may share with the image, and where in it the content
-    /// begins, if it lies there as it does in the object: byte after byte, holes included.
+    /// The file whose blocks the host may share with the image, and the offset of the data in it;
+    /// `None` if the data is not stored there contiguously, including holes.
     pub(crate) fn shareable(&self, tree: &Tree, node: NodeId) -> Option<(BorrowedFd<'_>, u64)> {
         let is_dense = !matches!(&tree.node(node).stored, Stored::File(Content::Sparse(_)));
         match self {
@@ -89,7 +88,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Opens the content of a regular file.
+    /// Opens the data of a regular file or symbolic link.
     pub(crate) fn open(&mut self, node: NodeId) -> Result<OpenContent<'a>, ReadError> {
         let tree = self.tree;
         match &tree.node(node).stored {
@@ -121,14 +120,14 @@ impl<'a> Reader<'a> {
         let (_, directory) = self.directory.as_ref().ok_or(ReadError::Changed)?;
         let opened = beneath::open(directory, self.tree.host_name(path), OFlags::empty());
         let fd = opened.map_err(|errno| match errno {
-            // A link by now, or a way that leads through one.
+            // The file, or a directory in its path, was replaced by a symbolic link.
             Errno::LOOP | Errno::NOTDIR => ReadError::Changed,
             errno => ReadError::from(errno),
         })?;
         Ok(OpenContent::Host(File::from(fd)))
     }
 
-    /// Fills `buffer` with what the file has from byte `at` on; zeroes in holes and past its end.
+    /// Fills `buffer` with data from byte `at` on; holes and bytes after the end are zeroes.
     pub(crate) fn read(
         &self,
         node: NodeId,
@@ -172,7 +171,7 @@ impl<'a> Reader<'a> {
         read_exact(content, at, part)
     }
 
-    /// Looks at a file again when all of it was read.
+    /// Checks that a file did not change while it was read.
     pub(crate) fn check(&self, node: NodeId, content: &OpenContent<'_>) -> Result<(), ReadError> {
         let OpenContent::Host(file) = content else {
             return Ok(());
@@ -182,7 +181,8 @@ impl<'a> Reader<'a> {
         let time = |seconds, nanoseconds: i64| {
             Timestamp::new(seconds, u32::try_from(nanoseconds).unwrap_or(0)).unwrap_or_default()
         };
-        // Either alone may be meant: a manifest sets another time, a new link changes the object.
+        // One of them may differ legitimately: a manifest changes the mtime, a new hard link the
+        // ctime.
         let content_changed = time(found.mtime(), found.mtime_nsec()) != meta.mtime;
         let object_changed = time(found.ctime(), found.ctime_nsec()) != meta.ctime;
         if found.len() != self.tree.len_bytes(node) || (content_changed && object_changed) {
@@ -224,9 +224,9 @@ fn read_exact(content: &OpenContent<'_>, at: u64, buffer: &mut [u8]) -> Result<(
 fn copy_from(bytes: &[u8], at: u64, buffer: &mut [u8]) {
     let rest = bytes.get(to_index(at)..).unwrap_or_default();
     let here = rest.len().min(buffer.len());
-    let (part, behind) = buffer.split_at_mut(here);
+    let (part, after) = buffer.split_at_mut(here);
     part.copy_from_slice(&rest[..here]);
-    behind.fill(0);
+    after.fill(0);
 }
 
 fn to_index(value: u64) -> usize {

@@ -1,4 +1,4 @@
-//! Trees of the host and trees from sources, described line by line so that they compare.
+//! Listings of trees of the host and of sources, for comparison.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod oci;
@@ -16,17 +16,20 @@ use fourscore_build::tree::{Content, DataPlace, Kind, NodeId, Tree};
 use fourscore_sync::Counter;
 use fourscore_testkit::tools;
 
-/// What a source makes of an empty tree, and what it left out.
-pub(crate) fn taken(source: &Source, excludes: &[&str]) -> Result<(Tree, Notices)> {
-    taken_with(source, excludes, None)
+/// Reads a source into an empty tree; returns the tree and the notices.
+pub(crate) fn read_source(source: &Source, excludes: &[&str]) -> Result<(Tree, Notices)> {
+    read_with(source, excludes, None)
 }
 
-/// As [`taken`], of an image for a platform.
-pub(crate) fn taken_for(source: &Source, platform: Option<&Platform>) -> Result<(Tree, Notices)> {
-    taken_with(source, &[], platform)
+/// As [`read_source`], for a platform.
+pub(crate) fn read_for_platform(
+    source: &Source,
+    platform: Option<&Platform>,
+) -> Result<(Tree, Notices)> {
+    read_with(source, &[], platform)
 }
 
-fn taken_with(
+fn read_with(
     source: &Source,
     excludes: &[&str],
     platform: Option<&Platform>,
@@ -52,26 +55,26 @@ fn taken_with(
     Ok((tree, context.notices))
 }
 
-/// Everything about one object but its path.
+/// The attributes of an object.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct Attributes {
     pub(crate) kind: char,
     pub(crate) permissions: u32,
     pub(crate) owner: (u32, u32),
     pub(crate) mtime: (i64, i64),
     pub(crate) links: u64,
-    /// Target, device number or digest of the content.
+    /// Target, device number or digest of the data.
     pub(crate) what: String,
     pub(crate) xattrs: Vec<(String, String)>,
 }
 
-pub(crate) type Listing = Vec<(String, Facts)>;
+pub(crate) type Listing = Vec<(String, Attributes)>;
 
 fn escaped(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// Length and a simple digest of content that is generated piece by piece.
+/// Length and a simple digest of the data.
 fn digest(content: &[u8]) -> String {
     let sum = content
         .iter()
@@ -88,7 +91,7 @@ pub(crate) fn of_host(root: &Path) -> Result<Listing> {
     while let Some(path) = left.pop() {
         let found = fs::symlink_metadata(&path)?;
         let shown = escaped(path.strip_prefix(root)?.as_os_str().as_bytes());
-        listing.push((shown, facts_of_host(&path, &found)?));
+        listing.push((shown, attributes_of_host(&path, &found)?));
         if found.is_dir() {
             for entry in fs::read_dir(&path)? {
                 left.push(entry?.path());
@@ -99,7 +102,7 @@ pub(crate) fn of_host(root: &Path) -> Result<Listing> {
     Ok(listing)
 }
 
-fn facts_of_host(path: &Path, found: &Metadata) -> Result<Facts> {
+fn attributes_of_host(path: &Path, found: &Metadata) -> Result<Attributes> {
     let (kind, what) = match found.mode() >> 12 {
         0o4 => ('d', String::new()),
         0o12 => (
@@ -124,7 +127,7 @@ fn facts_of_host(path: &Path, found: &Metadata) -> Result<Facts> {
         xattrs.push((escaped(name), escaped(&value[..len])));
     }
     xattrs.sort();
-    Ok(Facts {
+    Ok(Attributes {
         kind,
         permissions: if kind == 'l' {
             0
@@ -149,7 +152,7 @@ pub(crate) fn of_tree(tree: &Tree) -> Result<Listing> {
     let mut listing = Vec::new();
     let mut left = vec![(Vec::new(), NodeId::ROOT)];
     while let Some((path, id)) = left.pop() {
-        listing.push((escaped(&path), facts_of_node(tree, id)?));
+        listing.push((escaped(&path), attributes_of_node(tree, id)?));
         for (name, child) in tree.children(id) {
             let slash = if path.is_empty() { &b""[..] } else { b"/" };
             left.push(([&path, slash, name].concat(), child));
@@ -159,7 +162,7 @@ pub(crate) fn of_tree(tree: &Tree) -> Result<Listing> {
     Ok(listing)
 }
 
-fn facts_of_node(tree: &Tree, id: NodeId) -> Result<Facts> {
+fn attributes_of_node(tree: &Tree, id: NodeId) -> Result<Attributes> {
     let meta = tree.meta(id);
     let (kind, what) = match tree.kind(id) {
         Kind::Directory => ('d', String::new()),
@@ -170,7 +173,7 @@ fn facts_of_node(tree: &Tree, id: NodeId) -> Result<Facts> {
         Kind::Fifo => ('p', String::new()),
         Kind::Socket => ('s', String::new()),
     };
-    Ok(Facts {
+    Ok(Attributes {
         kind,
         permissions: if kind == 'l' {
             0
@@ -188,7 +191,7 @@ fn facts_of_node(tree: &Tree, id: NodeId) -> Result<Facts> {
     })
 }
 
-/// The content as a reader of the file would see it.
+/// The data of a file, as a reader sees it.
 pub(crate) fn bytes_of(tree: &Tree, content: &Content) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(content.len_bytes())?];
     let read = |place: DataPlace, at: u64, buffer: &mut [u8]| -> Result<()> {
@@ -215,7 +218,7 @@ pub(crate) fn bytes_of(tree: &Tree, content: &Content) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Fails with the first difference.
+/// Fails at the first difference.
 pub(crate) fn ensure_same(ours: &Listing, theirs: &Listing) -> Result<()> {
     for (ours, theirs) in ours.iter().zip(theirs) {
         ensure!(ours == theirs, "ours:   {ours:?}\ntheirs: {theirs:?}");
@@ -229,19 +232,19 @@ pub(crate) fn ensure_same(ours: &Listing, theirs: &Listing) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program that must succeed.
+/// Runs a program, which must succeed.
 pub(crate) fn tool(name: &str, arguments: &[&str], folder: &Path) -> Result<()> {
     let output = tools::command(name)?
         .args(arguments)
         .current_dir(folder)
         .stdin(Stdio::null())
         .output()?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} {arguments:?}: {complaint}");
+    let error_of = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} {arguments:?}: {error_of}");
     Ok(())
 }
 
-/// A ustar header of our own, for what GNU tar would not write.
+/// A ustar header, for archives that GNU tar does not write.
 pub(crate) fn header(path: &[u8], flag: u8, size: u64) -> Vec<u8> {
     let mut block = vec![0; 512];
     block[..path.len()].copy_from_slice(path);
@@ -275,5 +278,5 @@ pub(crate) fn pax(records: &[(&str, &[u8])]) -> Vec<u8> {
     blocks
 }
 
-/// What an archive ends with.
+/// The end mark of an archive.
 pub(crate) const END: [u8; 1024] = [0; 1024];

@@ -1,4 +1,4 @@
-//! OCI layouts of layers that tests make.
+//! OCI layouts for tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use fourscore_build::source::{OciImage, Source, Transport};
 use fourscore_testkit::scratch;
 use sha2::{Digest as _, Sha256};
 
-use super::{taken, tool};
+use super::{read_source, tool};
 
-/// A layout that is put together blob by blob.
+/// A layout that is built blob by blob.
 pub(crate) struct Layout {
     pub(crate) folder: tempfile::TempDir,
 }
@@ -23,9 +23,9 @@ pub(crate) struct Blob {
 impl Layout {
     pub(crate) fn new() -> Self {
         let folder = scratch::folder().expect("a folder");
-        fs::create_dir_all(folder.path().join("blobs/sha256")).expect("room");
+        fs::create_dir_all(folder.path().join("blobs/sha256")).expect("disk space");
         let version = r#"{"imageLayoutVersion": "1.0.0"}"#;
-        fs::write(folder.path().join("oci-layout"), version).expect("room");
+        fs::write(folder.path().join("oci-layout"), version).expect("disk space");
         Self { folder }
     }
 
@@ -43,7 +43,7 @@ impl Layout {
             digest: format!("sha256:{hex}"),
             size: bytes.len(),
         };
-        fs::write(self.path(&blob), bytes).expect("room");
+        fs::write(self.path(&blob), bytes).expect("disk space");
         blob
     }
 
@@ -60,10 +60,10 @@ impl Layout {
     }
 
     pub(crate) fn index(&self, descriptors: &[String]) {
-        fs::write(self.folder.path().join("index.json"), index(descriptors)).expect("room");
+        fs::write(self.folder.path().join("index.json"), index(descriptors)).expect("disk space");
     }
 
-    /// A layout with one image of these layers, which are plain archives.
+    /// A layout with one image of these layers, which are uncompressed archives.
     pub(crate) fn of_layers(layers: &[&[u8]]) -> Self {
         let layout = Self::new();
         let layers: Vec<_> = layers
@@ -75,7 +75,7 @@ impl Layout {
         layout
     }
 
-    /// The layout as a tar archive.
+    /// Packs the layout as a tar archive.
     pub(crate) fn archive(&self) -> PathBuf {
         let archive = self.folder.path().with_extension("tar");
         let name = archive.to_str().expect("a plain name");
@@ -91,8 +91,8 @@ impl Layout {
         })
     }
 
-    pub(crate) fn complaint(&self, tag: Option<&str>) -> String {
-        match taken(&self.source(tag), &[]) {
+    pub(crate) fn error_of(&self, tag: Option<&str>) -> String {
+        match read_source(&self.source(tag), &[]) {
             Ok(_) => "none".to_owned(),
             Err(error) => error.to_string(),
         }

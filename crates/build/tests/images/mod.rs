@@ -1,4 +1,4 @@
-//! Trees, images of them, and what the kernel makes of these.
+//! Test support: source trees, images of them, and comparison with the kernel's mount.
 #![allow(unreachable_pub, reason = "a module of a test program")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -25,7 +25,7 @@ use rustix::fs::{FileType, Mode, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-/// Options from arguments in mke2fs's spelling.
+/// Parses options in the syntax of mke2fs.
 pub fn options(arguments: &str) -> Options {
     let mut format = Format::default();
     let mut words = arguments.split(' ');
@@ -57,7 +57,7 @@ pub fn options(arguments: &str) -> Options {
     }
 }
 
-/// Makes an image of a directory.
+/// Builds an image of a directory.
 pub fn build_directory(
     options: &Options,
     source: &Path,
@@ -69,16 +69,16 @@ pub fn build_directory(
     build(options, tree, &target(image), &|_| Flow::Continue)
 }
 
-/// Where an image goes, whatever is there.
+/// The target for an image, which may be overwritten.
 #[track_caller]
 pub fn target(image: &Path) -> Target {
-    Target::find(image, Overwrite::AnyContent).expect("nobody uses it")
+    Target::find(image, Overwrite::AnyContent).expect("not busy")
 }
 
-/// One form of file system, and where its image goes.
+/// File system options, and a directory for the image.
 pub struct Case {
     pub options: Options,
-    /// Where contents of compressed archives wait, if they do.
+    /// Directory for spooled data of archives.
     pub scratch: PathBuf,
     form: String,
     folder: TempDir,
@@ -95,7 +95,7 @@ impl Case {
         }
     }
 
-    /// Where the image is.
+    /// Path of the image.
     pub fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
@@ -104,29 +104,29 @@ impl Case {
         build_directory(&self.options, source, &self.image())
     }
 
-    /// Builds, has e2fsck look at it, and returns where it is.
+    /// Builds and runs e2fsck; returns the path of the image.
     #[track_caller]
     pub fn image_of(&self, source: &Path) -> PathBuf {
         self.check_unmounted(source);
         self.image()
     }
 
-    /// Builds and has e2fsck look at it.
+    /// Builds and runs e2fsck.
     #[track_caller]
     pub fn check_unmounted(&self, source: &Path) -> Summary {
-        self.looked_at(self.build(source))
+        self.checked(self.build(source))
     }
 
-    /// As [`Case::check_unmounted`], of a tree in memory.
+    /// As [`Case::check_unmounted`], for a tree in memory.
     #[track_caller]
     pub fn check_tree(&self, tree: Tree) -> Summary {
-        self.looked_at(build(&self.options, tree, &target(&self.image()), &|_| {
+        self.checked(build(&self.options, tree, &target(&self.image()), &|_| {
             Flow::Continue
         }))
     }
 
     #[track_caller]
-    fn looked_at(&self, built: Result<Summary, BuildError>) -> Summary {
+    fn checked(&self, built: Result<Summary, BuildError>) -> Summary {
         let summary = built.unwrap_or_else(|error| panic!("{}: {error}", self.form));
         assert_clean(&self.image());
         let len = fs::metadata(self.image()).expect("the image").len();
@@ -134,7 +134,7 @@ impl Case {
         summary
     }
 
-    /// Builds, has e2fsck look at it, and compares the kernel's mount with the source.
+    /// Builds, runs e2fsck, and compares the kernel's mount with the source.
     #[track_caller]
     pub fn check(&self, source: &Path) -> Summary {
         let summary = self.check_unmounted(source);
@@ -153,10 +153,10 @@ impl Case {
             mount.path(),
             self.options.format.inode_size_bytes,
         );
-        mount.unmount().expect("nobody uses it");
+        mount.unmount().expect("not busy");
     }
 
-    /// As [`Case::check`], and of an archive of the source as well.
+    /// As [`Case::check`], also for an archive of the source.
     #[track_caller]
     pub fn check_both(&self, source: &Path) -> Summary {
         let summary = self.check(source);
@@ -164,7 +164,7 @@ impl Case {
         summary
     }
 
-    /// As [`Case::check`], of an archive that GNU tar makes of the source.
+    /// As [`Case::check`], for an archive of the source made by GNU tar.
     #[track_caller]
     pub fn check_archive(&self, source: &Path) -> Summary {
         let archive = self.folder.path().join("source.tar");
@@ -183,7 +183,7 @@ impl Case {
         summary
     }
 
-    /// Makes an image of any source.
+    /// Builds an image of any source.
     pub fn build_source(&self, source: &Source) -> Result<Summary, BuildError> {
         let tree = self.tree_of(source);
         build(&self.options, tree, &target(&self.image()), &|_| {
@@ -191,7 +191,7 @@ impl Case {
         })
     }
 
-    /// What any source holds.
+    /// Reads any source into a tree.
     pub fn tree_of(&self, source: &Source) -> Tree {
         let mut tree = Tree::new();
         let mut context = Context {
@@ -214,14 +214,14 @@ impl Case {
         tree
     }
 
-    /// As [`Case::check`]; then the kernel fills, removes and adds in the large directory.
+    /// As [`Case::check`]; then the kernel adds and removes names in the large directory.
     #[track_caller]
     pub fn check_writable(&self, source: &Path) -> Summary {
         let summary = self.check(source);
         let mount = KernelMount::new(&self.image(), Access::ReadWrite, "").expect("a mount");
         let large = mount.path().join("large");
         for number in 0..600 {
-            fs::write(large.join(format!("new name {number}")), "new").expect("room");
+            fs::write(large.join(format!("new name {number}")), "new").expect("disk space");
         }
         for entry in fs::read_dir(&large)
             .expect("a directory")
@@ -230,14 +230,14 @@ impl Case {
         {
             fs::remove_file(entry.path()).expect("a file");
         }
-        fs::write(mount.path().join("big"), vec![7; 3 << 20]).expect("room");
-        mount.unmount().expect("nobody uses it");
+        fs::write(mount.path().join("big"), vec![7; 3 << 20]).expect("disk space");
+        mount.unmount().expect("not busy");
         assert_clean(&self.image());
         summary
     }
 }
 
-/// Fails unless both trees are the same. lost+found is only in images.
+/// Fails unless both trees are equal, except for lost+found.
 #[track_caller]
 fn same(form: &str, source: &Path, mount: &Path, inode_size: Option<u32>) {
     let whole_seconds = inode_size == Some(128);
@@ -254,21 +254,21 @@ fn same(form: &str, source: &Path, mount: &Path, inode_size: Option<u32>) {
     assert_eq!(more.map(|path| shown(path)), None, "{form}");
 }
 
-/// Who says how many names an object has.
+/// Source of the number of names of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LinksBy {
     FileSystem,
-    /// A part of a file system may have objects with more names outside of it.
+    /// Counted, because a part of a file system may have objects with further names outside of it.
     Counting,
 }
 
-/// What is at a path.
+/// An object at a path.
 struct Object {
-    /// All but the number of names.
+    /// All attributes except the number of names.
     line: String,
-    /// Device and inode.
+    /// Device and inode number.
     key: (u64, u64),
-    /// What the file system says; `None` of a directory.
+    /// The link count of the file system; `None` for a directory.
     links: Option<u64>,
 }
 
@@ -279,7 +279,7 @@ fn listing(root: &Path, whole_seconds: bool, links_by: LinksBy) -> BTreeMap<Vec<
     for object in all.values() {
         *names.entry(object.key).or_default() += 1;
     }
-    let told = |object: Object| {
+    let line_of = |object: Object| {
         let links = match links_by {
             LinksBy::FileSystem => object.links,
             LinksBy::Counting => object.links.map(|_| names[&object.key]),
@@ -287,15 +287,17 @@ fn listing(root: &Path, whole_seconds: bool, links_by: LinksBy) -> BTreeMap<Vec<
         format!("{} {links:?}", object.line)
     };
     let lines = all.into_iter();
-    lines.map(|(path, object)| (path, told(object))).collect()
+    lines
+        .map(|(path, object)| (path, line_of(object)))
+        .collect()
 }
 
 fn objects(root: &Path, whole_seconds: bool) -> BTreeMap<Vec<u8>, Object> {
     let mut all = BTreeMap::new();
-    let mut waiting = vec![PathBuf::new()];
-    all.insert(Vec::new(), look_at(root, whole_seconds));
-    while let Some(path) = waiting.pop() {
-        // One component behind a descriptor is never too long, however deep it is.
+    let mut pending = vec![PathBuf::new()];
+    all.insert(Vec::new(), describe(root, whole_seconds));
+    while let Some(path) = pending.pop() {
+        // A path through a descriptor is short at any depth.
         let folder = open_deep(root, &path);
         let here = PathBuf::from(format!("/proc/self/fd/{}", raw(&folder)));
         for entry in fs::read_dir(&here).expect("a directory") {
@@ -304,17 +306,17 @@ fn objects(root: &Path, whole_seconds: bool) -> BTreeMap<Vec<u8>, Object> {
             let at = here.join(entry.file_name());
             all.insert(
                 child.as_os_str().as_bytes().to_vec(),
-                look_at(&at, whole_seconds),
+                describe(&at, whole_seconds),
             );
             if entry.file_type().expect("a type").is_dir() {
-                waiting.push(child);
+                pending.push(child);
             }
         }
     }
     all
 }
 
-fn look_at(at: &Path, whole_seconds: bool) -> Object {
+fn describe(at: &Path, whole_seconds: bool) -> Object {
     let found = fs::symlink_metadata(at).expect("an object");
     let kind = found.file_type();
     let mut line = format!("{:o} {} {}", found.mode(), found.uid(), found.gid());
@@ -345,30 +347,30 @@ fn raw(file: &File) -> i32 {
     file.as_raw_fd()
 }
 
-/// Opens a directory however deep it is.
+/// Opens a directory at any depth.
 fn open_deep(root: &Path, path: &Path) -> File {
     let mut open = File::open(root).expect("the root");
     let mut piece = PathBuf::new();
     for name in path {
         piece.push(name);
         if piece.as_os_str().len() > 3000 {
-            open = below(&open, &piece);
+            open = open_below(&open, &piece);
             piece = PathBuf::new();
         }
     }
     if piece.as_os_str().is_empty() {
         open
     } else {
-        below(&open, &piece)
+        open_below(&open, &piece)
     }
 }
 
-fn below(open: &File, path: &Path) -> File {
+fn open_below(open: &File, path: &Path) -> File {
     File::open(PathBuf::from(format!("/proc/self/fd/{}", raw(open))).join(path))
         .expect("a directory")
 }
 
-/// The data of a file and where it is; holes count as zeroes.
+/// Hashes the data of a file with its offsets; holes count as zeroes.
 fn content_hash(path: &Path) -> u64 {
     use std::hash::Hasher;
     let file = File::open(path).expect("a file");
@@ -382,7 +384,7 @@ fn content_hash(path: &Path) -> u64 {
             .min(len);
         at = data;
         while at < end {
-            // In steps that do not depend on where holes begin.
+            // Steps must not depend on where holes begin.
             let step = (at / 65536 + 1) * 65536;
             let now = usize::try_from(step.min(end) - at).expect("small");
             file.read_exact_at(&mut buffer[..now], at).expect("content");
@@ -417,7 +419,7 @@ fn xattrs(path: &Path) -> String {
     all.join(",")
 }
 
-/// The time of an object's content, as the kernel's mount tells it.
+/// The mtime of an object in the kernel's mount.
 pub fn mtime(image: &Path, path: &str) -> Timestamp {
     let mount = KernelMount::new(image, Access::ReadOnly, "").expect("a mount");
     let found = fs::metadata(format!("{}{path}", mount.path().display())).expect("an object");
@@ -425,36 +427,52 @@ pub fn mtime(image: &Path, path: &str) -> Timestamp {
     Timestamp::new(found.mtime(), nanoseconds).expect("nanoseconds")
 }
 
-/// The checksum of a file, by sha256sum.
+/// The checksum of a file, computed by sha256sum.
 pub fn sha256(path: &Path) -> String {
     let text = tools::stdout_of(Command::new("sha256sum").arg(path)).expect("sha256sum");
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// A chain of directories with this name.
+/// Builds with several numbers of threads, and checks that all images are equal.
+#[track_caller]
+pub fn assert_same_bytes_on_any_thread_count(
+    case: impl Fn() -> Case,
+    build: impl Fn(&Case) -> Result<Summary, BuildError>,
+) {
+    let sums = [1, 2, 7, 7].map(|threads| {
+        let mut case = case();
+        case.options.threads = Some(threads);
+        case.options.source_date_epoch = Some(1_700_000_000);
+        build(&case).expect("an image");
+        sha256(&case.image())
+    });
+    assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+}
+
+/// Creates a chain of directories with this name.
 pub fn make_deep(root: &Path, name: &[u8], depth: usize) {
     let mut open = File::open(root).expect("the root");
     let name = CString::new(name).expect("no NUL");
     for _ in 0..depth {
-        rustix::fs::mkdirat(&open, &*name, Mode::from(0o755)).expect("room");
-        open = below(&open, Path::new(OsStr::from_bytes(name.as_bytes())));
+        rustix::fs::mkdirat(&open, &*name, Mode::from(0o755)).expect("disk space");
+        open = open_below(&open, Path::new(OsStr::from_bytes(name.as_bytes())));
     }
     let path = PathBuf::from(format!("/proc/self/fd/{}/bottom", raw(&open)));
-    fs::write(path, "deep").expect("room");
+    fs::write(path, "deep").expect("disk space");
 }
 
-/// A tree with one of everything that tmpfs and this user can hold.
+/// Creates a tree with every kind of object that tmpfs and the user support.
 pub fn with_everything() -> TempDir {
     let folder = scratch::folder().expect("a folder");
     let root = folder.path();
     let at = |name: &str| root.join(name);
     for name in ["dir/sub", "empty", "large", "dense"] {
-        fs::create_dir_all(at(name)).expect("room");
+        fs::create_dir_all(at(name)).expect("disk space");
     }
     fs::set_permissions(at("empty"), fs::Permissions::from_mode(0o1777)).expect("ours");
     for number in 0..1500 {
         let name = format!("large/a name of some length, {number}");
-        fs::write(at(&name), format!("content {number}")).expect("room");
+        fs::write(at(&name), format!("content {number}")).expect("disk space");
     }
     for len in [
         0usize, 1, 59, 60, 1023, 1024, 1025, 4095, 4096, 4097, 65_536, 300_001,
@@ -462,17 +480,17 @@ pub fn with_everything() -> TempDir {
         let bytes: Vec<u8> = (0..len)
             .map(|index| u8::try_from(index % 251).expect("small"))
             .collect();
-        fs::write(at(&format!("dense/{len}")), bytes).expect("room");
+        fs::write(at(&format!("dense/{len}")), bytes).expect("disk space");
     }
-    fs::write(at("big"), vec![3; 21 << 20]).expect("room");
-    fs::write(root.join(OsStr::from_bytes(&[0xfe; 255])), "").expect("room");
+    fs::write(at("big"), vec![3; 21 << 20]).expect("disk space");
+    fs::write(root.join(OsStr::from_bytes(&[0xfe; 255])), "").expect("disk space");
     fs::set_permissions(at("dense/1"), fs::Permissions::from_mode(0o6711)).expect("ours");
-    fs::hard_link(at("big"), at("dir/sub/link")).expect("room");
+    fs::hard_link(at("big"), at("dir/sub/link")).expect("disk space");
     for len in [1, 59, 60, 61, 900] {
         let target = "t/".repeat(450);
-        symlink(&target[..len], at(&format!("dir/symlink-{len}"))).expect("room");
+        symlink(&target[..len], at(&format!("dir/symlink-{len}"))).expect("disk space");
     }
-    fs::hard_link(at("dir/symlink-59"), at("dir/sub/symlink")).expect("room");
+    fs::hard_link(at("dir/symlink-59"), at("dir/sub/symlink")).expect("disk space");
     holes(&at("holes"));
     if tools::is_root() {
         for (name, kind, mode) in [
@@ -509,10 +527,10 @@ pub fn with_everything() -> TempDir {
     folder
 }
 
-/// A file of data and holes that neither begin nor end with blocks.
+/// A file with data and holes that are not aligned to blocks.
 fn holes(path: &Path) {
-    let file = File::create(path).expect("room");
-    file.set_len(40 << 20).expect("room");
+    let file = File::create(path).expect("disk space");
+    file.set_len(40 << 20).expect("disk space");
     for (at, len) in [
         (5, 3),
         (70_000, 10_000),
@@ -520,20 +538,19 @@ fn holes(path: &Path) {
         (30 << 20, 1),
         (39 << 20, 5),
     ] {
-        file.write_all_at(&vec![9; len], at).expect("room");
+        file.write_all_at(&vec![9; len], at).expect("disk space");
     }
     for number in 0..200u64 {
         file.write_all_at(b"fragment", (2 << 20) + number * 131_072)
-            .expect("room");
+            .expect("disk space");
     }
 }
 
-/// Attributes in all namespaces that the host lets this user set.
+/// Sets attributes in all namespaces that the host and the user support.
 fn attributes(root: &Path) {
     let set = |path: &str, name: &str, value: &[u8]| {
         let done = rustix::fs::lsetxattr(root.join(path), name, value, XattrFlags::empty());
-        // A host without the namespace has one attribute less to test, and so has a user who may
-        // not set it.
+        // Skips attributes that the host does not support or the user may not set.
         let is_user = name.starts_with("user.");
         match done {
             Err(Errno::OPNOTSUPP) if is_user => {}
@@ -544,7 +561,7 @@ fn attributes(root: &Path) {
     set("big", "user.small", b"value");
     set("dense/60", "user.empty", b"");
     for number in 0..30 {
-        // In a block that many share, where it does not fit the inode.
+        // Stored in a shared block if it does not fit into the inode.
         set(
             &format!("large/a name of some length, {number}"),
             "user.shared",

@@ -1,12 +1,11 @@
-//! **Purpose.** Tar archives that hold a container image instead of a tree: what `docker save`,
-//! `podman save` and `skopeo` write, and archives of OCI layouts.
+//! **Purpose.** Detects and reads tar archives that hold a container image instead of a tree: the
+//! output of `docker save`, `podman save` and `skopeo`, and archives of OCI layouts.
 //!
-//! **Model.** Such an archive has documents and blobs under names of a few forms, and nothing else.
-//! So the first entry of nearly every other archive tells that it is none; an archive whose names
-//! all fit is one if it has the documents. What is in it is read where it lies in the file. An
-//! archive that can be read only once is recorded as long as its names fit: in memory, and from
-//! some length on in a file without a name. If it is none in the end, what was recorded is read
-//! again.
+//! **Model.** Such an archive has documents and blobs with names of a few forms, and nothing else.
+//! Therefore the first entry of nearly every other archive shows that it is not one; an archive
+//! whose names all match is one if it has the documents. Blobs in a file are read in place. An
+//! archive that can be read only once is recorded while its names match: in memory, and above a
+//! limit in an unlinked temporary file. If it turns out not to be an image, the record is replayed.
 //!
 //! **References.** The OCI image specification 1.1: image-layout.md. The image specification of
 //! Docker 1.2, "Combined Image JSON + Filesystem Changeset Format".
@@ -21,18 +20,18 @@ use fourscore_sync::Arc;
 
 use crate::source::fault::{Fault, Parsed};
 use crate::source::sink::read_some;
-use crate::source::spool::nameless;
+use crate::source::spool::unlinked_file;
 use crate::source::tar::input::{FileInput, Input};
 use crate::source::tar::sparse::Run;
 use crate::source::tar::{EndMark, Entry, EntryBody, Reader};
 use crate::tree::{Content, FileId, Kind, Piece};
 
-/// Longer records go into a file.
+/// Longer records are written to a file.
 const MEMORY_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
-/// Links that lead to links.
+/// Largest number of links to links that are followed.
 const LINKS_MAX: u32 = 8;
-/// Documents, and folders of blobs.
+/// Names of documents and directories of blobs.
 const NAMES: [&[u8]; 7] = [
     b"",
     b"oci-layout",
@@ -46,7 +45,7 @@ const NAMES: [&[u8]; 7] = [
 const SUFFIXES: [&[u8]; 4] = [b"", b".json", b".tar", b".tar.gz"];
 const SHA256_DIGITS: usize = 64;
 
-/// What is in an archive, by name.
+/// The entries of an archive by name.
 #[derive(Debug)]
 pub(in crate::source) struct Catalog {
     file: Arc<File>,
@@ -58,9 +57,9 @@ struct Entries(HashMap<Vec<u8>, Place>);
 
 #[derive(Debug)]
 enum Place {
-    /// Bytes of the file.
+    /// A range of the file.
     Content(Range<u64>),
-    /// The name of another entry.
+    /// A link to another entry.
     Link(Vec<u8>),
 }
 
@@ -73,7 +72,7 @@ impl Catalog {
         self.find(name).is_some()
     }
 
-    /// Where the content of an entry is.
+    /// The range of the data of an entry.
     pub(super) fn find(&self, name: &str) -> Option<Range<u64>> {
         self.entries.find(name)
     }
@@ -81,7 +80,7 @@ impl Catalog {
 
 impl Entries {
     fn find(&self, name: &str) -> Option<Range<u64>> {
-        let mut name = normal(name.as_bytes());
+        let mut name = normalized(name.as_bytes());
         for _ in 0..LINKS_MAX {
             match self.0.get(&name)? {
                 Place::Content(range) => return Some(range.clone()),
@@ -91,15 +90,15 @@ impl Entries {
         None
     }
 
-    /// Whether the documents of an image are in it.
+    /// Whether the archive has the documents of an image.
     fn is_image(&self) -> bool {
         let has = |name| self.find(name).is_some();
         (has("oci-layout") && has("index.json")) || has("manifest.json")
     }
 }
 
-/// A path as names joined by single slashes.
-fn normal(path: &[u8]) -> Vec<u8> {
+/// Normalizes a path to names joined by single slashes.
+fn normalized(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|&byte| byte == b'/') {
         match name {
@@ -113,8 +112,8 @@ fn normal(path: &[u8]) -> Vec<u8> {
     names.join(&b'/')
 }
 
-/// Whether an entry of this name may be part of a container image.
-fn fits(name: &[u8]) -> bool {
+/// Whether a container image may have an entry of this name.
+fn is_image_name(name: &[u8]) -> bool {
     let first = name.split(|&byte| byte == b'/').next().unwrap_or_default();
     if NAMES.contains(&first) {
         return first == b"blobs" || first == name;
@@ -125,8 +124,8 @@ fn fits(name: &[u8]) -> bool {
     end == SHA256_DIGITS && SUFFIXES.contains(&&digits[end..])
 }
 
-/// What is in the archive in this range of a file, if it holds an image. A damaged one holds none:
-/// who reads it as an archive says what is wrong with it.
+/// The catalog of the archive in this range of a file; `None` if it is not a container image. A
+/// damaged archive is not one either: reading it as a tar archive then reports the damage.
 pub(in crate::source) fn catalog_of(file: &Arc<File>, range: Range<u64>) -> Option<Catalog> {
     let input = FileInput::new(Arc::clone(file), range);
     let entries = entries_of(input).filter(Entries::is_image)?;
@@ -136,7 +135,7 @@ pub(in crate::source) fn catalog_of(file: &Arc<File>, range: Range<u64>) -> Opti
     })
 }
 
-/// As [`catalog_of`], of an archive that is read once: the catalog is of the record of it.
+/// As [`catalog_of`], for an archive that can be read only once; the catalog refers to its record.
 pub(in crate::source) fn catalog_of_stream<R: Read>(
     mut stream: &mut Recorder<'_, R>,
 ) -> Parsed<Option<Catalog>> {
@@ -153,20 +152,20 @@ pub(in crate::source) fn catalog_of_stream<R: Read>(
 }
 
 fn entries_of(input: impl Input) -> Option<Entries> {
-    // Nobody reads the contents by this number.
+    // The file id is not used, since only ranges are needed.
     let mut reader = Reader::new(input, String::new(), FileId(0), EndMark::Optional);
     let mut entries = Entries::default();
     while let Some(Entry { path, body }) = reader.next().ok()? {
-        let name = normal(&path);
-        if !fits(&name) {
+        let name = normalized(&path);
+        if !is_image_name(&name) {
             return None;
         }
-        let folder = name.iter().rposition(|&byte| byte == b'/');
-        let folder = folder.map_or(&b""[..], |slash| &name[..slash]);
+        let directory = name.iter().rposition(|&byte| byte == b'/');
+        let directory = directory.map_or(&b""[..], |slash| &name[..slash]);
         let place = match body {
-            EntryBody::HardLink(target) => Place::Link(normal(&target)),
+            EntryBody::HardLink(target) => Place::Link(normalized(&target)),
             EntryBody::Object { kind, .. } => match kind {
-                Kind::Symlink(target) => Place::Link(normal(&[folder, &target].join(&b'/'))),
+                Kind::Symlink(target) => Place::Link(normalized(&[directory, &target].join(&b'/'))),
                 Kind::File(Content::Empty) => Place::Content(0..0),
                 Kind::File(Content::Range {
                     offset, len_bytes, ..
@@ -180,24 +179,24 @@ fn entries_of(input: impl Input) -> Option<Entries> {
     Some(entries)
 }
 
-/// A stream, and a record of all that was read of it.
+/// A stream, with a record of what was read from it.
 pub(in crate::source) struct Recorder<'a, R> {
     from: R,
-    /// Where a long record goes.
-    folder: &'a Path,
+    /// Directory for the file of a long record.
+    directory: &'a Path,
     file: Option<File>,
-    /// What of the record is not in the file.
+    /// The end of the record that is not in the file.
     memory: Vec<u8>,
     at: u64,
-    /// Why nothing more could be read.
+    /// The error that ended the stream.
     failed: Option<io::Error>,
 }
 
 impl<'a, R: Read> Recorder<'a, R> {
-    pub(in crate::source) fn new(from: R, folder: &'a Path) -> Self {
+    pub(in crate::source) fn new(from: R, directory: &'a Path) -> Self {
         Self {
             from,
-            folder,
+            directory,
             file: None,
             memory: Vec::new(),
             at: 0,
@@ -205,7 +204,7 @@ impl<'a, R: Read> Recorder<'a, R> {
         }
     }
 
-    /// The whole stream once more.
+    /// Reads the whole stream again from its start.
     pub(in crate::source) fn replay(self) -> io::Result<impl Read> {
         let mut recorded: Box<dyn Read> = Box::new(io::empty());
         if let Some(mut file) = self.file {
@@ -217,19 +216,19 @@ impl<'a, R: Read> Recorder<'a, R> {
             .chain(self.from))
     }
 
-    /// What was recorded, in a file.
+    /// Returns the record as a file.
     fn recorded(&mut self) -> io::Result<File> {
         self.write_out()?;
         match &self.file {
             Some(file) => file.try_clone(),
-            None => nameless(self.folder),
+            None => unlinked_file(self.directory),
         }
     }
 
     fn write_out(&mut self) -> io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => nameless(self.folder)?,
+            None => unlinked_file(self.directory)?,
         };
         file.write_all(&self.memory)?;
         self.memory.clear();
@@ -237,12 +236,12 @@ impl<'a, R: Read> Recorder<'a, R> {
         Ok(())
     }
 
-    /// Reads on, and says how much there was.
+    /// Reads and records; returns the number of bytes.
     fn take(&mut self, buffer: &mut [u8]) -> Parsed<usize> {
         let count = read_some(&mut self.from, buffer).map_err(|why| {
-            let told = io::Error::new(why.kind(), why.to_string());
+            let reported = io::Error::new(why.kind(), why.to_string());
             self.failed = Some(why);
-            Fault::Unpack(told)
+            Fault::Unpack(reported)
         })?;
         self.memory.extend_from_slice(&buffer[..count]);
         self.at += count as u64;
@@ -281,7 +280,7 @@ impl<R: Read> Input for &mut Recorder<'_, R> {
         Ok(())
     }
 
-    fn keep(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
+    fn store(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
         for part in parts {
             pieces.push(Piece {
                 at: part.offset,
@@ -305,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_images_fit_and_those_of_trees_do_not() {
+    fn names_of_images_and_of_trees_are_distinguished() {
         let hex = "0123456789abcdef".repeat(4);
         for name in [
             "",
@@ -318,22 +317,22 @@ mod tests {
             &format!("sha256:{hex}"),
             &format!("{hex}.tar.gz"),
         ] {
-            assert!(fits(name.as_bytes()), "{name}");
+            assert!(is_image_name(name.as_bytes()), "{name}");
         }
         for name in ["bin", "etc/passwd", "index.json/x", &hex[1..], "0123.tar"] {
-            assert!(!fits(name.as_bytes()), "{name}");
+            assert!(!is_image_name(name.as_bytes()), "{name}");
         }
-        assert_eq!(normal(b"./a//b/../c/"), b"a/c");
+        assert_eq!(normalized(b"./a//b/../c/"), b"a/c");
     }
 
     #[test]
-    fn a_record_is_read_again_from_memory_and_from_a_file() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn a_record_is_replayed_from_memory_and_from_a_file() {
+        let directory = tempfile::tempdir().expect("a directory");
         for len in [100, MEMORY_BYTES + 5, 3 * MEMORY_BYTES] {
             let all: Vec<u8> = (0..=250).cycle().take(len + 1000).collect();
-            let mut recorder = Recorder::new(&all[..], folder.path());
+            let mut recorder = Recorder::new(&all[..], directory.path());
             let mut input = &mut recorder;
-            input.skip(len as u64).expect("so much is there");
+            input.skip(len as u64).expect("enough bytes");
             assert_eq!(input.position(), len as u64);
             let mut again = Vec::new();
             let mut replayed = recorder.replay().expect("a record");

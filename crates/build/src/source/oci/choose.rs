@@ -1,35 +1,35 @@
-//! **Purpose.** From what the user asked for to the layers of one image.
+//! **Purpose.** Selects one image and returns its layers.
 //!
-//! **Model.** An index is a list of images, by names or by platforms; it may lead to further ones.
-//! Of several images the one is taken that is for the platform that was asked for, else for this
-//! machine, as `podman` and `skopeo` do it. The only image of a list is taken whatever it is for,
-//! unless a platform was asked for.
+//! **Model.** An index lists images by name or platform, and may refer to further indexes. If it
+//! lists several images, the one for the requested platform is used, or else the one for this
+//! machine, as `podman` and `skopeo` do. If it lists a single image, that one is used for any
+//! platform, unless a platform was requested.
 
 use super::documents::{
     self, Config, Descriptor, DockerImage, Document, Index, Manifest, parse,
     parse_manifest_or_index,
 };
-use super::layer::{Found, Promise, check_media_type};
+use super::layer::{Expected, LayerSource, check_media_type};
 use super::platform::Platform;
 use super::store::Store;
 use super::wrong;
 use crate::source::fault::Fault;
 
-/// Indexes that lead to indexes; more is a joke.
+/// Largest depth of nested indexes.
 const INDEX_DEPTH_MAX: u32 = 8;
 
-/// Which image of several is meant.
+/// The criteria to select an image.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice<'a> {
     pub(super) tag: Option<&'a str>,
     pub(super) platform: Option<&'a Platform>,
-    /// How an image is named on the command line, for messages.
+    /// The syntax that names an image on the command line, for messages.
     pub(super) form: &'static str,
 }
 
 impl Choice<'_> {
-    /// The layers of the image, the lowest first.
-    pub(super) fn layers(self, store: &Store) -> Result<Vec<Found>, Fault> {
+    /// The layers of the image, lowest first.
+    pub(super) fn layers(self, store: &Store) -> Result<Vec<LayerSource>, Fault> {
         match store {
             Store::Layout(_) => self.of_layout(store),
             Store::Archive(catalog) if catalog.has("oci-layout") && catalog.has("index.json") => {
@@ -45,7 +45,7 @@ impl Choice<'_> {
         }
     }
 
-    fn of_layout(self, store: &Store) -> Result<Vec<Found>, Fault> {
+    fn of_layout(self, store: &Store) -> Result<Vec<LayerSource>, Fault> {
         documents::check_layout(&store.document("oci-layout")?)?;
         let name = "index.json";
         let index: Index = parse(name, &store.document(name)?)?;
@@ -56,7 +56,7 @@ impl Choice<'_> {
     }
 
     /// Follows indexes to a manifest.
-    fn of_document(self, store: &Store, mut document: Document) -> Result<Vec<Found>, Fault> {
+    fn of_document(self, store: &Store, mut document: Document) -> Result<Vec<LayerSource>, Fault> {
         for _ in 0..INDEX_DEPTH_MAX {
             let index = match document {
                 Document::Manifest(manifest) => return self.of_manifest(store, &manifest),
@@ -66,10 +66,10 @@ impl Choice<'_> {
             let bytes = store.checked_document(chosen)?;
             document = parse_manifest_or_index(&chosen.digest, &bytes)?;
         }
-        Err(wrong("indexes lead to indexes without an end"))
+        Err(wrong("indexes are nested too deeply"))
     }
 
-    fn of_manifest(self, store: &Store, manifest: &Manifest) -> Result<Vec<Found>, Fault> {
+    fn of_manifest(self, store: &Store, manifest: &Manifest) -> Result<Vec<LayerSource>, Fault> {
         if let (Some(_), Some(config)) = (self.platform, &manifest.config) {
             let config = store.checked_document(config)?;
             self.check_platform(&parse("the configuration", &config)?)?;
@@ -79,15 +79,15 @@ impl Choice<'_> {
             check_media_type(&descriptor.media_type)?;
             let blob = store.blob(digest);
             let named = |fault| wrong(format!("layer {} ({digest}): {fault}", nr + 1));
-            Ok(Found {
+            Ok(LayerSource {
                 blob: blob.map_err(named)?,
-                promise: Promise::Blob(descriptor.clone()),
+                expected: Expected::Blob(descriptor.clone()),
             })
         });
         found.collect()
     }
 
-    /// Refuses an image that is not for the platform that was asked for.
+    /// Returns an error if the image is not for the requested platform.
     fn check_platform(self, config: &Config) -> Result<(), Fault> {
         match (self.platform, &config.platform) {
             (Some(wanted), Some(found)) if !found.is_for(wanted) => {
@@ -97,7 +97,7 @@ impl Choice<'_> {
         }
     }
 
-    /// The entry of the outermost index that the tag names, or the only one.
+    /// The entry of the outermost index with the given tag, or the only one.
     fn named(self, index: &Index) -> Result<&Descriptor, Fault> {
         let Some(tag) = self.tag else {
             return self.of_platform(index);
@@ -120,13 +120,13 @@ impl Choice<'_> {
         if let ([only], None) = (&images[..], self.platform) {
             return Ok(only);
         }
-        let those = |fits: &dyn Fn(&Platform) -> bool| -> Vec<&'i Descriptor> {
+        let matching = |fits: &dyn Fn(&Platform) -> bool| -> Vec<&'i Descriptor> {
             let of = |one: &&Descriptor| one.platform.as_ref().is_none_or(fits);
             images.iter().copied().filter(of).collect()
         };
-        let mut fitting = those(&|platform| platform.is_exactly(wanted));
+        let mut fitting = matching(&|platform| platform.is_exactly(wanted));
         if fitting.is_empty() {
-            fitting = those(&|platform| platform.is_for(wanted));
+            fitting = matching(&|platform| platform.is_for(wanted));
         }
         match fitting[..] {
             [only] => Ok(only),
@@ -146,31 +146,31 @@ impl Choice<'_> {
                         "there are several images for {wanted}: {known} (choose with --platform)"
                     )));
                 }
-                Err(self.several(known))
+                Err(self.ambiguous(known))
             }
         }
     }
 
-    fn several<'n>(self, known: impl IntoIterator<Item = &'n str>) -> Fault {
+    fn ambiguous<'n>(self, known: impl IntoIterator<Item = &'n str>) -> Fault {
         let (form, known) = (self.form, joined(known));
         wrong(format!(
             "there are several images, name one as in {form}: {known}"
         ))
     }
 
-    /// The image of an archive of `docker save`.
-    fn of_docker(self, store: &Store) -> Result<Vec<Found>, Fault> {
+    /// The layers of an image in an archive of `docker save`.
+    fn of_docker(self, store: &Store) -> Result<Vec<LayerSource>, Fault> {
         let name = "manifest.json";
         let images: Vec<DockerImage> = parse(name, &store.document(name)?)?;
         let tags = || images.iter().flat_map(DockerImage::tags);
         let image = match (&images[..], self.tag) {
-            ([], _) => return Err(wrong(format!("{name} names no image"))),
+            ([], _) => return Err(wrong(format!("{name} lists no image"))),
             ([only], None) => only,
-            (_, None) => return Err(self.several(tags().map(String::as_str))),
+            (_, None) => return Err(self.ambiguous(tags().map(String::as_str))),
             (all, Some(tag)) => {
                 let latest = format!("{tag}:latest");
-                let is_it = |own: &String| own == tag || *own == latest;
-                let found = all.iter().find(|image| image.tags().iter().any(is_it));
+                let matches = |own: &String| own == tag || *own == latest;
+                let found = all.iter().find(|image| image.tags().iter().any(matches));
                 found.ok_or_else(|| {
                     let known = joined(tags());
                     wrong(format!("there is no image '{tag}', only: {known}"))
@@ -183,16 +183,16 @@ impl Choice<'_> {
         if digests.len() != image.layers.len() {
             let (layers, digests) = (image.layers.len(), digests.len());
             return Err(wrong(format!(
-                "{name} has {layers} layers, and its configuration has {digests}"
+                "{name} has {layers} layers, but its configuration has {digests}"
             )));
         }
         let layers = image.layers.iter().zip(digests);
         let found = layers.map(|(layer, digest)| {
             let blob = store.named(layer);
             let blob = blob.map_err(|error| wrong(format!("{layer}: {error}")));
-            Ok(Found {
+            Ok(LayerSource {
                 blob: blob?,
-                promise: Promise::Unpacked(digest),
+                expected: Expected::Decompressed(digest),
             })
         });
         found.collect()

@@ -1,5 +1,4 @@
-//! **Purpose.** Blobs by their digests: what they are called, and whether they are what was
-//! promised.
+//! **Purpose.** Parses digests, derives names of blobs from them, and verifies blobs.
 
 use std::io::{self, Read};
 
@@ -18,7 +17,7 @@ enum Algorithm {
     Sha512,
 }
 
-/// A digest that was taken apart. What is none cannot become part of a path.
+/// A parsed digest; it has hexadecimal digits only, so it is safe as a part of a path.
 #[derive(Clone, Copy)]
 pub(super) struct Digest<'a> {
     algorithm: Algorithm,
@@ -37,11 +36,8 @@ impl<'a> Digest<'a> {
             }
             _ => None,
         };
-        let (algorithm, hex) = parsed.ok_or_else(|| {
-            wrong(format!(
-                "'{digest}' is not a digest of the kind sha256 or sha512"
-            ))
-        })?;
+        let (algorithm, hex) =
+            parsed.ok_or_else(|| wrong(format!("'{digest}' is not a sha256 or sha512 digest")))?;
         Ok(Self { algorithm, hex })
     }
 
@@ -57,7 +53,7 @@ impl<'a> Digest<'a> {
         format!("blobs/{}/{}", self.algorithm(), self.hex)
     }
 
-    /// The name of the blob in a directory of skopeo.
+    /// The name of the blob in skopeo's `dir:` transport.
     pub(super) fn flat_name(self) -> String {
         match self.algorithm {
             Algorithm::Sha256 => self.hex.to_owned(),
@@ -65,7 +61,7 @@ impl<'a> Digest<'a> {
         }
     }
 
-    /// Compares it with that of `from`; says how many bytes these are.
+    /// Verifies the data from `from`; returns its length in bytes.
     pub(super) fn check(self, from: &mut dyn Read) -> Result<u64, Fault> {
         let (found, len_bytes) = match self.algorithm {
             Algorithm::Sha256 => digest_of(from, Sha256::new())?,
@@ -82,14 +78,12 @@ impl<'a> Digest<'a> {
     }
 }
 
-/// Compares length and digest with what was promised.
-pub(super) fn check_bytes(from: &mut dyn Read, promised: &Descriptor) -> Result<(), Fault> {
-    let len_bytes = Digest::parse(&promised.digest)?.check(from)?;
-    if promised.size != len_bytes {
-        let size = promised.size;
-        return Err(wrong(format!(
-            "it has {len_bytes} bytes, and {size} were promised"
-        )));
+/// Verifies the length and digest of a blob.
+pub(super) fn check_bytes(from: &mut dyn Read, expected: &Descriptor) -> Result<(), Fault> {
+    let len_bytes = Digest::parse(&expected.digest)?.check(from)?;
+    if expected.size != len_bytes {
+        let size = expected.size;
+        return Err(wrong(format!("it has {len_bytes} bytes, expected {size}")));
     }
     Ok(())
 }
@@ -118,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_cannot_lead_anywhere_else() {
+    fn digests_with_path_components_are_refused() {
         let hex = "0".repeat(64);
         let digest = format!("sha256:{hex}");
         let parsed = Digest::parse(&digest).expect("a digest");
@@ -136,26 +130,26 @@ mod tests {
     }
 
     #[test]
-    fn known_digests() {
-        let promised = |digest: &str, size| Descriptor {
+    fn length_and_digest_are_verified() {
+        let expected = |digest: &str, size| Descriptor {
             digest: digest.to_owned(),
             size,
             ..Descriptor::default()
         };
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        let good = promised(&format!("sha256:{abc}"), 3);
+        let good = expected(&format!("sha256:{abc}"), 3);
         assert!(check_bytes(&mut &b"abc"[..], &good).is_ok());
         assert!(matches!(
             check_bytes(&mut &b"abd"[..], &good),
             Err(Fault::Digest { .. })
         ));
-        let long = promised(&format!("sha256:{abc}"), 4);
+        let long = expected(&format!("sha256:{abc}"), 4);
         assert!(matches!(
             check_bytes(&mut &b"abc"[..], &long),
             Err(Fault::Layout { .. })
         ));
         let abc = "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
                    2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f";
-        assert!(check_bytes(&mut &b"abc"[..], &promised(&format!("sha512:{abc}"), 3)).is_ok());
+        assert!(check_bytes(&mut &b"abc"[..], &expected(&format!("sha512:{abc}"), 3)).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** The JSON documents of images, as far as they are needed here.
+//! **Purpose.** The fields that are needed of the JSON documents of images.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use super::platform::Platform;
 use super::wrong;
 use crate::source::fault::Fault;
 
-/// Annotations that name an image: what the specification has, and the whole name that containerd
-/// and Docker add.
+/// Annotations with the name of an image: the tag of the specification, and the full name that
+/// containerd and Docker add.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 const FULL_NAME: &str = "io.containerd.image.name";
 
-/// What leads to a blob.
+/// A reference to a blob.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Descriptor {
     #[serde(default, rename = "mediaType")]
@@ -31,7 +31,7 @@ impl Descriptor {
         self.annotations.get(REF_NAME).map(String::as_str)
     }
 
-    /// Whether the user may call it so.
+    /// Whether the image has this tag or full name.
     pub(super) fn has_name(&self, name: &str) -> bool {
         let full = self.annotations.get(FULL_NAME);
         self.tag() == Some(name) || full.is_some_and(|full| full == name)
@@ -45,7 +45,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// All but what belongs to images without being one, such as attestations.
+    /// All images, without entries that only accompany an image, such as attestations.
     pub(super) fn images(&self) -> impl Iterator<Item = &Descriptor> {
         let is_image = |one: &&Descriptor| {
             one.platform
@@ -56,7 +56,7 @@ impl Index {
     }
 }
 
-/// An image.
+/// The manifest of an image.
 #[derive(Debug, Deserialize)]
 pub(super) struct Manifest {
     pub(super) layers: Vec<Descriptor>,
@@ -74,7 +74,7 @@ pub(super) struct Config {
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct RootFs {
-    /// Digests of the layers, unpacked.
+    /// Digests of the uncompressed layers.
     #[serde(default)]
     pub(super) diff_ids: Vec<String>,
 }
@@ -105,7 +105,7 @@ struct Layout {
     version: String,
 }
 
-/// Refuses a layout of another version.
+/// Returns an error for an unsupported layout version.
 pub(super) fn check_layout(bytes: &[u8]) -> Result<(), Fault> {
     let Layout { version } = parse("oci-layout", bytes)?;
     if version.starts_with("1.") {
@@ -117,12 +117,13 @@ pub(super) fn check_layout(bytes: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// A document of one kind. `name` is for messages.
+/// Parses a document. `name` is for messages.
 pub(super) fn parse<'a, T: Deserialize<'a>>(name: &str, bytes: &'a [u8]) -> Result<T, Fault> {
     serde_json::from_slice(bytes).map_err(|error| wrong(format!("{name}: {error}")))
 }
 
-/// A manifest or an index, told apart by what is in it: the media type is optional.
+/// Parses a manifest or an index, which are distinguished by their fields because the media type is
+/// optional.
 pub(super) fn parse_manifest_or_index(name: &str, bytes: &[u8]) -> Result<Document, Fault> {
     let value: serde_json::Value = parse(name, bytes)?;
     let in_document = |error: serde_json::Error| wrong(format!("{name}: {error}"));
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn manifests_and_indexes_are_told_apart() {
+    fn manifests_and_indexes_are_distinguished() {
         let layer = r#"{"mediaType": "x", "digest": "sha256:0", "size": 3}"#;
         let manifest = format!(r#"{{"layers": [{layer}], "config": {layer}}}"#);
         let parsed = parse_manifest_or_index("m", manifest.as_bytes());

@@ -1,8 +1,8 @@
-//! **Purpose.** One layer: its entries, read by any thread, and what they do to the tree.
+//! **Purpose.** Reads the entries of one layer, on any thread, and applies them to the tree.
 //!
-//! **Model.** An empty file `.wh.NAME` removes NAME of the layers below, `.wh..wh..opq` all that
-//! they have in its directory. Both concern the layers below only, wherever in the archive they
-//! stand: so they come first, and then everything else.
+//! **Model.** An empty file `.wh.NAME` (a whiteout) removes NAME of the lower layers,
+//! `.wh..wh..opq` removes everything that they have in its directory. Both apply to lower layers
+//! only, wherever they are in the archive: so whiteouts are applied first, then all other entries.
 
 use std::io::Read;
 
@@ -19,41 +19,41 @@ use crate::source::overlay;
 use crate::source::spool::Spool;
 use crate::source::tar::input::{FileInput, Input, StreamInput};
 use crate::source::tar::{EndMark, Entry, Reader};
-use crate::source::unpack::{Compression, unpacked};
-use crate::target::Site;
+use crate::source::unpack::{Compression, decompress};
+use crate::target::Location;
 use crate::tree::{FileId, Tree, TreeError};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Names that aufs keeps for itself.
+/// Prefix of names that are internal to aufs.
 const INTERNAL: &[u8] = b".wh..wh.";
 
-/// How many bytes of entries are read before somebody is told.
-const TOLD_BYTES: usize = 4 << 10;
+/// How many bytes of entries are read between two calls of the throttle.
+const REPORT_BYTES: usize = 4 << 10;
 
-/// What was promised of a layer.
+/// The expected digest of a layer.
 #[derive(Clone, Debug)]
-pub(super) enum Promise {
-    /// Digest and length of the blob, and its media type.
+pub(super) enum Expected {
+    /// Digest, length and media type of the blob.
     Blob(Descriptor),
-    /// The digest of the archive when it is unpacked.
-    Unpacked(String),
+    /// The digest of the uncompressed archive.
+    Decompressed(String),
 }
 
-/// A layer of an image: what was promised, and where it is.
+/// A layer of an image: its expected digest and its blob.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) promise: Promise,
+pub(super) struct LayerSource {
+    pub(super) expected: Expected,
     pub(super) blob: Blob,
 }
 
-/// A layer that nobody has looked into.
-pub(super) struct Unread {
+/// A layer whose entries are not read yet.
+pub(super) struct UnreadLayer {
     place: String,
-    promise: Promise,
+    expected: Expected,
     blob: Blob,
     compression: Compression,
-    /// Where the contents will be; `None` if they stay in the blob.
+    /// Where the data of files is stored; `None` if it stays in the blob.
     spool: Option<Spool>,
     contents: FileId,
 }
@@ -66,33 +66,33 @@ pub(super) struct Layer {
     notices: Notices,
 }
 
-impl Unread {
-    /// Compares the blob with what was promised.
+impl UnreadLayer {
+    /// Verifies the blob.
     fn check(&self) -> Parsed<()> {
-        match (&self.promise, self.compression) {
-            (Promise::Blob(promised), _) => check_bytes(&mut self.blob.reader(), promised),
-            (Promise::Unpacked(digest), Compression::None) => {
+        match (&self.expected, self.compression) {
+            (Expected::Blob(expected), _) => check_bytes(&mut self.blob.reader(), expected),
+            (Expected::Decompressed(digest), Compression::None) => {
                 Digest::parse(digest)?.check(&mut self.blob.reader())?;
                 Ok(())
             }
-            (Promise::Unpacked(digest), compression) => {
-                let mut stream = unpacked(self.blob.reader(), compression)?;
+            (Expected::Decompressed(digest), compression) => {
+                let mut stream = decompress(self.blob.reader(), compression)?;
                 Digest::parse(digest)?.check(&mut stream)?;
                 Ok(())
             }
         }
     }
 
-    /// Takes the blob, and opens a place for its contents.
+    /// Opens a layer, with a spool for its data if it is compressed.
     pub(super) fn new(
-        found: Found,
+        found: LayerSource,
         place: String,
         tree: &mut Tree,
         context: &Context<'_>,
     ) -> Result<Self, SourceError> {
-        let Found { promise, blob } = found;
+        let LayerSource { expected, blob } = found;
         let opened = compression_of(&blob).and_then(|compression| {
-            context.refuse_output(&Site::of(&blob.file, blob.range.clone())?)?;
+            context.refuse_output(&Location::of(&blob.file, blob.range.clone())?)?;
             let spool = match compression {
                 Compression::None => None,
                 _ => Some(Spool::create(context.scratch)?),
@@ -109,7 +109,7 @@ impl Unread {
         })?;
         Ok(Self {
             place,
-            promise,
+            expected,
             blob,
             compression,
             spool,
@@ -117,12 +117,12 @@ impl Unread {
         })
     }
 
-    /// Checks the digest, then reads all entries. `hold` is told now and then how many bytes of
-    /// them were read since it was told last, and may have the reader wait.
+    /// Verifies the digest, then reads all entries. `throttle` is called repeatedly with the bytes
+    /// of entries since its last call, and may block.
     pub(super) fn read(
         self,
         read_bytes: &Counter,
-        hold: &dyn Fn(usize),
+        throttle: &dyn Fn(usize),
     ) -> Result<Layer, SourceError> {
         let place = self.place.clone();
         let in_layer = |fault| SourceError {
@@ -131,7 +131,7 @@ impl Unread {
             fault,
         };
         self.check().map_err(in_layer)?;
-        // The digest has proved that nothing is missing.
+        // The digest has proved that the archive is complete.
         let end = EndMark::Optional;
         match self.spool {
             None => {
@@ -140,32 +140,32 @@ impl Unread {
                     Reader::new(input, self.place, self.contents, end),
                     place,
                     read_bytes,
-                    hold,
+                    throttle,
                 )
             }
             Some(spool) => {
-                let stream = unpacked(self.blob.reader(), self.compression);
+                let stream = decompress(self.blob.reader(), self.compression);
                 let stream = stream.map_err(|error| in_layer(error.into()))?;
                 let input = StreamInput::new(stream, spool);
                 entries(
                     Reader::new(input, self.place, self.contents, end),
                     place,
                     read_bytes,
-                    hold,
+                    throttle,
                 )
             }
         }
     }
 }
 
-/// How a layer is compressed: what it begins with says so.
+/// Detects the compression of a layer by its first bytes.
 fn compression_of(blob: &Blob) -> Parsed<Compression> {
     let mut start = Vec::new();
     blob.reader().take(8).read_to_end(&mut start)?;
     Compression::of(&start)
 }
 
-/// Refuses a layer of a kind that cannot be read.
+/// Returns an error for an unsupported media type.
 pub(super) fn check_media_type(kind: &str) -> Parsed<()> {
     let known = ["", "tar", "tar+gzip", "tar+zstd", "tar.gzip", "tar.zstd"];
     let suffix = kind.rsplit_once(".v1.").map_or(kind, |(_, suffix)| suffix);
@@ -173,7 +173,7 @@ pub(super) fn check_media_type(kind: &str) -> Parsed<()> {
     let docker = kind.strip_prefix("application/vnd.docker.image.rootfs.");
     let docker = docker.and_then(|kind| kind.split_once("diff."));
     if !known.contains(&docker.map_or(suffix, |(_, suffix)| suffix)) {
-        let why = format!("the media type {kind} is not known");
+        let why = format!("the media type {kind} is not supported");
         return Err(Fault::Layout { why });
     }
     Ok(())
@@ -183,7 +183,7 @@ fn entries<I: Input>(
     mut reader: Reader<I>,
     place: String,
     read_bytes: &Counter,
-    hold: &dyn Fn(usize),
+    throttle: &dyn Fn(usize),
 ) -> Result<Layer, SourceError> {
     let (mut whiteouts, mut others) = (Packed::default(), Packed::default());
     let mut seen = 0;
@@ -193,14 +193,14 @@ fn entries<I: Input>(
             true => &mut whiteouts,
             false => &mut others,
         };
-        let kept_bytes = list.push(entry).ok_or_else(|| SourceError {
+        let heap_bytes = list.push(entry).ok_or_else(|| SourceError {
             place: place.clone(),
             entry: None,
             fault: Fault::Tree(TreeError::Full),
         })?;
-        new_bytes += kept_bytes;
-        if new_bytes >= TOLD_BYTES {
-            hold(std::mem::take(&mut new_bytes));
+        new_bytes += heap_bytes;
+        if new_bytes >= REPORT_BYTES {
+            throttle(std::mem::take(&mut new_bytes));
         }
         read_bytes.add(reader.position() - seen);
         seen = reader.position();
@@ -214,7 +214,7 @@ fn entries<I: Input>(
 }
 
 impl Layer {
-    /// Lays the layer over the tree.
+    /// Applies the layer to the tree.
     pub(super) fn apply(self, tree: &mut Tree, context: &mut Context) -> Result<(), SourceError> {
         for Entry { path, .. } in self.whiteouts.into_entries() {
             remove(tree, &path).map_err(|fault| SourceError {
@@ -224,20 +224,20 @@ impl Layer {
             })?;
         }
         for entry in self.others.into_entries() {
-            overlay::put(tree, entry, context.excludes, &self.place)?;
+            overlay::apply(tree, entry, context.excludes, &self.place)?;
         }
         context.notices.append(self.notices);
         Ok(())
     }
 }
 
-/// The directory of a path, and its last name.
+/// Splits a path into its directory and its last name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let slash = path.iter().rposition(|&byte| byte == b'/');
     slash.map_or((b"", path), |slash| (&path[..slash], &path[slash + 1..]))
 }
 
-/// Does what a whiteout says.
+/// Applies a whiteout.
 fn remove(tree: &mut Tree, path: &[u8]) -> Parsed<()> {
     if path.split(|&byte| byte == b'/').any(|name| name == b"..") {
         let path = path.to_vec();
@@ -254,7 +254,7 @@ fn remove(tree: &mut Tree, path: &[u8]) -> Parsed<()> {
     match &name[WHITEOUT.len()..] {
         b"" | b"." | b".." => Err(Fault::Whiteout),
         hidden => {
-            // What is removed need not be there, nor the directory it would be in.
+            // The removed object, or its directory, may be missing.
             match tree.remove(&[directory, b"/", hidden].concat()) {
                 Ok(_) | Err(TreeError::NotADirectory { .. }) => Ok(()),
                 Err(error) => Err(error.into()),

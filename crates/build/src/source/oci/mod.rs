@@ -1,22 +1,21 @@
-//! **Purpose.** A container image as a source: its layers, one over the other.
+//! **Purpose.** Reads a container image as a source: overlays its layers.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `store` | where documents and blobs are |
-//! | `archive` | tar archives that hold images |
-//! | `choose` | one image of several |
-//! | `platform` | what an image runs on |
-//! | `digest` | digests of blobs, checked |
-//! | `documents` | index, manifest and descriptors |
-//! | `layer` | the entries of one layer, and what they do to the tree |
-//! | `packed` | entries that wait for their turn, in few bytes each |
+//! | `store` | locates documents and blobs |
+//! | `archive` | reads tar archives of images |
+//! | `choose` | selects one image of several |
+//! | `platform` | compares platforms |
+//! | `digest` | verifies digests of blobs |
+//! | `documents` | parses index, manifest and descriptors |
+//! | `layer` | reads the entries of one layer and applies them to the tree |
+//! | `packed` | stores the entries of layers that are read ahead, in a few bytes each |
 //!
-//! **Model.** An image is in an OCI layout, in a directory as skopeo writes it, or in an archive of
-//! a layout or of `docker save`. Documents lead to one manifest, and that to the layers. Threads
-//! check and unpack layers ahead, as far as the entries that wait for their
-//! turn take some megabytes; they are laid over the tree in their order.
-//! Documents are the few fields that are needed here, not those of the crate `oci-spec`: it would
-//! bring a registry's worth of types for them.
+//! **Model.** An image is in an OCI layout, in a directory of skopeo's `dir:` transport, or in an
+//! archive of a layout or of `docker save`. Documents refer to one manifest, and the manifest to
+//! the layers. Threads verify and decompress layers ahead, until the entries of layers that are not
+//! applied yet take some megabytes; layers are applied to the tree in order. The documents are
+//! parsed here instead of with the crate `oci-spec`, because only a few of their fields are needed.
 //!
 //! **References.** The OCI image specification 1.1: image-layout.md, image-index.md, manifest.md,
 //! layer.md. containers-transports(5).
@@ -39,19 +38,19 @@ use crate::source::{Context, archive as files};
 use crate::tree::Tree;
 use archive::Catalog;
 use choose::Choice;
-use layer::{Found, Layer, Promise, Unread};
+use layer::{Expected, Layer, LayerSource, UnreadLayer};
 pub use platform::{Platform, PlatformError};
 use store::Store;
 
-/// Entries of layers whose turn has not come take at most about this.
+/// Limit for the memory of entries that are read ahead.
 const AHEAD_BYTES: usize = 32 << 20;
 
-/// How an image is kept, in the names that container tools have for it.
+/// The format of an image, with the transport names of container tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// `oci:`, the directory of an OCI layout.
     Layout,
-    /// `dir:`, a directory of skopeo.
+    /// `dir:`, a directory written by skopeo.
     Directory,
     /// `oci-archive:`, a tar archive of an OCI layout.
     LayoutArchive,
@@ -59,7 +58,8 @@ pub enum Transport {
     DockerArchive,
 }
 
-/// Names of transports in front of paths, and how an image of several is named.
+/// Each transport with its prefix on the command line, and the syntax to select one of several
+/// images.
 const TRANSPORTS: [(Transport, &str, &str); 4] = [
     (Transport::Layout, "oci:", "oci:DIR:TAG"),
     (Transport::Directory, "dir:", "dir:DIR"),
@@ -78,17 +78,17 @@ const TRANSPORTS: [(Transport, &str, &str); 4] = [
 /// A container image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OciImage {
-    /// How it is kept.
+    /// The format of the image.
     pub transport: Transport,
     /// The directory or archive.
     pub path: PathBuf,
-    /// Its name, where there are several images.
+    /// The tag or name, if there are several images.
     pub tag: Option<String>,
 }
 
 impl OciImage {
-    /// Takes `TRANSPORT:PATH` or `TRANSPORT:PATH:TAG` apart; `None` if it does not begin with a
-    /// transport. A path that exists and has a colon counts as it is.
+    /// Parses `TRANSPORT:PATH` or `TRANSPORT:PATH:TAG`; `None` if the text does not begin with a
+    /// transport. An existing path that contains a colon is taken as a whole.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (transport, rest) = TRANSPORTS
@@ -103,7 +103,7 @@ impl OciImage {
         let at = match transport {
             _ if Path::new(rest).exists() => None,
             Transport::Directory => None,
-            // A name has a tag of its own behind a colon, and maybe slashes.
+            // A name has its own colon before the tag, and may have slashes.
             Transport::DockerArchive => {
                 let is_path = |at: &usize| Path::new(&rest[..*at]).exists();
                 colons.find(is_path)
@@ -124,7 +124,7 @@ impl OciImage {
         format!("{prefix}{}", self.path.display())
     }
 
-    /// Lays the layers over the tree.
+    /// Applies the layers of the image to the tree.
     pub(super) fn add_to(
         &self,
         tree: &mut Tree,
@@ -161,7 +161,7 @@ fn form_of(wanted: Transport) -> &'static str {
     found.map_or("", |(.., form)| form)
 }
 
-/// Lays the image in an archive over the tree.
+/// Applies the image in an archive to the tree.
 pub(super) fn add_archive(
     tree: &mut Tree,
     catalog: Catalog,
@@ -180,7 +180,7 @@ pub(super) fn add_archive(
     add(tree, &Store::Archive(catalog), choice, place, context)
 }
 
-/// Lays the layers of the image that was chosen over the tree.
+/// Applies the layers of the selected image to the tree.
 fn add(
     tree: &mut Tree,
     store: &Store,
@@ -196,35 +196,35 @@ fn add(
     let count = layers.len();
     let unread = unread(layers, place, tree, context)?;
     let threads = context.threads.clamp(1, unread.len().max(1));
-    let desk = Desk::new(unread, AHEAD_BYTES);
+    let queue = LayerQueue::new(unread, AHEAD_BYTES);
     thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| desk.work(context.read_bytes));
+            scope.spawn(|| queue.run(context.read_bytes));
         }
         let applied = (0..count).try_for_each(|number| {
-            let layer = desk.take(number)?;
+            let layer = queue.take(number)?;
             layer.apply(tree, context)
         });
-        desk.close();
+        queue.close();
         applied
     })
 }
 
-/// Makes the layers ready to be read.
+/// Opens all layers.
 fn unread(
-    layers: Vec<Found>,
+    layers: Vec<LayerSource>,
     place: &str,
     tree: &mut Tree,
     context: &Context<'_>,
-) -> Result<Vec<Unread>, SourceError> {
+) -> Result<Vec<UnreadLayer>, SourceError> {
     let mut unread = Vec::new();
     for (number, found) in layers.into_iter().enumerate() {
-        let digest = match &found.promise {
-            Promise::Blob(descriptor) => &descriptor.digest,
-            Promise::Unpacked(digest) => digest,
+        let digest = match &found.expected {
+            Expected::Blob(descriptor) => &descriptor.digest,
+            Expected::Decompressed(digest) => digest,
         };
         let place = format!("{place}: layer {} ({digest})", number + 1);
-        unread.push(Unread::new(found, place, tree, context)?);
+        unread.push(UnreadLayer::new(found, place, tree, context)?);
     }
     Ok(unread)
 }
@@ -233,37 +233,37 @@ fn wrong(why: impl Into<String>) -> Fault {
     Fault::Layout { why: why.into() }
 }
 
-/// Where threads fetch layers to read and leave those they have read.
+/// Distributes layers to the threads that read them, and returns the results in order.
 ///
-/// **Invariants.** The layer whose turn it is never waits, and layers are begun in their order: so
-/// somebody always goes on.
+/// **Invariants.** The layer that is applied next is never throttled, and layers are started in
+/// order, so there is always one that progresses.
 ///
-/// **Locking.** One mutex, held only to move a layer in or out, and to count.
-struct Desk {
+/// **Locking.** One mutex, held only to add or remove a layer, and to count bytes.
+struct LayerQueue {
     ahead_bytes: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    unread: Vec<Option<Unread>>,
+    unread: Vec<Option<UnreadLayer>>,
     next: usize,
     read: Vec<Option<Result<Layer, SourceError>>>,
     /// Bytes of entries in memory, by layer.
     held_bytes: Vec<usize>,
-    /// The layer whose turn it is.
-    turn: usize,
+    /// The layer that is applied next.
+    next_applied: usize,
     is_closed: bool,
 }
 
-impl Desk {
-    fn new(unread: Vec<Unread>, ahead_bytes: usize) -> Self {
+impl LayerQueue {
+    fn new(unread: Vec<UnreadLayer>, ahead_bytes: usize) -> Self {
         let state = State {
             read: unread.iter().map(|_| None).collect(),
             held_bytes: vec![0; unread.len()],
             unread: unread.into_iter().map(Some).collect(),
             next: 0,
-            turn: 0,
+            next_applied: 0,
             is_closed: false,
         };
         Self {
@@ -274,7 +274,7 @@ impl Desk {
     }
 
     /// Reads layers until none is left.
-    fn work(&self, read_bytes: &fourscore_sync::Counter) {
+    fn run(&self, read_bytes: &fourscore_sync::Counter) {
         loop {
             let mut state = self.state.lock();
             let number = state.next;
@@ -286,19 +286,19 @@ impl Desk {
             }
             state.next += 1;
             drop(state);
-            let layer = unread.read(read_bytes, &|bytes| self.hold(number, bytes));
+            let layer = unread.read(read_bytes, &|bytes| self.throttle(number, bytes));
             self.state.lock().read[number] = Some(layer);
             self.changed.notify_all();
         }
     }
 
-    /// Counts entries of a layer, and waits while there are too many of later ones.
-    fn hold(&self, number: usize, bytes: usize) {
+    /// Counts entries of a layer, and blocks while layers read ahead exceed the limit.
+    fn throttle(&self, number: usize, bytes: usize) {
         let mut state = self.state.lock();
         if let Some(held) = state.held_bytes.get_mut(number) {
             *held += bytes;
         }
-        while number != state.turn
+        while number != state.next_applied
             && !state.is_closed
             && state.held_bytes.iter().sum::<usize>() > self.ahead_bytes
         {
@@ -306,10 +306,10 @@ impl Desk {
         }
     }
 
-    /// Waits for a layer; what was taken before is done with.
+    /// Waits for a layer. Memory of the layers before it counts as freed.
     fn take(&self, number: usize) -> Result<Layer, SourceError> {
         let mut state = self.state.lock();
-        state.turn = number;
+        state.next_applied = number;
         state
             .held_bytes
             .iter_mut()
@@ -324,7 +324,7 @@ impl Desk {
         }
     }
 
-    /// No more layers are wanted.
+    /// Stops all readers.
     fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
@@ -343,7 +343,7 @@ mod tests {
     use crate::source::{Excludes, Notices};
 
     /// A compressed layer of empty files, in a layout.
-    fn layer(layout: &Store, files: usize) -> Found {
+    fn layer(layout: &Store, files: usize) -> LayerSource {
         let mut archive = Vec::new();
         for number in 0..files {
             let mut header = [0; 512];
@@ -365,24 +365,24 @@ mod tests {
             size: packed.len() as u64,
             ..Descriptor::default()
         };
-        let Store::Layout(folder) = layout else {
+        let Store::Layout(directory) = layout else {
             panic!("a layout");
         };
-        let blobs = folder.join("blobs/sha256");
-        std::fs::create_dir_all(&blobs).expect("room");
-        std::fs::write(blobs.join(hex), packed).expect("room");
-        Found {
+        let blobs = directory.join("blobs/sha256");
+        std::fs::create_dir_all(&blobs).expect("disk space");
+        std::fs::write(blobs.join(hex), packed).expect("disk space");
+        LayerSource {
             blob: layout.blob(&descriptor.digest).expect("a blob"),
-            promise: Promise::Blob(descriptor),
+            expected: Expected::Blob(descriptor),
         }
     }
 
-    /// Nothing may be read ahead here, so a layer whose turn has not come stops after its first
-    /// entries: two that stop there at once are unpacked by two threads at the same time.
+    /// With a limit of zero, a layer that is read ahead is throttled after its first entries: if
+    /// two are throttled at once, two threads decompress at the same time.
     #[test]
-    fn compressed_layers_are_unpacked_side_by_side() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let store = Store::Layout(place.path().to_owned());
+    fn compressed_layers_are_decompressed_in_parallel() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::Layout(directory.path().to_owned());
         let layers = [1000, 2000, 3000].map(|files| layer(&store, files));
         let count = layers.len();
         let (read_objects, read_bytes) = (Counter::default(), Counter::default());
@@ -390,7 +390,7 @@ mod tests {
             excludes: &Excludes::default(),
             saved: None,
             destination: None,
-            scratch: place.path(),
+            scratch: directory.path(),
             threads: 3,
             read_objects: &read_objects,
             read_bytes: &read_bytes,
@@ -399,67 +399,67 @@ mod tests {
         };
         let mut tree = Tree::new();
         let unread = unread(layers.into(), "image", &mut tree, &context).expect("layers");
-        let desk = Desk::new(unread, 0);
-        let are_both_begun = || {
-            let state = desk.state.lock();
-            let is_begun =
+        let queue = LayerQueue::new(unread, 0);
+        let are_both_started = || {
+            let state = queue.state.lock();
+            let is_started =
                 |layer: usize| state.held_bytes[layer] > 0 && state.read[layer].is_none();
-            is_begun(1) && is_begun(2)
+            is_started(1) && is_started(2)
         };
         thread::scope(|scope| {
             for _ in 0..context.threads {
-                scope.spawn(|| desk.work(&read_bytes));
+                scope.spawn(|| queue.run(&read_bytes));
             }
             let both = (0..20_000).any(|_| {
                 thread::sleep(Duration::from_millis(1));
-                are_both_begun()
+                are_both_started()
             });
             for number in 0..count {
-                let layer = desk.take(number).expect("a good layer");
+                let layer = queue.take(number).expect("a good layer");
                 layer.apply(&mut tree, &mut context).expect("good entries");
             }
-            desk.close();
-            assert!(both, "layers were unpacked one after the other");
+            queue.close();
+            assert!(both, "layers were decompressed one after another");
         });
         assert_eq!(tree.ids().count(), 1 + 3 + 6000);
     }
 
-    /// A layer ahead waits until its turn comes; the one whose turn it is goes on.
+    /// A layer that is read ahead is throttled until it is next; the next one is not.
     #[test]
-    fn what_is_read_ahead_is_bounded() {
-        let desk = Desk::new(Vec::new(), 100);
-        desk.state.lock().held_bytes = vec![0; 3];
-        let (told, done) = (Mutex::new(false), Condvar::new());
+    fn memory_of_layers_read_ahead_is_bounded() {
+        let queue = LayerQueue::new(Vec::new(), 100);
+        queue.state.lock().held_bytes = vec![0; 3];
+        let (reported, done) = (Mutex::new(false), Condvar::new());
         thread::scope(|scope| {
-            desk.hold(0, 1000);
+            queue.throttle(0, 1000);
             scope.spawn(|| {
-                desk.hold(2, 1);
-                *told.lock() = true;
+                queue.throttle(2, 1);
+                *reported.lock() = true;
                 done.notify_all();
             });
-            while desk.state.lock().held_bytes[2] == 0 {
+            while queue.state.lock().held_bytes[2] == 0 {
                 thread::yield_now();
             }
-            desk.hold(0, 1000);
-            assert!(!*told.lock(), "1000 bytes wait already");
-            let mut state = desk.state.lock();
-            state.turn = 1;
+            queue.throttle(0, 1000);
+            assert!(!*reported.lock(), "1000 bytes are read ahead already");
+            let mut state = queue.state.lock();
+            state.next_applied = 1;
             state.held_bytes[0] = 0;
             drop(state);
-            desk.changed.notify_all();
-            let mut told = told.lock();
-            while !*told {
-                done.wait(&mut told);
+            queue.changed.notify_all();
+            let mut reported = reported.lock();
+            while !*reported {
+                done.wait(&mut reported);
             }
         });
-        desk.close();
+        queue.close();
     }
 
     #[test]
-    fn directories_and_tags() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let odd = place.path().join("a:b");
-        std::fs::create_dir(&odd).expect("room");
+    fn paths_and_tags_are_parsed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let odd = directory.path().join("a:b");
+        std::fs::create_dir(&odd).expect("disk space");
         let parsed = |text: &str| {
             let image = OciImage::parse(text).expect("a transport");
             (image.path.display().to_string(), image.tag)

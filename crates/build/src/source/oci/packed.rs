@@ -1,19 +1,19 @@
-//! **Purpose.** Entries of a layer that wait for their turn, in few bytes each.
+//! **Purpose.** Stores the entries of a layer that is not applied yet, in a few bytes each.
 //!
-//! **Model.** An entry becomes a row of bytes that says what is other than in the entry before it.
-//! Numbers take seven bits to the byte. Rows lie one behind the other in parts, which are freed one
-//! by one while the entries are taken out, so a layer and the objects made of it are never both in
-//! memory.
+//! **Model.** An entry is encoded as a row of bytes with the differences from the previous entry.
+//! Numbers are variable-length, with seven bits in each byte. Rows are stored in chunks, which are
+//! freed one by one while the entries are decoded, so that a layer and the objects made from it are
+//! never both in memory completely.
 //!
 //! ```text
-//! row  = tag | shared | rest_len | rest                      the path: so much of the one before
-//!      | changed | [permissions] [owner] [mtime] [atime] [ctime] [set]        but of a hard link
-//!      | what the tag asks for: target, device, place of the content
+//!   row  = tag | shared | rest_len | rest         path: `shared` bytes of the previous path + rest
+//!        | changed | [permissions] [owner] [mtime] [atime] [ctime] [set]     (not for hard links)
+//!        | depending on the tag: target, device, location of the data
 //! ```
 //!
-//! A file without content in a row of others takes some 10 bytes, one with content 15; an [`Entry`]
-//! is 150 and two or three pieces of memory. Sets of attributes are kept once each, as in the tree,
-//! and contents with holes as they are: the tree takes them over.
+//! An empty file in a sequence of similar ones takes about 10 bytes, one with data 15; an [`Entry`]
+//! takes 150 and two or three allocations. Each set of attributes is stored once, as in the tree.
+//! Data with holes is stored unencoded, and is moved to the tree.
 
 use std::collections::VecDeque;
 
@@ -23,9 +23,8 @@ use fourscore_ondisk::inode::DeviceNr;
 use crate::source::tar::{Entry, EntryBody};
 use crate::tree::{Content, FileId, Kind, Meta, Piece, XattrSet, XattrSets, Xattrs};
 
-/// Rows that are in memory, and leave it, together: long enough for an allocator to give them back
-/// to the system.
-const PART_BYTES: usize = 256 << 10;
+/// Allocation unit of rows: large enough for an allocator to return it to the system when freed.
+const CHUNK_BYTES: usize = 256 << 10;
 
 const DIRECTORY: u8 = 0;
 const EMPTY: u8 = 1;
@@ -38,19 +37,19 @@ const FIFO: u8 = 7;
 const SOCKET: u8 = 8;
 const HARD_LINK: u8 = 9;
 
-/// What of an object is not that of the one before it.
+/// Bits for the attributes that differ from the previous object.
 const PERMISSIONS: u8 = 1;
 const OWNER: u8 = 1 << 1;
 const MTIME: u8 = 1 << 2;
-/// These two are not the same as the time of change.
+/// ATIME and CTIME are set if the time differs from the mtime.
 const ATIME: u8 = 1 << 3;
 const CTIME: u8 = 1 << 4;
 const SET: u8 = 1 << 5;
 
-/// Entries in their order.
+/// Encoded entries in order.
 #[derive(Debug, Default)]
 pub(super) struct Packed {
-    parts: VecDeque<Vec<u8>>,
+    chunks: VecDeque<Vec<u8>>,
     last: Last,
     row: Vec<u8>,
     sets: XattrSets,
@@ -58,14 +57,14 @@ pub(super) struct Packed {
     contents: VecDeque<Content>,
 }
 
-/// What the next row is told beside.
+/// The previous entry.
 #[derive(Debug)]
 struct Last {
     path: Vec<u8>,
     meta: Meta,
     set: XattrSet,
     file: FileId,
-    /// Where in its file the content before ended.
+    /// Where the data of the previous file ended.
     end: u64,
 }
 
@@ -82,7 +81,7 @@ impl Default for Last {
 }
 
 impl Packed {
-    /// Adds an entry. Says how many bytes it takes; `None` when there are 2^32 sets of attributes.
+    /// Adds an entry. Returns the bytes it takes; `None` if there are 2^32 sets of attributes.
     pub(super) fn push(&mut self, entry: Entry) -> Option<usize> {
         self.row.clear();
         let mut more = 0;
@@ -100,12 +99,12 @@ impl Packed {
         }
         self.last.path = entry.path;
         let len = self.row.len();
-        match self.parts.back_mut() {
+        match self.chunks.back_mut() {
             Some(part) if part.len() + len <= part.capacity() => part.extend_from_slice(&self.row),
             _ => {
-                let mut part = Vec::with_capacity(PART_BYTES.max(len));
+                let mut part = Vec::with_capacity(CHUNK_BYTES.max(len));
                 part.extend_from_slice(&self.row);
-                self.parts.push_back(part);
+                self.chunks.push_back(part);
             }
         }
         Some(len + more)
@@ -159,7 +158,7 @@ impl Packed {
         self.last.set = set;
     }
 
-    /// What the tag does not say. Says how many bytes are kept elsewhere.
+    /// Encodes what the tag does not determine. Returns the bytes of data that is stored unencoded.
     fn push_kind(&mut self, kind: Kind) -> usize {
         let row = &mut self.row;
         match kind {
@@ -181,7 +180,7 @@ impl Packed {
             }
             Kind::File(Content::Empty) | Kind::Directory | Kind::Fifo | Kind::Socket => {}
             Kind::File(content) => {
-                let more = size_of::<Content>() + kept_bytes(&content);
+                let more = size_of::<Content>() + heap_bytes(&content);
                 self.contents.push_back(content);
                 return more;
             }
@@ -189,7 +188,7 @@ impl Packed {
         0
     }
 
-    /// Takes all entries out, and gives memory back meanwhile.
+    /// Decodes all entries, freeing memory on the way.
     pub(super) fn into_entries(self) -> Entries {
         Entries {
             packed: Self {
@@ -216,8 +215,8 @@ fn tag(kind: &Kind) -> u8 {
     }
 }
 
-/// Bytes of a content behind its pointers.
-fn kept_bytes(content: &Content) -> usize {
+/// Bytes in heap allocations of a content.
+fn heap_bytes(content: &Content) -> usize {
     match content {
         Content::Bytes(bytes) => bytes.len(),
         Content::Sparse(sparse) => {
@@ -238,7 +237,7 @@ fn push_number(row: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Small numbers of either sign are short.
+/// Zigzag encoding: numbers close to zero of either sign are short.
 fn push_signed(row: &mut Vec<u8>, number: i64) {
     push_number(row, (number << 1 ^ number >> 63).cast_unsigned());
 }
@@ -248,13 +247,13 @@ fn push_text(row: &mut Vec<u8>, text: &[u8]) {
     row.extend_from_slice(text);
 }
 
-/// Entries that are taken out.
+/// An iterator that decodes entries.
 #[derive(Debug)]
 pub(super) struct Entries {
     packed: Packed,
-    /// Where in the first part the next row is.
+    /// Offset of the next row in the first chunk.
     at: usize,
-    /// The set of the object before.
+    /// The attributes of the previous object.
     xattrs: Xattrs,
 }
 
@@ -262,15 +261,15 @@ impl Iterator for Entries {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
-        while self.at == self.packed.parts.front()?.len() {
-            self.packed.parts.pop_front();
+        while self.at == self.packed.chunks.front()?.len() {
+            self.packed.chunks.pop_front();
             self.at = 0;
         }
-        let part = self.packed.parts.pop_front()?;
+        let part = self.packed.chunks.pop_front()?;
         let mut rows = Rows(part.get(self.at..).unwrap_or_default());
         let entry = self.entry(&mut rows);
         self.at = part.len() - rows.0.len();
-        self.packed.parts.push_front(part);
+        self.packed.chunks.push_front(part);
         Some(entry)
     }
 }
@@ -348,12 +347,12 @@ impl Entries {
     }
 }
 
-/// Rows as they were pushed. They never end within an entry.
+/// Encoded rows. They never end within an entry.
 struct Rows<'a>(&'a [u8]);
 
 impl<'a> Rows<'a> {
     fn byte(&mut self) -> u8 {
-        debug_assert!(!self.0.is_empty(), "a row that ends too early");
+        debug_assert!(!self.0.is_empty(), "a row ends too early");
         match *self.0 {
             [first, ref rest @ ..] => {
                 self.0 = rest;
@@ -498,7 +497,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out(all in proptest::collection::vec(entries(), 0..60)) {
+        fn decoding_restores_all_entries(all in proptest::collection::vec(entries(), 0..60)) {
             let mut packed = Packed::default();
             for entry in &all {
                 packed.push(copy(entry)).unwrap();
@@ -527,30 +526,33 @@ mod tests {
         }
     }
 
-    /// The memory that is promised for a file is for its object in the tree; what waits must be
-    /// small beside it, and go when the objects come.
+    /// The memory estimate for a file is for its object in the tree; entries that are read ahead
+    /// must be small compared with that, and must be freed as the objects are created.
     #[test]
-    fn many_take_little_and_memory_goes_back_in_parts() {
+    fn entries_are_small_and_memory_is_freed_in_chunks() {
         const FILES: u64 = 100_000;
         let mut packed = Packed::default();
-        let told: usize = (0..FILES).map(|nr| packed.push(file(nr)).unwrap()).sum();
-        let kept = |packed: &Packed| packed.parts.iter().map(Vec::capacity).sum::<usize>();
+        let reported: usize = (0..FILES).map(|nr| packed.push(file(nr)).unwrap()).sum();
+        let kept = |packed: &Packed| packed.chunks.iter().map(Vec::capacity).sum::<usize>();
         let all = kept(&packed);
-        assert!(told <= all && all < 40 * 100_000, "{told}, {all} bytes");
+        assert!(
+            reported <= all && all < 40 * 100_000,
+            "{reported}, {all} bytes"
+        );
         let mut entries = packed.into_entries();
         for number in 0..FILES / 2 {
             assert_eq!(entries.next(), Some(file(number)));
         }
         let left = kept(&entries.packed);
-        assert!(left < all / 2 + 2 * PART_BYTES, "{left} of {all} bytes");
+        assert!(left < all / 2 + 2 * CHUNK_BYTES, "{left} of {all} bytes");
         assert!(entries.eq((FILES / 2..FILES).map(file)));
     }
 
     #[test]
-    fn a_row_may_be_longer_than_a_part() {
+    fn a_row_may_be_longer_than_a_chunk() {
         let long = |byte| Entry {
-            path: vec![byte; 3 * PART_BYTES],
-            body: EntryBody::HardLink(vec![byte; 2 * PART_BYTES]),
+            path: vec![byte; 3 * CHUNK_BYTES],
+            body: EntryBody::HardLink(vec![byte; 2 * CHUNK_BYTES]),
         };
         let mut packed = Packed::default();
         for byte in [1, 2, 3] {

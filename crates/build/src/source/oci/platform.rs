@@ -1,7 +1,7 @@
-//! **Purpose.** What an image runs on, as container tools spell it: `OS/ARCHITECTURE[/VARIANT]`.
+//! **Purpose.** Platforms of images, written as in container tools: `OS/ARCHITECTURE[/VARIANT]`.
 //!
-//! **Model.** Names are those of Go, with other usual names of architectures understood. A variant
-//! that is the usual one of its architecture counts as none.
+//! **Model.** Names are those of Go; other common names of architectures are accepted. The default
+//! variant of an architecture is equal to no variant.
 //!
 //! **References.** The OCI image specification 1.1: image-index.md, "Platform Variants".
 
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// What an image runs on.
+/// The platform of an image.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Platform {
     pub(super) os: String,
@@ -19,7 +19,7 @@ pub struct Platform {
     variant: String,
 }
 
-/// A text that is no platform.
+/// An invalid platform.
 #[derive(Debug, thiserror::Error)]
 #[error("a platform is OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, as in linux/arm64")]
 pub struct PlatformError;
@@ -39,14 +39,14 @@ impl FromStr for Platform {
         }
         Ok(Self {
             os,
-            architecture: goes_by(&architecture).to_owned(),
+            architecture: canonical_architecture(&architecture).to_owned(),
             variant: variant.unwrap_or_default(),
         })
     }
 }
 
 /// Go's name of an architecture.
-fn goes_by(name: &str) -> &str {
+fn canonical_architecture(name: &str) -> &str {
     match name {
         "x86_64" | "x86-64" => "amd64",
         "aarch64" => "arm64",
@@ -58,16 +58,16 @@ fn goes_by(name: &str) -> &str {
 }
 
 impl Platform {
-    /// What this machine is.
+    /// The platform of this machine.
     pub(super) fn of_host() -> Self {
         Self {
             os: "linux".to_owned(),
-            architecture: goes_by(std::env::consts::ARCH).to_owned(),
+            architecture: canonical_architecture(std::env::consts::ARCH).to_owned(),
             variant: String::new(),
         }
     }
 
-    /// Without a variant that goes without saying.
+    /// The variant, or an empty string if it is the default of the architecture.
     fn variant(&self) -> &str {
         match (self.architecture.as_str(), self.variant.as_str()) {
             ("amd64", "v1") | ("arm64", "v8") | ("arm", "v7") => "",
@@ -75,21 +75,26 @@ impl Platform {
         }
     }
 
-    /// Whether both are the same system and architecture.
-    pub(super) fn is_kin(&self, other: &Self) -> bool {
-        let names = |one: &Self| (one.os.clone(), goes_by(&one.architecture).to_owned());
+    /// Whether operating system and architecture are the same.
+    pub(super) fn is_same_architecture(&self, other: &Self) -> bool {
+        let names = |one: &Self| {
+            (
+                one.os.clone(),
+                canonical_architecture(&one.architecture).to_owned(),
+            )
+        };
         names(self) == names(other)
     }
 
-    /// Whether an image for `self` is what a user who asks for `wanted` means: with no variant
-    /// asked for, any of them is as good as the usual one if there is no other.
+    /// Whether an image for `self` satisfies a request for `wanted`: if that has no variant, any
+    /// variant does.
     pub(super) fn is_for(&self, wanted: &Self) -> bool {
-        self.is_kin(wanted) && (wanted.variant.is_empty() || self.is_exactly(wanted))
+        self.is_same_architecture(wanted) && (wanted.variant.is_empty() || self.is_exactly(wanted))
     }
 
-    /// Whether the variants are the same as well.
+    /// Whether the variants are the same too.
     pub(super) fn is_exactly(&self, wanted: &Self) -> bool {
-        self.is_kin(wanted) && self.variant() == wanted.variant()
+        self.is_same_architecture(wanted) && self.variant() == wanted.variant()
     }
 }
 
@@ -108,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_variants() {
+    fn platforms_are_compared_with_their_variants() {
         let parsed = |text: &str| text.parse::<Platform>().expect(text);
         assert!(parsed("linux/arm64/v8").is_exactly(&parsed("linux/aarch64")));
         assert!(parsed("linux/arm/v6").is_for(&parsed("linux/arm")));

@@ -1,5 +1,5 @@
-//! **Purpose.** Where the documents and blobs of a container image are: in an OCI layout, in a
-//! directory of skopeo, or in an archive of either Docker or OCI form.
+//! **Purpose.** Locates the documents and blobs of a container image: in an OCI layout, in a
+//! directory of skopeo, or in an archive of the Docker or OCI format.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,21 +15,21 @@ use super::documents::Descriptor;
 use super::wrong;
 use crate::source::fault::Fault;
 
-/// Documents are small; a longer one is none.
+/// Size limit of a document.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
 
-/// Where an image is.
+/// The location of an image.
 #[derive(Debug)]
 pub(super) enum Store {
     /// The directory of an OCI layout.
     Layout(PathBuf),
-    /// A directory of skopeo: blobs by the digits of their digests, beside `manifest.json`.
+    /// A directory of skopeo: blobs named by the digits of their digests, and `manifest.json`.
     Flat(PathBuf),
-    /// What `docker save` writes, or an archive of an OCI layout.
+    /// An archive of `docker save` or of an OCI layout.
     Archive(Catalog),
 }
 
-/// Bytes of a file.
+/// A range of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Blob {
     pub(super) file: Arc<File>,
@@ -37,7 +37,7 @@ pub(super) struct Blob {
 }
 
 impl Blob {
-    /// Its bytes from the first on.
+    /// A reader from the start of the blob.
     pub(super) fn reader(&self) -> BlobReader {
         BlobReader(self.clone())
     }
@@ -55,7 +55,7 @@ impl Blob {
     }
 }
 
-/// Reads a blob without moving the position of its file, which others have open as well.
+/// Reads a blob without the file position, which other readers share.
 pub(super) struct BlobReader(Blob);
 
 impl Read for BlobReader {
@@ -70,10 +70,10 @@ impl Read for BlobReader {
 }
 
 impl Store {
-    /// A file by its name in the layout or archive.
+    /// Opens a file by its name in the layout or archive.
     pub(super) fn named(&self, name: &str) -> io::Result<Blob> {
         let path = match self {
-            Self::Layout(folder) | Self::Flat(folder) => folder.join(name),
+            Self::Layout(directory) | Self::Flat(directory) => directory.join(name),
             Self::Archive(catalog) => {
                 let range = catalog.find(name);
                 return Ok(Blob {
@@ -89,7 +89,7 @@ impl Store {
         })
     }
 
-    /// A blob by its digest.
+    /// Opens a blob by its digest.
     pub(super) fn blob(&self, digest: &str) -> Result<Blob, Fault> {
         let parsed = Digest::parse(digest)?;
         Ok(self.named(&match self {
@@ -98,7 +98,7 @@ impl Store {
         })?)
     }
 
-    /// A document of which nothing says how long it is.
+    /// Reads a document that has no descriptor.
     pub(super) fn document(&self, name: &str) -> Result<Vec<u8>, Fault> {
         let bytes = self.named(name).and_then(|blob| blob.small());
         bytes.map_err(|error| {
@@ -111,12 +111,12 @@ impl Store {
         })
     }
 
-    /// A document that an index or manifest leads to, checked.
-    pub(super) fn checked_document(&self, promised: &Descriptor) -> Result<Vec<u8>, Fault> {
-        let digest = &promised.digest;
+    /// Reads the document of a descriptor, and verifies it.
+    pub(super) fn checked_document(&self, expected: &Descriptor) -> Result<Vec<u8>, Fault> {
+        let digest = &expected.digest;
         let named = |error: io::Error| wrong(format!("{digest}: {error}"));
         let manifest = match self {
-            // Manifests that an index leads to have names of their own.
+            // Manifests referred to by an index have a suffix.
             Self::Flat(_) => {
                 let name = Digest::parse(digest)?.flat_name() + ".manifest.json";
                 self.named(&name).ok()
@@ -131,7 +131,7 @@ impl Store {
             })?,
         };
         let bytes = blob.small().map_err(named)?;
-        check_bytes(&mut bytes.as_slice(), promised)?;
+        check_bytes(&mut bytes.as_slice(), expected)?;
         Ok(bytes)
     }
 }

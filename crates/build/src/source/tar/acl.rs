@@ -1,9 +1,10 @@
-//! **Purpose.** An ACL from the text of an archive to the value of an extended attribute.
+//! **Purpose.** Converts the text form of an ACL in an archive to the value of an extended
+//! attribute.
 //!
 //! **Model.** Entries `[default:]TAG:[NAME]:PERMISSIONS[:ID]`, separated by commas or line breaks.
-//! GNU tar writes names unless told `--numeric-owner`, star adds the number as a fourth field.
-//! The users and groups of the file itself are names that the archive explains; others are looked
-//! up on this machine, as GNU tar does when it extracts.
+//! GNU tar writes names unless run with `--numeric-owner`, star adds the number as a fourth field.
+//! The names of the file's own user and group are resolved to its ids; others are looked up on this
+//! machine, as GNU tar does when it extracts.
 //!
 //! **References.** acl(5), "ACL TEXT FORMS"; star(5), `SCHILY.acl.access`.
 
@@ -11,15 +12,15 @@ use fourscore_ondisk::acl::{AclEntries, AclWho, check, from_xattr};
 
 use crate::source::fault::{Fault, Parsed};
 
-/// Numbers of names.
+/// Lookup of ids by name.
 pub(super) trait Names {
-    /// The number of a user.
+    /// The id of a user.
     fn user(&self, name: &[u8]) -> Option<u32>;
-    /// The number of a group.
+    /// The id of a group.
     fn group(&self, name: &[u8]) -> Option<u32>;
 }
 
-/// The value of the attribute `system.posix_acl_*` that the text describes; empty for no text.
+/// The value of the attribute `system.posix_acl_*` for the text; empty for an empty text.
 pub(super) fn parse(text: &[u8], names: &impl Names) -> Parsed<Vec<u8>> {
     let mut entries = Vec::new();
     for entry in text.split(|byte| matches!(byte, b',' | b'\n')) {
@@ -45,15 +46,15 @@ pub(super) fn parse(text: &[u8], names: &impl Names) -> Parsed<Vec<u8>> {
     Ok(value)
 }
 
-/// The entries of a value that is a list which may be set on a file.
+/// The entries of a value, if it is a valid ACL.
 pub(super) fn list(value: &[u8]) -> Option<AclEntries<'_>> {
     let entries = from_xattr(value).ok()?;
     check(entries.clone()).ok()?;
     Some(entries)
 }
 
-/// The permission bits that go with an access list, and whether the list says nothing more than
-/// they do: then it is not stored.
+/// The permission bits that an access ACL implies, and whether the ACL has no other information, in
+/// which case it is not stored.
 pub(super) fn mode_bits(entries: AclEntries<'_>) -> (u16, bool) {
     let (mut owner, mut group, mut other, mut mask) = (0, 0, 0, None);
     let mut is_minimal = true;
@@ -66,14 +67,14 @@ pub(super) fn mode_bits(entries: AclEntries<'_>) -> (u16, bool) {
             AclWho::User(_) | AclWho::Group(_) => is_minimal = false,
         }
     }
-    let shown = mask.unwrap_or(group);
+    let group_class = mask.unwrap_or(group);
     (
-        owner << 6 | shown << 3 | other,
+        owner << 6 | group_class << 3 | other,
         is_minimal && mask.is_none(),
     )
 }
 
-/// Tag, id and permissions as the attribute holds them, and in its order.
+/// Parses an entry to tag, id and permissions, in the order of the attribute.
 fn parse_entry(entry: &[u8], names: &impl Names) -> Parsed<(u16, u32, u16)> {
     let wrong = || Fault::Acl {
         text: entry.to_vec(),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn all_writings_of_a_list() {
+    fn all_text_forms_are_parsed() {
         let expected = [
             (0x0107, u32::MAX),
             (0x0206, 1000),
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list() {
+    fn invalid_lists_are_refused() {
         for text in [
             "user::rwx",
             "user::rwx,group::rwx,other::rwx,user:anna:r",
@@ -181,12 +182,12 @@ mod tests {
         ] {
             assert!(matches!(ids(text), Err(Fault::Acl { .. })), "{text}");
         }
-        let unknown = ids("u::r,g::r,o::r,m::r,u:nobody-here:r");
+        let unknown = ids("u::r,g::r,o::r,m::r,u:no-such-user:r");
         assert!(matches!(unknown, Err(Fault::AclName { .. })));
     }
 
     #[test]
-    fn an_access_list_sets_the_mode() {
+    fn an_access_list_determines_the_mode() {
         let bits = |text: &str| {
             let value = parse(text.as_bytes(), &Known).expect(text);
             mode_bits(list(&value).expect(text))

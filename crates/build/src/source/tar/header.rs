@@ -1,28 +1,28 @@
-//! **Purpose.** The header block of a tar archive: its fields, numbers and checksum.
+//! **Purpose.** Parses the header block of a tar archive: fields, numbers and checksum.
 //!
-//! **Not here.** What several headers say together about one entry: [`member`](super::member).
+//! **Not here.** Combining several headers of one entry: [`member`](super::member).
 //!
-//! **Model.** One block of 512 bytes describes an entry. Five dialects share it and differ in what
-//! stands behind byte 257: nothing (V7), `ustar\0` (POSIX: 155 more bytes of the path), the same
-//! with `tar\0` at the end (star: 131 bytes), `ustar  \0` (GNU: the map of a sparse file).
+//! **Model.** One block of 512 bytes describes an entry. Four dialects differ in the bytes from 257
+//! on: none (V7), `ustar\0` (POSIX: 155 more bytes of the path), the same with `tar\0` at the end
+//! (star: 131 more bytes), `ustar  \0` (GNU: the map of a sparse file).
 //!
 //! **References.** POSIX.1-2017, pax, "ustar Interchange Format"; the GNU tar manual, "Basic Tar
 //! Format"; star(5).
 
 use crate::source::fault::{Fault, Parsed};
 
-/// The unit of an archive.
+/// The block size of an archive.
 pub(crate) const BLOCK_BYTES: usize = 512;
 
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// A header block whose checksum is right.
+/// A header block with a valid checksum.
 #[derive(Clone)]
 pub(super) struct Header {
     bytes: [u8; BLOCK_BYTES],
 }
 
-/// How the bytes behind the common fields are used.
+/// Interpretation of the bytes after the common fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     V7,
@@ -32,7 +32,7 @@ pub(super) enum Dialect {
 }
 
 impl Header {
-    /// Checks the block found at byte `at`. `None` is the block of zeros that ends an archive.
+    /// Checks the block at byte `at`. `None` is the block of zeroes that ends an archive.
     pub(super) fn parse(bytes: [u8; BLOCK_BYTES], at: u64) -> Parsed<Option<Self>> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
@@ -44,7 +44,7 @@ impl Header {
             unsigned += u64::from(byte);
             signed += i64::from(byte.cast_signed());
         }
-        // Some old programs added the bytes up as signed numbers.
+        // Some old programs summed up signed bytes.
         match found {
             Some(sum) if sum == unsigned || i64::try_from(sum) == Ok(signed) => {
                 Ok(Some(Self { bytes }))
@@ -75,7 +75,7 @@ impl Header {
         self.bytes[156]
     }
 
-    /// The path, as far as the header has it.
+    /// The path in this header.
     pub(super) fn path(&self) -> Vec<u8> {
         let prefix = match self.dialect() {
             Dialect::Posix => text(&self.bytes[345..500]),
@@ -128,7 +128,7 @@ impl Header {
         }
     }
 
-    /// Major and minor number of a device.
+    /// Major and minor number of a device, as stored.
     pub(super) fn device(&self) -> Parsed<(i128, i128)> {
         Ok((
             number(&self.bytes[329..337], "the major number")?,
@@ -136,7 +136,7 @@ impl Header {
         ))
     }
 
-    /// The map of an old GNU sparse file, as far as it stands in this header.
+    /// The map of an old GNU sparse file in this header.
     pub(super) fn gnu_sparse(&self) -> Parsed<GnuSparse> {
         let mut runs = Vec::new();
         push_gnu_runs(&self.bytes[386..482], &mut runs)?;
@@ -152,14 +152,14 @@ impl Header {
 pub(super) struct GnuSparse {
     /// Offsets and lengths.
     pub(super) runs: Vec<(i128, i128)>,
-    /// Blocks with more runs follow.
+    /// Whether blocks with more runs follow.
     pub(super) is_continued: bool,
     /// The length of the file.
     pub(super) size: i128,
 }
 
-/// Appends the runs in a block that continues the map of an old GNU sparse file; returns whether
-/// one more such block follows.
+/// Appends the runs in a continuation block of the map of an old GNU sparse file; returns whether
+/// another such block follows.
 pub(super) fn gnu_sparse_continued(
     block: &[u8; BLOCK_BYTES],
     runs: &mut Vec<(i128, i128)>,
@@ -168,7 +168,7 @@ pub(super) fn gnu_sparse_continued(
     Ok(block[504] != 0)
 }
 
-/// Offset and length of 12 bytes each; the first without a length ends the list.
+/// Each run has an offset and a length of 12 bytes each; one without a length ends the list.
 fn push_gnu_runs(bytes: &[u8], runs: &mut Vec<(i128, i128)>) -> Parsed<()> {
     for entry in bytes.as_chunks::<24>().0 {
         if entry[12] == 0 {
@@ -187,8 +187,8 @@ fn text(field: &[u8]) -> &[u8] {
     &field[..end.unwrap_or(field.len())]
 }
 
-/// A number: octal digits, or base 256 with the highest bit set as a mark. A field of at most 12
-/// bytes leaves room in an `i128`.
+/// Parses a number: octal digits, or base 256 if the highest bit is set. The value of at most 12
+/// bytes fits into an `i128`.
 fn number(field: &[u8], name: &'static str) -> Parsed<i128> {
     match field.first() {
         Some(first) if first & 0x80 != 0 => Ok(base_256(field)),
@@ -196,7 +196,7 @@ fn number(field: &[u8], name: &'static str) -> Parsed<i128> {
     }
 }
 
-/// Octal digits with blanks in front; a blank or NUL ends them. An empty field is 0.
+/// Parses octal digits, preceded by blanks and ended by a blank or NUL. An empty field is 0.
 fn octal(field: &[u8]) -> Option<i128> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | 0);
     let start = field.iter().position(|byte| !is_blank(byte));
@@ -212,7 +212,7 @@ fn octal(field: &[u8]) -> Option<i128> {
     digits[end..].iter().all(is_blank).then_some(value)
 }
 
-/// Big-endian two's complement without its highest bit.
+/// Parses a big-endian two's complement number, ignoring its highest bit.
 fn base_256(field: &[u8]) -> i128 {
     let first = i128::from(field[0] & 0x7f);
     let start = if first & 0x40 == 0 {
@@ -229,8 +229,8 @@ fn base_256(field: &[u8]) -> i128 {
 mod tests {
     use super::*;
 
-    /// A header with `text` at `at` and a right checksum.
-    fn sealed(parts: &[(usize, &[u8])]) -> [u8; BLOCK_BYTES] {
+    /// A header with the given parts and a valid checksum.
+    fn header_block(parts: &[(usize, &[u8])]) -> [u8; BLOCK_BYTES] {
         let mut bytes = [0; BLOCK_BYTES];
         for &(at, part) in parts {
             bytes[at..at + part.len()].copy_from_slice(part);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_both_forms() {
+    fn octal_and_binary_numbers_are_parsed() {
         assert_eq!(octal(b"0000644\0"), Some(0o644));
         assert_eq!(octal(b"   644 \0"), Some(0o644));
         assert_eq!(octal(b"\0\0\0\0"), Some(0));
@@ -256,8 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_checksum_is_named() {
-        let mut bytes = sealed(&[(0, b"name"), (156, b"0")]);
+    fn a_wrong_checksum_is_reported() {
+        let mut bytes = header_block(&[(0, b"name"), (156, b"0")]);
         assert!(Header::parse(bytes, 512).is_ok_and(|header| header.is_some()));
         bytes[3] = b'f';
         assert!(matches!(
@@ -269,8 +269,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_signed_bytes_is_right_too() {
-        let mut bytes = sealed(&[(0, b"n\xe4me")]);
+    fn a_checksum_of_signed_bytes_is_accepted() {
+        let mut bytes = header_block(&[(0, b"n\xe4me")]);
         let sum: i32 = bytes
             .iter()
             .enumerate()
@@ -284,9 +284,9 @@ mod tests {
     }
 
     #[test]
-    fn each_dialect_has_its_prefix() {
+    fn the_length_of_the_path_prefix_depends_on_the_dialect() {
         let path = |parts: &[(usize, &[u8])]| {
-            let header = Header::parse(sealed(parts), 0).expect("a header");
+            let header = Header::parse(header_block(parts), 0).expect("a header");
             header.expect("not empty").path()
         };
         let name: (usize, &[u8]) = (0, b"name");

@@ -1,8 +1,8 @@
-//! **Purpose.** The bytes of an archive, whether they can be read twice or only once.
+//! **Purpose.** Reads the bytes of an archive from a file or a stream.
 //!
-//! **Model.** A plain archive in a file is read where its headers are; the content of its files
-//! stays where it is and is named by its offset. Anything else flows by once, and the contents
-//! are kept on the way ([`Keep`]).
+//! **Model.** For an uncompressed archive in a file, only headers are read; file data stays in the
+//! archive and is identified by its offset. Any other archive is read once, and its file data is
+//! stored on the way ([`Storage`]).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,37 +12,37 @@ use std::os::unix::fs::FileExt;
 use fourscore_sync::Arc;
 
 use crate::source::fault::{Fault, Parsed};
-use crate::source::keep::{Keep, total_bytes};
 use crate::source::sink::read_some;
+use crate::source::storage::{Storage, total_bytes};
 use crate::source::tar::header::BLOCK_BYTES;
 use crate::source::tar::sparse::Run;
 use crate::tree::Piece;
 
-/// How much of a file is read at once: headers of small files stand close together.
+/// Size of one read: headers of small files are close together.
 const WINDOW_BYTES: usize = 64 << 10;
 const STREAM_BYTES: usize = 256 << 10;
 
-/// An archive as a row of bytes.
+/// The bytes of an archive in order.
 pub(crate) trait Input {
-    /// How many bytes have gone by.
+    /// Offset of the next byte.
     fn position(&self) -> u64;
 
-    /// Fills as much of `buffer` as there is, and moves past it.
+    /// Fills `buffer` as far as the archive has bytes, and moves past them.
     fn read(&mut self, buffer: &mut [u8]) -> Parsed<usize>;
 
     /// Moves past `len_bytes` bytes.
     fn skip(&mut self, len_bytes: u64) -> Parsed<()>;
 
-    /// Moves past the content of a file: its parts that are not holes, one after the other.
-    /// `pieces` gets where in the file of contents they are.
-    fn keep(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()>;
+    /// Moves past the data of a file: its parts without holes, one after another. Appends to
+    /// `pieces` where they are stored.
+    fn store(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()>;
 
-    /// Reads to the very end, so that checksums behind the archive are checked.
+    /// Reads to the end, so that a checksum after the archive is verified.
     fn finish(&mut self) -> Parsed<()>;
 }
 
-/// The next block; `None` at the end.
-pub(super) fn block(input: &mut impl Input) -> Parsed<Option<[u8; BLOCK_BYTES]>> {
+/// Reads the next block; `None` at the end.
+pub(super) fn next_block(input: &mut impl Input) -> Parsed<Option<[u8; BLOCK_BYTES]>> {
     let mut block = [0; BLOCK_BYTES];
     match input.read(&mut block)? {
         0 => Ok(None),
@@ -58,11 +58,11 @@ pub(super) fn cut_off(input: &impl Input) -> Fault {
     }
 }
 
-/// A plain archive in a file, which is the file of contents as well.
+/// An uncompressed archive in a file, which also stores the file data.
 #[derive(Debug)]
 pub(crate) struct FileInput {
     file: Arc<File>,
-    /// Where in the file it ends.
+    /// End of the archive in the file.
     end: u64,
     at: u64,
     window: Vec<u8>,
@@ -70,7 +70,7 @@ pub(crate) struct FileInput {
 }
 
 impl FileInput {
-    /// The archive is this range of the file.
+    /// `range` is the archive in the file.
     pub(crate) fn new(file: Arc<File>, range: Range<u64>) -> Self {
         Self {
             file,
@@ -102,8 +102,8 @@ impl FileInput {
         Ok(())
     }
 
-    /// What of the window is still ahead.
-    fn ahead(&self) -> &[u8] {
+    /// The rest of the window.
+    fn remaining(&self) -> &[u8] {
         let passed = self.at.checked_sub(self.window_at);
         let passed = passed.and_then(|passed| usize::try_from(passed).ok());
         passed
@@ -120,15 +120,15 @@ impl Input for FileInput {
     fn read(&mut self, buffer: &mut [u8]) -> Parsed<usize> {
         let mut len = 0;
         while len < buffer.len() {
-            if self.ahead().is_empty() {
+            if self.remaining().is_empty() {
                 self.fill_window()?;
             }
-            let ahead = self.ahead();
-            let count = ahead.len().min(buffer.len() - len);
+            let remaining = self.remaining();
+            let count = remaining.len().min(buffer.len() - len);
             if count == 0 {
                 break;
             }
-            buffer[len..len + count].copy_from_slice(&ahead[..count]);
+            buffer[len..len + count].copy_from_slice(&remaining[..count]);
             self.at += count as u64;
             len += count;
         }
@@ -143,7 +143,7 @@ impl Input for FileInput {
         Ok(())
     }
 
-    fn keep(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
+    fn store(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
         for part in parts {
             pieces.push(Piece {
                 at: part.offset,
@@ -160,25 +160,25 @@ impl Input for FileInput {
     }
 }
 
-/// An archive that flows by.
+/// An archive that is read once.
 #[derive(Debug)]
 pub(crate) struct StreamInput<R, K> {
     from: R,
-    kept: K,
+    store: K,
     at: u64,
 }
 
-impl<R: Read, K: Keep> StreamInput<R, K> {
-    pub(crate) fn new(from: R, kept: K) -> Self {
-        Self { from, kept, at: 0 }
+impl<R: Read, K: Storage> StreamInput<R, K> {
+    pub(crate) fn new(from: R, store: K) -> Self {
+        Self { from, store, at: 0 }
     }
 
-    fn unpacked<T>(done: io::Result<T>) -> Parsed<T> {
+    fn source_error<T>(done: io::Result<T>) -> Parsed<T> {
         done.map_err(Fault::Unpack)
     }
 }
 
-impl<R: Read, K: Keep> Input for StreamInput<R, K> {
+impl<R: Read, K: Storage> Input for StreamInput<R, K> {
     fn position(&self) -> u64 {
         self.at
     }
@@ -186,7 +186,7 @@ impl<R: Read, K: Keep> Input for StreamInput<R, K> {
     fn read(&mut self, buffer: &mut [u8]) -> Parsed<usize> {
         let mut len = 0;
         while len < buffer.len() {
-            match Self::unpacked(read_some(&mut self.from, &mut buffer[len..]))? {
+            match Self::source_error(read_some(&mut self.from, &mut buffer[len..]))? {
                 0 => break,
                 count => len += count,
             }
@@ -207,16 +207,16 @@ impl<R: Read, K: Keep> Input for StreamInput<R, K> {
         Ok(())
     }
 
-    fn keep(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
-        let mut from = Marked {
+    fn store(&mut self, parts: &[Run], pieces: &mut Vec<Piece>) -> Parsed<()> {
+        let mut from = FailingRead {
             from: &mut self.from,
             failed: None,
         };
-        let kept = self.kept.keep(parts, &mut from, pieces);
+        let stored = self.store.store(parts, &mut from, pieces);
         if let Some(error) = from.failed {
             return Err(Fault::Unpack(error));
         }
-        let count = kept?;
+        let count = stored?;
         self.at += count;
         if count < total_bytes(parts) {
             return Err(cut_off(self));
@@ -227,17 +227,17 @@ impl<R: Read, K: Keep> Input for StreamInput<R, K> {
     fn finish(&mut self) -> Parsed<()> {
         let mut buffer = vec![0; STREAM_BYTES];
         while self.read(&mut buffer)? > 0 {}
-        Ok(self.kept.flush()?)
+        Ok(self.store.flush()?)
     }
 }
 
-/// Tells a source that fails from a place for its contents that does.
-struct Marked<'a, R> {
+/// Distinguishes read errors of the source from write errors of the store.
+struct FailingRead<'a, R> {
     from: &'a mut R,
     failed: Option<io::Error>,
 }
 
-impl<R: Read> Read for Marked<'_, R> {
+impl<R: Read> Read for FailingRead<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         read_some(self.from, buffer).or_else(|error| {
             self.failed = Some(error);

@@ -1,9 +1,9 @@
-//! **Purpose.** One entry of an archive, put together from all the headers that describe it.
+//! **Purpose.** Combines all headers that describe an entry of an archive.
 //!
-//! **Model.** In front of the header of an entry there may be pax headers (`x` for it, `g` for all
-//! that follow) and GNU's long names (`L`, `K`). A record of the entry's own pax header counts
-//! most, then one for all, then the GNU long name, then the header. An empty record takes back
-//! what a header for all had said.
+//! **Model.** The header of an entry may be preceded by pax headers (`x` for this entry, `g` for
+//! all that follow) and GNU long names (`L`, `K`). Precedence is: a record of the entry's pax
+//! header, a record of a global one, the GNU long name, the header. An empty record removes a
+//! global one.
 
 use std::collections::BTreeMap;
 
@@ -16,56 +16,56 @@ use crate::source::names::HostNames;
 use crate::source::tar::acl;
 use crate::source::tar::header::{GnuSparse, Header};
 use crate::source::tar::pax::{Record, Records, decimal, time};
-use crate::source::tar::sparse::{Map, SparseRecords};
-use crate::tree::{Meta, Xattrs, is_kept};
+use crate::source::tar::sparse::{Map, SparseFile, SparseRecords};
+use crate::tree::{Meta, Xattrs, is_supported};
 
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// How the keys of records begin that are attributes with their values.
+/// Prefixes of the keys of records for extended attributes.
 const ATTRIBUTES: [&[u8]; 2] = [b"LIBARCHIVE.xattr.", b"SCHILY.xattr."];
-/// Of major numbers ext4 keeps 12 bits, of minor numbers 20.
+/// ext4 stores 12 bits of major numbers and 20 bits of minor numbers.
 const MAJOR_MAX: i128 = (1 << 12) - 1;
 const MINOR_MAX: i128 = (1 << 20) - 1;
 
-/// What was said in front of the header of an entry.
+/// The headers before the main header of an entry.
 #[derive(Debug, Default)]
 pub(super) struct Prologue {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
-    records: Facts,
+    records: PaxRecords,
 }
 
-/// What the records of pax headers say.
+/// The records of pax headers.
 #[derive(Clone, Debug, Default)]
-struct Facts {
+struct PaxRecords {
     texts: BTreeMap<Vec<u8>, Vec<u8>>,
     sparse: SparseRecords,
 }
 
-/// Records that hold for all entries that follow.
+/// Records of global pax headers.
 #[derive(Debug, Default)]
-pub(super) struct Global(Facts);
+pub(super) struct Global(PaxRecords);
 
-/// An entry, without its content.
+/// An entry without its data.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) path: Vec<u8>,
     pub(super) body: Body,
     pub(super) meta: Meta,
     pub(super) xattrs: Xattrs,
-    /// Attributes whose names ext4 has no place for.
+    /// Names of attributes that ext4 cannot store.
     pub(super) left_out: Vec<Vec<u8>>,
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
-    /// A file; the archive has `stored_bytes` for it.
+    /// A file; the archive has `stored_bytes` bytes for it.
     File {
         stored_bytes: u64,
         /// The map and the length of the file, if it is sparse.
-        sparse: Option<(Map, u64)>,
-        /// More of the map is in blocks behind the header.
+        sparse: Option<SparseFile>,
+        /// Whether blocks after the header continue the map.
         is_continued: bool,
     },
     Directory {
@@ -79,8 +79,8 @@ pub(super) enum Body {
 }
 
 impl Prologue {
-    /// Takes the content of a GNU long name (`L`) or long link (`K`).
-    pub(super) fn take_long(&mut self, flag: u8, content: &[u8]) {
+    /// Parses the content of a GNU long name (`L`) or long link (`K`).
+    pub(super) fn parse_long_name(&mut self, flag: u8, content: &[u8]) {
         let end = content.iter().position(|&byte| byte == 0);
         let text = content[..end.unwrap_or(content.len())].to_vec();
         match flag {
@@ -89,9 +89,9 @@ impl Prologue {
         }
     }
 
-    /// Takes the content of a pax header for the next entry.
-    pub(super) fn take_pax(&mut self, content: &[u8]) -> Parsed<()> {
-        self.records.take(content)
+    /// Parses the content of a pax header for the next entry.
+    pub(super) fn parse_pax(&mut self, content: &[u8]) -> Parsed<()> {
+        self.records.parse(content)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,7 +102,7 @@ impl Prologue {
     }
 
     /// The path as far as it is known, for messages.
-    pub(super) fn shown_path(&self, header: Option<&Header>) -> Option<Vec<u8>> {
+    pub(super) fn known_path(&self, header: Option<&Header>) -> Option<Vec<u8>> {
         let name = self.records.sparse.name.as_ref();
         let known = name.or(self.records.texts.get(&b"path"[..]));
         let path = known.or(self.path.as_ref()).cloned();
@@ -111,17 +111,17 @@ impl Prologue {
 }
 
 impl Global {
-    pub(super) fn take_pax(&mut self, content: &[u8]) -> Parsed<()> {
-        self.0.take(content)
+    pub(super) fn parse_pax(&mut self, content: &[u8]) -> Parsed<()> {
+        self.0.parse(content)
     }
 }
 
-impl Facts {
-    fn take(&mut self, content: &[u8]) -> Parsed<()> {
+impl PaxRecords {
+    fn parse(&mut self, content: &[u8]) -> Parsed<()> {
         for record in Records::new(content) {
             let Record { key, value } = record?;
             match key.strip_prefix(b"GNU.sparse.") {
-                Some(rest) => self.sparse.take(rest, value)?,
+                Some(rest) => self.sparse.parse(rest, value)?,
                 None => {
                     self.texts.insert(key.to_vec(), value.to_vec());
                 }
@@ -131,12 +131,12 @@ impl Facts {
     }
 }
 
-/// Puts the entry together. `global` are the records for all entries.
+/// Combines the headers of an entry. `global` has the records of global pax headers.
 pub(super) fn member(header: &Header, prologue: Prologue, global: &Global) -> Parsed<Member> {
     let mut records = global.0.clone();
     records.texts.extend(prologue.records.texts);
     records.sparse = prologue.records.sparse;
-    // An attribute may have no bytes; any other record without a value takes an earlier one back.
+    // An attribute may be empty; any other empty record removes an earlier one.
     let is_attribute = |key: &[u8]| ATTRIBUTES.iter().any(|start| key.starts_with(start));
     let texts = &mut records.texts;
     texts.retain(|key, value| !value.is_empty() || is_attribute(key));
@@ -210,7 +210,7 @@ fn meta(header: &Header, texts: &Texts) -> Parsed<Meta> {
     };
     let uid = number(texts, "uid", "the user id", || header.uid())?;
     let gid = number(texts, "gid", "the group id", || header.gid())?;
-    // Some programs put the type of the file in front of the twelve bits.
+    // Some programs store the file type bits too.
     let permissions = u16::try_from(header.mode()? & 0o7777).unwrap_or(0);
     Ok(Meta {
         permissions,
@@ -223,7 +223,7 @@ fn meta(header: &Header, texts: &Texts) -> Parsed<Meta> {
     })
 }
 
-/// Names that the archive itself explains, in front of those of this machine.
+/// The names of the entry's own user and group, which take precedence over those of this machine.
 struct NamesOfEntry<'a> {
     user: (&'a [u8], u32),
     group: (&'a [u8], u32),
@@ -241,8 +241,8 @@ impl acl::Names for NamesOfEntry<'_> {
     }
 }
 
-/// The extended attributes, and the names of those that ext4 has no place for. An access list
-/// changes the permissions, as it does when it is set on a file.
+/// The extended attributes, and the names of those that ext4 cannot store. An access ACL changes
+/// the permissions, as it does when it is set on a file.
 fn attributes(header: &Header, texts: &Texts, meta: &mut Meta) -> Parsed<(Xattrs, Vec<Vec<u8>>)> {
     let text_or = |key: &str, other| texts.get(key.as_bytes()).map_or(other, Vec::as_slice);
     let names = NamesOfEntry {
@@ -254,7 +254,8 @@ fn attributes(header: &Header, texts: &Texts, meta: &mut Meta) -> Parsed<(Xattrs
         let malformed = || Fault::AttributeRecord { key: key.clone() };
         if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             let name = from_percent(name, |_| true);
-            // SCHILY's record of the same attribute, which sorts behind, has the bytes themselves.
+            // A SCHILY record of the same attribute has the exact bytes; it sorts later and
+            // replaces this.
             found.insert(name, from_base64(value).ok_or_else(malformed)?);
         } else if key == b"RHT.security.selinux" {
             let label = [value.as_slice(), b"\0"].concat();
@@ -264,7 +265,8 @@ fn attributes(header: &Header, texts: &Texts, meta: &mut Meta) -> Parsed<(Xattrs
             found.insert(name, value.clone());
         }
     }
-    // A list as an attribute has the numbers; as text it may only have names.
+    // An ACL as an attribute has ids; as text it may have names only, so the attribute is
+    // preferred.
     for (key, name) in [("access", ACL_ACCESS), ("default", ACL_DEFAULT)] {
         let text = texts.get(format!("SCHILY.acl.{key}").as_bytes());
         if let Some(text) = text.filter(|_| !found.contains_key(name)) {
@@ -287,7 +289,7 @@ fn attributes(header: &Header, texts: &Texts, meta: &mut Meta) -> Parsed<(Xattrs
                 continue;
             }
         }
-        match is_kept(&name) {
+        match is_supported(&name) {
             true => xattrs.set(&name, &value),
             false => left_out.push(name),
         }
@@ -305,14 +307,17 @@ fn body(
 ) -> Parsed<Body> {
     let stored_bytes = || size.ok_or(Fault::Number { field: "the size" });
     let flag = header.flag();
-    // Before there was a type for directories, a slash at the end made one.
+    // Before tar had a type for directories, a trailing slash marked one.
     if raw_path.ends_with(b"/") && matches!(flag, 0 | b'0') {
         return Ok(Body::Directory { stored_bytes: 0 });
     }
     match flag {
         0 | b'0' | b'7' => {
             let sparse = match sparse.finish()? {
-                Some((map, len)) => Some((map, file_len(len)?)),
+                Some((map, len)) => Some(SparseFile {
+                    map,
+                    len_bytes: file_len(len)?,
+                }),
                 None => None,
             };
             Ok(Body::File {
@@ -329,7 +334,10 @@ fn body(
             } = header.gnu_sparse()?;
             Ok(Body::File {
                 stored_bytes: stored_bytes()?,
-                sparse: Some((Map::Known(runs), file_len(size)?)),
+                sparse: Some(SparseFile {
+                    map: Map::Known(runs),
+                    len_bytes: file_len(size)?,
+                }),
                 is_continued,
             })
         }
@@ -338,7 +346,7 @@ fn body(
         b'3' => device(header, texts).map(Body::CharDevice),
         b'4' => device(header, texts).map(Body::BlockDevice),
         b'5' => Ok(Body::Directory { stored_bytes: 0 }),
-        // The list of its entries, which incremental backups store, is of no use here.
+        // Incremental backups store a list of the directory's entries, which is skipped.
         b'D' => Ok(Body::Directory {
             stored_bytes: stored_bytes()?,
         }),

@@ -1,24 +1,24 @@
-//! **Purpose.** A tar archive as a source: its entries one by one, with everything they say.
+//! **Purpose.** Reads the entries of a tar archive.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `header` | the block that describes an entry |
-//! | `pax` | records in front of it |
-//! | `sparse` | the map of a sparse file |
-//! | `acl` | ACLs from text |
-//! | `member` | one entry from all of these |
-//! | `input` | the bytes, read where they are or flowing by |
+//! | `header` | parses the header block of an entry |
+//! | `pax` | parses pax records |
+//! | `sparse` | parses the map of a sparse file |
+//! | `acl` | converts ACLs from text |
+//! | `member` | combines all headers of an entry |
+//! | `input` | reads the bytes from a file or stream |
 //!
-//! **Not here.** What an entry does to the tree: [`overlay`](crate::source::overlay).
+//! **Not here.** Applying an entry to the tree: [`overlay`](crate::source::overlay).
 //!
-//! **Model.** Understood are V7, ustar, star, pax (records for one entry and for all, extended
+//! **Model.** Supported are V7, ustar, star, pax (records for one entry and global ones, extended
 //! attributes of star and libarchive, SELinux labels, ACLs) and GNU (long names, base-256 numbers,
-//! all four forms of sparse files). The crate `tar` was not taken: it applies no records for all
-//! entries, knows only one form of sparse files and expands that one, and its errors do not
-//! name the entry. Headers are a small thing; knowing exactly where content lies is the point.
+//! all four formats of sparse files). The crate `tar` is not used: it ignores global records,
+//! supports only one format of sparse files and expands the holes, and its errors do not name the
+//! entry. Header parsing is small, and this crate needs the exact offsets of file data.
 //!
-//! An archive ends with a block of zeros. One that ends without it was cut off, except where a
-//! digest has proved that it is complete.
+//! An archive ends with a block of zeroes. One that ends without it was truncated, unless a digest
+//! has proved that it is complete.
 //!
 //! **References.** POSIX.1-2017, pax; the GNU tar manual, "Tar Internals"; star(5); libarchive's
 //! tar(5).
@@ -34,33 +34,33 @@ use crate::source::fault::{Fault, Parsed, SourceError};
 use crate::source::notices::Notices;
 use crate::tree::{Content, DataPlace, FileId, Kind, Meta, Piece, Sparse, Xattrs};
 use header::{BLOCK_BYTES, Header};
-use input::{Input, block, cut_off};
+use input::{Input, cut_off, next_block};
 use member::{Body, Global, Member, Prologue};
-use sparse::{Map, Run};
+use sparse::{Map, Run, SparseFile};
 
-/// The most that a pax header or long name may have: room for a full set of attributes.
+/// Size limit of a pax header or long name, with space for a full set of attributes.
 const HEADER_BYTES_MAX: u64 = 32 << 20;
-/// Blocks that continue the map of an old GNU sparse file, 21 runs each.
+/// Limit for continuation blocks of the map of an old GNU sparse file, with 21 runs each.
 const SPARSE_BLOCKS_MAX: u32 = 1 << 17;
 
 /// Whether an archive must have its end mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndMark {
-    /// Without it the archive was cut off.
+    /// An archive without an end mark was truncated.
     Required,
-    /// Something else tells that it is complete.
+    /// A digest has proved that the archive is complete.
     Optional,
 }
 
 /// An entry of an archive.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// As the archive has it.
+    /// The path as written in the archive.
     pub(crate) path: Vec<u8>,
     pub(crate) body: EntryBody,
 }
 
-/// What an entry is.
+/// The object or link that an entry describes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum EntryBody {
     Object {
@@ -68,22 +68,22 @@ pub(crate) enum EntryBody {
         kind: Kind,
         xattrs: Xattrs,
     },
-    /// One more name for what is at this path.
+    /// A hard link to this path.
     HardLink(Vec<u8>),
 }
 
-/// An archive that is read entry by entry.
+/// Reads an archive entry by entry.
 pub(crate) struct Reader<I> {
     input: I,
-    /// As the user named it.
+    /// The name of the archive in messages.
     place: String,
-    /// Where the contents are.
+    /// The open file that stores the file data.
     contents: FileId,
     end_mark: EndMark,
     global: Global,
     last: Option<Vec<u8>>,
     notices: Notices,
-    /// Where the parts of the last content are.
+    /// Where the data of the last file is stored.
     pieces: Vec<Piece>,
 }
 
@@ -101,12 +101,12 @@ impl<I: Input> Reader<I> {
         }
     }
 
-    /// How many bytes of the archive have gone by.
+    /// Offset of the next byte of the archive.
     pub(crate) fn position(&self) -> u64 {
         self.input.position()
     }
 
-    /// The next entry; `None` at the end, when the contents of all entries can be read.
+    /// Reads the next entry; `None` at the end, when the data of all files is readable.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, SourceError> {
         let mut shown = None;
         self.parse(&mut shown).map_err(|fault| SourceError {
@@ -116,17 +116,17 @@ impl<I: Input> Reader<I> {
         })
     }
 
-    /// What had to be left out.
+    /// Notices about attributes that were left out.
     pub(crate) fn into_notices(self) -> Notices {
         self.notices
     }
 
-    /// `shown` becomes the path of the entry as soon as it is known.
+    /// Sets `shown` to the path of the entry as soon as it is known.
     fn parse(&mut self, shown: &mut Option<Vec<u8>>) -> Parsed<Option<Entry>> {
         let mut prologue = Prologue::default();
         loop {
             let at = self.input.position();
-            let Some(bytes) = block(&mut self.input)? else {
+            let Some(bytes) = next_block(&mut self.input)? else {
                 return self.end_without_mark(&prologue);
             };
             let Some(header) = Header::parse(bytes, at)? else {
@@ -135,28 +135,28 @@ impl<I: Input> Reader<I> {
             };
             match header.flag() {
                 b'x' | b'X' => {
-                    let content = self.header_content(&header)?;
-                    prologue.take_pax(&content)?;
+                    let content = self.header_data(&header)?;
+                    prologue.parse_pax(&content)?;
                 }
                 b'g' => {
-                    let content = self.header_content(&header)?;
-                    self.global.take_pax(&content)?;
+                    let content = self.header_data(&header)?;
+                    self.global.parse_pax(&content)?;
                 }
                 flag @ (b'L' | b'K') => {
-                    let content = self.header_content(&header)?;
-                    prologue.take_long(flag, &content);
+                    let content = self.header_data(&header)?;
+                    prologue.parse_long_name(flag, &content);
                 }
-                // The label of a volume.
+                // A volume label.
                 b'V' => {}
                 _ => {
-                    *shown = prologue.shown_path(Some(&header));
+                    *shown = prologue.known_path(Some(&header));
                     let member = member::member(&header, prologue, &self.global)?;
                     let entry = self.entry(member)?;
                     self.last = Some(entry.path.clone());
                     return Ok(Some(entry));
                 }
             }
-            *shown = prologue.shown_path(None);
+            *shown = prologue.known_path(None);
         }
     }
 
@@ -175,8 +175,8 @@ impl<I: Input> Reader<I> {
         Ok(None)
     }
 
-    /// The content of a pax header or a long name.
-    fn header_content(&mut self, header: &Header) -> Parsed<Vec<u8>> {
+    /// Reads the content of a pax header or a long name.
+    fn header_data(&mut self, header: &Header) -> Parsed<Vec<u8>> {
         let field = "the size of an extended header";
         let size = header.size()?;
         let len_bytes = u64::try_from(size).map_err(|_| Fault::Number { field })?;
@@ -195,7 +195,7 @@ impl<I: Input> Reader<I> {
         Ok(content)
     }
 
-    /// Finds the content and moves past it.
+    /// Moves past the data of the entry and records where it is stored.
     fn entry(&mut self, member: Member) -> Parsed<Entry> {
         let Member {
             path,
@@ -235,7 +235,7 @@ impl<I: Input> Reader<I> {
     fn content(
         &mut self,
         stored_bytes: u64,
-        sparse: Option<(Map, u64)>,
+        sparse: Option<SparseFile>,
         is_continued: bool,
     ) -> Parsed<Content> {
         let padding = padding(stored_bytes);
@@ -246,9 +246,11 @@ impl<I: Input> Reader<I> {
                     offset: 0,
                     len_bytes: stored_bytes,
                 };
-                self.kept(&[whole], stored_bytes)?
+                self.file_data(&[whole], stored_bytes)?
             }
-            Some((map, len_bytes)) => self.sparse(map, len_bytes, stored_bytes, is_continued)?,
+            Some(SparseFile { map, len_bytes }) => {
+                self.sparse(map, len_bytes, stored_bytes, is_continued)?
+            }
         };
         self.input.skip(padding)?;
         Ok(content)
@@ -270,24 +272,24 @@ impl<I: Input> Reader<I> {
             }
             Map::InContent => {
                 let input = &mut self.input;
-                sparse::read_map(|| block(input)?.ok_or_else(|| cut_off(input)))?
+                sparse::read_map(|| next_block(input)?.ok_or_else(|| cut_off(input)))?
             }
         };
         let data_bytes = stored_bytes.checked_sub(map_bytes);
         let data_bytes = data_bytes.ok_or(Fault::SparseMap {
-            why: "it is longer than what the archive has of the file",
+            why: "it is longer than the stored data of the file",
         })?;
         let runs = sparse::check(&map, len_bytes, data_bytes)?;
         match len_bytes {
             0 => Ok(Content::Empty),
-            _ => self.kept(&runs, len_bytes),
+            _ => self.file_data(&runs, len_bytes),
         }
     }
 
-    /// Moves past the parts of a file of `len_bytes` bytes.
-    fn kept(&mut self, parts: &[Run], len_bytes: u64) -> Parsed<Content> {
+    /// Moves past the data of a file of `len_bytes` bytes.
+    fn file_data(&mut self, parts: &[Run], len_bytes: u64) -> Parsed<Content> {
         self.pieces.clear();
-        self.input.keep(parts, &mut self.pieces)?;
+        self.input.store(parts, &mut self.pieces)?;
         Ok(match *self.pieces.as_slice() {
             [piece] if piece.len_bytes == len_bytes => Content::Range {
                 file: self.contents,
@@ -302,10 +304,10 @@ impl<I: Input> Reader<I> {
         })
     }
 
-    /// Reads the blocks behind the header of an old GNU sparse file.
+    /// Reads the continuation blocks of the map of an old GNU sparse file.
     fn continue_map(&mut self, runs: &mut Vec<(i128, i128)>) -> Parsed<()> {
         for _ in 0..SPARSE_BLOCKS_MAX {
-            let next = block(&mut self.input)?.ok_or_else(|| cut_off(&self.input))?;
+            let next = next_block(&mut self.input)?.ok_or_else(|| cut_off(&self.input))?;
             if !header::gnu_sparse_continued(&next, runs)? {
                 return Ok(());
             }
@@ -316,12 +318,12 @@ impl<I: Input> Reader<I> {
     }
 }
 
-/// Whether the first block of a file is the header of an entry.
+/// Whether a block is a header.
 pub(crate) fn is_header(block: [u8; BLOCK_BYTES]) -> bool {
     matches!(Header::parse(block, 0), Ok(Some(_)))
 }
 
-/// How many bytes fill up the block that `len_bytes` bytes of content end in.
+/// Number of padding bytes after `len_bytes` bytes of data.
 fn padding(len_bytes: u64) -> u64 {
     let block = BLOCK_BYTES as u64;
     (block - len_bytes % block) % block

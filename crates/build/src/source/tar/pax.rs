@@ -1,16 +1,17 @@
-//! **Purpose.** The records of a pax header: `LENGTH KEY=VALUE\n`, the length counting itself.
+//! **Purpose.** Parses the records of a pax header, `LENGTH KEY=VALUE\n`; the length includes
+//! itself.
 //!
 //! **References.** POSIX.1-2017, pax, "pax Extended Header".
 
 use crate::source::fault::{Fault, Parsed};
 
-/// The records of one header, in their order.
+/// The records of one header, in order.
 pub(super) struct Records<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// One record. An empty value takes back what an earlier header said.
+/// A record. An empty value removes one of an earlier header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) key: &'a [u8],
@@ -36,9 +37,9 @@ impl<'a> Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Parsed<Record<'a>>;
 
-    /// What follows a malformed record cannot be found any more, so that ends it.
+    /// Ends after a malformed record, because the next one cannot be located.
     fn next(&mut self) -> Option<Self::Item> {
-        // Some programs count the zeros that fill the block as part of the header.
+        // Some programs include the padding of the block in the header.
         let rest = self.bytes.get(self.at..)?;
         if rest.iter().all(|&byte| byte == 0) {
             return None;
@@ -57,7 +58,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// A number in decimal digits.
+/// Parses a decimal number.
 pub(super) fn decimal(text: &[u8], field: &'static str) -> Parsed<i128> {
     let number = std::str::from_utf8(text).ok().and_then(|text| {
         let digits = text.strip_prefix('-').unwrap_or(text);
@@ -67,8 +68,8 @@ pub(super) fn decimal(text: &[u8], field: &'static str) -> Parsed<i128> {
     number.ok_or(Fault::Number { field })
 }
 
-/// Seconds since 1970 and nanoseconds after them, from `[-]SECONDS[.FRACTION]`. What is finer
-/// than a nanosecond is cut off towards the past, so that -0.5 is half a second after -1.
+/// Parses `[-]SECONDS[.FRACTION]` to seconds since 1970 and nanoseconds. Fractions of a nanosecond
+/// are rounded towards the past; -0.5 is half a second after -1.
 pub(super) fn time(text: &[u8], field: &'static str) -> Parsed<(i128, u32)> {
     let point = text.iter().position(|&byte| byte == b'.');
     let (whole, fraction) = match point {
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_and_finer_than_nanoseconds() {
+    fn negative_times_and_fractions_of_nanoseconds() {
         let parsed = |text: &str| time(text.as_bytes(), "mtime").ok();
         assert_eq!(parsed("12"), Some((12, 0)));
         assert_eq!(parsed("12.5"), Some((12, 500_000_000)));

@@ -1,14 +1,14 @@
-//! **Purpose.** The map of a sparse file, in the four forms that GNU tar has had for it.
+//! **Purpose.** Parses the map of a sparse file, in the four formats of GNU tar.
 //!
-//! **Model.** Whatever the form, the map is a list of runs `offset, length` of the file; the
-//! archive has the bytes of the runs one after the other and nothing for the holes between them.
+//! **Model.** In each format, the map is a list of runs `offset, length` of the file; the archive
+//! stores the bytes of the runs one after another, and nothing for the holes between them.
 //!
-//! | form | where the map is |
+//! | format | location of the map |
 //! |---|---|
-//! | old GNU | in the header and in blocks behind it, entry type `S` |
+//! | old GNU | the header and blocks after it, entry type `S` |
 //! | PAX 0.0 | records `GNU.sparse.offset` and `GNU.sparse.numbytes`, repeated |
 //! | PAX 0.1 | one record `GNU.sparse.map` |
-//! | PAX 1.0 | decimal lines in front of the content, filled up to a block |
+//! | PAX 1.0 | decimal lines before the data, padded to a block |
 //!
 //! **References.** The GNU tar manual, "Storing Sparse Files".
 
@@ -16,19 +16,19 @@ use crate::source::fault::{Fault, Parsed};
 use crate::source::tar::header::BLOCK_BYTES;
 use crate::source::tar::pax::decimal;
 
-/// No map has more runs; it would take 64 MiB.
+/// Limit for the runs of a map, which then takes 64 MiB of memory.
 const RUNS_MAX: usize = 4 << 20;
-/// Digits of the longest number in a map.
+/// Number of digits of the largest number in a map.
 const DIGITS_MAX: usize = 20;
 
-/// A piece of a file that has data.
+/// A range of a file with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) len_bytes: u64,
 }
 
-/// What the headers say about the sparse file.
+/// The records for a sparse file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SparseRecords {
     major: Option<i128>,
@@ -40,18 +40,25 @@ pub(super) struct SparseRecords {
     has_map: bool,
 }
 
-/// Where the map of an entry is.
+/// Location of the map of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Map {
-    /// It was in the headers.
+    /// The map was in the headers.
     Known(Vec<(i128, i128)>),
-    /// It stands in front of the content.
+    /// The map precedes the data.
     InContent,
 }
 
+/// The map of a sparse file, and its length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SparseFile {
+    pub(super) map: Map,
+    pub(super) len_bytes: u64,
+}
+
 impl SparseRecords {
-    /// Takes a record whose key begins with `GNU.sparse.`; `key` is the rest of it.
-    pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> Parsed<()> {
+    /// Parses a record whose key begins with `GNU.sparse.`; `key` is the rest of the key.
+    pub(super) fn parse(&mut self, key: &[u8], value: &[u8]) -> Parsed<()> {
         let number = |field| decimal(value, field);
         match key {
             b"major" => self.major = Some(number("GNU.sparse.major")?),
@@ -93,15 +100,15 @@ impl SparseRecords {
             (Some(1), Some(0)) => Map::InContent,
             (None | Some(0), _) if self.has_map => Map::Known(self.runs),
             (None, None) => return Ok(None),
-            _ => return Err(wrong("its version is not known")),
+            _ => return Err(wrong("its version is unknown")),
         };
         let size = self.size.ok_or(wrong("the size of the file is missing"))?;
         Ok(Some((map, size)))
     }
 }
 
-/// Reads the map in front of the content. `next_block` yields the content block by block; returns
-/// the map and how many bytes of the content it took.
+/// Reads the map before the data. `next_block` returns the stored bytes block by block. Returns the
+/// map and its length in bytes.
 pub(super) fn read_map(
     mut next_block: impl FnMut() -> Parsed<[u8; BLOCK_BYTES]>,
 ) -> Parsed<(Vec<(i128, i128)>, u64)> {
@@ -111,7 +118,7 @@ pub(super) fn read_map(
         blocks: 1,
     };
     let count = reader.number(&mut next_block)?;
-    let count = usize::try_from(count).map_err(|_| wrong("the number of runs is none"))?;
+    let count = usize::try_from(count).map_err(|_| wrong("the number of runs is invalid"))?;
     if count > RUNS_MAX {
         return Err(wrong("it has too many runs"));
     }
@@ -130,7 +137,7 @@ struct MapReader {
 }
 
 impl MapReader {
-    /// The next line as a number.
+    /// Parses the next line as a number.
     fn number(
         &mut self,
         next_block: &mut impl FnMut() -> Parsed<[u8; BLOCK_BYTES]>,
@@ -155,8 +162,8 @@ impl MapReader {
     }
 }
 
-/// Checks a map against the size of the file and the bytes that the archive has for it. Runs
-/// without a byte are left out, adjacent ones joined.
+/// Checks a map against the size of the file and the number of its stored bytes. Empty runs are
+/// dropped, adjacent ones joined.
 pub(super) fn check(map: &[(i128, i128)], size_bytes: u64, stored_bytes: u64) -> Parsed<Vec<Run>> {
     let mut runs: Vec<Run> = Vec::with_capacity(map.len());
     let (mut end, mut sum) = (0, 0);
@@ -194,13 +201,13 @@ mod tests {
     fn records(list: &[(&str, &str)]) -> Parsed<Option<(Map, i128)>> {
         let mut records = SparseRecords::default();
         for (key, value) in list {
-            records.take(key.as_bytes(), value.as_bytes())?;
+            records.parse(key.as_bytes(), value.as_bytes())?;
         }
         records.finish()
     }
 
     #[test]
-    fn the_three_pax_forms() {
+    fn all_pax_formats_are_parsed() {
         let zero = [
             ("size", "9"),
             ("numblocks", "2"),
@@ -218,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_contradict_themselves() {
+    fn contradictory_records_are_refused() {
         for list in [
             &[("numbytes", "1")][..],
             &[("map", "1,2,3"), ("size", "9")],
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_in_front_of_the_content() {
+    fn a_map_before_the_data_is_read() {
         let mut text = String::from("80\n");
         for nr in 0..80 {
             text += &format!("{}\n{}\n", nr * 100_000, 512);
@@ -258,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_checked() {
+    fn invalid_maps_are_refused() {
         let run = |offset, len_bytes| Run { offset, len_bytes };
         let joined = check(&[(0, 4), (4, 4), (9, 1), (20, 0)], 20, 9).expect("right");
         assert_eq!(joined, [run(0, 8), run(9, 1)]);

@@ -1,17 +1,17 @@
-//! **Purpose.** What an output holds before an image is put there, in words, if that may not be
-//! lost unasked.
+//! **Purpose.** Describes the data that an output holds, if it must not be overwritten without
+//! consent.
 //!
-//! **Model.** A file holds nothing if all of it is zeroes: holes are skipped, and the first byte
-//! that is not zero ends the search. A block device holds nothing if it has no known signature, as
-//! mke2fs and wipefs see it: old blocks that nobody refers to do not count there.
+//! **Model.** A file is empty if all of it is zeroes: holes are skipped, and the search ends at the
+//! first byte that is not zero. A block device is empty if it has no known signature, as for mke2fs
+//! and wipefs: stale blocks without a signature do not count there.
 //!
-//! An image of this crate is recognised by its hash seed or its UUID. Both are UUIDs that are made
-//! from the content, version 8 of RFC 9562, unless the user gives others; mke2fs makes random ones.
-//! Such an image may hold more than its sources by now. Every program that writes to a file system
-//! says so in the superblock: in the times of the last write, mount and check, and in the count of
-//! mounts. If one of these is not as it was made, all inodes are looked at: one whose content,
-//! attributes or names changed has a time of change behind that of the image. (A change within the
-//! second in which the image was made is not seen.)
+//! An image of this crate is recognised by its hash seed or its UUID. Both are derived from the
+//! tree as UUIDs of version 8 (RFC 9562) unless the user gives others; mke2fs makes random ones.
+//! Such an image may have been changed since. Every program that writes to a file system changes
+//! the superblock: the times of the last write, mount and check, and the mount count. If one of
+//! these differs from its initial value, all inodes are examined: an inode whose data, attributes
+//! or names changed has a ctime after the creation time of the image. (A change in the second of
+//! the creation is not detected.)
 //!
 //! **References.** RFC 9562, section 5.8.
 
@@ -30,17 +30,17 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::recognise::in_words;
+use crate::recognise;
 
 const MAGIC: u16 = 0xEF53;
-/// The version of UUIDs whose content is up to the program that makes them.
+/// Version of UUIDs with application-defined content.
 const CUSTOM_VERSION: usize = 8;
 const READ_BYTES: usize = 1 << 20;
 const START_BYTES: u64 = 4096;
 
-/// What this range of an output holds that may not be lost; `None` if there is nothing. `file` is
-/// the same as `device`.
-pub(super) fn found(
+/// Describes the data in this range of an output; `None` if the range may be overwritten. `file`
+/// and `device` are the same file.
+pub(super) fn describe(
     device: &Arc<FileDevice>,
     file: &File,
     range: &Range<u64>,
@@ -52,15 +52,15 @@ pub(super) fn found(
         Access::ReadOnly,
     )?);
     let signature = find_signature(&*window)?;
-    // What lies behind an image of ours is not ours.
+    // Data after an image of this crate does not belong to it.
     let rest = match own_image(&window)? {
-        Some(Own::Changed) => {
-            let what = "an image in which something was changed since it was built";
+        Some(OwnImage::Changed) => {
+            let what = "an image that was changed since it was built";
             return Ok(Some(what.to_owned()));
         }
-        Some(Own::AsMade { len_bytes }) => {
-            let behind = range.start.saturating_add(len_bytes).min(range.end);
-            behind..range.end
+        Some(OwnImage::AsMade { len_bytes }) => {
+            let end = range.start.saturating_add(len_bytes).min(range.end);
+            end..range.end
         }
         None => match signature {
             Some(signature) => return Ok(Some(signature.to_string())),
@@ -74,7 +74,7 @@ pub(super) fn found(
         return Ok(None);
     };
     if rest.start > range.start {
-        let what = format!("an image and other data behind it, at byte {at}");
+        let what = format!("an image followed by other data at byte {at}");
         return Ok(Some(what));
     }
     let len = START_BYTES.min(range.end - range.start);
@@ -82,19 +82,19 @@ pub(super) fn found(
     window.read_at(&mut start, 0)?;
     Ok(Some(match start.iter().all(|&byte| byte == 0) {
         true => format!("data of an unknown kind, at byte {at}"),
-        false => in_words(&start).to_owned(),
+        false => recognise::describe(&start).to_owned(),
     }))
 }
 
-/// An image that this crate made.
-enum Own {
-    /// As it was made, with so many bytes.
+/// An image that was built by this crate.
+enum OwnImage {
+    /// Unchanged; the length of its file system.
     AsMade { len_bytes: u64 },
-    /// Something in it was changed.
+    /// Changed since it was built.
     Changed,
 }
 
-fn own_image(window: &Arc<Window>) -> io::Result<Option<Own>> {
+fn own_image(window: &Arc<Window>) -> io::Result<Option<OwnImage>> {
     let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
     if window.len_bytes() < SUPERBLOCK_OFFSET_BYTES + bytes.len() as u64 {
         return Ok(None);
@@ -120,16 +120,16 @@ fn own_image(window: &Arc<Window>) -> io::Result<Option<Own>> {
         && raw.s_mtime.get() == 0
         && raw.s_mnt_count.get() == 0;
     if !is_as_made && !is_unchanged(window) {
-        return Ok(Some(Own::Changed));
+        return Ok(Some(OwnImage::Changed));
     }
     let blocks = u64::from(raw.s_blocks_count_hi.get()) << 32 | u64::from(raw.s_blocks_count_lo);
     let bits = raw.s_log_block_size.get().saturating_add(10).min(16);
     let len_bytes = blocks.saturating_mul(1 << bits);
-    Ok(Some(Own::AsMade { len_bytes }))
+    Ok(Some(OwnImage::AsMade { len_bytes }))
 }
 
-/// Whether nothing in the file system was changed since it was made, as far as its inodes tell. What
-/// cannot be read may have been changed.
+/// Whether no inode of the file system was changed since it was made. An unreadable inode counts as
+/// changed.
 fn is_unchanged(window: &Arc<Window>) -> bool {
     let Ok(fs) = Fs::open(Arc::clone(window) as _, &OpenOptions::new()) else {
         return false;
@@ -155,13 +155,13 @@ fn is_unchanged(window: &Arc<Window>) -> bool {
 }
 
 fn has_no_change_since(fs: &Fs, inode: InodeNr, made: Timestamp) -> bool {
-    // The times of an inode that holds an attribute's value are no times.
+    // An EA inode stores a reference count in its time fields.
     let holds_value = fs.holds_value(inode).unwrap_or(false);
     let is_older = |stat: Stat| stat.ctime.seconds() <= made.seconds();
     holds_value || fs.stat(inode).is_ok_and(is_older)
 }
 
-/// Where in a range of a file the first byte is that is not zero.
+/// The offset of the first nonzero byte in a range of a file.
 fn first_data(file: &File, range: Range<u64>) -> io::Result<Option<u64>> {
     let mut buffer = vec![0; READ_BYTES];
     let mut at = range.start;
@@ -169,7 +169,7 @@ fn first_data(file: &File, range: Range<u64>) -> io::Result<Option<u64>> {
         match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(data) => at = data.max(at),
             Err(Errno::NXIO) => return Ok(None),
-            // A file system that does not tell of holes.
+            // The file system does not support SEEK_DATA.
             Err(Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -198,15 +198,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_byte_of_data_is_found_behind_holes_and_zeroes() {
+    fn the_first_byte_of_data_is_found_after_holes_and_zeroes() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
-        std::fs::write(&path, vec![0; 3 << 20]).expect("room");
+        std::fs::write(&path, vec![0; 3 << 20]).expect("disk space");
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        file.set_len(1 << 30).expect("room");
+        file.set_len(1 << 30).expect("disk space");
         let found = |range| first_data(&file, range).expect("readable");
         assert_eq!(found(0..1 << 30), None);
-        file.write_all_at(b"x", (700 << 20) + 5).expect("room");
+        file.write_all_at(b"x", (700 << 20) + 5)
+            .expect("disk space");
         assert_eq!(found(0..1 << 30), Some((700 << 20) + 5));
         assert_eq!(found(0..700 << 20), None);
         assert_eq!(found((700 << 20) + 6..1 << 30), None);

@@ -1,66 +1,67 @@
-//! **Purpose.** What is to be looked at next, for all threads.
+//! **Purpose.** The queue of tasks for the scanning threads.
 //!
-//! **Model.** A stack: deep directories first, so that few tasks wait. The work is over when there
-//! are no tasks and nobody works on one that could bring more.
+//! **Model.** The queue is a stack: subdirectories are read first, so that it stays short. The scan
+//! is finished when the stack is empty and no thread works on a task, since a task may add others.
 
 use fourscore_sync::{Condvar, Mutex};
 
-/// Tasks of any kind.
-pub(super) struct Work<T> {
+/// Tasks of type `T`.
+pub(super) struct Tasks<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
 }
 
 struct State<T> {
-    waiting: Vec<T>,
-    under_way: usize,
+    pending: Vec<T>,
+    running: usize,
     stopped: bool,
 }
 
-impl<T> Work<T> {
+impl<T> Tasks<T> {
     pub(super) fn new(first: T) -> Self {
         Self {
             state: Mutex::new(State {
-                waiting: vec![first],
-                under_way: 0,
+                pending: vec![first],
+                running: 0,
                 stopped: false,
             }),
             changed: Condvar::new(),
         }
     }
 
-    /// The next task, which [`Work::done`] must follow; waits for one, and ends with the work.
+    /// Returns the next task, which [`Tasks::done`] must follow. Waits while another thread may add
+    /// tasks; returns `None` when all are finished.
     pub(super) fn next(&self) -> Option<T> {
         let mut state = self.state.lock();
         loop {
             if state.stopped {
                 return None;
             }
-            if let Some(task) = state.waiting.pop() {
-                state.under_way += 1;
+            if let Some(task) = state.pending.pop() {
+                state.running += 1;
                 return Some(task);
             }
-            if state.under_way == 0 {
+            if state.running == 0 {
                 return None;
             }
             self.changed.wait(&mut state);
         }
     }
 
-    /// Says that a task is done.
+    /// Marks a task as finished.
     pub(super) fn done(&self) {
         let mut state = self.state.lock();
-        state.under_way -= 1;
-        if state.under_way == 0 {
+        state.running -= 1;
+        if state.running == 0 {
             self.changed.notify_all();
         }
     }
 
     pub(super) fn add(&self, tasks: impl IntoIterator<Item = T>) {
         let mut state = self.state.lock();
-        let before = state.waiting.len();
-        state.waiting.extend(tasks);
-        match state.waiting.len() - before {
+        let before = state.pending.len();
+        state.pending.extend(tasks);
+        match state.pending.len() - before {
             0 => {}
             1 => {
                 self.changed.notify_one();
@@ -71,7 +72,7 @@ impl<T> Work<T> {
         }
     }
 
-    /// Ends the work for all.
+    /// Makes [`Tasks::next`] return `None` for all threads.
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
@@ -83,18 +84,18 @@ mod tests {
     use super::*;
     use fourscore_sync::thread;
 
-    /// Each task brings two smaller ones; all of them are done, by whatever thread.
+    /// Each task adds two smaller ones; the threads finish all of them.
     #[test]
-    fn all_tasks_are_done_once() {
-        let work = Work::new(12u32);
+    fn every_task_is_returned_once() {
+        let tasks = Tasks::new(12u32);
         let done = Mutex::new(0);
         let run = || {
-            while let Some(size) = work.next() {
+            while let Some(size) = tasks.next() {
                 if size > 0 {
-                    work.add([size - 1, size - 1]);
+                    tasks.add([size - 1, size - 1]);
                 }
                 *done.lock() += 1;
-                work.done();
+                tasks.done();
             }
         };
         thread::scope(|scope| {
@@ -106,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_ends_it() {
-        let work = Work::new(0);
-        assert_eq!(work.next(), Some(0));
-        work.add([1, 2]);
-        work.stop();
-        assert_eq!(work.next(), None);
+    fn no_task_is_returned_after_a_stop() {
+        let tasks = Tasks::new(0);
+        assert_eq!(tasks.next(), Some(0));
+        tasks.add([1, 2]);
+        tasks.stop();
+        assert_eq!(tasks.next(), None);
     }
 }

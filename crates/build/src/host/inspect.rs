@@ -1,11 +1,12 @@
-//! **Purpose.** What one object of the host is.
+//! **Purpose.** Reads the attributes of one object of the host.
 //!
-//! **Model.** `statx` says nearly everything. Extended attributes have no call relative to a
-//! directory on most kernels: a thread with a working directory of its own goes there, others ask
-//! through `/proc/self/fd`, which takes three times as long. All calls go through the C library
-//! (rustix's feature `use-libc`) and name what they ask about, since build systems run image
-//! builders under fakeroot or pseudo, which step in there and say whose the files shall be; such a
-//! library knows one working directory for all threads, so there none goes anywhere.
+//! **Model.** `statx` gives nearly everything. Most kernels have no system call that reads extended
+//! attributes relative to a directory: a thread with a private working directory changes to the
+//! directory, other threads use a path through `/proc/self/fd`, which takes three times as long.
+//! All calls go through the C library (rustix's feature `use-libc`) and name the object, because
+//! build systems run image builders under fakeroot or pseudo, which intercept these calls to report
+//! other owners. Such a library tracks one working directory for all threads, so under it no thread
+//! changes its directory.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -23,71 +24,71 @@ use super::Directory;
 use super::beneath;
 use crate::manifest::Saved;
 use crate::tree::{
-    Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs, is_kept,
+    Content, DataPlace, Kind, Meta, NodeId, Piece, Sparse, Tree, TreeResult, Xattrs, is_supported,
 };
 
-/// The longest list of attribute names the host hands out, and the longest value.
-const ATTRIBUTES_MAX_BYTES: usize = 64 << 10;
-/// What nearly all of them fit into. The host takes memory as long as the buffer that it is to
-/// fill, for each question anew.
-const ATTRIBUTES_USUAL_BYTES: usize = 512;
+/// The longest list of attribute names and the longest value on Linux.
+const XATTRS_MAX_BYTES: usize = 64 << 10;
+/// Size of the first attempt, which nearly all lists and values fit into: the kernel allocates a
+/// buffer of the given size for each call.
+const XATTRS_USUAL_BYTES: usize = 512;
 
-/// Device and inode number: what tells objects of the host apart.
+/// Device and inode number, which identify an object of the host.
 pub(super) type ObjectKey = (u32, u32, u64);
 
-/// What a name of the host leads to.
+/// An object of the host and one of its names.
 pub(super) struct Object {
     pub(super) name: CString,
     meta: Meta,
     kind: Found,
     xattrs: Option<Box<Xattrs>>,
-    /// Attributes that ext4 has no place for.
+    /// Names of attributes that ext4 cannot store.
     pub(super) left_out: Vec<Vec<u8>>,
-    /// Of objects with more than one name.
+    /// Set for objects with more than one name.
     shared: Option<ObjectKey>,
 }
 
-/// As [`Kind`], before the tree knows the name.
+/// Like [`Kind`], but independent of the tree.
 enum Found {
     Kind(Kind),
     Dense(u64),
     Sparse(u64, Vec<Piece>),
 }
 
-/// Buffers of one thread.
+/// Buffers of one thread for reading attributes.
 #[derive(Default)]
-pub(super) struct Look {
+pub(super) struct Inspector {
     names: Vec<u8>,
     value: Vec<u8>,
-    /// Names of attributes of the last object that ext4 has no place for.
+    /// Names of attributes of the last object that ext4 cannot store.
     left_out: Vec<Vec<u8>>,
-    /// Whether the thread may change its working directory.
+    /// Whether the thread has a private working directory.
     own_directory: bool,
-    /// What stands in front of a name: nothing, or the open directory in `/proc` and a slash.
+    /// Prefix of the paths of objects: empty, or the open directory in `/proc` and a slash.
     directory: Vec<u8>,
     path: Vec<u8>,
 }
 
-impl Look {
-    /// For a thread that does nothing else: takes a working directory of its own if it can.
-    pub(super) fn of_worker() -> Self {
-        let is_watched = std::env::var_os("LD_PRELOAD").is_some();
+impl Inspector {
+    /// For a worker thread; gets a private working directory if possible.
+    pub(super) fn for_worker() -> Self {
+        let is_preloaded = std::env::var_os("LD_PRELOAD").is_some();
         Self {
-            own_directory: !is_watched && thread::own_working_directory().is_ok(),
+            own_directory: !is_preloaded && thread::own_working_directory().is_ok(),
             ..Self::default()
         }
     }
 
-    /// Says in which directory the next objects are.
-    pub(super) fn begin(&mut self, directory: &OwnedFd) {
+    /// Sets the directory of the next objects.
+    pub(super) fn enter(&mut self, directory: &OwnedFd) {
         self.directory.clear();
-        // A directory that may be listed but not entered is no place to go to.
+        // A directory that may be listed but not entered is accessed through `/proc`.
         if !self.own_directory || rustix::process::fchdir(directory).is_err() {
             self.directory = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
         }
     }
 
-    /// Attributes of the root of a source.
+    /// Reads the attributes of the root of a source.
     pub(super) fn root(
         &mut self,
         root: &File,
@@ -96,7 +97,7 @@ impl Look {
         let mut found = statx(root, c".", AtFlags::empty(), StatxFlags::BASIC_STATS)?;
         apply_saved(&mut found, saved);
         self.path = format!("/proc/self/fd/{}\0", root.as_raw_fd()).into_bytes();
-        let xattrs = self.attributes(Follow::MagicLink)?;
+        let xattrs = self.xattrs(Follow::MagicLink)?;
         Ok((
             meta(&found),
             xattrs.map_or_else(Xattrs::new, |xattrs| *xattrs),
@@ -104,7 +105,7 @@ impl Look {
         ))
     }
 
-    /// What a name in a directory leads to.
+    /// Reads the attributes of an object by its name in a directory.
     pub(super) fn object(
         &mut self,
         directory: &OwnedFd,
@@ -117,7 +118,7 @@ impl Look {
         self.path.clear();
         self.path.extend_from_slice(&self.directory);
         self.path.extend_from_slice(name.to_bytes_with_nul());
-        let xattrs = self.attributes(Follow::Never)?;
+        let xattrs = self.xattrs(Follow::Never)?;
         let kind = kind(directory, name, &found)?;
         let shared = found.stx_nlink > 1 && !matches!(kind, Found::Kind(Kind::Directory));
         let key = (found.stx_dev_major, found.stx_dev_minor, found.stx_ino);
@@ -131,17 +132,17 @@ impl Look {
         })
     }
 
-    /// The extended attributes of what is at `path`.
-    fn attributes(&mut self, follow: Follow) -> io::Result<Option<Box<Xattrs>>> {
+    /// Reads the extended attributes of the object at `self.path`.
+    fn xattrs(&mut self, follow: Follow) -> io::Result<Option<Box<Xattrs>>> {
         let path = CStr::from_bytes_with_nul(&self.path).unwrap_or_default();
-        let listed = answer(&mut self.names, |buffer| match follow {
+        let listed = call_with_buffer(&mut self.names, |buffer| match follow {
             Follow::MagicLink => rustix::fs::listxattr(path, buffer),
             Follow::Never => rustix::fs::llistxattr(path, buffer),
         });
         let names = match listed {
             Ok([]) => return Ok(None),
             Ok(names) => names,
-            // File systems without attributes say so; there are none then.
+            // The file system does not support extended attributes.
             Err(Errno::OPNOTSUPP) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -150,11 +151,11 @@ impl Look {
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
         {
-            if !is_kept(name) {
+            if !is_supported(name) {
                 self.left_out.push(name.to_vec());
                 continue;
             }
-            let value = answer(&mut self.value, |buffer| match follow {
+            let value = call_with_buffer(&mut self.value, |buffer| match follow {
                 Follow::MagicLink => rustix::fs::getxattr(path, name, buffer),
                 Follow::Never => rustix::fs::lgetxattr(path, name, buffer),
             })?;
@@ -164,25 +165,25 @@ impl Look {
     }
 }
 
-/// What the host answers into a buffer, which is made longer if the answer is longer.
-fn answer(
+/// Calls the host with a buffer, which is enlarged if the result does not fit.
+fn call_with_buffer(
     buffer: &mut Vec<u8>,
-    mut ask: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
+    mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<&[u8]> {
-    let mut most = ATTRIBUTES_USUAL_BYTES;
+    let mut most = XATTRS_USUAL_BYTES;
     loop {
         buffer.resize(most.max(buffer.len()), 0);
-        match ask(buffer.get_mut(..most).unwrap_or_default()) {
-            Err(Errno::RANGE) if most < ATTRIBUTES_MAX_BYTES => most = ATTRIBUTES_MAX_BYTES,
-            answered => return Ok(buffer.get(..answered?).unwrap_or_default()),
+        match call(buffer.get_mut(..most).unwrap_or_default()) {
+            Err(Errno::RANGE) if most < XATTRS_MAX_BYTES => most = XATTRS_MAX_BYTES,
+            len => return Ok(buffer.get(..len?).unwrap_or_default()),
         }
     }
 }
 
-/// Whether the last part of a path is followed.
+/// Whether the last component of a path is followed.
 #[derive(Clone, Copy)]
 enum Follow {
-    /// It is the link of `/proc` to an open file.
+    /// The component is the magic link in `/proc` to an open file.
     MagicLink,
     Never,
 }
@@ -220,7 +221,7 @@ fn file(directory: &OwnedFd, name: &CStr, found: &Statx) -> io::Result<Found> {
         let data = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => break,
-            // A file system that does not tell of holes.
+            // The file system does not support SEEK_DATA.
             Err(Errno::INVAL) => return Ok(Found::Dense(size)),
             Err(error) => return Err(error.into()),
         };
@@ -241,14 +242,15 @@ fn file(directory: &OwnedFd, name: &CStr, found: &Statx) -> io::Result<Found> {
     }
 }
 
-/// Replaces what the host says by what fakeroot said.
+/// Replaces the attributes of the host by those in the fakeroot file.
 fn apply_saved(found: &mut Statx, saved: Option<&Saved>) {
     let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
-    if let Some(said) = saved.and_then(|saved| saved.of(device, found.stx_ino, found.stx_mode)) {
-        found.stx_mode = said.mode;
-        (found.stx_uid, found.stx_gid) = (said.uid, said.gid);
-        found.stx_rdev_major = said.device.major;
-        found.stx_rdev_minor = said.device.minor;
+    let inode = saved.and_then(|saved| saved.lookup(device, found.stx_ino, found.stx_mode));
+    if let Some(inode) = inode {
+        found.stx_mode = inode.mode;
+        (found.stx_uid, found.stx_gid) = (inode.uid, inode.gid);
+        found.stx_rdev_major = inode.device.major;
+        found.stx_rdev_minor = inode.device.minor;
     }
 }
 
@@ -269,7 +271,8 @@ fn time(time: StatxTimestamp) -> Timestamp {
 }
 
 impl Object {
-    /// Puts it into the tree. Says which object it is now, or nothing if it only is one more name.
+    /// Puts the object into the tree. Returns its node, or `None` if it is one more name of a known
+    /// object.
     pub(super) fn put(
         &self,
         tree: &mut Tree,

@@ -1,10 +1,10 @@
-//! **Purpose.** Where the bytes of an open file really lie, so that two names of one place are
-//! recognised.
+//! **Purpose.** Finds where the bytes of an open file are stored, to recognise two paths to the
+//! same storage.
 //!
-//! **Model.** A loop device is a range of the file that it lies on, a partition a range of its
-//! disk; both are followed down to what is neither. What lies there is known by device and inode
-//! number, or as a block device by its own number. Devices that are put together from several
-//! others (device-mapper, RAID) count as themselves.
+//! **Model.** A loop device is a range of its backing file, a partition a range of its disk; both
+//! are followed down to the lowest file or device. That is identified by device and inode number,
+//! or by its own device number if it is a block device. Devices made of several others
+//! (device-mapper, RAID) are not followed.
 //!
 //! **References.** sysfs(5), loop(4), `Documentation/ABI/stable/sysfs-block` of the kernel.
 
@@ -14,21 +14,21 @@ use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Loop devices on partitions of loop devices and so on; more are not followed.
+/// How many stacked loop devices and partitions are followed.
 const DEPTH_MAX: u32 = 16;
-/// Of the numbers that sysfs gives.
+/// Unit of the numbers in sysfs.
 const SECTOR_BYTES: u64 = 512;
 
 /// A range of a file or device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Site {
+pub(crate) struct Location {
     object: Object,
     range: Range<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Object {
-    /// Device and inode number.
+    /// Device and inode number of the file.
     File(u64, u64),
     /// The device's own number.
     Device(u64),
@@ -43,36 +43,36 @@ impl Object {
     }
 }
 
-impl Site {
-    /// Where these bytes of a file or block device lie.
+impl Location {
+    /// Finds where this range of a file or block device is stored.
     pub(crate) fn of(file: &File, range: Range<u64>) -> io::Result<Self> {
-        let mut site = Self {
+        let mut location = Self {
             object: Object::of(&file.metadata()?),
             range,
         };
         for _ in 0..DEPTH_MAX {
-            match site.below() {
-                Some(below) => site = below,
+            match location.backing() {
+                Some(backing) => location = backing,
                 None => break,
             }
         }
-        Ok(site)
+        Ok(location)
     }
 
-    /// Whether the two have a byte in common.
+    /// Whether both ranges share a byte.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         self.object == other.object
             && self.range.start < other.range.end
             && other.range.start < self.range.end
     }
 
-    /// Whether both are in one file or device.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    /// Whether both are in the same file or device.
+    pub(crate) fn is_same_object(&self, other: &Self) -> bool {
         self.object == other.object
     }
 
-    /// The same bytes on what the device lies on, if it lies on one thing.
-    fn below(&self) -> Option<Self> {
+    /// The same bytes on the backing file or disk, if there is exactly one.
+    fn backing(&self) -> Option<Self> {
         let Object::Device(number) = self.object else {
             return None;
         };
@@ -84,17 +84,17 @@ impl Site {
             let number = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
             let start = number_in(&folder.join("start"))?.checked_mul(SECTOR_BYTES)?;
             let len_bytes = number_in(&folder.join("size"))?.checked_mul(SECTOR_BYTES)?;
-            return Some(self.moved(Object::Device(number), start, len_bytes));
+            return Some(self.translated(Object::Device(number), start, len_bytes));
         }
-        let backing = word(&folder.join("loop/backing_file"))?;
-        let found = fs::metadata(PathBuf::from(backing)).ok()?;
+        let backing_file = word(&folder.join("loop/backing_file"))?;
+        let found = fs::metadata(PathBuf::from(backing_file)).ok()?;
         let start = number_in(&folder.join("loop/offset")).unwrap_or(0);
         let limit = number_in(&folder.join("loop/sizelimit")).unwrap_or(0);
         let len_bytes = if limit == 0 { u64::MAX } else { limit };
-        Some(self.moved(Object::of(&found), start, len_bytes))
+        Some(self.translated(Object::of(&found), start, len_bytes))
     }
 
-    fn moved(&self, object: Object, start: u64, len_bytes: u64) -> Self {
+    fn translated(&self, object: Object, start: u64, len_bytes: u64) -> Self {
         let end = self.range.end.min(len_bytes);
         Self {
             object,
@@ -120,30 +120,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_one_file_are_one_place_and_ranges_are_told_apart() {
+    fn hard_links_overlap_and_disjoint_ranges_do_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let (one, two) = (folder.path().join("one"), folder.path().join("two"));
-        fs::write(&one, [0; 8192]).expect("room");
-        fs::hard_link(&one, &two).expect("room");
-        let site = |path: &Path, range| Site::of(&File::open(path).unwrap(), range).unwrap();
-        assert!(site(&one, 0..10).overlaps(&site(&two, 5..20)));
-        assert!(!site(&one, 0..10).overlaps(&site(&two, 10..20)));
-        fs::write(folder.path().join("three"), [0; 8192]).expect("room");
-        let three = site(&folder.path().join("three"), 0..10);
-        assert!(!site(&one, 0..10).overlaps(&three));
+        fs::write(&one, [0; 8192]).expect("disk space");
+        fs::hard_link(&one, &two).expect("disk space");
+        let location =
+            |path: &Path, range| Location::of(&File::open(path).unwrap(), range).unwrap();
+        assert!(location(&one, 0..10).overlaps(&location(&two, 5..20)));
+        assert!(!location(&one, 0..10).overlaps(&location(&two, 10..20)));
+        fs::write(folder.path().join("three"), [0; 8192]).expect("disk space");
+        let three = location(&folder.path().join("three"), 0..10);
+        assert!(!location(&one, 0..10).overlaps(&three));
     }
 
     #[test]
-    fn a_loop_device_is_the_file_below_it() {
+    fn a_loop_device_overlaps_its_backing_file() {
         require!(Need::KernelMount);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("disk");
-        fs::write(&path, vec![0; 1 << 20]).expect("room");
+        fs::write(&path, vec![0; 1 << 20]).expect("disk space");
         let device = LoopDevice::new(&path).expect("a device");
-        let of_device = Site::of(&File::open(device.path()).unwrap(), 0..4096).unwrap();
-        let of_file = Site::of(&File::open(&path).unwrap(), 4000..u64::MAX).unwrap();
+        let of_device = Location::of(&File::open(device.path()).unwrap(), 0..4096).unwrap();
+        let of_file = Location::of(&File::open(&path).unwrap(), 4000..u64::MAX).unwrap();
         assert!(of_device.overlaps(&of_file));
-        let behind = Site::of(&File::open(&path).unwrap(), 4096..u64::MAX).unwrap();
-        assert!(!of_device.overlaps(&behind));
+        let after = Location::of(&File::open(&path).unwrap(), 4096..u64::MAX).unwrap();
+        assert!(!of_device.overlaps(&after));
     }
 }
