@@ -567,10 +567,10 @@ impl Allocator {
         self.table.shared.clocks.set_durable(tid);
     }
 
-    /// Notes that all reads and writes that were under way at `stamp` have ended.
-    /// Takes no lock, so that destructors may call it.
-    pub fn set_quiet(&self, stamp: Stamp) {
-        self.table.shared.clocks.set_quiet(stamp);
+    /// Notes that grace period `stamp` has ended: every read and write that was under way when a
+    /// free was stamped `stamp` is over. Takes no lock, so destructors may call it.
+    pub fn end_grace_period(&self, stamp: Stamp) {
+        self.table.shared.clocks.end_grace_period(stamp);
         self.table.shared.bell.ring();
     }
 

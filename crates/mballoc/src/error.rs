@@ -18,7 +18,7 @@ pub enum Error {
     },
     /// Too few free clusters now, but some will come: freed ones wait, the device is being told of
     /// some, some are kept for a favoured thread, or others move preallocations about. Commit, wait
-    /// ([`Allocator::wait_for_quiet`](crate::Allocator::wait_for_quiet)) and ask again. Many
+    /// ([`Allocator::wait_for_grace_period`](crate::Allocator::wait_for_grace_period)) and ask again. Many
     /// threads may be told so at once; one commit of `tid` serves them all.
     #[error(
         "no space before a commit: {wanted} clusters wanted, {available} free, {waiting} waiting"

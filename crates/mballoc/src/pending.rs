@@ -46,7 +46,7 @@ pub struct Clocks {
 #[derive(Debug)]
 struct Words {
     durable: AtomicU32,
-    quiet: AtomicU64,
+    grace: AtomicU64,
 }
 
 impl Clocks {
@@ -55,7 +55,7 @@ impl Clocks {
     pub fn new(durable: Tid) -> Self {
         let words = Words {
             durable: AtomicU32::new(durable.0),
-            quiet: AtomicU64::new(0),
+            grace: AtomicU64::new(0),
         };
         Self {
             words: CachePadded::new(words),
@@ -72,21 +72,22 @@ impl Clocks {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 
-    /// Notes that the quiet clock has reached `stamp`. Never goes back.
-    pub fn set_quiet(&self, stamp: Stamp) {
-        self.words.quiet.fetch_max(stamp.0, Ordering::AcqRel);
+    /// Notes that grace period `stamp`, and with it every earlier one, has ended. Calls with an
+    /// earlier stamp than before have no effect.
+    pub fn end_grace_period(&self, stamp: Stamp) {
+        self.words.grace.fetch_max(stamp.0, Ordering::AcqRel);
     }
 
-    /// Whether the quiet clock has reached `stamp`.
-    pub(crate) fn is_quiet(&self, stamp: Stamp) -> bool {
-        stamp.0 <= self.words.quiet.load(Ordering::Acquire)
+    /// Whether grace period `stamp` has ended.
+    pub(crate) fn has_ended(&self, stamp: Stamp) -> bool {
+        stamp.0 <= self.words.grace.load(Ordering::Acquire)
     }
 
     /// Whether a run that waits for `release` may be handed out.
     #[must_use]
     pub fn reached(&self, release: &Release) -> bool {
         let durable = Tid(self.words.durable.load(Ordering::Acquire));
-        release.tid.is_none_or(|tid| !tid.is_after(durable)) && self.is_quiet(release.stamp)
+        release.tid.is_none_or(|tid| !tid.is_after(durable)) && self.has_ended(release.stamp)
     }
 }
 
@@ -260,7 +261,7 @@ mod tests {
         let mut pending = Pending::default();
         free(&mut pending, &clocks, 10, 20, Tid(5), Stamp(3));
         assert!(released(&mut pending, &clocks).is_empty());
-        clocks.set_quiet(Stamp(3));
+        clocks.end_grace_period(Stamp(3));
         assert!(released(&mut pending, &clocks).is_empty());
         clocks.set_durable(Tid(5));
         assert!(pending.overlaps(19, 30) && !pending.overlaps(20, 30));
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(at_once, [(10, 20)]);
         free(&mut pending, &clocks, 20, 30, Tid(5), Stamp(1));
         assert!(released(&mut pending, &clocks).is_empty());
-        clocks.set_quiet(Stamp(1));
+        clocks.end_grace_period(Stamp(1));
         assert_eq!(released(&mut pending, &clocks), [(20, 24), (26, 30)]);
         let newest = Some(Tid(5));
         assert_eq!(
@@ -316,9 +317,9 @@ mod tests {
             );
             assert!(pending.batches.len() <= 2);
         }
-        clocks.set_quiet(Stamp(1));
+        clocks.end_grace_period(Stamp(1));
         assert_eq!(released(&mut pending, &clocks), [(2, 3)]);
-        clocks.set_quiet(Stamp(99));
+        clocks.end_grace_period(Stamp(99));
         assert_eq!(released(&mut pending, &clocks).len(), 98);
     }
 
@@ -335,8 +336,8 @@ mod tests {
             tid: Some(Tid(2)),
             stamp: Stamp(0)
         }));
-        clocks.set_quiet(Stamp(9));
-        clocks.set_quiet(Stamp(5));
+        clocks.end_grace_period(Stamp(9));
+        clocks.end_grace_period(Stamp(5));
         assert!(clocks.reached(&Release {
             tid: None,
             stamp: Stamp(9)

@@ -30,7 +30,7 @@
 //!   before the group leaves the set of those that are visited, and before the cluster stops being
 //!   told. So each cluster that was there at the beginning is met at least once. One that is freed
 //!   during the count may be missed: then the request came before the free.
-//! - Nobody sleeps for ever in [`Allocator::wait_for_quiet`]: the sleeper enters itself with the
+//! - Nobody sleeps for ever in [`Allocator::wait_for_grace_period`]: the sleeper enters itself with the
 //!   [`Bell`], then reads what it waits for; whoever changes that rings the bell afterwards. Both
 //!   sides write first and read second, with a full fence between, so at least one sees the other.
 //!   If nobody comes to ring, since a reader does not end, the sleep ends at its deadline.
@@ -143,7 +143,7 @@ impl Allocator {
         Told(self.table().shared.telling.ended.load(Ordering::SeqCst))
     }
 
-    /// Lets the calling thread be woken by what [`Allocator::wait_for_quiet`] waits for, from now
+    /// Lets the calling thread be woken by what [`Allocator::wait_for_grace_period`] waits for, from now
     /// on and instead of the one before; to be called first.
     pub fn listen(&self) {
         let thread = Box::new(thread::current());
@@ -151,19 +151,20 @@ impl Allocator {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeps until the quiet clock has reached `stamp`, and the device, if it is being told of
-    /// free clusters, has been told of some after `told`; or until `goes_on` says no, which is
-    /// asked whenever the thread is woken ([`Thread::unpark`]); or until `deadline`.
-    pub fn wait_for_quiet(
+    /// Sleeps until the grace period `stamp` has ended and, if discards are in flight, one has
+    /// completed after `told`; at the longest until `deadline`. Calls `goes_on` whenever the thread
+    /// is woken ([`Thread::unpark`]) and returns early if that says no.
+    pub fn wait_for_grace_period(
         &self,
-        (stamp, told): (Stamp, Told),
+        stamp: Stamp,
+        told: Told,
         deadline: Instant,
         goes_on: impl Fn() -> bool,
     ) {
         let shared = &self.table().shared;
         let is_over = || {
             let is_told = shared.telling.clusters() == 0 || self.told() != told;
-            is_told && shared.clocks.is_quiet(stamp)
+            is_told && shared.clocks.has_ended(stamp)
         };
         while !is_over() && goes_on() {
             let left = deadline.saturating_duration_since(Instant::now());

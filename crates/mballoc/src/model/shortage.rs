@@ -46,9 +46,9 @@ fn sleep_and_wake(fault: Fault) {
             match fault {
                 Fault::EarlyRing => {
                     shared.bell.ring();
-                    shared.clocks.set_quiet(STAMP);
+                    shared.clocks.end_grace_period(STAMP);
                 }
-                _ => reader.allocator.set_quiet(STAMP),
+                _ => reader.allocator.end_grace_period(STAMP),
             }
         });
         let allocator = &small.allocator;
@@ -59,18 +59,18 @@ fn sleep_and_wake(fault: Fault) {
                 matches!(refused, Error::CommitFirst { tid: None, .. }),
                 "{refused}"
             );
-            let awaited = (STAMP, allocator.told());
+            let told = allocator.told();
             let far = Instant::now() + Duration::from_secs(3600);
             match fault {
                 Fault::LateListening => {
-                    if !allocator.table().shared.clocks.is_quiet(STAMP) {
+                    if !allocator.table().shared.clocks.has_ended(STAMP) {
                         allocator.listen();
                         thread::park();
                     }
                 }
                 _ => {
                     allocator.listen();
-                    allocator.wait_for_quiet(awaited, far, || true);
+                    allocator.wait_for_grace_period(STAMP, told, far, || true);
                 }
             }
         }
