@@ -34,9 +34,9 @@ use std::io;
 use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fourscore_block::{BlockDevice as _, Buffer};
+use fourscore_block::BlockDevice as _;
 use fourscore_ondisk::{PhysBlock, Tid};
-use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
+use fourscore_sync::{Condvar, Mutex, MutexGuard, thread};
 
 use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
@@ -46,7 +46,7 @@ use crate::journal::{Background, Batching, Inner, Logged};
 use crate::log::Log;
 use crate::sabotage::Sabotage;
 use crate::seal::SealedTransaction;
-use crate::transaction::{Changes, OnCommit};
+use crate::transaction::{ChangedBuffer, Changes, OnCommit};
 
 /// The longest wait for more threads that want the same commit.
 const MAX_BATCHING: Duration = Duration::from_millis(5);
@@ -291,7 +291,9 @@ impl Inner {
         for first in mem::take(&mut changes.before_commit) {
             first().map_err(|source| self.abort_with(During::OrderedData(tid), source))?;
         }
-        changes.buffers.sort_unstable_by_key(|&(block, _)| block);
+        changes
+            .buffers
+            .sort_unstable_by_key(|changed| changed.block);
         let Changes {
             buffers,
             revoked,
@@ -310,7 +312,7 @@ impl Inner {
         &self,
         logged: &Logged,
         tid: Tid,
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
         revoked: Vec<PhysBlock>,
     ) -> Result<(), Error> {
         let revoked = still_revoked(tid, revoked, &buffers);
@@ -340,12 +342,12 @@ impl Inner {
     pub(crate) fn sealed_blocks(
         &self,
         tid: Tid,
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
     ) -> impl Iterator<Item = CommittedBlock> {
         let (last, first): (Vec<_>, Vec<_>) = buffers
             .into_iter()
-            .partition(|&(block, _)| self.hook().follows_from_others(block));
-        let seal = move |(block, buffer): (PhysBlock, Arc<Buffer>)| {
+            .partition(|changed| self.hook().follows_from_others(changed.block));
+        let seal = move |ChangedBuffer { block, buffer }| {
             let finish = |tag, bytes: &mut [u8]| self.hook().finish(tid, block, tag, bytes);
             let sealed = buffer.seal_with(tid, finish)?;
             Some(CommittedBlock { sealed, buffer })
@@ -359,7 +361,7 @@ impl Inner {
         &self,
         frame: &mut Frame<'_>,
         revoked: &[PhysBlock],
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
     ) -> io::Result<Vec<CommittedBlock>> {
         frame.put_revokes(self.as_revoked(revoked))?;
         let tags = frame.tags_per_descriptor();
@@ -404,19 +406,19 @@ impl Inner {
 fn still_revoked(
     tid: Tid,
     mut revoked: Vec<PhysBlock>,
-    buffers: &[(PhysBlock, Arc<Buffer>)],
+    buffers: &[ChangedBuffer],
 ) -> Vec<PhysBlock> {
     revoked.sort_unstable();
     revoked.dedup();
     revoked.retain(|&revoked| {
-        let first = buffers.partition_point(|&(block, _)| block < revoked);
+        let first = buffers.partition_point(|changed| changed.block < revoked);
         // One buffer of the block was forgotten; there may be a second one, if the block was
         // allocated again.
         let mut of_block = buffers.iter().skip(first);
         !of_block
             .by_ref()
-            .take_while(|&&(block, _)| block == revoked)
-            .any(|(_, buffer)| buffer.holds_changes_of(tid))
+            .take_while(|changed| changed.block == revoked)
+            .any(|changed| changed.buffer.holds_changes_of(tid))
     });
     revoked
 }

@@ -32,20 +32,20 @@
 //! because nothing refers to the new block yet: their files are found in `lost+found`. The end of a
 //! file may be cut off.
 
-use fourscore_block::{BlockDevice as _, Buffer};
-use fourscore_ondisk::{PhysBlock, Tid};
-use fourscore_sync::Arc;
+use fourscore_block::BlockDevice as _;
+use fourscore_ondisk::Tid;
 
 use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
 use crate::journal::Inner;
+use crate::transaction::ChangedBuffer;
 
 impl Inner {
     /// Writes the transaction `tid` to its home locations; it is durable on return.
     pub(crate) fn write_in_place(
         &self,
         tid: Tid,
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
     ) -> Result<(), Error> {
         let sealed = self.sealed_blocks(tid, buffers);
         let (new, old): (Vec<_>, Vec<_>) = sealed.partition(|block| block.sealed.is_new);
@@ -76,6 +76,8 @@ mod tests {
         BlockDevice, BufferCache, CacheOptions, DeviceOp, Event, FaultyDevice, RamDevice,
         RecordingDevice, Rule,
     };
+    use fourscore_ondisk::PhysBlock;
+    use fourscore_sync::Arc;
     use fourscore_sync::atomic::{AtomicBool, Ordering};
 
     use super::*;

@@ -26,11 +26,19 @@ pub type OnCommit = Box<dyn FnOnce(Tid) + Send>;
 /// Called before a transaction is written to the log: writes the data that it will expose.
 pub type BeforeCommit = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
+/// A buffer that a transaction has changed.
+#[derive(Debug)]
+pub(crate) struct ChangedBuffer {
+    /// The buffer's block; kept here so that sorting does not access the buffer.
+    pub(crate) block: PhysBlock,
+    pub(crate) buffer: Arc<Buffer>,
+}
+
 /// The changes of the handles of one core.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// Buffers that were changed for the first time in the transaction, with their blocks.
-    pub(crate) buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+    /// Buffers that were changed for the first time in the transaction.
+    pub(crate) buffers: Vec<ChangedBuffer>,
     /// Blocks whose copies of older transactions must not be replayed.
     pub(crate) revoked: Vec<PhysBlock>,
     pub(crate) before_commit: Vec<BeforeCommit>,
@@ -40,7 +48,10 @@ pub(crate) struct Changes {
 impl Changes {
     /// Notes that `buffer` was changed for the first time in the transaction.
     pub(crate) fn add(&mut self, buffer: &Arc<Buffer>) {
-        self.buffers.push((buffer.block(), Arc::clone(buffer)));
+        self.buffers.push(ChangedBuffer {
+            block: buffer.block(),
+            buffer: Arc::clone(buffer),
+        });
     }
 
     /// The changes of all cores as one.

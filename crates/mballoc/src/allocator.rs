@@ -14,7 +14,7 @@ use crate::claim::{Claim, Freeing};
 use crate::error::{Error, RequestProblem};
 use crate::geometry::{ClusterCount, Geometry, Run};
 use crate::group::{LockedGroup, NotInUse};
-use crate::pending::{Clocks, Stamp, Waiting};
+use crate::pending::{Stamp, Waiting};
 use crate::prealloc::{Coverage, FilePrealloc, LocalityGroups, Registry};
 use crate::prefetch::{self, Started};
 use crate::request::{Provider, Reach, Request, Sizing, Window, normalize, provider};
@@ -22,7 +22,7 @@ use crate::search::{Search, Want};
 use crate::source::GroupSource;
 use crate::stats::{Count, Hit, Quick, Stats, Tally};
 use crate::stream::StreamGoals;
-use crate::table::{GroupTable, Parts, Patience};
+use crate::table::{GroupTable, Patience};
 use crate::tokens::{Privilege, Reservation};
 use crate::tunables::{Tunable, Tunables};
 
@@ -66,12 +66,7 @@ impl Allocator {
     /// Makes an allocator with no bitmap in memory; reads every descriptor once.
     #[must_use]
     pub fn new(geometry: Geometry, source: Box<dyn GroupSource>, options: Options) -> Self {
-        let clocks = Clocks::new(options.durable);
-        let parts = Parts {
-            clocks,
-            pools: (options.root_clusters, options.reserved_clusters),
-        };
-        let table = GroupTable::new(geometry, source, parts);
+        let table = GroupTable::new(geometry, source, &options);
         let streams = StreamGoals::new(geometry.groups(), CoreNr::count());
         for slot in streams.slots() {
             table.set_stream(streams.get(slot).0, slot);

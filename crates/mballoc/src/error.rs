@@ -11,7 +11,7 @@ pub enum Error {
     /// Too few clusters were free or becoming free at one moment of the call ([`crate::shortage`]).
     #[error("no space: {wanted} clusters wanted, {available} free for this caller")]
     NoSpace {
-        /// Clusters that were asked for.
+        /// Clusters that were requested.
         wanted: u64,
         /// Clusters that were available.
         available: u64,
@@ -25,7 +25,7 @@ pub enum Error {
         "no space before a commit: {wanted} clusters wanted, {available} free, {waiting} pending"
     )]
     CommitFirst {
-        /// Clusters that were asked for.
+        /// Clusters that were requested.
         wanted: u64,
         /// Clusters that were available.
         available: u64,
@@ -95,7 +95,7 @@ pub enum GroupProblem {
 /// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestProblem {
-    /// It asks for nothing.
+    /// Its length or minimum length is 0.
     #[error("a length of 0")]
     Empty,
     /// Its minimum length is above its length.
@@ -104,7 +104,7 @@ pub enum RequestProblem {
     /// The alignment is not a power of two.
     #[error("the alignment is not a power of two")]
     Alignment,
-    /// It asks for more clusters than its reservation has.
+    /// It is for more clusters than its reservation has.
     #[error("more clusters than reserved")]
     NotReserved,
 }

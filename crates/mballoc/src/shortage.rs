@@ -21,15 +21,15 @@
 //!
 //! **Invariants.**
 //! - `reserve` returns [`Error::NoSpace`] only if at one moment during the call the tokens, the
-//!   pending clusters and those being discarded, less what the pools are owed, were fewer than
-//!   requested. Proof: [`Tokens::take_counting`] closes the tokens of all cores at one moment. From
-//!   then on clusters only move along the arrows, and not past the tokens. They are counted in that
-//!   order: pending ones under the lock of each group; then those being discarded, which become so
-//!   under the same lock; then tokens. The token of a cluster is added under the lock under which
-//!   the cluster stops being pending, before the group leaves the set of groups to visit, and
-//!   before the cluster stops being discarded. So each cluster that was free at that moment is
-//!   counted at least once. A cluster that is freed during the count may be missed: then the
-//!   request came before the free.
+//!   pending clusters and those being discarded, less those that go to the pools first, were fewer
+//!   than requested. Proof: [`Tokens::take_counting`] closes the tokens of all cores at one moment.
+//!   From then on clusters only move along the arrows, and not past the tokens. They are counted in
+//!   that order: pending ones under the lock of each group; then those being discarded, which
+//!   become so under the same lock; then tokens. The token of a cluster is added under the lock
+//!   under which the cluster stops being pending, before the group leaves the set of groups to
+//!   visit, and before the cluster stops being discarded. So each cluster that was free at that
+//!   moment is counted at least once. A cluster that is freed during the count may be missed: then
+//!   the request came before the free.
 //! - No thread sleeps for ever in [`Allocator::wait_for_grace_period`]: it registers itself as the
 //!   [`Waiter`], then reads the state that it waits for; a thread that changes the state wakes the
 //!   waiter afterwards. Both sides write first and read second, with a full fence between, so at
@@ -159,21 +159,21 @@ impl Allocator {
     }
 
     /// Sleeps until the grace period `stamp` has ended and, if discards are in flight, one has
-    /// completed after `told`; at the longest until `deadline`. Calls `goes_on` whenever the thread
-    /// is woken ([`Thread::unpark`]) and returns early if that says no.
+    /// completed after `told`; at the longest until `deadline`. Calls `may_continue` whenever the
+    /// thread is woken ([`Thread::unpark`]) and returns early if that says no.
     pub fn wait_for_grace_period(
         &self,
         stamp: Stamp,
         told: Told,
         deadline: Instant,
-        goes_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) {
         let shared = &self.table().shared;
         let is_over = || {
             let is_discarded = shared.discards.clusters() == 0 || self.told() != told;
             is_discarded && shared.clocks.has_ended(stamp)
         };
-        while !is_over() && goes_on() {
+        while !is_over() && may_continue() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;

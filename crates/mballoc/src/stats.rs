@@ -94,7 +94,7 @@ impl Quick {
         Self::InodePrealloc,
         Self::GroupPrealloc,
     ];
-    /// The first so many variants are counted in groups.
+    /// The number of variants that groups count: the first ones.
     pub(crate) const IN_GROUPS: usize = 2;
 
     /// The counter of this way.

@@ -25,6 +25,7 @@ use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use fourscore_sync::{CachePadded, Condvar, Mutex, Sparse};
 
+use crate::allocator::Options;
 use crate::bitset::BitSet;
 use crate::buddy::Buddy;
 use crate::error::{Error, GroupProblem};
@@ -120,14 +121,6 @@ impl std::fmt::Debug for GroupTable {
     }
 }
 
-/// Parameters of the table, beside the geometry.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) clocks: Clocks,
-    /// Sizes of the root pool and the reserved pool, in clusters.
-    pub(crate) pools: (u64, u64),
-}
-
 /// Whether to wait for a busy group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
@@ -139,7 +132,7 @@ pub(crate) enum Patience {
 
 impl GroupTable {
     /// Makes a table with nothing loaded; reads each descriptor once.
-    pub(crate) fn new(geometry: Geometry, source: Box<dyn GroupSource>, parts: Parts) -> Self {
+    pub(crate) fn new(geometry: Geometry, source: Box<dyn GroupSource>, options: &Options) -> Self {
         let groups = geometry.groups();
         let flex = geometry.flex_groups();
         let index = OrderIndex::new(groups, geometry.orders());
@@ -156,8 +149,8 @@ impl GroupTable {
             source,
             shared: Shared {
                 index,
-                clocks: parts.clocks,
-                tokens: Tokens::new(free, parts.pools.0, parts.pools.1),
+                clocks: Clocks::new(options.durable),
+                tokens: Tokens::new(free, options.root_clusters, options.reserved_clusters),
                 stats: Stats::default(),
                 tunables: Tunables::new(geometry),
                 discards: Discards::default(),

@@ -101,7 +101,7 @@ impl Drop for Reservation {
 /// The error of too few tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// Clusters that were asked for.
+    /// Clusters that were requested.
     pub wanted: u64,
     /// Clusters that were available to this privilege.
     pub available: u64,
