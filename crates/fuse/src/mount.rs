@@ -341,11 +341,11 @@ impl Unmounter {
                 let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
                 Ok(rustix::mount::unmount(&self.point, lazily)?)
             }
-            Way::Helper => match self.helped("-u") {
+            Way::Helper => match self.run_helper("-u") {
                 Ok(()) => Ok(()),
                 Err(_) => {
                     self.write_back();
-                    self.helped("-uz")
+                    self.run_helper("-uz")
                 }
             },
         }
@@ -370,7 +370,7 @@ impl Unmounter {
         let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         let gone = match self.way {
             Way::SystemCall => rustix::mount::unmount(&self.point, lazily).map_err(io::Error::from),
-            Way::Helper => self.helped("-uz"),
+            Way::Helper => self.run_helper("-uz"),
         };
         if let Err(error) = gone {
             tracing::warn!(%error, "the mount could not be removed");
@@ -386,7 +386,7 @@ impl Unmounter {
         }
     }
 
-    fn helped(&self, how: &str) -> io::Result<()> {
+    fn run_helper(&self, how: &str) -> io::Result<()> {
         let mut helper = Command::new(HELPER);
         helper.args([how, "-q", "--"]).arg(&self.point);
         let status = helper.stdin(Stdio::null()).stdout(Stdio::null()).status()?;

@@ -379,7 +379,7 @@ impl Inner {
         if !part.blocks.is_empty() {
             let batch = self.in_place(&part.blocks);
             self.home().submit(batch).wait_all_ok().map_err(failed)?;
-            if !self.lacks(Sabotage::EarlyTail) {
+            if !self.skips(Sabotage::EarlyTail) {
                 self.home().flush().map_err(failed)?;
             }
         }

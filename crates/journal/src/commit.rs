@@ -156,7 +156,7 @@ impl Drop for Role<'_> {
             self.journal.abort(During::Operation, None);
         }
         self.journal.queue().waiting.lock().committing = false;
-        if !self.journal.lacks(Sabotage::NoWakeUp) {
+        if !self.journal.skips(Sabotage::NoWakeUp) {
             self.journal.queue().done.notify_all();
         }
         self.journal.queue().work.notify_all();
@@ -383,7 +383,7 @@ impl Inner {
     /// Steps 4 and 5 of the module's documentation.
     fn make_durable(&self, logged: &Logged, tid: Tid, ending: &Ending) -> Result<(), Error> {
         let log = logged.log();
-        if !self.lacks(Sabotage::NoFlushBeforeCommit) {
+        if !self.skips(Sabotage::NoFlushBeforeCommit) {
             self.flush_before_commit(log)
                 .map_err(|source| self.abort_with(During::Log(tid), source))?;
         }

@@ -49,7 +49,7 @@ pub(crate) fn is_inside() -> bool {
 /// Why a buffer was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// The buffer has left the cache: close the handle, load the block anew, and retry.
+    /// The buffer has left the cache: stop the handle, load the block again, and retry.
     #[error(transparent)]
     Retired(#[from] Retired),
     /// The buffer is new in the transaction and the handle has no credit left: it was started with
@@ -193,8 +193,8 @@ impl<'j> Handle<'j> {
         Credits(self.credits)
     }
 
-    /// Changes `buffer`. `tag` says as what the result is valid, except for its checksum. Takes a
-    /// credit if this is the transaction's first change of the buffer.
+    /// Changes `buffer`. `tag` is the structure that the result is valid as, except for its
+    /// checksum. Takes a credit if this is the transaction's first change of the buffer.
     ///
     /// # Errors
     /// See [`ModifyError`]; nothing was changed then.

@@ -40,21 +40,21 @@ pub enum Sabotage {
 impl Inner {
     /// Whether this step is skipped.
     #[cfg(feature = "sabotage")]
-    pub(crate) fn lacks(&self, step: Sabotage) -> bool {
+    pub(crate) fn skips(&self, step: Sabotage) -> bool {
         self.options().sabotage == Some(step)
     }
 
     /// Whether this step is skipped.
     #[cfg(not(feature = "sabotage"))]
     #[expect(clippy::unused_self, reason = "the other build reads the options")]
-    pub(crate) fn lacks(&self, _: Sabotage) -> bool {
+    pub(crate) fn skips(&self, _: Sabotage) -> bool {
         false
     }
 
     /// A block as it is written to the log.
     #[cfg(feature = "sabotage")]
     pub(crate) fn as_logged(&self, block: &CommittedBlock) -> Arc<[u8]> {
-        if self.lacks(Sabotage::NoCopyOnWrite) {
+        if self.skips(Sabotage::NoCopyOnWrite) {
             return block.buffer.bytes(&epoch::pin()).into();
         }
         Arc::clone(&block.sealed.bytes)
@@ -69,7 +69,7 @@ impl Inner {
 
     /// The revoke records as they are written to the log.
     pub(crate) fn as_revoked<'r>(&self, revoked: &'r [PhysBlock]) -> &'r [PhysBlock] {
-        if self.lacks(Sabotage::NoRevoke) {
+        if self.skips(Sabotage::NoRevoke) {
             return &[];
         }
         revoked

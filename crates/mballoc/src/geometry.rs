@@ -102,7 +102,7 @@ pub enum LayoutError {
         /// What the layout says.
         found: u32,
     },
-    /// No block is left behind `s_first_data_block`.
+    /// No block is left after `s_first_data_block`.
     #[error("s_blocks_count {blocks} does not reach past s_first_data_block {first}")]
     NoBlocks {
         /// What the layout says.

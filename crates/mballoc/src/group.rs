@@ -212,7 +212,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// The time at which a lock was taken, if hold times are measured.
     #[inline]
-    fn hold_begins(&self) -> Option<Instant> {
+    fn hold_start(&self) -> Option<Instant> {
         #[cold]
         fn now() -> Option<Instant> {
             Some(Instant::now())
@@ -295,7 +295,7 @@ impl<'a> LockedGroup<'a> {
             loaded.touched = true;
         }
         let waits = !loaded.pending.is_empty() && !shared.holds_due.load(Ordering::Relaxed);
-        let since = shared.hold_begins();
+        let since = shared.hold_start();
         let released = if waits { loaded.release_due(shared) } else { 0 };
         Some(Self {
             nr,

@@ -30,14 +30,14 @@ impl Intervals {
     }
 
     /// The index of the first interval that ends after `at`.
-    fn first_behind(&self, at: u32) -> usize {
+    fn first_after(&self, at: u32) -> usize {
         self.row.partition_point(|&(_, end)| end <= at)
     }
 
     /// Whether any cluster from `start` to `end - 1` is in it.
     pub(crate) fn overlaps(&self, start: u32, end: u32) -> bool {
         self.row
-            .get(self.first_behind(start))
+            .get(self.first_after(start))
             .is_some_and(|&(first, _)| first < end)
     }
 
@@ -49,7 +49,7 @@ impl Intervals {
         let at = if continues {
             self.last + 1
         } else {
-            self.first_behind(start)
+            self.first_after(start)
         };
         let joins_before = at > 0 && self.row[at - 1].1 == start;
         let joins_behind = self.row.get(at).is_some_and(|&(first, _)| first == end);
@@ -73,7 +73,7 @@ impl Intervals {
             self.row.remove(self.last);
             return taken(start, end);
         }
-        let mut at = self.first_behind(start);
+        let mut at = self.first_after(start);
         while let Some(&(first, last)) = self.row.get(at).filter(|&&(first, _)| first < end) {
             let (from, to) = (first.max(start), last.min(end));
             match (first < from, to < last) {

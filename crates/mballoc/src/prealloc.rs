@@ -371,7 +371,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_prealloced_cluster_is_handed_out_once(
+        fn each_preallocated_cluster_is_used_once(
             steps in prop::collection::vec((0..200_u32, 1..30_u32, any::<bool>()), 1..100),
         ) {
             let file = FilePrealloc::default();

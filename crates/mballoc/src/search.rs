@@ -115,7 +115,7 @@ impl Need {
 
 /// The result of trying a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Tried {
     Claimed(Run),
     /// It does not have the free space needed.
     Unfit,
@@ -283,7 +283,7 @@ impl<'a> Search<'a> {
             }
             _ => return Ok(None),
         }
-        let Look::Claimed(run) = self.look(criterion, group, need) else {
+        let Tried::Claimed(run) = self.try_group(criterion, group, need) else {
             return Ok(None);
         };
         self.tally[(criterion, CriterionCount::Hits)] += 1;
@@ -505,10 +505,10 @@ impl<'a> Search<'a> {
                 // Another thread is loading it, or found it unusable.
                 continue;
             }
-            match self.look(criterion, group, need) {
-                Look::Claimed(run) => return Ok(Some(run)),
-                Look::Unfit => unfit += 1,
-                Look::Busy => busy += 1,
+            match self.try_group(criterion, group, need) {
+                Tried::Claimed(run) => return Ok(Some(run)),
+                Tried::Unfit => unfit += 1,
+                Tried::Busy => busy += 1,
             }
             let is_guess = criterion == Criterion::GoalLenSlow && unfit > 0;
             if is_guess || unfit == MAX_UNFIT || busy == MAX_BUSY {
@@ -525,9 +525,9 @@ impl<'a> Search<'a> {
         if self.table.state(group) != GroupState::Loaded {
             return Ok(None);
         }
-        match self.look(criterion, group, need) {
-            Look::Claimed(run) => Ok(Some(run)),
-            Look::Unfit | Look::Busy => Ok(None),
+        match self.try_group(criterion, group, need) {
+            Tried::Claimed(run) => Ok(Some(run)),
+            Tried::Unfit | Tried::Busy => Ok(None),
         }
     }
 
@@ -553,7 +553,7 @@ impl<'a> Search<'a> {
     }
 
     /// Tries one group, and claims a run if it has one that meets the need.
-    fn look(&mut self, criterion: Criterion, group: GroupNr, need: Need) -> Look {
+    fn try_group(&mut self, criterion: Criterion, group: GroupNr, need: Need) -> Tried {
         self.looks += 1;
         self.tally[(criterion, CriterionCount::GroupsConsidered)] += 1;
         let patience = if criterion == Criterion::AnyFree {
@@ -564,7 +564,7 @@ impl<'a> Search<'a> {
         let fits = need.met_by(&self.table.hints(group));
         let Some(mut locked) = self.table.lock(group, patience) else {
             self.tally[Count::BusyGroups] += 1;
-            return Look::Busy;
+            return Tried::Busy;
         };
         self.tally[Count::GroupsScanned] += 1;
         let found = if need.met_by(&locked.fitness()) {
@@ -576,14 +576,14 @@ impl<'a> Search<'a> {
             self.tally[Count::StaleHints] += u64::from(!fits);
             locked.settle(Settle::Stale);
             self.misses += 1;
-            return Look::Unfit;
+            return Tried::Unfit;
         };
         self.tally[(criterion, CriterionCount::ExtentsScanned)] += 1;
         if matches!(need, Need::Longest(..)) {
             // The next search for the longest run must not be sent here for the one claimed now.
             locked.settle(Settle::AtOnce);
         }
-        Look::Claimed(locked.claim(start, len))
+        Tried::Claimed(locked.claim(start, len))
     }
 
     /// Finds a run in a group that meets the need: its start and length.

@@ -161,7 +161,7 @@ impl<'f> Server<'f> {
         let atime = time(atime, atime_now, wanted.atime, wanted.atimensec)?;
         let (mtime, mtime_now) = (fattr::MTIME, fattr::MTIME_NOW);
         let mtime = time(mtime, mtime_now, wanted.mtime, wanted.mtimensec)?;
-        if let Some(why) = self.why_noted(wanted.valid) {
+        if let Some(why) = self.kernel_time_update(wanted.valid) {
             let ctime = time(fattr::CTIME, 0, wanted.ctime, wanted.ctimensec)?;
             let times = NotedTimes {
                 atime,
@@ -194,7 +194,7 @@ impl<'f> Server<'f> {
     }
 
     /// The reason why the kernel sets times by itself; `None` if a program has set them.
-    fn why_noted(&self, valid: u32) -> Option<Noted> {
+    fn kernel_time_update(&self, valid: u32) -> Option<Noted> {
         let others = fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE;
         if valid & others != 0 || valid & fattr::MTIME == 0 {
             return None;

@@ -224,7 +224,7 @@ impl<'f> Kernel<'f> {
 
     fn opendir(&mut self, dir: u64) -> u64 {
         let opened: OpenOut = self
-            .found(opcode::OPENDIR, dir, &[OpenIn::default().as_bytes()])
+            .request(opcode::OPENDIR, dir, &[OpenIn::default().as_bytes()])
             .expect("opened");
         opened.fh
     }
@@ -578,7 +578,7 @@ fn flags_are_set_and_enforced() {
                 flags,
                 open_flags: 0,
             };
-            kernel.send_for::<OpenOut>(opcode::OPEN, file, &[wanted.as_bytes()])
+            kernel.request::<OpenOut>(opcode::OPEN, file, &[wanted.as_bytes()])
         };
         assert_eq!(open(kernel, O_WRONLY).expect_err("it only grows"), EPERM);
         let opened = open(kernel, O_WRONLY | O_APPEND).expect("it may grow");
@@ -628,7 +628,7 @@ fn statx_reports_all_flags_that_it_defines() {
         for flag in FLAGS {
             ioctl(kernel, file, SETFLAGS, (others | flag).as_bytes()).expect("root may");
             let parts = [StatxIn::default()];
-            let found = kernel.send_for::<StatxOut>(opcode::STATX, file, &[parts.as_bytes()]);
+            let found = kernel.request::<StatxOut>(opcode::STATX, file, &[parts.as_bytes()]);
             let found = found.expect("known");
             assert_eq!(found.attributes, u64::from(flag));
             assert_ne!(found.attributes_mask & u64::from(flag), 0);
@@ -658,9 +658,9 @@ fn opening_to_read_is_an_access() {
             };
             let parts = [wanted.as_bytes()];
             kernel
-                .send_for::<OpenOut>(opcode::OPEN, file, &parts)
+                .request::<OpenOut>(opcode::OPEN, file, &parts)
                 .expect("opened");
-            let found = kernel.send_for::<AttrOut>(opcode::GETATTR, file, &[&[0; 16]]);
+            let found = kernel.request::<AttrOut>(opcode::GETATTR, file, &[&[0; 16]]);
             found.expect("known").attr.atime != OLD
         };
         assert!(is_noted(O_LARGEFILE));
