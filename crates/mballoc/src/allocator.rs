@@ -3,7 +3,7 @@
 //! **Model.** A request is answered by the first of these that can: the inode's preallocation, the
 //! locality group of this core, a search. When a search finds nothing although the caller holds
 //! tokens, the space is in preallocations, which are then discarded, or concurrent requests move
-//! it: the search is repeated until it succeeds or has failed [`MAX_ATTEMPTS`] times.
+//! it: the search is repeated until it succeeds or has failed `MAX_ATTEMPTS` times.
 //!
 //! **Locking.** An inode's list, a core's list and group locks, one at a time and never two.
 

@@ -2,7 +2,7 @@
 //! aligned power-of-two chunks, and in how many extents.
 //!
 //! **Not here.** The reason why a cluster is not free (used on disk, claimed, pending), which
-//! [`crate::group`] knows; locks.
+//! `group` knows; locks.
 //!
 //! **Model.** A binary tree of bits, in heap order: below node `n` are nodes `2n` and `2n + 1`, and
 //! the nodes of the last level are the clusters, so `node >> 1` is the block around a block and

@@ -2,8 +2,8 @@
 //! order, the average free extent, the largest free extent, the free count of a group whose bitmap
 //! is not loaded) the groups in bins by that property, each bin a [`BitSet`].
 //!
-//! **Not here.** The free space itself ([`crate::group`]), and the order in which the families of
-//! bins are searched ([`crate::search`]).
+//! **Not here.** The free space itself (`group`), and the order in which the families of
+//! bins are searched (`search`).
 //!
 //! **Model.** A loaded group with free clusters is in one bin of each of the first three
 //! families. The bins of the largest extent are four to an octave (a factor of two). So a request

@@ -31,7 +31,7 @@
 //!   moment is counted at least once. A cluster that is freed during the count may be missed: then
 //!   the request came before the free.
 //! - No thread sleeps for ever in [`Allocator::wait_for_grace_period`]: it registers itself as the
-//!   [`Waiter`], then reads the state that it waits for; a thread that changes the state wakes the
+//!   `Waiter`, then reads the state that it waits for; a thread that changes the state wakes the
 //!   waiter afterwards. Both sides write first and read second, with a full fence between, so at
 //!   least one sees the other. If a reader does not end and no wake-up comes, the wait ends at its
 //!   deadline.
